@@ -20,10 +20,20 @@ class RebalanceListener(Protocol):
     functions of a consumer of ``kiel_groups.sync`` run on a thread beside the loop, and may call that consumer. An
     exception in a hook is logged and counted, and the rebalance continues. A running coroutine is cancelled if all
     of its partitions are lost.
+
+    A rebalance may call each hook several times: ``on_partitions_revoked`` for the partitions without records in flight
+    first, and for the others once their records are finished; ``on_partitions_assigned`` once for each topic, or for
+    the partitions that have become free together. In a group that ZooKeeper coordinates, the hooks get only partitions
+    that move; in one that brokers coordinate, they get all partitions in each rebalance.
     """
 
     def on_partitions_revoked(self, partitions: Collection[TopicPartition]) -> Awaitable[None] | None:
-        """Called before the partitions' offsets are committed and their claims released. The hook may commit."""
+        """
+        Called before the partitions' offsets are committed and their claims released. The hook may commit.
+
+        Partitions whose hook has completed are not passed to ``on_partitions_lost``, even if the group then refuses
+        their last commit. Those whose hook was cancelled are.
+        """
 
     def on_partitions_assigned(self, partitions: Collection[TopicPartition]) -> Awaitable[None] | None:
         """
@@ -37,6 +47,7 @@ class RebalanceListener(Protocol):
         """
         Called after claims were lost, for example because the session expired.
 
+        It is called in place of ``on_partitions_revoked``, or after a revoked hook of the partitions was cancelled.
         Other members may own the partitions already: discard unfinished work on them, and do not commit.
         """
 

@@ -231,9 +231,12 @@ class SingleConsumer(SingleTopics, ConsumerAttributes):
 
         Raises:
             ConfigError: The argument is not valid; nothing is closed.
+            IllegalStateError: A hook of the listener that is a coroutine has called this; nothing is closed.
         """
         check_close_timeout(timeout_s)
         if running_loop() is not None:
+            if self._connected is not None:
+                self._connected.calls.check_outside("close()")
             self._limit.shorten(timeout_s)
         self._closing = self._left_loop.close(
             self._closing, functools.partial(self._close, timeout_s), "SingleConsumer.close"

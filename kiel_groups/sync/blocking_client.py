@@ -197,6 +197,7 @@ class Blocking(Generic[C]):
         A call while another thread closes the client is passed on: it may shorten the close, and the close may wait for
         what this thread has in flight.
         """
+        self._hooks.check_outside_listener("close()")
         context, propagating = self._caller_context(), sys.exc_info()[0] is not None
 
         async def as_the_caller() -> None:

@@ -15,6 +15,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from kiel_groups.clients.delivery.listener_calls import check_listener
+from kiel_groups.errors import IllegalStateError
 from kiel_groups.sync.loop_thread import LoopThread
 
 __all__ = ["HOOK_ARGUMENTS", "HookThreads"]
@@ -26,6 +27,9 @@ _REBALANCE_HOOKS = ("on_partitions_assigned", "on_partitions_revoked", "on_parti
 
 #: Whether the call in this context was made by a hook.
 _IN_HOOK: ContextVar[bool] = ContextVar("in_hook", default=False)
+
+#: The name of the listener's hook that made the call in this context, or None.
+_LISTENER_HOOK: ContextVar[str | None] = ContextVar("listener_hook", default=None)
 
 
 class HookThreads:
@@ -84,20 +88,34 @@ class HookThreads:
 
         @functools.wraps(function)
         async def call(*args: Any) -> None:
+            name = call.__name__ if kind == "listener" else None
             if _IN_HOOK.get():
-                await self._run(function, args)
+                await self._run(function, args, name)
             else:
                 async with self._locks[kind]:
-                    await self._run(function, args)
+                    await self._run(function, args, name)
 
         return call
 
-    async def _run(self, function: Callable[..., Any], args: tuple[Any, ...]) -> None:
+    def check_outside_listener(self, call: str) -> None:
+        """
+        Check that a call is not made by a hook of the listener: the call waits for the end of the hook.
+
+        Raises:
+            IllegalStateError: The hook makes the call.
+        """
+        if (name := self._context().get(_LISTENER_HOOK)) is not None:
+            raise IllegalStateError(
+                f"{call} was called in the listener's {name}, for whose end it waits; have another thread call it"
+            )
+
+    async def _run(self, function: Callable[..., Any], args: tuple[Any, ...], listener_hook: str | None) -> None:
         loop, ended = asyncio.get_running_loop(), asyncio.Event()
         outcome: concurrent.futures.Future[Any] = concurrent.futures.Future()
 
         def run() -> None:
             self._context().run(_IN_HOOK.set, True)
+            self._context().run(_LISTENER_HOOK.set, listener_hook)
             try:
                 outcome.set_result(function(*args))
             except BaseException as error:

@@ -88,6 +88,8 @@ class FakeWorker:
         self.completing: asyncio.Task[None] | None = None
         #: The seconds of simulated time at which the hooks have asked for a rejoin.
         self.rejoins_s: list[float] = []
+        #: The seconds of simulated time at which the worker has left the group.
+        self.leaves_s: list[float] = []
         #: Called within ``on_assigned`` and ``on_revoked``.
         self.on_call: Callable[[], Awaitable[object]] | None = None
 
@@ -104,6 +106,16 @@ class FakeWorker:
     def request_rejoin(self) -> None:
         self.rejoins_s.append(self.group.timeline.now_s)
         self.need_rejoin = True
+
+    def leave(self) -> None:
+        self.leaves_s.append(self.group.timeline.now_s)
+        gate, task = self.gate, self.completing
+        assert gate is not None, "only a worker with an assignment leaves"
+        gate.shut()
+        self.gate = self.completing = None
+        if task is not None:
+            task.cancel()
+        self.hooks.lost(gate)
 
     async def on_assigned(self, assignment: WorkerAssignment, generation: int) -> None:
         self.group.calls.append(Assigned(self.name, assignment, generation))

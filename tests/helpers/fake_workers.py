@@ -33,6 +33,7 @@ class FakeGroup:
         leader: The URL of the leader.
         owners: The URL of the owner of work; all other work is the leader's.
         done: What workers have done: the URL of the worker, and what.
+        has_plugins: Whether a connector is installed.
     """
 
     configs: dict[str, dict[str, str]] = field(default_factory=dict)
@@ -40,6 +41,7 @@ class FakeGroup:
     leader: str | None = None
     owners: dict[Work, str | None] = field(default_factory=dict)
     done: list[tuple[str, str]] = field(default_factory=list)
+    has_plugins: bool = True
 
     def add(self, name: str, config: Mapping[str, str]) -> None:
         """Create a connector, or change its settings."""
@@ -147,7 +149,7 @@ class FakeWorker:
 
     async def plugins(self) -> Sequence[InstalledPlugin]:
         self._fail()
-        return [InstalledPlugin(PLUGIN, "source", "1.0")]
+        return [InstalledPlugin(PLUGIN, "source", "1.0")] if self.group.has_plugins else []
 
     async def validate(self, plugin: str, config: Mapping[str, str | None]) -> Mapping[str, Any]:
         self._fail()

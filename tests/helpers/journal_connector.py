@@ -2,6 +2,8 @@
 A source whose tasks write a journal: each start, poll and stop with its fencing token, into one file for all workers.
 
 So a test judges from outside whether two workers have run a task at the same time, also if they are frozen or killed.
+The tasks of a connector misbehave while the file that its setting ``fault`` names has one of these words: ``raise`` and
+``garbage`` in poll, ``hang`` in stop, ``configs`` (garbage) and ``none`` (no tasks) when they are configured.
 """
 
 from __future__ import annotations
@@ -10,7 +12,7 @@ import os
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from kiel_groups.workers.plugins.config_definition import ConfigDefinition, Settings
 from kiel_groups.workers.plugins.config_key import ConfigKey
@@ -18,7 +20,7 @@ from kiel_groups.workers.plugins.connector_interfaces import SourceConnector
 from kiel_groups.workers.plugins.plugin_contexts import ConnectorContext, SourceTaskContext
 from kiel_groups.workers.plugins.task_interfaces import SourceRecord, SourceTask
 
-__all__ = ["JOURNAL_SOURCE", "Entry", "check_journal", "read_journal"]
+__all__ = ["JOURNAL_SOURCE", "Entry", "check_journal", "check_order", "journal_source", "read_journal"]
 
 JOURNAL_SOURCE = f"{__name__}:JournalConnector"
 
@@ -34,11 +36,18 @@ class Entry(NamedTuple):
     pid: int
 
 
+def _fault(settings: Mapping[str, Any]) -> str:
+    """Return how the connector has to misbehave now, or ""."""
+    path = Path(settings["fault"]) if settings["fault"] else None
+    return path.read_text() if path is not None and path.exists() else ""
+
+
 class JournalTask(SourceTask):
     """Writes a line for each call, and a record for each poll."""
 
     def start(self, context: SourceTaskContext, settings: Settings) -> None:
         self._context = context
+        self._settings = settings
         self._task = f"{context.connector}-{context.task}"
         self._topic = settings["topic"]
         self._file = os.open(settings["journal"], os.O_WRONLY | os.O_APPEND | os.O_CREAT)
@@ -52,6 +61,11 @@ class JournalTask(SourceTask):
 
     def poll(self) -> Sequence[SourceRecord]:
         self._write("poll")
+        fault = _fault(self._settings)
+        if fault == "raise":
+            raise RuntimeError("told to raise")
+        if fault == "garbage":
+            return ["garbage"]  # type: ignore[list-item]
         time.sleep(_PAUSE_S)
         number, self._next = self._next, self._next + 1
         value = f"{self._task} {number}".encode()
@@ -59,19 +73,32 @@ class JournalTask(SourceTask):
 
     def stop(self) -> None:
         self._write("stop")
+        while _fault(self._settings) == "hang":
+            time.sleep(_PAUSE_S)
+        self._write("stopped")
 
 
 class JournalConnector(SourceConnector):
     """Has ``tasks.max`` tasks."""
 
     task_class = JournalTask
-    config = ConfigDefinition(ConfigKey("journal"), ConfigKey("topic"))
+    config = ConfigDefinition(ConfigKey("journal"), ConfigKey("topic"), ConfigKey("fault", default=""))
 
     def start(self, context: ConnectorContext, settings: Settings) -> None:
         self._config = context.config
+        self._settings = settings
 
     def task_configs(self, most: int) -> Sequence[Mapping[str, str]]:
-        return [self._config] * most
+        fault = _fault(self._settings)
+        if fault == "configs":
+            return [7]  # type: ignore[list-item]
+        return [] if fault == "none" else [self._config] * most
+
+
+def journal_source(journal: Path, topic: str, tasks: int, **settings: object) -> dict[str, str]:
+    """Return the configuration of a connector; ``restart_policy`` is its setting ``restart.policy``."""
+    config = {"connector.class": JOURNAL_SOURCE, "tasks.max": str(tasks), "journal": str(journal), "topic": topic}
+    return config | {name.replace("_", "."): str(value) for name, value in settings.items()}
 
 
 def read_journal(path: Path) -> list[Entry]:
@@ -81,12 +108,27 @@ def read_journal(path: Path) -> list[Entry]:
 
 
 def check_journal(entries: Sequence[Entry]) -> None:
-    """Fail if a task was polled after another run of it had started, or if tokens do not grow."""
+    """
+    Fail if a task was polled after another run of it had started, or if tokens do not grow.
+
+    A task that its worker starts again under the same claim has the same token.
+    """
     newest: dict[str, int] = {}
     for number, entry in enumerate(entries):
         known = newest.get(entry.task, -1)
         if entry.what == "start":
-            assert entry.token > known, f"line {number}: {entry} follows token {known}"
+            assert entry.token >= known, f"line {number}: {entry} follows token {known}"
             newest[entry.task] = entry.token
         elif entry.what == "poll":
             assert entry.token == known, f"line {number}: {entry} beside the run with token {known}"
+
+
+def check_order(entries: Sequence[Entry]) -> None:
+    """Fail if a task was started before its former run had stopped; no process may have been frozen or killed."""
+    running: dict[str, Entry] = {}
+    for number, entry in enumerate(entries):
+        if entry.what == "start":
+            assert entry.task not in running, f"line {number}: {entry} beside {running[entry.task]}"
+            running[entry.task] = entry
+        elif entry.what == "stopped":
+            del running[entry.task]

@@ -24,6 +24,7 @@ from kiel_groups.wire.api.offsets_v0 import FetchedOffset
 from kiel_groups.wire.error_codes import NO_ERROR, ErrorCode, error_code
 from kiel_groups.wire.framing import Request
 from kiel_groups.wire.groups.coordinator_offsets import OffsetCommitRequestV2, OffsetFetchRequestV1
+from kiel_groups.wire.groups.describe_groups_v0 import DescribedGroup, DescribeGroupsRequest
 from kiel_groups.wire.groups.heartbeat_v0 import HeartbeatRequest
 from kiel_groups.wire.groups.join_group import GroupProtocol, JoinGroupRequest, JoinGroupRequestV1, JoinGroupResponse
 from kiel_groups.wire.groups.leave_group_v0 import LeaveGroupRequest
@@ -124,6 +125,8 @@ class ScriptedTransport:
                 none = OffsetAndMetadata(-1, "")
                 stored = {p: self.offsets.get(p, none) if each == NO_ERROR else none for p, each in codes.items()}
                 return {p: FetchedOffset(each.offset, each.metadata, codes[p]) for p, each in stored.items()}
+            case DescribeGroupsRequest():
+                return tuple(DescribedGroup(NO_ERROR, group, "Stable", "", "", ()) for group in request.groups)
         return error_code(code)
 
     def _joined(self, request: JoinGroupRequest, code: int) -> JoinGroupResponse:

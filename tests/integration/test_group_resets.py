@@ -10,7 +10,7 @@ import pytest
 
 from kiel_groups import GroupedConsumer, TopicPartition
 from kiel_groups.embedded import Cluster
-from kiel_groups.errors import NoOffsetsError
+from kiel_groups.errors import CommitFailedError, NoOffsetsError
 from kiel_groups.group.znodes.layout import GroupLayout
 from tests.helpers.cluster_data import produce, stored_offsets, zookeeper
 from tests.helpers.group_backends import GroupBackend
@@ -283,3 +283,30 @@ async def test_a_group_without_offsets_and_without_a_reset_policy(
     with pytest.raises(NoOffsetsError, match=f"group {name} has no offsets of {topic}"):
         await asyncio.wait_for(read(), 30)
     assert release_backend.stored(name, topic) == {}
+
+
+async def test_a_group_that_may_reset_nothing_starts_where_the_error_says(
+    backend: GroupBackend, unique: Unique
+) -> None:
+    """What ``NoOffsetsError`` advises works: a commit if brokers coordinate the group, else a write of the znode."""
+    topic, name, records = unique("topic"), unique("group"), []
+    await backend.cluster.create_topic(topic, 1)
+    await produce(backend.cluster, topic, 10)
+    partition = TopicPartition(topic, 0)
+    async with backend.consumer(name, auto_offset_reset="none") as consumer:
+        await consumer.subscribe(topic)
+        with pytest.raises(NoOffsetsError) as raised:
+            await consumer.getone()
+        if backend.by_brokers:
+            assert "start them by commit({partition: offset})" in str(raised.value)
+            assert await consumer.commit({partition: 6}) == {partition}
+            assert await consumer.position(partition) == 6
+        else:
+            with pytest.raises(CommitFailedError, match="write its first offset to /consumers/"):
+                await consumer.commit({partition: 6})
+            await asyncio.to_thread(backend.store_offsets, name, topic, {0: 6})
+            await eventually(lambda: consumer.assignment() == {partition}, "the member finds the offset")
+        while len(records) < 4:
+            records.append((await consumer.getone()).offset)
+    assert records == [6, 7, 8, 9]
+    assert backend.stored(name, topic) == {0: 10}

@@ -2,66 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
-import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Literal
 
 import pytest
-from tornado.httpclient import AsyncHTTPClient, HTTPClientError, HTTPRequest
 
 from kiel_groups.embedded import Cluster
 from kiel_groups.workers.execution.worker import Worker
-from kiel_groups.workers.execution.worker_settings import WorkerSettings
-from kiel_groups.workers.rest.rest_settings import RestSettings
 from tests.helpers.waiting import eventually
+from tests.helpers.worker_groups import ask, until_state, worker_on
 
 pytestmark = pytest.mark.integration
-
-
-def worker_on(cluster: Cluster, group: str, coordination: Literal["zookeeper", "brokers"] = "zookeeper") -> Worker:
-    """Return a worker of a group, which has not started, with a port of the system's choice."""
-    settings = WorkerSettings(
-        group=group,
-        coordination=coordination,
-        zookeeper=cluster.zk_hosts,
-        brokers=",".join(cluster.brokers),
-        rest=RestSettings(port=0),
-        session_timeout_ms=6_000,
-    )
-    return Worker(settings)
-
-
-async def ask(worker: Worker, method: str, path: str, body: object = None) -> Any:
-    """Send a request to a worker's REST interface; try again during a rebalance."""
-    while True:
-        request = HTTPRequest(
-            worker.url.rstrip("/") + path,
-            method,
-            headers={"Content-Type": "application/json"},
-            body=None if body is None else json.dumps(body),
-            allow_nonstandard_methods=True,
-        )
-        try:
-            answer = await AsyncHTTPClient().fetch(request)
-        except HTTPClientError as error:
-            if error.code != 409:
-                raise
-            await asyncio.sleep(0.1)
-        else:
-            return json.loads(answer.body) if answer.body else None
-
-
-async def until_running(worker: Worker, connector: str) -> dict[str, Any]:
-    """Wait until a connector and its tasks run, and return its status."""
-
-    async def running() -> dict[str, Any] | None:
-        status: dict[str, Any] = await ask(worker, "GET", f"/connectors/{connector}/status")
-        states = [status["connector"]["state"], *(task["state"] for task in status["tasks"])]
-        return status if len(states) > 1 and set(states) == {"RUNNING"} else None
-
-    return await eventually(running, f"{connector} to run") or {}
 
 
 def lines(path: Path) -> list[str]:
@@ -82,7 +33,7 @@ class Copying:
         source = {"connector.class": "FileStreamSource", "file": str(self.read), "topic": self.topic}
         sink = {"connector.class": "FileStreamSink", "file": str(self.written), "topics": self.topic}
         for name, config in ((self.source, source), (self.sink, sink)):
-            await ask(worker, "POST", "/connectors", {"name": name, "config": config})
+            await ask(worker.url, "POST", "/connectors", {"name": name, "config": config})
 
     def add(self, *added: str) -> None:
         """Append lines to the file that is read."""
@@ -114,7 +65,7 @@ async def test_lines_go_from_a_file_to_a_topic_and_to_a_file(
             copying.add(*expected[1_000:2_000])
             await first.close()
             for connector in (copying.source, copying.sink):
-                status = await until_running(second, connector)
+                status = await until_state(second.url, connector, "RUNNING", "RUNNING")
                 assert {task["worker_id"] for task in status["tasks"]} == {second.url.split("/")[2]}
             copying.add(*expected[2_000:])
             assert await copying.arrived(3_000) == expected
@@ -129,19 +80,15 @@ async def test_a_paused_connector_resumes_where_it_stopped(
         await copying.create(worker)
         copying.add("a", "b")
         await copying.arrived(2)
-        await ask(worker, "PUT", f"/connectors/{source}/pause")
+        await ask(worker.url, "PUT", f"/connectors/{source}/pause")
 
-        async def paused() -> bool:
-            status = await ask(worker, "GET", f"/connectors/{source}/tasks/0/status")
-            return bool(status["state"] == "PAUSED")
-
-        await eventually(paused, "the task to pause")
+        await until_state(worker.url, source, "PAUSED", "PAUSED")
         copying.add("c")
         assert await copying.arrived(2) == ["a", "b"]
-        await ask(worker, "PUT", f"/connectors/{source}/resume")
+        await ask(worker.url, "PUT", f"/connectors/{source}/resume")
         assert await copying.arrived(3) == ["a", "b", "c"]
-        await ask(worker, "DELETE", f"/connectors/{source}")
-        assert await ask(worker, "GET", "/connectors") == [copying.sink]
+        await ask(worker.url, "DELETE", f"/connectors/{source}")
+        assert await ask(worker.url, "GET", "/connectors") == [copying.sink]
 
 
 async def test_brokers_coordinate_workers_whose_claims_are_in_zookeeper(
@@ -150,13 +97,13 @@ async def test_brokers_coordinate_workers_whose_claims_are_in_zookeeper(
     """Workers on brokers of Kafka 0.9 copy a file, also after one of them has left."""
     cluster = shared_clusters("3.9.5", "0.9.0.1")
     copying, group = Copying(cluster, tmp_path, unique), unique("workers")
-    async with worker_on(cluster, group, "brokers") as first:
+    async with worker_on(cluster, group, coordination="brokers") as first:
         await copying.create(first)
         copying.add("a", "b")
         await copying.arrived(2)
-        async with worker_on(cluster, group, "brokers") as second:
+        async with worker_on(cluster, group, coordination="brokers") as second:
             await first.close()
             for connector in (copying.source, copying.sink):
-                await until_running(second, connector)
+                await until_state(second.url, connector, "RUNNING", "RUNNING")
             copying.add("c")
             assert await copying.arrived(3) == ["a", "b", "c"]

@@ -354,4 +354,18 @@ MUTANTS = (
         "return partition.partition < 0",
         _HOOKS_TEST,
     ),
+    Mutant(
+        "a heartbeat that crosses the leave is a failure",
+        _MEMBER,
+        "if target.gate.token != self.token or self._state.phase is Phase.LEAVING:",
+        "if False:",
+        _ENDS_TEST,
+    ),
+    Mutant(
+        "the end of the lease is logged at each heartbeat",
+        _HELD,
+        "        if is_over == self._is_over:\n            return\n",
+        "",
+        _ENDS_TEST,
+    ),
 )

@@ -201,8 +201,8 @@ MUTANTS = (
     Mutant(
         "a hook is cancelled although one of its partitions is still owned",
         "clients/delivery/listener_calls.py",
-        "if running.lost == running.partitions:",
-        "if running.lost:",
+        "return self.lost == self.partitions",
+        "return bool(self.lost)",
         "tests/unit/clients/delivery/test_listener_calls.py",
     ),
     Mutant(

@@ -257,8 +257,29 @@ MUTANTS = (
     Mutant(
         "two hooks of a listener run at the same time",
         _LISTENER_CALLS,
-        "        async with self._lock:\n",
-        "        if True:\n",
+        "        async with self._lock:\n            task",
+        "        if True:\n            task",
+        "tests/unit/clients/delivery/test_listener_calls.py",
+    ),
+    Mutant(
+        "a revocation without a hook does not wait for the running hook",
+        _LISTENER_CALLS,
+        "            async with self._lock:\n                pass\n",
+        "            pass\n",
+        "tests/unit/clients/delivery/test_listener_calls.py",
+    ),
+    Mutant(
+        "a partition whose revoked hook has completed is reported as lost, too",
+        _LISTENER_CALLS,
+        "unreported = frozenset(partitions) - self._revoked",
+        "unreported = frozenset(partitions)",
+        "tests/unit/clients/delivery/test_listener_calls.py",
+    ),
+    Mutant(
+        "the loss of a later claim is not reported",
+        _LISTENER_CALLS,
+        "        self._revoked.difference_update(partitions)\n\n    async def revoked",
+        "\n    async def revoked",
         "tests/unit/clients/delivery/test_listener_calls.py",
     ),
     Mutant(

@@ -41,7 +41,7 @@ def _parse() -> argparse.Namespace:
         "--groups",
         choices=list(GROUPS),
         default="zookeeper",
-        help="consumers that ZooKeeper or brokers coordinate, or programs (zookeeper)",
+        help="consumers that ZooKeeper or brokers coordinate, programs, or workers (zookeeper)",
     )
     parser.add_argument("--jobs", type=positive, default=os.cpu_count() or 1, help="processes at once (all cores)")
     parser.add_argument("--seed-base", type=int, help="the first seed; another one each time unless given")

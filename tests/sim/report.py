@@ -14,6 +14,8 @@ from tests.sim.play import play
 from tests.sim.programs.program_play import play_programs
 from tests.sim.programs.program_scenario import make_program_scenario
 from tests.sim.scenario import AnyScenario, Eventful, make_scenario, shorten
+from tests.sim.worker_groups.worker_play import play_workers
+from tests.sim.worker_groups.worker_scenario import make_worker_scenario
 
 __all__ = ["GROUPS", "Groups", "replay", "shortened"]
 
@@ -25,11 +27,12 @@ class Groups(NamedTuple):
     play: Callable[..., Outcome]
 
 
-#: The kinds of groups: by what coordinates their consumers, and those of programs on ZooKeeper.
+#: The kinds of groups: by what coordinates their consumers, and those of programs and of workers on ZooKeeper.
 GROUPS: Mapping[str, Groups] = {
     "zookeeper": Groups(make_scenario, play),
     "brokers": Groups(make_broker_scenario, play_brokers),
     "programs": Groups(make_program_scenario, play_programs),
+    "workers": Groups(make_worker_scenario, play_workers),
 }
 
 LOGGER = "kiel_groups"

@@ -133,7 +133,7 @@ def test_a_claim_that_is_not_opened_yet_is_refused() -> None:
         consumer.subscribe(["t0", "t1"])
         fresh = TopicPartition("t1", 0)
         world.timeline.run_until(lambda: world.layout.owner(fresh) in world.ensemble.tree.znodes, 20.0)
-        with pytest.raises(CommitFailedError, match="but claimed, and its start is not known yet: wait until"):
+        with pytest.raises(CommitFailedError, match="yet: it is claimed, and its start is not known; w"):
             commit_chosen(world, consumer, {fresh: 0})
 
 

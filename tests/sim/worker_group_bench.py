@@ -6,11 +6,12 @@ Only the clients of tasks are fakes: the topics are in memory.
 
 from __future__ import annotations
 
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
 from kiel_groups.clients.generic.generic_member import member_on_zookeeper
 from kiel_groups.config import DebounceConfig, GroupConfig, ZooKeeperConfig
+from kiel_groups.coordination.session.session_context import ProcessContext
 from kiel_groups.errors import KielGroupsError
 from kiel_groups.group.znodes.worker_layout import WorkerLayout
 from kiel_groups.metrics import Metrics
@@ -32,36 +33,67 @@ LAYOUT = WorkerLayout("g")
 
 _T = TypeVar("_T")
 
+_CONFIG = GroupConfig(
+    group="g", client="generic", debounce=DebounceConfig(quiet_ms=50, bound_ms=200, initial_delay_ms=100)
+)
+_ZOOKEEPER = ZooKeeperConfig(hosts="fake1:2181", session_timeout_ms=6_000)
+
 
 class WorkerProcess:
-    """A process with one worker: its sessions, its member, and the requests of its users."""
+    """
+    A process with one worker: its sessions, its member, and the requests of its users.
 
-    def __init__(self, bench: WorkerGroupBench, name: str) -> None:
+    Args:
+        bench: The ensemble, and the time.
+        name: The name of the process, and of its host.
+        config: The settings of the group.
+        zookeeper: The servers, and the session timeout.
+        rebalance_timeout_ms: How long the group waits for the worker in a rebalance.
+    """
+
+    def __init__(
+        self,
+        bench: Any,
+        name: str,
+        config: GroupConfig = _CONFIG,
+        zookeeper: ZooKeeperConfig = _ZOOKEEPER,
+        rebalance_timeout_ms: int = 30_000,
+    ) -> None:
         self.name = name
         self.bench = bench
         self.process = SimulatedProcess(bench.ensemble, name)
         self.metrics = Metrics()
         self.failures: list[KielGroupsError] = []
         runtime = self.process.runtime
-        config = GroupConfig(
-            group="g", client="generic", debounce=DebounceConfig(quiet_ms=50, bound_ms=200, initial_delay_ms=100)
-        )
-        zookeeper = ZooKeeperConfig(hosts="fake1:2181", session_timeout_ms=6_000)
         process = process_context(config, zookeeper, metrics=self.metrics, runtime=runtime)
         self.url = f"http://{name}:8083/"
+        context = WorkerContext(group="g", url=self.url, metrics=self.metrics, runtime=runtime)
+        factory = PluginRunners(plugins(), self._clients(), runtime)
+        self.herder = self._new_herder(context, factory, self._failed)
+        self.requests = WorkerRequests(self.herder, plugins())
+        self.process.call(self._compose, process, rebalance_timeout_ms)
+        self.starting = self.process.start(self._start())
 
-        async def start() -> None:
-            factory = PluginRunners(plugins(), bench.clients, runtime)
-            context = WorkerContext(group="g", url=self.url, metrics=self.metrics, runtime=runtime)
-            self.herder = Herder(context, factory, on_failure=self.failures.append)
-            self.requests = WorkerRequests(self.herder, plugins())
-            self.session = WorkerSession(process, self.url, self.herder.opened, self.herder.lost, self.failures.append)
-            self.member = member_on_zookeeper(process, self.herder.hooks, 30_000, self.failures.append)
-            self.herder.attach(self.member)
-            await self.session.start()
-            await self.member.start()
+    def _compose(self, process: ProcessContext, rebalance_timeout_ms: int) -> None:
+        self.session = WorkerSession(process, self.url, self.herder.opened, self.herder.lost, self._failed)
+        self.member = member_on_zookeeper(process, self.herder.hooks, rebalance_timeout_ms, self._failed)
+        self.herder.attach(self.member)
 
-        self.starting = self.process.start(start())
+    def _clients(self) -> FakeClients:
+        clients: FakeClients = self.bench.clients
+        return clients
+
+    def _new_herder(
+        self, context: WorkerContext, factory: PluginRunners, on_failure: Callable[[KielGroupsError], None]
+    ) -> Herder:
+        return Herder(context, factory, on_failure=on_failure)
+
+    def _failed(self, error: KielGroupsError) -> None:
+        self.failures.append(error)
+
+    async def _start(self) -> None:
+        await self.session.start()
+        await self.member.start()
 
     def run(self, work: Coroutine[Any, Any, _T], limit_s: float = 60.0) -> _T:
         """Run a coroutine in this process, and return its result."""

@@ -77,10 +77,15 @@ def list_connectors(*, worker: WorkerAddress, as_json: bool) -> int:
 @click.pass_obj
 def create(lines: Lines, /, *, file: IO[bytes], name: str | None, worker: WorkerAddress, as_json: bool) -> int:
     """
-    Create a connector.
+    Create a connector from a file with its settings.
 
-    FILE has its settings in JSON: {"name": "logs", "connector.class": "FileStreamSource", "file": "/var/log/syslog",
-    "topic": "logs"}, or the same as Kafka Connect takes it: {"name": "logs", "config": {...}}. - is standard input.
+    FILE is a JSON object, or - for standard input:
+
+    \b
+      {"name": "logs", "connector.class": "FileStreamSource",
+       "file": "/var/log/syslog", "topic": "logs"}
+
+    Kafka Connect's form is accepted, too: {"name": "logs", "config": {...}}.
     """
     from kiel_groups.cli.sources.worker_source import WorkerSource
     from kiel_groups.cli.terminal.rendering import show_json
@@ -153,7 +158,11 @@ def config(
 @worker_options
 @json_option
 def status(*, name: str, check: bool, worker: WorkerAddress, as_json: bool) -> int:
-    """Show the state and the worker of a connector and of each task, and why any of them has failed."""
+    """
+    Show the states and workers of a connector and its tasks.
+
+    The trace of each failure follows.
+    """
     from kiel_groups.cli.sources.worker_source import WorkerSource
     from kiel_groups.cli.terminal.rendering import show, show_json
 
@@ -162,8 +171,9 @@ def status(*, name: str, check: bool, worker: WorkerAddress, as_json: bool) -> i
     if as_json:
         show_json(found)
     else:
-        traces = [f"\n{work}:\n{each['trace'].strip()}" for work, each in works.items() if each.get("trace")]
-        show(_status_table(works), *traces)
+        traces = [f"{work}:\n{each['trace'].strip()}" for work, each in works.items() if each.get("trace")]
+        # The table ends with an empty line.
+        show(_status_table(works), "\n\n".join(traces))
     is_well = all(each["state"] not in {"FAILED", "UNASSIGNED"} for each in works.values())
     return FAILED if check and not is_well else DONE
 
@@ -254,6 +264,9 @@ def connector_plugins(*, worker: WorkerAddress, as_json: bool) -> int:
     found = WorkerSource(worker).plugins()
     if as_json:
         show_json(found)
+        return DONE
+    if not found:
+        show(f"no connectors are installed at {worker.url}; connector.class takes 'module:Class'")
         return DONE
     table = plain_table("class", "type", "version")
     for plugin in found:

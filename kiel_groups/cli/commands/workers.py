@@ -151,7 +151,7 @@ async def _run(settings: WorkerSettings) -> int:
 @json_option
 def describe(*, group: str, zookeeper: str, check: bool, as_json: bool) -> int:
     """
-    Show a group of workers: who is alive, and who runs which connectors and tasks.
+    Show the workers of a group, and the work of each one.
 
     This reads ZooKeeper, where workers keep their state whatever coordinates them.
     """

@@ -66,8 +66,8 @@ class AssignedConsumer:
         self._stored = stored
         self._on_metadata = on_metadata
         cluster = ClusterMetadata(settings.brokers, settings.metrics)
-        self._calls = ListenerCalls(None, settings.metrics, lambda: self._listener)
-        self.reader = RecordReader(settings, subscription, self._calls, cluster, self._reset)
+        self.calls = ListenerCalls(None, settings.metrics, lambda: self._listener)
+        self.reader = RecordReader(settings, subscription, self.calls, cluster, self._reset)
         self.reader.owned.gate = _OpenGate()
         self._position_reset = PositionReset(
             reset,
@@ -176,7 +176,7 @@ class AssignedConsumer:
             owned, assigned = self.reader.owned, self._subscription.assigned_partitions()
             owned.ready.remove(assigned)
             owned.drop(assigned)
-            await self._calls.revoked(assigned)
+            await self.calls.revoked(assigned)
 
     async def close(self, limit: CloseLimit) -> None:
         """

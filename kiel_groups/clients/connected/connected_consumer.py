@@ -66,7 +66,7 @@ class ConnectedConsumer:
         #: Automatic commits and the renewal of metadata, until the close.
         self._background: list[asyncio.Task[None]] = []
         cluster = ClusterMetadata(settings.brokers, settings.metrics, broker_source=self._registered_brokers)
-        calls = ListenerCalls(settings.listener, settings.metrics, lambda: subscription.listener)
+        self.calls = calls = ListenerCalls(settings.listener, settings.metrics, lambda: subscription.listener)
         self.reader = RecordReader(settings, subscription, calls, cluster, self._reset)
         owned, values = self.reader.owned, self.reader.values
         self._process = Process(

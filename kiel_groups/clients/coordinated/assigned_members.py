@@ -22,10 +22,15 @@ _STABLE = "Stable"
 
 async def owner_words(group: str, member_id: str | None, partition: TopicPartition, send: Send) -> str:
     """Return the words for an error that says that this member does not own the partition."""
-    return f"this member, {member_id}, but {await _owner(group, member_id, partition, send)}"
+    owner = await _owner(group, member_id, partition, send)
+    if owner is None:
+        words = "it is assigned, and its start is not known; wait for on_partitions_assigned"
+        return f"this member, {member_id}, yet: {words}"
+    return f"this member, {member_id}, but {owner}; its owner commits it"
 
 
-async def _owner(group: str, member_id: str | None, partition: TopicPartition, send: Send) -> str:
+async def _owner(group: str, member_id: str | None, partition: TopicPartition, send: Send) -> str | None:
+    """Return who owns a partition, or None for this member."""
     try:
         (described,) = await send(DescribeGroupsRequest((group,)))
         if described.error != NO_ERROR:
@@ -37,7 +42,7 @@ async def _owner(group: str, member_id: str | None, partition: TopicPartition, s
             if partition.partition not in assignment.partitions.get(partition.topic, ()):
                 continue
             if member.member_id == member_id:
-                return "assigned, and its start is not known yet: wait until it is in allocation"
+                return None
             return f"by {member.member_id}"
     except KielGroupsError as error:
         return f"by an unknown one ({error})"

@@ -15,6 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from kiel_groups.allocators.assignors import Assignor
 from kiel_groups.backoff import Backoff
 from kiel_groups.clients.coordinated.assignment_planner import AssignmentPlanner, TopicSource
+from kiel_groups.clients.coordinated.chosen_starts import ChosenStarts
 from kiel_groups.clients.coordinated.start_positions import Positions, StartPositions
 from kiel_groups.clients.coordinator.generation_gate import GenerationGate
 from kiel_groups.clients.coordinator.member_hooks import CoordinatedContext, JoinedGroup
@@ -87,9 +88,10 @@ class ConsumerHooks:
         #: The partitions that the application had paused when they were given back.
         self._paused: frozenset[TopicPartition] = frozenset()
 
-    def attach(self, starts: StartPositions, owned: OwnedOffsets) -> None:
+    def attach(self, starts: StartPositions, chosen: ChosenStarts, owned: OwnedOffsets) -> None:
         """Add the parts that need the member, which in turn needs these hooks."""
         self._starts = starts
+        self._chosen = chosen
         self._offsets = owned
 
     # ------------------------------------------------------------------ the join
@@ -160,6 +162,7 @@ class ConsumerHooks:
         alarm_at_s = clock() + alarm_s
         try:
             while waiting:
+                choice = self._chosen.next_choice()
                 count = 1 + max((*(self._topics.known_partitions(topic) or ()), *(p.partition for p in waiting)))
                 try:
                     found = await self._starts.find(waiting, {topic: count}, gate.token)
@@ -168,6 +171,7 @@ class ConsumerHooks:
                     failures: Mapping[TopicPartition, KielGroupsError] = dict.fromkeys(waiting, error)
                 else:
                     failures = found.failures
+                    self._chosen.lack(found.lacking)
                     waiting -= found.found.keys()
                     self._deliver(topic, found)
                 if not waiting:
@@ -179,9 +183,10 @@ class ConsumerHooks:
                 if clock() >= alarm_at_s:
                     self._unopened.alarm(topic, waiting, alarm_s)
                     alarm_at_s = clock() + alarm_s
-                await asyncio.sleep(backoff.next_s())
+                await self._chosen.pause(choice, backoff.next_s())
         finally:
             self._unopened.forget(assigned)
+            self._chosen.forget(waiting)
 
     def _deliver(self, topic: str, positions: Positions) -> None:
         starts = positions.found
@@ -195,6 +200,7 @@ class ConsumerHooks:
         log.info("group %s: opened %s: %s", self._group, counted(starts, "partition"), listed)
         self._unopened.forget(starts)
         self._tasks.start(self._handler.assigned(frozenset(starts)))
+        self._chosen.forget(starts)
 
     def _assign(self) -> None:
         """Tell the subscription which partitions the application has: those that are open, also while they drain."""

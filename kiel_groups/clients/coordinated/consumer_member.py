@@ -12,6 +12,7 @@ from kiel_groups.allocators.assignors import Assignor
 from kiel_groups.clients.calls.eager_methods import home_loop
 from kiel_groups.clients.coordinated.assigned_members import owner_words
 from kiel_groups.clients.coordinated.assignment_planner import TopicSource
+from kiel_groups.clients.coordinated.chosen_starts import ChosenStarts
 from kiel_groups.clients.coordinated.consumer_hooks import ConsumerHooks
 from kiel_groups.clients.coordinated.coordinator_commits import CoordinatorOffsets
 from kiel_groups.clients.coordinated.start_positions import StartPositions
@@ -80,7 +81,8 @@ class ConsumerMember:
         group, metrics = context.group, context.metrics
         self._owned = OwnedOffsets(group.group, handler, self._tracker, metrics, self._offsets)
         self._chosen = ChosenCommits(group.group, self._tracker, self._owned, self._owner_words)
-        self._hooks.attach(StartPositions(group, handler, self._offsets, metrics), self._owned)
+        self._starts = ChosenStarts(group.group, self._offsets, context.timing.find_timeout_ms / 1000)
+        self._hooks.attach(StartPositions(group, handler, self._offsets, metrics), self._starts, self._owned)
         self._loop = home_loop()
         self._watchdog: Watchdog | None = None
         self._has_started = False
@@ -190,8 +192,15 @@ class ConsumerMember:
         return stored
 
     async def commit_chosen(self, offsets: Mapping[TopicPartition, int]) -> frozenset[TopicPartition]:
-        """Store next offsets that the application chose: all, or none; raises as ``ChosenCommits.commit``."""
-        return await self._chosen.commit(offsets)
+        """
+        Store next offsets that the application chose: all, or none; raises as ``ChosenCommits.commit``.
+
+        Offsets of assigned partitions that the group has no offset of, with the policy ``none``, start them.
+        """
+        starts = self._starts.among(offsets)
+        others = {partition: offset for partition, offset in offsets.items() if partition not in starts}
+        stored = await self._chosen.commit(others) if others else frozenset()
+        return stored | await self._starts.commit(starts) if starts else stored
 
     async def stored_offsets(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, int | None]:
         """

@@ -236,6 +236,10 @@ class CoordinatorOffsets:
             refused,
         )
 
+    def remembered(self, partitions: Collection[TopicPartition]) -> frozenset[TopicPartition]:
+        """Return those of the partitions whose offsets this process has stored itself."""
+        return frozenset(partitions) & self._stored.keys()
+
     def lost_offsets(self, missing: Collection[TopicPartition]) -> dict[TopicPartition, int]:
         """
         Return the offsets that this process has stored itself, and that the coordinator does not have any more.

@@ -24,10 +24,15 @@ _MOST_NAMES = 10
 
 
 class Positions(NamedTuple):
-    """The start positions that were found, and the error of each other partition."""
+    """
+    The start positions that were found, and the error of each other partition.
+
+    ``lacking`` are those of which the group has no offset, and ``auto_offset_reset`` chooses none.
+    """
 
     found: Mapping[TopicPartition, StartPosition]
     failures: Mapping[TopicPartition, KielGroupsError]
+    lacking: frozenset[TopicPartition] = frozenset()
 
 
 class StartPositions:
@@ -70,6 +75,8 @@ class StartPositions:
         """
         for topic, count in counts.items():
             self._first_counts.setdefault(topic, count)
+        # What is stored while the coordinator answers may be missing in the answer, and is not lost.
+        remembered = self._offsets.remembered(partitions)
         try:
             stored = await self._offsets.fetch(partitions)
         except SessionLostError:
@@ -77,7 +84,7 @@ class StartPositions:
         except KielGroupsError as error:
             return Positions({}, dict.fromkeys(partitions, error))
         missing = frozenset(partitions) - stored.keys()
-        known = self._offsets.lost_offsets(missing)
+        known = self._offsets.lost_offsets(missing & remembered)
         chosen, failures = await self._choose(missing - known.keys())
         self._warn_of_missing(chosen.keys(), {partition.topic for partition in stored})
         created = known | chosen
@@ -86,7 +93,8 @@ class StartPositions:
             failures[partition] = NoOffsetsError(f"group {self._group}: the start of {partition} was not stored")
         starts = {each: _start(offset, token, StartOrigin.STORED) for each, offset in (stored | known).items()}
         starts |= {each: _start(offset, token, StartOrigin.FIRST) for each, offset in chosen.items()}
-        return Positions({each: start for each, start in starts.items() if each not in failures}, failures)
+        lacking = missing - known.keys() if self._policy == "none" else frozenset()
+        return Positions({each: start for each, start in starts.items() if each not in failures}, failures, lacking)
 
     async def _choose(
         self, partitions: Collection[TopicPartition]
@@ -134,7 +142,7 @@ class StartPositions:
     def _no_offsets(self, partitions: list[TopicPartition]) -> NoOffsetsError:
         return NoOffsetsError(
             f"group {self._group} has no offsets of {some(partitions, _MOST_NAMES)}, and auto_offset_reset is 'none';"
-            " commit offsets first, or choose 'earliest' or 'latest'"
+            " start them by commit({partition: offset}), or choose 'earliest' or 'latest'"
         )
 
 

@@ -206,6 +206,11 @@ class CoordinatedMember:
         self._feed(events.GivenUp())
         self._coordination.abandon()
 
+    def leave(self) -> None:
+        """Leave at once, and stay away until ``request_rejoin``; the program loses its assignment."""
+        self.give_up()
+        self.given_up()
+
     def _leave_by_thread(self) -> None:
         gate, coordinator = self._held.gate, self._state.coordinator
         if gate is not None:
@@ -305,6 +310,7 @@ class CoordinatedMember:
             coordinator = await self._coordination.find()
         except FindError as error:
             self._failures.note(GroupRequest.FIND, error)
+            self._held.report_lease()
             self._feed(events.FindFailed(discovery, error.code))
             return
         self._feed(events.CoordinatorFound(discovery, coordinator))
@@ -393,12 +399,16 @@ class CoordinatedMember:
         self._feed(events.Drained())
 
     def _beat_answered(self, target: BeatTarget, answer: BeatAnswer) -> None:
-        if answer.code is None:
+        if target.gate.token != self.token or self._state.phase is Phase.LEAVING:
+            # The heartbeat has crossed the member's own leave or join, so a refusal is no failure.
+            pass
+        elif answer.code is None:
             self._failures.note(GroupRequest.HEARTBEAT, NoBrokersError(answer.failure))
         elif answer.code == CoordinatorCode.NO_ERROR:
             self._failures.forget()
         else:
             self._failures.note_code(GroupRequest.HEARTBEAT, error_code(answer.code))
+        self._held.report_lease()
         self._feed(events.Answered(GroupRequest.HEARTBEAT, answer.code, *target.gate.token))
 
     # ------------------------------------------------------------------ failures and the end

@@ -41,6 +41,9 @@ class HeldAssignment:
         self._crashed = crashed
         #: The gate of the newest assignment; None before the first one, and after a loss.
         self.gate: GenerationGate | None = None
+        #: Whether the log says that the lease is over, and not yet that delivery continues.
+        self._is_over = False
+        self._lease_timer: asyncio.TimerHandle | None = None
         #: The hook that runs for the present assignment: ``complete`` or ``prepare``.
         self._hook: asyncio.Task[None] | None = None
 
@@ -48,7 +51,40 @@ class HeldAssignment:
         """Have the program take an assignment over."""
         self.gate = gate
         log.info("group %s: joined generation %d as %s", self._name, *gate.token)
+        self.report_lease()
         self._run(self._complete(gate, joined, assignment))
+
+    def report_lease(self) -> None:
+        """
+        Log once that nothing is delivered because the lease is over, and once that delivery continues.
+
+        A timer calls this at the end of the lease; the answers to heartbeats, and the lack of them, do so after it.
+        """
+        if self._lease_timer is not None:
+            self._lease_timer.cancel()
+            self._lease_timer = None
+        if self.gate is None or self.gate.is_shut:
+            return
+        now_s = self._runtime.boot_time_s()
+        if (left_s := self.gate.deadline_s - now_s) > 0:
+            self._lease_timer = asyncio.get_running_loop().call_later(left_s, self.report_lease)
+        is_over = not self.gate.is_open(now_s)
+        if is_over == self._is_over:
+            return
+        self._is_over, member_id = is_over, self.gate.token.member_id
+        if is_over:
+            log.warning(
+                "group %s: delivery has stopped: the lease of %s is over, because the coordinator has not confirmed its"
+                " membership; delivery continues when it does",
+                self._name,
+                member_id,
+            )
+        else:
+            log.warning(
+                "group %s: delivery continues: the coordinator has confirmed the membership of %s",
+                self._name,
+                member_id,
+            )
 
     def drain(self) -> None:
         """Have the program give the assignment back."""
@@ -65,6 +101,7 @@ class HeldAssignment:
         self.gate = self._hook = None
         if hook is not None:
             hook.cancel()
+        self.report_lease()
         self._metrics.count("memberships_lost")
         log.warning("group %s: the membership of %s is over; its assignment is lost", self._name, gate.token.member_id)
         self._hooks.lost(gate)
@@ -88,4 +125,5 @@ class HeldAssignment:
             await asyncio.wait({completing})
         await self._hooks.prepare(gate)
         gate.shut()
+        self.report_lease()
         self._drained()

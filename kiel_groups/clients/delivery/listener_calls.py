@@ -12,7 +12,7 @@ from typing import Any
 
 from kiel_groups.clients.calls.eager_methods import cancels_this_task, spawn
 from kiel_groups.coordination.partition_handler import Work
-from kiel_groups.errors import ArgumentTypeError
+from kiel_groups.errors import ArgumentTypeError, IllegalStateError
 from kiel_groups.listeners import RebalanceListener, Stall, StallListener
 from kiel_groups.metrics import Metrics
 from kiel_groups.model import TopicPartition
@@ -28,9 +28,17 @@ class _Running:
     """A running hook, its partitions, and the partitions that were lost since the hook started."""
 
     task: asyncio.Task[None]
+    name: str
     partitions: frozenset[TopicPartition]
     is_loss: bool
+    #: Whether the hook is a coroutine: it may wait for what it calls.
+    is_coroutine: bool = False
     lost: set[TopicPartition] = field(default_factory=set)
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether all of the hook's partitions were lost."""
+        return self.lost == self.partitions
 
 
 _HOOKS = ("on_partitions_assigned", "on_partitions_revoked", "on_partitions_lost", "on_stalled")
@@ -57,7 +65,11 @@ def check_listener(listener: object) -> None:
 
 class ListenerCalls:
     """
-    Calls the rebalance hooks of the current listener, one at a time. Without the hook, each method returns at once.
+    Calls the rebalance hooks of the current listener, one at a time.
+
+    A revocation waits for a running hook even if the listener has no hook of its own for it: the partitions must not be
+    assigned to another member while the application still works on them. A partition whose revoked hook has completed
+    is not reported as lost later: the application has finished its work on it.
 
     A loss cancels the running hook if all partitions of that hook are lost. While the member still owns one of the
     hook's partitions, the hook continues, because that partition is delivered or released once the hook has ended. The
@@ -81,6 +93,8 @@ class ListenerCalls:
         self._lock = asyncio.Lock()
         self._stall_lock = threading.Lock()
         self._running: _Running | None = None
+        #: The partitions whose revoked hook has completed since they were claimed.
+        self._revoked: set[TopicPartition] = set()
 
     @property
     def _listener(self) -> RebalanceListener | None:
@@ -91,9 +105,17 @@ class ListenerCalls:
         found: Callable[..., Any] | None = getattr(self._listener, name, None)
         return found
 
+    def claimed(self, partitions: Collection[TopicPartition]) -> None:
+        """Note new claims, before ``assigned`` is awaited for them: their loss is reported."""
+        self._revoked.difference_update(partitions)
+
     async def revoked(self, partitions: Collection[TopicPartition]) -> None:
+        self.claimed(partitions)
         if (hook := self._hook("on_partitions_revoked")) is not None:
-            await self._run_hook(hook, partitions)
+            await self._run_hook(hook, partitions, completed=self._revoked.update)
+        else:
+            async with self._lock:
+                pass
 
     async def assigned(self, partitions: Collection[TopicPartition]) -> None:
         if (hook := self._hook("on_partitions_assigned")) is not None:
@@ -103,10 +125,28 @@ class ListenerCalls:
         running = self._running
         if running is not None and not running.is_loss:
             running.lost |= running.partitions & set(partitions)
-            if running.lost == running.partitions:
+            if running.is_lost:
                 running.task.cancel()
-        if (hook := self._hook("on_partitions_lost")) is not None:
-            spawn(self._run_hook(hook, partitions, is_loss=True), "on_partitions_lost")
+        unreported = frozenset(partitions) - self._revoked
+        self._revoked.difference_update(partitions)
+        if unreported and (hook := self._hook("on_partitions_lost")) is not None:
+            spawn(self._run_hook(hook, unreported, is_loss=True), "on_partitions_lost")
+
+    def check_outside(self, call: str) -> None:
+        """
+        Check that a call is not made by a running hook that is a coroutine: the call waits for the end of the hook.
+
+        A hook that is a plain function cannot wait for the call, and may make it.
+
+        Raises:
+            IllegalStateError: The hook makes the call.
+        """
+        running = self._running
+        if running is not None and running.is_coroutine and running.task is asyncio.current_task():
+            raise IllegalStateError(
+                f"{call} was called in the listener's {running.name}, for whose end it waits; call it after the hook"
+                " has returned, as by asyncio.get_running_loop().call_soon(consumer.close)"
+            )
 
     def in_progress(self) -> list[Work]:
         """Return the running hook, if there is one, as work of the application. Safe on any thread."""
@@ -126,11 +166,17 @@ class ListenerCalls:
                     self._metrics.count("listener_failures")
 
     async def _run_hook(
-        self, hook: Callable[..., Any], partitions: Collection[TopicPartition], *, is_loss: bool = False
+        self,
+        hook: Callable[..., Any],
+        partitions: Collection[TopicPartition],
+        *,
+        is_loss: bool = False,
+        completed: Callable[[Collection[TopicPartition]], None] = lambda _: None,
     ) -> None:
+        """Run a hook. ``completed`` is called with its partitions when it has ended, but not if it was cancelled."""
         async with self._lock:
-            task = spawn(self._call(hook, sorted(partitions)), hook.__name__)
-            self._running = _Running(task, frozenset(partitions), is_loss)
+            task = spawn(self._call(hook, sorted(partitions), completed), hook.__name__)
+            self._running = _Running(task, hook.__name__, frozenset(partitions), is_loss)
             try:
                 await asyncio.wait({task})
             except asyncio.CancelledError:
@@ -141,18 +187,26 @@ class ListenerCalls:
             finally:
                 self._running = None
 
-    async def _call(self, hook: Callable[..., Any], partitions: Collection[TopicPartition]) -> None:
+    async def _call(
+        self,
+        hook: Callable[..., Any],
+        partitions: Collection[TopicPartition],
+        completed: Callable[[Collection[TopicPartition]], None],
+    ) -> None:
         try:
             result = hook(partitions)
             if inspect.isawaitable(result):
+                assert self._running is not None, "set before this task begins"
+                self._running.is_coroutine = True
                 await result
         except (Exception, asyncio.CancelledError) as error:
             names = some(sorted(partitions))
             if cancels_this_task(error):
-                log.warning(
-                    "the listener's %s was cancelled: all of its partitions were lost: %s", hook.__name__, names
-                )
+                is_lost = self._running is not None and self._running.is_lost
+                why = "all of its partitions were lost" if is_lost else "its member does not wait for it any longer"
+                log.warning("the listener's %s was cancelled: %s: %s", hook.__name__, why, names)
                 raise
             # An error of the application. The rebalance continues: other members may wait for these partitions.
             log.exception("the listener's %s failed for %s; the rebalance continues", hook.__name__, names)
             self._metrics.count("listener_failures")
+        completed(partitions)

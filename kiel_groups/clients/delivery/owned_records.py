@@ -295,6 +295,11 @@ class OwnedRecords:
             self._refused[topic] = error
             self._fetcher.ready.notify(topic)
 
+    def accept(self, topics: Collection[str]) -> None:
+        """Drop the errors of topics whose start positions are known now; those still unknown are refused again."""
+        for topic in topics:
+            self._refused.pop(topic, None)
+
     def drop(self, partitions: Collection[TopicPartition]) -> None:
         """Stop fetching these partitions, and drop their buffered records."""
         self._fetcher.unassign(partitions)

@@ -44,6 +44,7 @@ class ReadyClaims:
     def assigned(self, partitions: Collection[TopicPartition]) -> Coroutine[Any, Any, None]:
         """Call the hook for new claims. They become ready when it ends, unless ``remove`` is called before that."""
         self.remove(partitions)
+        self._calls.claimed(partitions)
         states = {partition: self._subscription.offsets.of(partition) for partition in partitions}
         claims = {partition: state for partition, state in states.items() if state is not None}
         self._opening |= claims

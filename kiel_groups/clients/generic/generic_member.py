@@ -226,6 +226,14 @@ class GenericMember:
         """Have the member join again, because what it offers has changed: all members get new assignments."""
         self._started.request_rejoin()
 
+    def leave(self) -> None:
+        """
+        Leave the group at once, and stay away until ``request_rejoin``; ``lost`` is called if there is an assignment.
+
+        It is for a program that cannot do its part of the work at the moment, and may be able to later.
+        """
+        self._started.leave()
+
     async def ensure_active(self) -> None:
         """Wait until the member has an assignment of the present generation; raises as ``start``."""
         await self._started.ensure_active()

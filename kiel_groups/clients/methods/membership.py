@@ -208,12 +208,15 @@ class GroupMembership(RecordAccess, MemberAttributes):
 
         Raises:
             ConfigError: An argument is not valid; nothing is closed.
+            IllegalStateError: A hook of the listener that is a coroutine has called this; nothing is closed.
         """
         if not isinstance(autocommit, bool):
             raise ConfigError(f"close(): autocommit: {autocommit!r} given; expected True or False")
         check_close_timeout(timeout_s)
-        self._closed = True
         running = running_loop() is not None
+        if running and self._connected is not None:
+            self._connected.calls.check_outside("close()")
+        self._closed = True
         if running:
             self._limit.shorten(timeout_s)
         self._end_in_flight(running=running)

@@ -78,7 +78,7 @@ class ChosenCommits:
             case Refusal.NOT_OPEN:
                 # The claim may end while the owner is read; the error then says that there is no owner.
                 owner = await self._owner_of(partition)
-                raise CommitFailedError(f"{call} is not owned by {owner}; its owner commits it{_also(stored)}")
+                raise CommitFailedError(f"{call} is not owned by {owner}{_also(stored)}")
             case Refusal.OUTDATED:
                 raise CommitFailedError(f"{call}: {offset} is not committed: {_OUTDATED}{_also(stored)}")
         state = self._tracker.of(partition)

@@ -12,10 +12,17 @@ __all__ = ["owner_words"]
 
 async def owner_words(context: MemberContext, partition: TopicPartition) -> str:
     """Return the words for an error that says that this member does not own the partition."""
-    return f"this member, {context.member_id}, but {await _owner(context, partition)}"
+    owner = await _owner(context, partition)
+    if owner is not None:
+        return f"this member, {context.member_id}, but {owner}; its owner commits it"
+    words = f"this member, {context.member_id}, yet: it is claimed, and its start is not known; "
+    if context.config.auto_offset_reset == "none":
+        return words + f"write its first offset to {context.layout.offset(partition)}"
+    return words + "wait for on_partitions_assigned"
 
 
-async def _owner(context: MemberContext, partition: TopicPartition) -> str:
+async def _owner(context: MemberContext, partition: TopicPartition) -> str | None:
+    """Return who owns a partition, or None for this member."""
     path = context.layout.owner(partition)
     node = await context.session.get(path)
     if node is None:
@@ -25,5 +32,5 @@ async def _owner(context: MemberContext, partition: TopicPartition) -> str:
     except ProtocolError as error:
         return f"by an unknown one ({error})"
     if node.owner == context.session.id:
-        return "claimed, and its start is not known yet: wait until it is in allocation"
+        return None
     return f"by {owner}"

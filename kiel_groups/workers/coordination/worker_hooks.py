@@ -7,14 +7,16 @@ worker pauses, reads the configuration again, and joins again if it has that off
 since its join ends the mismatch. The others join later in case it does not.
 
 A worker whose configuration is behind the offset of its assignment reads it until it has that offset, and starts
-nothing before.
+nothing before. If that takes too long, it leaves the group, as Kafka Connect's does, and joins again when it can read
+the configuration: its work would wait for it, or, if it leads, that of all workers.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
+from typing import Any
 
 from kiel_groups.backoff import Backoff
 from kiel_groups.clients.coordinator.generation_gate import GenerationGate
@@ -43,6 +45,9 @@ log = logging.getLogger(__name__)
 #: The first and the longest pause before the leader joins again after a mismatch, in seconds.
 _FIRST_MISMATCH_PAUSE_S, _LONGEST_MISMATCH_PAUSE_S = 0.1, 2.0
 
+#: How long a worker may be behind, or without ZooKeeper, before it leaves the group, in seconds.
+_PATIENCE_S = 6.0
+
 #: How much longer the other workers wait: the leader joins before, unless its configuration is still behind.
 _FOLLOWER_FACTOR = 4
 
@@ -68,6 +73,7 @@ class WorkerHooks:
         self._group = context.group
         self._url = context.url
         self._metrics = context.metrics
+        self._runtime = context.runtime
         self._listener = listener
         self._allocator = work_allocator(allocator)
         #: The configuration as this worker has read it.
@@ -77,6 +83,8 @@ class WorkerHooks:
             _FIRST_MISMATCH_PAUSE_S, _LONGEST_MISMATCH_PAUSE_S, lambda: context.runtime.uniform(0.5, 1.5)
         )
         self._member: WorkerMember | None = None
+        #: Leaves the group, or finds out whether that is necessary, and joins again.
+        self._leaving: asyncio.Task[None] | None = None
         #: The present assignment, also a failed one; None between two assignments.
         self.assignment: WorkerAssignment | None = None
         #: Whether the worker may have started work of the present assignment.
@@ -153,7 +161,9 @@ class WorkerHooks:
         )
         self._pauses.reset()
         self._last_works, self._last_generation = read.works, generation
-        await self.config.reach(read.offset)
+        if not await self.config.reach(read.offset, _PATIENCE_S):
+            self._begin(self._stay_away(read.offset))
+            return
         self._has_started = True
         await self._listener.on_assigned(read, generation)
 
@@ -169,13 +179,54 @@ class WorkerHooks:
         )
         await self._listener.on_assigned(assignment, generation)
         factor = 1 if self._attached.leads else _FOLLOWER_FACTOR
-        while True:
+        began_s = self._runtime.boot_time_s()
+        while self._runtime.boot_time_s() - began_s < _PATIENCE_S:
             await asyncio.sleep(self._pauses.next_s() * factor)
             await self.config.fresh(current=True)
             # A join of a worker that is behind might only lead to the next mismatch.
             if self.config.has(assignment.offset):
                 self._attached.request_rejoin()
                 return
+        self._begin(self._stay_away(assignment.offset))
+
+    # ------------------------------------------------------------------ a worker that cannot do its part
+
+    def check_reads(self) -> None:
+        """Leave the group if the configuration cannot be read for some time, because a ZooKeeper session is over."""
+        if self._leaving is None or self._leaving.done():
+            self._begin(self._check_reads())
+
+    async def close(self) -> None:
+        """Stay away, if the worker has left; called when the member is closed."""
+        if self._leaving is not None:
+            self._leaving.cancel()
+            await asyncio.wait({self._leaving})
+
+    def _begin(self, work: Coroutine[Any, Any, None]) -> None:
+        if self._leaving is not None:
+            self._leaving.cancel()
+        self._leaving = asyncio.get_running_loop().create_task(work)
+
+    async def _check_reads(self) -> None:
+        while not await self.config.readable(NO_OFFSET, _PATIENCE_S):
+            # Without an assignment, no work waits for this worker.
+            if self.assignment is not None:
+                await self._stay_away(NO_OFFSET)
+                return
+
+    async def _stay_away(self, offset: int) -> None:
+        """Leave the group, and join again when the configuration can be read and has this offset."""
+        self._metrics.count("workers_unsynced")
+        log.error(
+            "group %s: this worker leaves the group: it could not read the configuration for %g s; it joins again when"
+            " it can",
+            self._group,
+            _PATIENCE_S,
+        )
+        self._attached.leave()
+        await self.config.readable(offset)
+        log.info("group %s: this worker can read the configuration; joining again", self._group)
+        self._attached.request_rejoin()
 
     async def prepare(self, gate: GenerationGate) -> None:
         """Have the worker give its work back. There is none after a failed assignment."""

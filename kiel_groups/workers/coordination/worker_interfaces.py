@@ -91,3 +91,6 @@ class WorkerMember(Protocol):
 
     def request_rejoin(self) -> None:
         """Have the member join again."""
+
+    def leave(self) -> None:
+        """Leave the group at once, and stay away until ``request_rejoin``."""

@@ -109,6 +109,8 @@ class Herder:
         self._running.clear()
         for supervisor in self._ending.values():
             supervisor.lose("the ZooKeeper session is over")
+        # Brokers that coordinate the group do not notice that.
+        self.hooks.check_reads()
 
     @property
     def parts(self) -> SessionParts:
@@ -212,6 +214,7 @@ class Herder:
         """Leave the group, and give back what this worker has claimed. The caller closes the session after that."""
         if self._member is not None:
             await self._member.close()
+        await self.hooks.close()
         self._assignment = None
         await self._give_back()
         parts, self._parts = self._parts, None

@@ -147,8 +147,12 @@ def _process(settings: WorkerSettings, metrics: Metrics, runtime: Runtime) -> Pr
 
 
 def _clients(settings: WorkerSettings) -> KafkaClients:
-    """Return the clients of tasks. What coordinates the workers also coordinates the groups of sinks."""
+    """
+    Return the clients of tasks. What coordinates the workers also coordinates the groups of sinks.
+
+    The partitions of a killed worker's sinks are free as soon as its tasks are.
+    """
+    consumer: dict[str, Any] = {"session_timeout_ms": settings.session_timeout_ms}
     if settings.coordination == "zookeeper":
-        return KafkaClients(settings.brokers, settings.zookeeper)
-    consumer: dict[str, Any] = {"coordination": "brokers"}
-    return KafkaClients(settings.brokers, None, consumer)
+        return KafkaClients(settings.brokers, settings.zookeeper, consumer)
+    return KafkaClients(settings.brokers, None, {**consumer, "coordination": "brokers"})

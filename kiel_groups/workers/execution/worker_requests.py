@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -25,6 +26,8 @@ from kiel_groups.workers.values.work_ids import ConnectorId, TaskId, Work
 from kiel_groups.workers.values.work_status import WorkStatus
 
 __all__ = ["WorkerRequests"]
+
+log = logging.getLogger(__name__)
 
 
 class WorkerRequests:
@@ -151,11 +154,14 @@ class WorkerRequests:
         return entry
 
     def _check(self, name: str, config: Mapping[str, str]) -> None:
-        """Raise ConfigError with all errors of a configuration."""
+        """Raise ConfigError with all errors of a configuration, and log its warnings."""
         plugin = config.get("connector.class")
         if not plugin:
             raise ConfigError("connector.class: required, but not given; expected the name of a connector's class")
-        _ = checked_config(self._plugins.resolve(plugin), config).settings
+        checked = checked_config(self._plugins.resolve(plugin), config)
+        _ = checked.settings
+        for warning in checked.warnings:
+            log.warning("connector %s: %s", name, warning)
 
     def _info(self, name: str, entry: ConnectorEntry) -> ConnectorInfo:
         return ConnectorInfo(name, {**entry.config, "name": name}, len(entry.tasks or ()), self._kind(entry.config))

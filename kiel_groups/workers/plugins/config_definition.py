@@ -37,10 +37,12 @@ class CheckedConfig:
         The values, if there are no errors.
 
         Raises:
-            ConfigError: There are errors; the text has all of them.
+            ConfigError: There are errors. The text has all of them, and the warnings: a setting is often missing
+                because its name is mistyped.
         """
         if self.errors:
-            raise ConfigError("; ".join(text for texts in self.errors.values() for text in texts))
+            errors = [text for texts in self.errors.values() for text in texts]
+            raise ConfigError("; ".join([*errors, *self.warnings]))
         return self.values
 
 

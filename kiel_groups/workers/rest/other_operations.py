@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from kiel_groups.errors import ConfigError, UnknownConnectorError
+from kiel_groups.wording import counted
 from kiel_groups.workers.rest.connector_operations import restart_task_at_owner
 from kiel_groups.workers.rest.request_bodies import parse_config, parse_object
 from kiel_groups.workers.rest.rest_answers import Answer, plugins_answer, task_status_answer, tasks_answer
@@ -35,7 +36,8 @@ async def restart_task(site: RestSite, call: RestCall) -> Answer:
     task = _task(call)
     info = await site.control.connector_info(task.connector)
     if task.task >= info.tasks:
-        raise UnknownConnectorError(f"connector {task.connector!r} has no task {task.task}; it has {info.tasks} tasks")
+        tasks = counted(info.tasks, "task")
+        raise UnknownConnectorError(f"connector {task.connector!r} has no task {task.task}; it has {tasks}")
     return await restart_task_at_owner(site, task, call)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import socket
+from errno import EADDRINUSE
 from http import HTTPStatus
 from importlib import metadata
 
@@ -52,8 +53,9 @@ class RestListener:
             self.sockets = bind_sockets(settings.port, settings.host, family)
         except OSError as error:
             reason = error.strerror or str(error)
+            hint = "; choose another port, or 0 for one of the system's choice" if error.errno == EADDRINUSE else ""
             raise ConfigError(
-                f"the REST interface cannot listen on {settings.host}:{settings.port}: {reason}"
+                f"the REST interface cannot listen on {settings.host}:{settings.port}: {reason}{hint}"
             ) from error
         #: The URL under which other workers reach this one.
         self.url = settings.url(self.sockets[0].getsockname()[1])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from http import HTTPStatus
 from typing import Any, NamedTuple
-from urllib.parse import quote
+from urllib.parse import quote, urlsplit
 
 from tornado.httpclient import AsyncHTTPClient, HTTPError, HTTPRequest
 
@@ -88,18 +88,18 @@ class HttpExchange:
             )
             response = await self._client.fetch(request, raise_error=False)
         except (HTTPError, OSError) as error:
-            raise NoWorkerError(f"no worker answers at {url}: {_reason(error)}") from error
+            raise NoWorkerError(f"no worker answers at {_address(url)}: {_reason(error)}") from error
         except ValueError as error:
             raise ConfigError(f"{url!r:.200} is not the URL of a worker: {error}") from error
         if response.code == _NOT_ANSWERED:
-            raise NoWorkerError(f"no worker answers at {url}: {response.reason or 'no answer'}")
+            raise NoWorkerError(f"no worker answers at {_address(url)}: {response.reason or 'no answer'}")
         document = None
         if response.body:
             try:
                 document = json.loads(response.body)
             except ValueError as error:
                 raise ProtocolError(
-                    f"{url} is not the interface of a worker: its answer {response.code} is not JSON"
+                    f"{_address(url)} is not the interface of a worker: its answer {response.code} is not JSON"
                 ) from error
         is_temporary = response.code >= HTTPStatus.BAD_REQUEST and "Retry-After" in response.headers
         return HttpAnswer(response.code, document, response.headers.get("Location", ""), is_temporary)
@@ -107,6 +107,12 @@ class HttpExchange:
     def close(self) -> None:
         """Close the connections."""
         self._client.close()
+
+
+def _address(url: str) -> str:
+    """Return the URL of a worker without the path of a request, which only distracts from a wrong host or port."""
+    parts = urlsplit(url)
+    return f"{parts.scheme}://{parts.netloc}"
 
 
 def _reason(error: Exception) -> str:

@@ -147,6 +147,7 @@ class Runner(ABC):
                 task.result()
             return task.done()
         finally:
+            task.add_done_callback(_retrieve)
             task.cancel()
             stop.cancel()
 
@@ -156,3 +157,9 @@ class Runner(ABC):
             async with asyncio.timeout(seconds):
                 await self._stop_requested.wait()
         return self.should_stop
+
+
+def _retrieve(task: asyncio.Future[Any]) -> None:
+    """Look at the error of a cancelled call: a client that is closed meanwhile ends its calls with one."""
+    if not task.cancelled():
+        task.exception()

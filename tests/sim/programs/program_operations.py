@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from tests.sim.programs.program_process import Program
     from tests.sim.programs.program_world import ProgramWorld
 
-__all__ = ["perform"]
+__all__ = ["GARBAGE", "ON_PROGRAMS", "ON_THE_GROUP", "SERVER_FAULTS", "fail_server", "perform"]
 
 #: What an operator writes by mistake.
 GARBAGE = (b"", b"garbage", b"[]", b'{"version":1}', b'{"version":2,"generation":"x"}', b"\xff\xfe")
@@ -24,19 +24,24 @@ SERVER_FAULTS = {"lag": "lag", "partition": "partition", "cut": "cut", "freeze_s
 def perform(world: ProgramWorld, event: Event) -> str:
     """Perform an event's operation, and return a description for the report."""
     operation = event.operation
-    if operation in _ON_PROGRAMS:
+    if operation in ON_PROGRAMS:
         running = world.running
         if not running:
             return f"{operation}: no program is running"
         program = running[event.target % len(running)]
-        _ON_PROGRAMS[operation](world, program, event)
+        ON_PROGRAMS[operation](world, program, event)
         return f"{operation} {program.name} ({event.choice:.2f}, {event.duration_s:.2f} s)"
     if operation in SERVER_FAULTS:
-        server = world.ensemble.servers[event.target % len(world.ensemble.servers)]
-        on_server: Any = ON_SERVERS[SERVER_FAULTS[operation]]
-        on_server(world, server, event)
-        return f"{operation} {server!r} for {event.duration_s:.2f} s"
-    return f"{operation} {_ON_THE_GROUP[operation](world, event) or ''}"
+        return fail_server(world, event)
+    return f"{operation} {ON_THE_GROUP[operation](world, event) or ''}"
+
+
+def fail_server(world: Any, event: Event) -> str:
+    """Have a server fail for a while, and return a description for the report."""
+    server = world.ensemble.servers[event.target % len(world.ensemble.servers)]
+    on_server: Any = ON_SERVERS[SERVER_FAULTS[event.operation]]
+    on_server(world, server, event)
+    return f"{event.operation} {server!r} for {event.duration_s:.2f} s"
 
 
 # Programs
@@ -202,7 +207,8 @@ def _garble_group_state(world: ProgramWorld, event: Event) -> None:
     world.operator.set_async(world.layout.group_state, _garbage(event))
 
 
-_ON_PROGRAMS: dict[str, Callable[[ProgramWorld, Program, Event], None]] = {
+#: Also used for groups of workers, whose members have the same names.
+ON_PROGRAMS: dict[str, Callable[[Any, Any, Event], None]] = {
     "kill": _kill,
     "restart": _restart,
     "leave": _leave,
@@ -224,7 +230,7 @@ _ON_PROGRAMS: dict[str, Callable[[ProgramWorld, Program, Event], None]] = {
     "delete_assignment": _delete_assignment,
     "garble_assignment": _garble_assignment,
 }
-_ON_THE_GROUP: dict[str, Callable[[ProgramWorld, Event], str | None]] = {
+ON_THE_GROUP: dict[str, Callable[[Any, Event], str | None]] = {
     "join": _join,
     "stranger": _stranger,
     "kill_beginning": _kill_beginning,

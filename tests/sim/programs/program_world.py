@@ -7,24 +7,16 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
-from kazoo.client import KazooClient
-
-from kiel_groups.config import GroupConfig, ZooKeeperConfig
 from kiel_groups.group.znodes.contents import DONE
-from kiel_groups.group.znodes.round_contents import RoundLayout
-from kiel_groups.testing import FakeEnsemble, Host, Timeline, fake_client
 from kiel_groups.testing.fake_ensemble import Entry
 from tests.sim.garbage_collection import deferred_collection
-from tests.sim.group_world import GroupWorld
+from tests.sim.programs.member_world import MemberWorld
 from tests.sim.programs.program_checker import ProgramChecker
 from tests.sim.programs.program_process import COMMON, STRANGE, Program
 from tests.sim.programs.program_scenario import ProgramScenario, make_program_scenario
 
 __all__ = ["ProgramWorld", "programs_at_rest"]
 
-SESSION_TIMEOUT_MS = 10_000
-#: The interval at which an awaited state is checked, in seconds.
-CHECK_S = 0.5
 #: The settings of a group at rest.
 AT_REST: dict[str, Any] = {
     "members": 2,
@@ -38,26 +30,15 @@ AT_REST: dict[str, Any] = {
 }
 
 
-class ProgramWorld(GroupWorld):
+class ProgramWorld(MemberWorld):
     """The group of one scenario, with its environment."""
 
-    group = "g"
+    scenario: ProgramScenario
     checker: ProgramChecker
     consumers: list[Program]  # type: ignore[assignment]
 
     def __init__(self, scenario: ProgramScenario) -> None:
-        self.timeline = Timeline(scenario.seed)
-        self.scenario = scenario
-        self.ensemble = FakeEnsemble(
-            self.timeline, 3, sync_limit=scenario.sync_limit, reports_moves=bool(scenario.seed % 2)
-        )
-        self.layout = RoundLayout(self.group)
-        self.topics = {}
-        self.group_config = GroupConfig(
-            group=self.group, reconcile_interval_ms=scenario.reconcile_interval_ms, max_poll_interval_ms=0
-        )
-        hosts = ",".join(f"fake{server.number}:2181" for server in self.ensemble.servers)
-        self.zookeeper_config = ZooKeeperConfig(hosts=hosts, session_timeout_ms=SESSION_TIMEOUT_MS)
+        super().__init__(scenario)
         self.consumers = []
         self.has_strangers = False
         #: Called once each: when the next round begins, and when it is published.
@@ -65,9 +46,6 @@ class ProgramWorld(GroupWorld):
         self.on_published: Callable[[Program], None] | None = None
         self.checker = ProgramChecker(self)
         self.ensemble.observers += [self.checker.committed, self._entry_committed]
-        self.operator: KazooClient = fake_client(Host(self.ensemble))
-        self.operator.start()
-        self.began_s = self.timeline.now_s
         for _ in range(scenario.members):
             self.join()
 
@@ -107,33 +85,13 @@ class ProgramWorld(GroupWorld):
     def heal(self) -> None:
         """End all faults."""
         self.on_begun = self.on_published = None
-        for server in self.ensemble.servers:
-            self.ensemble.heal(server)
         for program in self.consumers:
-            process = program.process
             if program.offers == STRANGE:
                 # It may lead alone, and refuse all others.
                 program.kill()
             program.end_hang()
             program.fails = False
-            process.unblock()
-            process.resume()
-            process.loses_events = lambda _: False
-            if process.frozen:
-                process.thaw()
-
-    def wait(self, condition: Callable[[], str], limit_s: float) -> None:
-        """
-        Advance the time until a condition returns "", instead of what is missing.
-
-        Raises:
-            Violation: It is not met within ``limit_s``.
-        """
-        end_s = self.timeline.now_s + limit_s
-        while missing := condition():
-            if self.timeline.now_s > end_s:
-                raise self.checker.violation(f"{limit_s:g} s are over, and {missing}")
-            self.run_for(CHECK_S)
+        self.heal_environment()
 
     def settle(self, limit_s: float = 60.0) -> None:
         """Advance the time until all live members are stable in one generation."""

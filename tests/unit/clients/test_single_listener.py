@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from kiel_groups.clients import BEGINNING, SingleConsumer
-from kiel_groups.errors import ConfigError
+from kiel_groups.errors import ConfigError, IllegalStateError
 from kiel_groups.model import TopicPartition
 from tests.helpers.single_consumers import T0, T1, consuming, take_values
 
@@ -132,3 +132,21 @@ async def test_a_close_with_a_limit_does_not_wait_for_the_hook() -> None:
             await consumer.close(timeout_s=0.01)
         assert is_cancelled.is_set()
         assert closing.done()
+
+
+async def test_a_close_in_a_hook_of_the_consumer_is_an_error() -> None:
+    """It would wait for the hook. Nothing is closed."""
+    errors: list[str] = []
+
+    class Closing:
+        async def on_partitions_assigned(self, partitions: list[TopicPartition]) -> None:
+            try:
+                await consumer.close()
+            except IllegalStateError as error:
+                errors.append(str(error))
+
+    async with consuming(b"0", b"1") as (_, consumer):
+        await consumer.subscribe("t", start=BEGINNING, listener=Closing())  # type: ignore[arg-type]
+        assert await take_values(consumer, 1) == [b"0"]
+    assert len(errors) == 1
+    assert "close() was called in the listener's on_partitions_assigned, for whose end it waits" in errors[0]

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from kiel_groups.clients.delivery import listener_calls
-from kiel_groups.errors import ArgumentTypeError, BadRecordError, ConfigError
+from kiel_groups.errors import ArgumentTypeError, BadRecordError, ConfigError, IllegalStateError
 from kiel_groups.metrics import Metrics
 from kiel_groups.model import Record, TopicPartition
 from kiel_groups.sync import LoopThread, Producer, SingleConsumer
@@ -71,6 +71,31 @@ def test_a_listener_calls_the_consumer(broker: FakeBroker) -> None:
     assert listener.end == 9
     assert [thread.daemon for thread in listener.threads] == [True, True]
     assert {thread.name for thread in listener.threads} == {"kiel-groups-sync.SingleConsumer-hook"}
+
+
+def test_a_close_in_a_hook_of_the_listener_is_an_error(broker: FakeBroker) -> None:
+    """It would wait for the hook. Nothing is closed, and another thread may close the consumer."""
+    errors: list[str] = []
+    closing: list[threading.Thread] = []
+
+    class Closing:
+        def on_partitions_assigned(self, partitions: Collection[TopicPartition]) -> None:
+            try:
+                consumer.close()
+            except IllegalStateError as error:
+                errors.append(str(error))
+
+        def on_partitions_revoked(self, partitions: Collection[TopicPartition]) -> None:
+            closing.append(threading.Thread(target=consumer.close))
+            closing[0].start()
+
+    with consumer_of(broker) as consumer:
+        consumer.subscribe("t", SingleConsumer.BEGINNING, None, Closing())  # type: ignore[arg-type]
+        assert next(consumer).value == b"0"
+        consumer.unsubscribe()
+        closing[0].join()
+    assert len(errors) == 1
+    assert "in the listener's on_partitions_assigned, for whose end it waits; have another thread call it" in errors[0]
 
 
 def test_a_dead_letter_hook_produces(broker: FakeBroker) -> None:

@@ -144,6 +144,7 @@ def test_the_status_has_states_and_traces(worker: FakeWorker, command: Callable[
         ["Traceback:"],
         ["ValueError: no"],
     ]
+    assert out.count("") == 1, "one empty line separates the table and the trace"
     assert command("connectors", "status", "logs", "--check").status == 1
     worker.group.states[TaskId("logs", 1)] = WorkStatus(WorkState.UNASSIGNED, "")
     status, out, _ = command("connectors", "status", "logs", "--check", "--json")
@@ -187,6 +188,14 @@ def test_plugins_are_listed(command: Callable[..., Printed]) -> None:
     assert (status, rows(out), err) == (0, [["class", "type", "version"], [PLUGIN, "source", "1.0"]], [])
     found = json.loads("\n".join(command("connector-plugins", "--json").out))
     assert found == [{"class": PLUGIN, "type": "source", "version": "1.0"}]
+
+
+def test_a_worker_without_connectors_says_what_to_give(worker: FakeWorker, command: Callable[..., Printed]) -> None:
+    """No table without rows is printed: the reader could take it for a failure."""
+    worker.group.has_plugins = False
+    text = f"no connectors are installed at {worker.url}; connector.class takes 'module:Class'"
+    assert command("connector-plugins") == (0, [text], [])
+    assert command("connector-plugins", "--json").out == ["[]"]
 
 
 @pytest.mark.parametrize("words", ["status", "pause", "resume", "restart", "restart --task 1", "delete", "config"])
@@ -260,7 +269,7 @@ def test_a_worker_that_does_not_answer_is_named(capsys: pytest.CaptureFixture[st
         assert run(["connectors", "pause", "logs", "--url", url]) == 1
     (line,) = capsys.readouterr().err.splitlines()
     hint = "'kiel-groups workers run' starts a worker, and '--url' names another one"
-    assert line == f"error: no worker answers at {url}/connectors/logs/pause: connection refused; {hint}"
+    assert line == f"error: no worker answers at {url}: connection refused; {hint}"
 
 
 def test_another_server_is_no_worker(capsys: pytest.CaptureFixture[str]) -> None:
@@ -280,7 +289,7 @@ def test_another_server_is_no_worker(capsys: pytest.CaptureFixture[str]) -> None
         assert run(["connector-plugins", "--url", url]) == 1
         thread.join()
     (line,) = capsys.readouterr().err.splitlines()
-    assert line.endswith("is not the interface of a worker: its answer 200 is not JSON")
+    assert line == f"error: {url} is not the interface of a worker: its answer 200 is not JSON"
 
 
 @pytest.mark.parametrize("url", ["127.0.0.1:8083", "ftp://x", "http://[::1", "http://a b"])

@@ -30,7 +30,7 @@ def group(
     [
         (group(me=[1], other=[0]), "but by other"),
         (group(me=[1], other=[2]), "but by no member"),
-        (group(me=[0]), "but assigned, and its start is not known yet: wait until it is in allocation"),
+        (group(me=[0]), "yet: it is assigned, and its start is not known; wait for on_partitions_assigned"),
         (group(state="PreparingRebalance"), "but by an unknown one (the group is in the state PreparingRebalance)"),
         (group(error=error_code(16)), "but by an unknown one (NOT_COORDINATOR_FOR_CONSUMER (16))"),
         (group(garbage=b"\0", other=[0]), "but by an unknown one (the assignment of other"),

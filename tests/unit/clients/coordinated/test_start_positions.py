@@ -43,6 +43,9 @@ class Store:
             raise self.fetch_error
         return {partition: self.stored[partition] for partition in partitions if partition in self.stored}
 
+    def remembered(self, partitions: Collection[TopicPartition]) -> frozenset[TopicPartition]:
+        return frozenset(self.lost.keys() & partitions)
+
     def lost_offsets(self, missing: Collection[TopicPartition]) -> dict[TopicPartition, int]:
         return {partition: offset for partition, offset in self.lost.items() if partition in missing}
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from typing import Any
 
 import pytest
 
 from kiel_groups.clients.coordinator.generation_gate import GenerationGate
-from kiel_groups.clients.coordinator.group_transport import FindError
+from kiel_groups.clients.coordinator.group_coordinator import BeatTarget
+from kiel_groups.clients.coordinator.group_transport import BeatAnswer, FindError
 from kiel_groups.coordination.session.close_limit import CloseLimit
 from kiel_groups.errors import (
     AllocatorError,
@@ -294,13 +296,41 @@ async def test_a_failure_is_logged_once_until_the_membership_is_confirmed(caplog
     bench = await MemberBench().joined()
     caplog.clear()
     await bench.beat(SILENCE, SILENCE, C.NOT_COORDINATOR, C.NOT_COORDINATOR, 0, SILENCE)
-    lines = [record.message for record in caplog.records if record.levelno >= logging.WARNING]
+    lines = [record.message for record in caplog.records if "could not" in record.message]
     silence, moved = (
         "group g: could not prove its membership: broker 1: the connection broke; retrying",
         "group g: could not prove its membership: group g: Heartbeat: NOT_COORDINATOR_FOR_CONSUMER (16)",
     )
     assert [line[: len(moved)] for line in lines] == [silence[: len(moved)], moved, silence[: len(moved)]]
     assert bench.metrics.counter("group_requests_failed", request="Heartbeat") == 5
+    await bench.member.close()
+
+
+@pytest.mark.parametrize("outage", [[SILENCE] * 6, [C.LOADING] * 6])
+async def test_the_end_of_the_lease_is_logged_once(outage: list[Any], caplog: pytest.LogCaptureFixture) -> None:
+    """Its warning says that delivery has stopped; another says that it continues, and so it is after each outage."""
+    bench = await MemberBench().joined()
+    for _ in range(2):
+        caplog.clear()
+        await bench.beat(*outage[:2])
+        assert "delivery has stopped" not in caplog.text
+        await bench.beat(*outage[2:], 0, 0)
+        lines = [record.message for record in caplog.records if "delivery" in record.message]
+        assert [line.partition(":")[2].partition(":")[0] for line in lines] == [
+            " delivery has stopped",
+            " delivery continues",
+        ]
+    await bench.member.close()
+
+
+async def test_delivery_continues_in_the_next_generation(caplog: pytest.LogCaptureFixture) -> None:
+    """A member that was removed during the outage joins anew, with a lease of its own."""
+    bench = await MemberBench().joined()
+    await bench.beat(*[SILENCE] * 6, C.UNKNOWN_MEMBER)
+    await bench.traced("complete")
+    lines = [record.message for record in caplog.records if "delivery" in record.message]
+    assert len(lines) == 2
+    assert "delivery continues: the coordinator has confirmed the membership of m-2" in lines[1]
     await bench.member.close()
 
 
@@ -330,3 +360,24 @@ async def test_a_member_that_is_given_up_when_it_is_about_to_join_does_not() -> 
     await bench.traced("complete")
     assert bench.trace == ["join anew", "assign", "sync", "complete"]
     await bench.member.close()
+
+
+@pytest.mark.parametrize("answer", [C.UNKNOWN_MEMBER, SILENCE])
+async def test_a_heartbeat_that_crosses_the_leave_is_no_failure(
+    answer: int | Exception, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The coordinator has performed the leave before it got the heartbeat, and does not know the member any more."""
+    bench = await MemberBench().joined()
+    gate = bench.member.gate
+    assert gate is not None
+    left = asyncio.Event()
+    bench.transport.script[LeaveGroupRequest].append(left)
+    closing = asyncio.ensure_future(bench.member.close())
+    await bench.traced("leave m-1")
+    crossing = BeatAnswer(None, str(answer)) if isinstance(answer, Exception) else BeatAnswer(answer)
+    bench.member._beat_answered(BeatTarget(1, gate), crossing)
+    left.set()
+    await closing
+    bench.member._beat_answered(BeatTarget(1, gate), crossing)
+    assert "could not prove its membership" not in caplog.text
+    assert bench.metrics.total("group_requests_failed") == 0

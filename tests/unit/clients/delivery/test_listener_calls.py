@@ -10,7 +10,7 @@ from typing import Any, cast
 import pytest
 
 from kiel_groups.clients.delivery.listener_calls import ListenerCalls, check_listener
-from kiel_groups.errors import ConfigError
+from kiel_groups.errors import ConfigError, IllegalStateError
 from kiel_groups.metrics import Metrics
 from kiel_groups.model import TopicPartition
 from tests.helpers.waiting import eventually, run_ready_tasks
@@ -91,7 +91,7 @@ async def test_plain_functions_are_hooks_too() -> None:
     listener_calls = ListenerCalls(PlainListener(), Metrics())
     await listener_calls.assigned({P0})
     await listener_calls.revoked({P0})
-    listener_calls.lost({P0})
+    listener_calls.lost({P1})
     await eventually(lambda: len(calls_made) == 3, "all hooks were called")
     assert calls_made == ["assigned", "revoked", "lost"]
 
@@ -272,6 +272,77 @@ async def test_a_call_that_is_cancelled_while_it_waits_is_never_made() -> None:
     assert listener.calls == [("assigned", [P0]), ("lost", [P1])]
 
 
+async def test_a_partition_whose_revoked_hook_has_completed_is_not_lost_again() -> None:
+    """
+    A loss after the revoked hook, as by the refusal of the last commit, is reported for the other partitions only. The
+    loss of a later claim is reported.
+    """
+    listener = BlockingListener()
+    listener_calls = ListenerCalls(listener, Metrics())
+    await listener_calls.revoked({P0})
+    listener_calls.lost({P0, P1})
+    await eventually(lambda: len(listener.calls) == 2, "both hooks were called")
+    await listener_calls.revoked({P0})
+    listener_calls.claimed({P0})
+    listener_calls.lost({P0})
+    await eventually(lambda: len(listener.calls) == 4, "all hooks were called")
+    await listener_calls.revoked({P0, P1})
+    listener_calls.lost({P0, P1})
+    await run_ready_tasks()
+    assert listener.calls == [
+        ("revoked", [P0]),
+        ("lost", [P1]),
+        ("revoked", [P0]),
+        ("lost", [P0]),
+        ("revoked", [P0, P1]),
+    ]
+
+
+async def test_a_partition_whose_revoked_hook_was_cancelled_is_lost(caplog: pytest.LogCaptureFixture) -> None:
+    """The application has not finished its work on the partition, and discards it in the lost hook."""
+    listener = BlockingListener()
+    listener.block("revoked")
+    listener_calls = ListenerCalls(listener, Metrics())
+    waiting = asyncio.ensure_future(listener_calls.revoked({P0}))
+    await eventually(lambda: listener.running == 1, "the hook runs")
+    waiting.cancel()
+    await asyncio.wait({waiting})
+    listener_calls.lost({P0})
+    await eventually(lambda: len(listener.calls) == 2, "both hooks were called")
+    assert listener.calls == [("revoked", [P0]), ("lost", [P0])]
+    assert "on_partitions_revoked was cancelled: its member does not wait for it any longer: t:0" in caplog.text
+
+
+async def test_a_coroutine_hook_must_not_make_a_call_that_waits_for_it() -> None:
+    """The error says which hook, and what to do. A plain function, a task of the hook, and others may make the call."""
+    errors: list[str] = []
+
+    def try_it() -> None:
+        try:
+            listener_calls.check_outside("close()")
+            errors.append("")
+        except IllegalStateError as error:
+            errors.append(str(error))
+
+    async def beside() -> None:
+        try_it()
+
+    class Closing:
+        async def on_partitions_revoked(self, partitions: Collection[TopicPartition]) -> None:
+            try_it()
+            await asyncio.create_task(beside())
+
+        def on_partitions_assigned(self, partitions: Collection[TopicPartition]) -> None:
+            try_it()
+
+    listener_calls = ListenerCalls(cast(Any, Closing()), Metrics())
+    await listener_calls.assigned({P0})
+    await listener_calls.revoked({P0})
+    try_it()
+    assert errors[1].startswith("close() was called in the listener's on_partitions_revoked, for whose end it waits")
+    assert [errors[0], *errors[2:]] == ["", "", ""]
+
+
 class _OneHook:
     """A listener without the other hooks."""
 
@@ -299,6 +370,26 @@ def test_an_object_without_hooks_is_no_listener(wrong: object) -> None:
     for error in (TypeError, ConfigError):
         with pytest.raises(error, match="listener: "):
             check_listener(wrong)
+
+
+@pytest.mark.parametrize("hook", ["assigned", "lost"])
+async def test_a_revocation_without_a_hook_waits_for_the_running_hook(hook: str) -> None:
+    """Another member must not get the partitions while a hook of the listener still works on them."""
+    listener, lacking = BlockingListener(), _OneHook()
+    release = listener.block(hook)
+    current: list[object] = [listener]
+    calls = ListenerCalls(None, Metrics(), lambda: cast(Any, current[0]))
+    running = asyncio.ensure_future(calls.assigned({P0})) if hook == "assigned" else calls.lost({P0})
+    await eventually(lambda: listener.running == 1, "the hook runs")
+    current[0] = lacking
+    revoking = asyncio.ensure_future(calls.revoked({P0}))
+    await run_ready_tasks()
+    assert not revoking.done()
+    release.set()
+    await asyncio.wait_for(revoking, 5)
+    assert listener.running == 0
+    if running is not None:
+        await running
 
 
 async def test_the_listener_of_a_subscription_replaces_the_default() -> None:

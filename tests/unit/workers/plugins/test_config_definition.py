@@ -60,6 +60,14 @@ def test_an_unknown_setting_is_a_warning() -> None:
     )
 
 
+def test_an_error_names_unknown_settings_too() -> None:
+    """A required setting is often missing because its name is mistyped, so the error has the nearest declared name."""
+    with pytest.raises(
+        ConfigError, match=r"^file: required.*; fille: there is no such setting; did you mean 'file'\?$"
+    ):
+        DEFINITION.parse({"fille": "a"})
+
+
 def test_definitions_are_joined() -> None:
     """Two definitions can be added unless both declare the same setting; groups keep their order."""
     both = DEFINITION + ConfigDefinition(ConfigKey("url", group="Target"))

@@ -6,6 +6,7 @@ import socket
 
 import pytest
 
+from kiel_groups.errors import ConfigError
 from kiel_groups.workers.values.work_ids import ConnectorId, TaskId
 from tests.helpers.fake_workers import FakeGroup, FakeWorker, serving
 from tests.helpers.rest_requests import ask
@@ -108,10 +109,8 @@ async def test_a_leader_that_does_not_answer_is_named() -> None:
         async with serving(*group):
             got = await ask(f"{worker.url}/connectors/a%2Fb", "DELETE")
     assert got.status == 500
-    text = (
-        f"the request cannot be forwarded: no worker answers at {worker.believed_leader}/connectors/a%2Fb?forward=true"
-    )
-    assert got.document["message"] == f"{text}: connection refused"
+    text = f"the request cannot be forwarded: no worker answers at {worker.believed_leader}: connection refused"
+    assert got.document["message"] == text
 
 
 async def test_a_rebalance_of_the_leader_is_passed_on() -> None:
@@ -138,12 +137,13 @@ async def test_workers_give_each_other_the_token() -> None:
 
 
 async def test_a_listener_reports_that_its_port_is_in_use() -> None:
-    """The error names the address, so that users find the other process."""
+    """The error names the address, so that users find the other process, and says what to do."""
     (worker,) = group = workers(1)
     async with serving(*group):
         port = int(worker.url.rpartition(":")[2])
         with pytest.raises(
-            Exception, match=rf"the REST interface cannot listen on 127\.0\.0\.1:{port}: Address already"
+            ConfigError,
+            match=rf"cannot listen on 127\.0\.0\.1:{port}: Address already in use; choose another port, or 0 for one",
         ):
             async with serving(FakeWorker(FakeGroup()), host="127.0.0.1", port=port):
                 pass

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections import deque
 from collections.abc import Collection, Mapping
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 
 from kiel_groups.errors import (
     ClaimLostError,
+    ClosedError,
     CommitFailedError,
     DamagedRecordError,
     NoBrokersError,
@@ -42,8 +44,14 @@ class FakeConsumer:
         self.refusal: Exception | None = None
         self.owned: set[TopicPartition] = set()
         self.is_closed = False
+        self.connecting: asyncio.Future[None] | None = None
 
     async def connect(self) -> None:
+        if self.connecting is not None:
+            try:
+                await self.connecting
+            except asyncio.CancelledError:
+                raise ClosedError("the consumer was closed") from None
         if self.joins:
             raise self.joins.popleft()
 
@@ -103,6 +111,12 @@ class Bench:
         self.consumers.append(FakeConsumer(*arguments))
         self.consumers[-1].joins.extend(self._joins)
         return self.consumers[-1]
+
+    def silent(self, *arguments: Any) -> FakeConsumer:
+        """Return a consumer for which no broker answers."""
+        consumer = self._consumer(*arguments)
+        consumer.connecting = asyncio.get_running_loop().create_future()
+        return consumer
 
     async def start(self) -> FakeConsumer:
         self.runner = SinkTaskRunner(self.context)
@@ -263,6 +277,21 @@ async def test_errors_of_the_cluster_are_retried_and_damaged_records_are_not() -
     with pytest.raises(DamagedRecordError):
         await bench.running
     assert consumer.commits == []
+
+
+async def test_a_task_that_cannot_join_stops_at_once() -> None:
+    """The consumer ends the call with an error. It is not the task's, and it is not logged as an unretrieved one."""
+    bench, reported = Bench(), list[Any]()
+    loop = asyncio.get_running_loop()
+    loop.set_exception_handler(lambda _, context: reported.append(context))
+    bench.clients.consumer_of = bench.silent
+    bench.runner = SinkTaskRunner(bench.context)
+    bench.running = asyncio.ensure_future(bench.runner.run())
+    await eventually(lambda: bench.consumers, "the consumer")
+    await bench.stop()
+    gc.collect()
+    assert reported == []
+    assert bench.methods == ["start", "stop"]
 
 
 async def test_damaged_records_are_skipped_if_the_user_wants_that() -> None:

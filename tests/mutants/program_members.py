@@ -1,4 +1,4 @@
-"""Mutants of groups of programs: the leaders of rounds, and the coordinator on ZooKeeper."""
+"""Mutants of the members of groups of programs: their coordinator on ZooKeeper, and their gate."""
 
 from __future__ import annotations
 
@@ -6,89 +6,13 @@ from tests.mutants.mutant import Mutant
 
 __all__ = ["MUTANTS"]
 
-_PLANNER = "coordination/rounds/round_planner.py"
-_ROLE = "coordination/rounds/round_role.py"
+_MEMBER = "coordination/rounds/round_member.py"
 _COORDINATOR = "clients/generic/zookeeper_coordinator.py"
 _GATE = "clients/generic/session_gate.py"
-
-_PLANNER_TEST = "tests/unit/coordination/rounds/test_round_planner.py"
 _COORDINATOR_TEST = "tests/unit/clients/generic/test_zookeeper_coordinator.py"
 _GATE_TEST = "tests/unit/clients/generic/test_session_gate.py"
-_GROUPS_TEST = "tests/sim/test_program_groups.py"
 
 MUTANTS = (
-    # The planner
-    Mutant(
-        "a round does not wait for its members",
-        _PLANNER,
-        "            if not late or loop.time() >= by_s:\n                break\n",
-        "            break\n",
-        _PLANNER_TEST,
-    ),
-    Mutant(
-        "a round waits for latecomers for ever",
-        _PLANNER,
-        "            if not late or loop.time() >= by_s:\n",
-        "            if not late:\n",
-        _PLANNER_TEST,
-    ),
-    Mutant(
-        "a leader whose program hangs keeps its session",
-        _PLANNER,
-        '            self._session.end("its program has not given its assignment back in time, so it cannot lead")\n',
-        "",
-        _PLANNER_TEST,
-    ),
-    Mutant(
-        "a group waits for ever for assignments",
-        _PLANNER,
-        "            async with asyncio.timeout(self._timeout_s):\n",
-        "            async with asyncio.timeout(None):\n",
-        _PLANNER_TEST,
-    ),
-    Mutant(
-        "the leader does not wait for its own unreadable znode",
-        _PLANNER,
-        "                late.append(self._member_id)\n",
-        "                pass\n",
-        _PLANNER_TEST,
-    ),
-    Mutant(
-        "a leader waits for members that cannot read its round",
-        _PLANNER,
-        "            if node is None or node.version != begun.version:\n                return\n",
-        "",
-        _PLANNER_TEST,
-    ),
-    Mutant(
-        "a leader that resigns finishes its round",
-        _PLANNER,
-        "        if self._planning is not None:\n            self._planning.cancel()\n",
-        "        pass\n",
-        _PLANNER_TEST,
-    ),
-    Mutant(
-        "a leader that has missed a watch waits for the rebalance timeout",
-        _PLANNER,
-        "        self._values.forget()\n        self._changed.set()\n",
-        "        self._values.forget()\n",
-        _PLANNER_TEST,
-    ),
-    Mutant(
-        "a leader does not use what its member has read",
-        _PLANNER,
-        "            known=self._exchange.newest,\n",
-        "",
-        _PLANNER_TEST,
-    ),
-    # The role
-    Mutant(
-        "a program of another type is admitted",
-        _ROLE,
-        "        if group != mine:\n",
-        "        if False:\n",
-        _GROUPS_TEST,
-    ),
     # The coordinator, and the gate
     Mutant(
         "the end of a former session is reported to the present membership",

@@ -1,0 +1,306 @@
+"""Workers that die, freeze or lose their servers, and tasks that fail, hang or return garbage."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import pytest
+
+from kiel_groups.embedded import Cluster, ZooKeeperServer
+from kiel_groups.embedded.faults.fault_proxy import FaultProxy
+from kiel_groups.workers.execution.worker import Worker
+from tests.helpers.journal_connector import Entry, check_journal, check_order, journal_source, read_journal
+from tests.helpers.waiting import eventually, throughout
+from tests.helpers.worker_groups import WorkerPrograms, ask, numbers_in, until_state, worker_on
+
+pytestmark = pytest.mark.failures
+
+Unique = Callable[[str], str]
+
+SESSION_TIMEOUT_MS = 4_000
+
+#: A session timeout and a rebalance on a busy machine, in seconds.
+RECOVERY_S = 60.0
+
+
+class Journal:
+    """The journal of the connectors of one test, and the file that says how they misbehave."""
+
+    def __init__(self, cluster: Cluster, topic: str, folder: Path) -> None:
+        self.cluster = cluster
+        self.topic = topic
+        self._file = folder / "journal.txt"
+        self._fault = folder / "fault.txt"
+        #: The tasks that have been created.
+        self.tasks: set[str] = set()
+
+    async def create(self, url: str, name: str, tasks: int = 1, **settings: object) -> None:
+        """Create a connector through a worker."""
+        await ask(url, "POST", "/connectors", {"name": name, "config": self.config(name, tasks, **settings)})
+
+    def config(self, name: str, tasks: int, **settings: object) -> dict[str, str]:
+        """Return the configuration of a connector that obeys ``misbehave``."""
+        self.tasks |= {f"{name}-{number}" for number in range(tasks)}
+        return journal_source(self._file, self.topic, tasks, fault=self._fault, **settings)
+
+    async def create_other(self, url: str, name: str, fault: str) -> None:
+        """Create a connector without tasks, because it misbehaves when it configures them."""
+        path = self._fault.with_name(f"{name}.txt")
+        path.write_text(fault)
+        config = journal_source(self._file, self.topic, 1, fault=path)
+        await ask(url, "POST", "/connectors", {"name": name, "config": config})
+
+    def misbehave(self, how: str) -> None:
+        """Have the connectors misbehave; "" ends that."""
+        self._fault.write_text(how)
+
+    def entries(self, what: str = "") -> list[Entry]:
+        """Return the lines of the journal, or those of one kind."""
+        return [entry for entry in read_journal(self._file) if entry.what == what or not what]
+
+    async def all_run(self, *pids: int) -> None:
+        """Wait until every task is polled anew, by these processes only, each of which has some."""
+        begin, wanted = len(self.entries()), set(pids or [os.getpid()])
+
+        def polled() -> bool:
+            newest = {entry.task: entry.pid for entry in self.entries()[begin:] if entry.what == "poll"}
+            return newest.keys() == self.tasks and set(newest.values()) == wanted
+
+        await eventually(polled, f"all tasks run in {wanted}", RECOVERY_S)
+        check_journal(self.entries())
+
+    async def check(self) -> None:
+        """Check that no task ran twice at a time, and that all of its records are in the topic."""
+        check_journal(self.entries())
+        await numbers_in(self.cluster, self.topic, self.tasks)
+
+
+async def journal_on(cluster: Cluster, unique: Unique, folder: Path) -> Journal:
+    """Return a journal with a new topic."""
+    topic = unique("topic")
+    await cluster.create_topic(topic, 1)
+    return Journal(cluster, topic, folder)
+
+
+async def test_workers_are_killed_frozen_stopped_and_added(cluster_39: Cluster, unique: Unique, tmp_path: Path) -> None:
+    """
+    All tasks of a killed or frozen worker run on others after its session timeout, those of a stopped one at once. A
+    frozen worker that continues delivers and commits nothing for its former tasks. No task runs twice at a time; no
+    line between file and topic and file is lost, and some may be repeated.
+    """
+    journal = await journal_on(cluster_39, unique, tmp_path)
+    lines, read, written = unique("lines"), tmp_path / "read.txt", tmp_path / "written.txt"
+    await cluster_39.create_topic(lines, 1)
+    expected: list[str] = []
+
+    async def copied(step: str) -> None:
+        added = [f"{step} {number}" for number in range(200)]
+        expected.extend(added)
+        with read.open("a") as file:
+            file.writelines(f"{line}\n" for line in added)
+        await eventually(lambda: set(expected) <= set(written.read_text().splitlines()), f"{step}: all lines", 60.0)
+
+    with WorkerPrograms(cluster_39, unique("workers"), SESSION_TIMEOUT_MS) as workers:
+        first, second, third = await workers.add(3)
+        pids = [process.process.pid for process in (first, second, third)]
+        for name, tasks in {"c1": 3, "c2": 3, "c3": 2}.items():
+            await journal.create(workers.url, name, tasks)
+        source = {"connector.class": "FileStreamSource", "file": str(read), "topic": lines}
+        sink = {"connector.class": "FileStreamSink", "file": str(written), "topics": lines}
+        for name, config in {"source": source, "sink": sink}.items():
+            await ask(workers.url, "POST", "/connectors", {"name": name, "config": config})
+        await eventually(written.exists, "the sink has started", RECOVERY_S)
+        await journal.all_run(*pids)
+        await copied("before")
+        os.kill(pids[2], signal.SIGKILL)
+        await journal.all_run(*pids[:2])
+        await copied("killed")
+        os.kill(pids[1], signal.SIGSTOP)
+        await journal.all_run(pids[0])
+        await copied("frozen")
+        os.kill(pids[1], signal.SIGCONT)
+        await journal.all_run(*pids[:2])
+        (fourth,) = await workers.add()
+        await journal.all_run(*pids[:2], fourth.process.pid)
+        await copied("added")
+        assert await asyncio.to_thread(second.end, signal.SIGTERM) == 143
+        await journal.all_run(pids[0], fourth.process.pid)
+        await copied("stopped")
+        for process in (first, fourth):
+            assert await asyncio.to_thread(process.end, signal.SIGTERM) == 143
+    await journal.check()
+    arrived = list(dict.fromkeys(written.read_text().splitlines()))
+    assert arrived == expected, "each line arrives, the first time in its order"
+
+
+async def test_the_configuration_changes_during_a_rebalance(
+    cluster_39: Cluster, unique: Unique, tmp_path: Path
+) -> None:
+    """Connectors are created, changed and deleted while a worker joins and one leaves: the last configuration runs."""
+    journal, group = await journal_on(cluster_39, unique, tmp_path), unique("workers")
+    second = worker_on(cluster_39, group)
+    async with worker_on(cluster_39, group) as first:
+        await journal.create(first.url, "c1", 2)
+        await ask(first.url, "POST", "/connectors", {"name": "gone", "config": journal_source(tmp_path / "g", "g", 1)})
+        await journal.all_run()
+        joining = asyncio.ensure_future(second.start())
+        await journal.create(first.url, "c2", 2)
+        await ask(first.url, "PUT", "/connectors/c1/config", journal.config("c1", 4))
+        await ask(first.url, "DELETE", "/connectors/gone")
+        await joining
+        await journal.all_run()
+        leaving = asyncio.ensure_future(second.close())
+        await journal.create(first.url, "c3", 1)
+        await ask(first.url, "PUT", "/connectors/c2/config", journal.config("c2", 3))
+        await leaving
+        await journal.all_run()
+        assert await ask(first.url, "GET", "/connectors") == ["c1", "c2", "c3"]
+        for name, tasks in {"c1": 4, "c2": 3, "c3": 1}.items():
+            await until_state(first.url, name, *["RUNNING"] * (1 + tasks))
+    check_order(journal.entries())
+    await journal.check()
+
+
+async def test_a_task_raises(cluster_39: Cluster, unique: Unique, tmp_path: Path) -> None:
+    """
+    The task is FAILED with its trace, until a user restarts it, or by ``restart.policy`` after a delay. It repeats what
+    was not stored; other tasks continue.
+    """
+    journal = await journal_on(cluster_39, unique, tmp_path)
+    async with worker_on(cluster_39, unique("workers")) as worker:
+        await journal.create(worker.url, "stays")
+        await journal.create(worker.url, "returns", restart_policy="backoff", restart_backoff_ms=200)
+        await journal.all_run()
+        journal.misbehave("raise")
+        status = await until_state(worker.url, "stays", "RUNNING", "FAILED")
+        assert "RuntimeError: told to raise" in status["tasks"][0]["trace"]
+        starts = len([entry for entry in journal.entries("start") if entry.task == "stays-0"])
+        await until_state(worker.url, "returns", "RUNNING", "FAILED")
+        journal.misbehave("")
+        await until_state(worker.url, "returns", "RUNNING", "RUNNING")
+        await until_state(worker.url, "stays", "RUNNING", "FAILED")
+        assert len([entry for entry in journal.entries("start") if entry.task == "stays-0"]) == starts
+        await ask(worker.url, "POST", "/connectors/stays/tasks/0/restart")
+        await journal.all_run()
+    check_order(journal.entries())
+    await journal.check()
+
+
+async def test_a_connector_or_a_task_returns_garbage(cluster_39: Cluster, unique: Unique, tmp_path: Path) -> None:
+    """Only the connector or the task that returned it is FAILED, with a trace that says what was expected."""
+    journal = await journal_on(cluster_39, unique, tmp_path)
+    async with worker_on(cluster_39, unique("workers")) as worker:
+        await journal.create(worker.url, "c")
+        await journal.all_run()
+        await journal.create_other(worker.url, "bad", "configs")
+        status = await until_state(worker.url, "bad", "FAILED")
+        assert "task_configs returned settings that are not texts by name" in status["connector"]["trace"]
+        await until_state(worker.url, "c", "RUNNING", "RUNNING")
+        journal.misbehave("garbage")
+        status = await until_state(worker.url, "c", "RUNNING", "FAILED")
+        assert "poll returned a list with str; expected SourceRecord" in status["tasks"][0]["trace"]
+        journal.misbehave("")
+        await ask(worker.url, "POST", "/connectors/c/tasks/0/restart")
+        await journal.all_run()
+    await journal.check()
+
+
+async def test_a_task_hangs_in_stop(cluster_39: Cluster, unique: Unique, tmp_path: Path) -> None:
+    """
+    After ``task.stop.timeout.ms`` the task is FAILED and the rebalance continues. The next owner starts the task when
+    the call has returned, with a larger fencing token.
+    """
+    journal, group = await journal_on(cluster_39, unique, tmp_path), unique("workers")
+    async with worker_on(cluster_39, group) as first, worker_on(cluster_39, group) as second:
+        urls = {worker.url.split("/")[2]: worker.url for worker in (first, second)}
+        await journal.create(first.url, "c", task_stop_timeout_ms=500)
+        await until_state(first.url, "c", "RUNNING", "RUNNING")
+        await journal.all_run()
+        status = await until_state(first.url, "c", "RUNNING", "RUNNING")
+        owner = status["tasks"][0]["worker_id"]
+        journal.misbehave("hang")
+        # One more connector, without tasks, moves the task to the other worker.
+        await journal.create_other(urls[owner], "a", "none")
+        await until_state(first.url, "a", "RUNNING")
+        status = await until_state(first.url, "c", "RUNNING", "FAILED")
+        assert status["tasks"][0]["worker_id"] == owner
+        assert "did not stop within 0.5 s" in status["tasks"][0]["trace"]
+        assert len(journal.entries("start")) == 1
+        journal.misbehave("")
+        status = await until_state(first.url, "c", "RUNNING", "RUNNING")
+        assert status["tasks"][0]["worker_id"] == next(address for address in urls if address != owner)
+        await journal.all_run()
+    check_order(journal.entries())
+    await journal.check()
+
+
+async def test_zookeeper_of_workers_is_stopped_and_started(
+    cluster_39: Cluster, start_zookeeper: Callable[..., ZooKeeperServer], unique: Unique, tmp_path: Path
+) -> None:
+    """Tasks deliver nothing while ZooKeeper is gone, and continue when it is back. Nothing is lost."""
+    server = start_zookeeper()
+    journal = await journal_on(cluster_39, unique, tmp_path)
+    async with AsyncExitStack() as stack:
+        workers = [
+            await stack.enter_async_context(worker_on(cluster_39, "workers", zookeeper=server.hosts)) for _ in range(2)
+        ]
+        await journal.create(workers[0].url, "c", 4)
+        await journal.all_run()
+        await server.stop()
+        await eventually(lambda: all(has_lost_sessions(worker) for worker in workers), "all sessions are given up")
+        polls = len(journal.entries("poll"))
+        await throughout(lambda: len(journal.entries("poll")) == polls, "no task is polled", 0.5)
+        await server.start()
+        await journal.all_run()
+        for worker in workers:
+            await until_state(worker.url, "c", *["RUNNING"] * 5)
+    await journal.check()
+
+
+def has_lost_sessions(worker: Worker) -> bool:
+    return worker.metrics.total("sessions_lost") > 0
+
+
+async def test_the_leader_of_workers_on_brokers_loses_zookeeper(
+    shared_clusters: Callable[..., Cluster], unique: Unique, tmp_path: Path
+) -> None:
+    """
+    The brokers do not notice that. The leader's configuration is behind that of the other worker, so it assigns
+    nothing. Six seconds after its session has ended it leaves the group; the other worker leads, and runs all tasks.
+    The former leader joins again when it has ZooKeeper.
+    """
+    cluster, group = shared_clusters("3.9.5", "0.9.0.1"), unique("workers")
+    journal = await journal_on(cluster, unique, tmp_path)
+    settings = {"coordination": "brokers", "session_timeout_ms": 6_000}
+    with FaultProxy(cluster.zk_hosts) as proxy:
+        cut_off = worker_on(cluster, group, zookeeper=proxy.address, **settings)
+        other = worker_on(cluster, group, **settings)
+        async with cut_off, other:
+            await journal.create(other.url, "c", 4)
+            await journal.all_run()
+            await eventually(lambda: running_on(cut_off) and running_on(other), "both have tasks", RECOVERY_S)
+            assert cut_off._member.leads
+            proxy.stall()
+            await eventually(lambda: has_lost_sessions(cut_off), "its session is given up")
+            # A change that the leader had made just before, and has not read.
+            await other._herder.parts.config.put_connector("d", {**journal.config("d", 1), "name": "d"}, is_new=True)
+            await eventually(lambda: other.metrics.total("config_mismatches"), "nothing is assigned")
+            await eventually(lambda: cut_off.metrics.total("workers_unsynced") == 1, "it leaves", RECOVERY_S)
+            await eventually(lambda: running_on(other) == 5, "the other worker has all tasks", RECOVERY_S)
+            await journal.all_run()
+            assert running_on(cut_off) == 0
+            proxy.heal()
+            await eventually(lambda: running_on(cut_off) and running_on(other), "both have tasks again", RECOVERY_S)
+            await journal.all_run()
+            assert cut_off.metrics.total("workers_unsynced") == 1
+    await journal.check()
+
+
+def running_on(worker: Worker) -> float:
+    """Return the number of tasks that are assigned to a worker."""
+    return worker.kafka_metrics()["connect-coordinator-metrics"]["assigned-tasks"] or 0

@@ -1,0 +1,75 @@
+"""The page about worker groups: its commands, options, routes and metrics exist, and none is missing."""
+
+from __future__ import annotations
+
+import io
+import re
+import shlex
+
+import click
+import pytest
+from docutils import nodes
+from docutils.core import publish_doctree
+
+from kiel_groups.cli.app import app
+from kiel_groups.cli.commands.workers import run
+from kiel_groups.workers.rest.rest_routes import ROUTES
+from tests.helpers.commands import REPOSITORY
+
+pytestmark = pytest.mark.unit
+
+PAGE = (REPOSITORY / "docs" / "workers.rst").read_text(encoding="utf-8")
+TREE = publish_doctree(PAGE, settings_overrides={"report_level": 2, "warning_stream": io.StringIO()})
+
+
+def rows(heading: str) -> list[list[str]]:
+    """Return the rows of the table whose first column has this heading, without the headings."""
+    tables = [
+        [[cell.astext() for cell in row] for row in table.findall(nodes.row)] for table in TREE.findall(nodes.table)
+    ]
+    (found,) = [table for table in tables if table[0][0] == heading]
+    return found[1:]
+
+
+def commands() -> list[str]:
+    blocks = [block.astext() for block in TREE.findall(nodes.literal_block)]
+    return [line for block in blocks for line in block.splitlines() if line.startswith("kiel-groups ")]
+
+
+@pytest.mark.parametrize("line", commands())
+def test_each_command_line_parses(line: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its options exist and accept their arguments."""
+    monkeypatch.setenv("KIEL_GROUPS_ZOOKEEPER", "127.0.0.1:2181")
+    words = shlex.split(line)[1:]
+    context, command = click.Context(app), app
+    while isinstance(command, click.Group):
+        found = command.get_command(context, name := words.pop(0))
+        assert found is not None
+        if not isinstance(found, click.Group):
+            found.make_context(name, words, parent=context).close()
+            return
+        command = found
+
+
+def test_the_options_of_a_worker_are_explained() -> None:
+    """The table has every option of ``workers run`` but those that all commands have."""
+    shared = {"--quiet", "--verbose"}
+    options = {option for parameter in run.params for option in parameter.opts if option.startswith("--")}
+    assert {row[0] for row in rows("option")} == options - shared
+
+
+def test_the_routes_are_those_of_the_interface() -> None:
+    """The table has every path with its methods, and no other one."""
+    listed = {row[0].replace("\n", ""): set(row[1].split(", ")) for row in rows("path")}
+    served = {_path(route.pattern): set(route.operations) for route in ROUTES}
+    assert listed == served
+
+
+def _path(pattern: str) -> str:
+    return pattern.replace("([^/]+)", "N").replace("([0-9]{1,9})", "I") or "/"
+
+
+def test_the_metrics_of_a_worker_are_explained() -> None:
+    """The table has each name that the code of workers counts or sets."""
+    code = "".join(path.read_text(encoding="utf-8") for path in (REPOSITORY / "kiel_groups/workers").rglob("*.py"))
+    assert {row[0] for row in rows("metric")} == set(re.findall(r'metrics\.(?:count|gauge)\("(\w+)"', code))

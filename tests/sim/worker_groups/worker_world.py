@@ -1,0 +1,211 @@
+"""One simulated group of workers with its environment: servers, workers, their users, an operator, and the checker."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+from kiel_groups.errors import KielGroupsError
+from kiel_groups.group.znodes.worker_layout import WorkerLayout
+from kiel_groups.testing import SimulatedProcess
+from kiel_groups.workers.plugins.plugin_contexts import ConnectorContext
+from kiel_groups.workers.values.work_ids import TaskId
+from kiel_groups.workers.values.work_status import WorkState
+from tests.sim.garbage_collection import deferred_collection
+from tests.sim.programs.member_world import MemberWorld
+from tests.sim.worker_groups.recording_connectors import CONNECTORS, Run, play_in
+from tests.sim.worker_groups.sim_worker import SimWorker
+from tests.sim.worker_groups.worker_checker import WorkerChecker
+from tests.sim.worker_groups.worker_scenario import WorkerScenario, make_worker_scenario
+
+__all__ = ["Hang", "WorkerWorld", "workers_at_rest"]
+
+#: The interval, in seconds, at which users restart what has failed, after all faults have ended.
+RESTART_S = 3.0
+#: The settings of a group at rest.
+AT_REST: dict[str, Any] = {
+    "members": 2,
+    "connectors": 1,
+    "allocator": "round_robin",
+    "start_s": 0.0,
+    "stop_s": 0.0,
+    "is_threaded": False,
+    "rebalance_timeout_ms": 15_000,
+    "reconcile_interval_ms": 30_000,
+    "sync_limit": 4,
+    "events": (),
+}
+
+
+class Hang:
+    """Has ``stop`` of some work not return until the fault ends."""
+
+    def __init__(self) -> None:
+        self._is_over = False
+        self._waiting: list[tuple[SimulatedProcess, asyncio.Event]] = []
+
+    def is_set(self) -> bool:
+        return self._is_over
+
+    async def wait(self, run: Run) -> None:
+        event = asyncio.Event()
+        self._waiting.append((run.worker.process, event))
+        await event.wait()
+
+    def end(self) -> None:
+        self._is_over = True
+        for process, event in self._waiting:
+            process.run_on_loop(process.call, event.set)
+
+
+class WorkerWorld(MemberWorld):
+    """The group of one scenario, with its environment."""
+
+    scenario: WorkerScenario
+    checker: WorkerChecker
+    consumers: list[SimWorker]  # type: ignore[assignment]
+
+    def __init__(self, scenario: WorkerScenario) -> None:
+        super().__init__(scenario)
+        self.workers_layout = WorkerLayout(self.group)
+        self.consumers = []
+        #: The connectors and tasks that raise an error, and those whose ``stop`` hangs.
+        self.raising: set[str] = set()
+        self.hanging: dict[str, Hang] = {}
+        #: How many tasks connectors want, and the contexts of their latest runs.
+        self.wanted: dict[str, int] = {}
+        self.contexts: dict[str, tuple[SimWorker, ConnectorContext]] = {}
+        self.revision = 0
+        self.checker = WorkerChecker(self)
+        self.ensemble.observers.append(self.checker.committed)
+        play_in(self)
+        for _ in range(scenario.members):
+            self.join()
+        for number in range(scenario.connectors):
+            self.running[0].ask(self._first_connector(f"c{number + 1}"))
+
+    def _first_connector(self, name: str) -> Any:
+        async def create() -> None:
+            worker = self.running[0]
+            await worker.starting
+            await worker.requests.create(name, self.config(2))
+
+        return create
+
+    def config(self, tasks_max: int, *, restarts: bool = True) -> dict[str, str]:
+        """Return new settings of a connector."""
+        self.revision += 1
+        return {
+            "connector.class": CONNECTORS[self.scenario.is_threaded],
+            "tasks.max": str(tasks_max),
+            "rev": str(self.revision),
+            "restart.policy": "backoff" if restarts else "none",
+            "restart.backoff.max.ms": "3000",
+            "task.stop.timeout.ms": "2000",
+        }
+
+    def task_configs(self, connector: str, revision: int, most: int) -> Sequence[Mapping[str, str]]:
+        """Return the settings of the tasks that a connector wants."""
+        count = min(most, self.wanted.get(connector, 2))
+        return [{"rev": str(revision), "number": str(number)} for number in range(count)]
+
+    def want(self, connector: str, tasks: int) -> None:
+        """Have a connector want another number of tasks; its present run is notified."""
+        self.wanted[connector] = tasks
+        if connector in self.contexts:
+            worker, context = self.contexts[connector]
+            worker.process.run_on_loop(worker.process.call, context.request_task_reconfiguration)
+
+    def join(self) -> SimWorker:
+        """Start a worker."""
+        worker = SimWorker(self, f"w{len(self.consumers) + 1}")
+        self.consumers.append(worker)
+        return worker
+
+    def replace(self, worker: SimWorker) -> None:
+        """Start another process in the place of a worker that has failed."""
+        if worker.is_running:
+            worker.kill()
+            self.join()
+
+    @property
+    def running(self) -> list[SimWorker]:
+        return [worker for worker in self.consumers if worker.is_running]
+
+    @property
+    def present(self) -> SimWorker:
+        """The worker whose code runs."""
+        process = self.timeline.running
+        return next(worker for worker in self.consumers if worker.process is process)
+
+    def heal(self) -> None:
+        """End all faults."""
+        self.raising.clear()
+        for hang in self.hanging.values():
+            hang.end()
+        self.hanging.clear()
+        self.heal_environment()
+        config = self.ensemble.tree.znodes.get(self.workers_layout.config)
+        if config is not None and not config.data.startswith(b"{"):
+            self.operator.set_async(self.workers_layout.config, b"")
+
+    def create_last(self) -> None:
+        """Have a user create or change one more connector, so that garbage that was written before is noticed."""
+        worker = self.running[0]
+
+        async def create() -> None:
+            while True:
+                try:
+                    await worker.starting
+                    await worker.requests.put_config("last", self.config(1))
+                    return
+                except KielGroupsError:
+                    await asyncio.sleep(1.0)
+
+        worker.ask(create)
+
+    def settle(self, limit_s: float = 60.0) -> None:
+        """Advance the time until all work runs as the configuration says; users restart what has failed."""
+        next_s = self.timeline.now_s
+
+        def unsettled() -> str:
+            nonlocal next_s
+            if self.timeline.now_s >= next_s:
+                next_s = self.timeline.now_s + RESTART_S
+                self._restart_failed()
+            return self.checker.unsettled()
+
+        self.wait(unsettled, limit_s)
+
+    def _restart_failed(self) -> None:
+        for worker in self.running:
+            for work, supervisor in list(worker.herder._running.items()):
+                if supervisor.status is None or supervisor.status.state != WorkState.FAILED:
+                    continue
+                if isinstance(work, TaskId):
+                    worker.ask(lambda worker=worker, work=work: worker.requests.restart_task(*work))  # type: ignore[misc]
+                else:
+                    worker.ask(lambda worker=worker, work=work: worker.requests.restart_connector(*work))  # type: ignore[misc]
+
+
+@contextmanager
+def workers_at_rest(**changes: Any) -> Iterator[WorkerWorld]:
+    """
+    Provide a settled group without faults or other events, and kill its processes at the end of the block.
+
+    Args:
+        changes: Other values of fields of ``WorkerScenario``.
+    """
+    with deferred_collection() as killed:
+        world = WorkerWorld(replace(make_worker_scenario(1), **{**AT_REST, **changes}))
+        try:
+            world.run_for(1.0)
+            world.settle()
+            yield world
+        finally:
+            for worker in world.consumers:
+                worker.kill()
+                killed.append(worker.process)
