@@ -6,8 +6,6 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from kiel_groups.errors import ProtocolError
 from kiel_groups.group.znodes.contents import DONE, GroupState, MemberAssignment, MemberInfo
@@ -156,20 +154,6 @@ def refusal(parse: Any, data: bytes) -> str:
     except ProtocolError as error:
         return str(error)
     return ""
-
-
-JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
-    max_leaves=8,
-)
-NAMES = sorted({*json.loads(MEMBER.encode()), *json.loads(STATE.encode()), *json.loads(ASSIGNMENT.encode())})
-
-
-@given(st.binary(max_size=50) | st.dictionaries(st.sampled_from(NAMES), JSON).map(lambda o: json.dumps(o).encode()))
-def test_garbage_is_refused(data: bytes) -> None:
-    """Whatever the data is, it is parsed, or refused with ``ProtocolError``."""
-    assert all(refusal(parse, data) == "" or "/path" in refusal(parse, data) for parse in PARSERS)
 
 
 def test_kafkas_tools_do_not_see_the_group() -> None:
