@@ -278,12 +278,6 @@ class WorkerChecker:
         """Return what each running task has delivered."""
         return {run.work: run.delivered for runs in self.runs.values() for run in runs if run.token}
 
-    def check_progress(self, before: dict[str, int]) -> None:
-        """Check that all tasks have delivered since."""
-        for work, number in self.progress().items():
-            if number <= before.get(work, 0):
-                raise self.violation(f"{work} delivers nothing after {number}")
-
     # Conditions: each returns what is missing, or ""
 
     def unsettled(self) -> str:
@@ -350,6 +344,13 @@ class WorkerChecker:
     def _owns(self, worker: SimWorker, work: str) -> bool:
         claim = self._claims.get(work)
         return claim is not None and claim.session_id == worker.session_id
+
+    def stuck(self, before: dict[str, int]) -> str:
+        """Return which running task has delivered nothing since ``progress`` returned ``before``."""
+        for work, number in self.progress().items():
+            if number <= before.get(work, 0):
+                return f"{work} delivers nothing after {number}"
+        return ""
 
     def unclosed(self) -> str:
         """Return which worker has not left, and which znode is left."""

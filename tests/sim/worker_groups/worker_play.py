@@ -15,8 +15,8 @@ __all__ = ["play_workers"]
 #: The time limit, in seconds beside the rebalance timeout and a check of all znodes, after the last fault, for all work
 #: to run: sessions may have to expire first, and failed work waits before its restart.
 SETTLED_S = 60.0
-#: The time, in seconds, in which every task delivers.
-PROGRESS_S = 5.0
+#: The time, in seconds, in which every task delivers, also if the group has just assigned the work again.
+PROGRESS_S = 20.0
 #: The time limit, in seconds, for all workers to leave, and the time for which nothing may happen after that.
 LEAVING_S, ENDED_S = 40.0, 12.0
 
@@ -65,8 +65,7 @@ def _play(world: WorkerWorld, scenario: WorkerScenario, report: Callable[[float,
     longest_check_s = 1.34 * scenario.reconcile_interval_ms / 1000
     world.settle(SETTLED_S + scenario.rebalance_timeout_ms / 1000 + longest_check_s)
     before = world.checker.progress()
-    world.run_for(PROGRESS_S)
-    world.checker.check_progress(before)
+    world.wait(lambda: world.checker.stuck(before), PROGRESS_S)
     report(world.elapsed_s, "all workers leave")
     for worker in world.running:
         worker.leave()
