@@ -58,6 +58,10 @@ class StartPositions:
         self._metrics = metrics
         #: How many partitions a topic had when this process first had one of its partitions assigned.
         self._first_counts: dict[str, int] = {}
+        #: The offsets that were chosen in the newest membership. Whether they are stored may be unknown. Another try
+        #: must not choose others: the log may have grown, and records between the two would be skipped.
+        self._chosen: dict[TopicPartition, int] = {}
+        self._token: GenerationToken | None = None
 
     async def find(
         self, partitions: Collection[TopicPartition], counts: Mapping[str, int], token: GenerationToken
@@ -75,6 +79,8 @@ class StartPositions:
         """
         for topic, count in counts.items():
             self._first_counts.setdefault(topic, count)
+        if token != self._token:
+            self._token, self._chosen = token, {}
         # What is stored while the coordinator answers may be missing in the answer, and is not lost.
         remembered = self._offsets.remembered(partitions)
         try:
@@ -85,8 +91,11 @@ class StartPositions:
             return Positions({}, dict.fromkeys(partitions, error))
         missing = frozenset(partitions) - stored.keys()
         known = self._offsets.lost_offsets(missing & remembered)
-        chosen, failures = await self._choose(missing - known.keys())
-        self._warn_of_missing(chosen.keys(), {partition.topic for partition in stored})
+        chosen = {each: offset for each, offset in self._chosen.items() if each in missing - known.keys()}
+        fresh, failures = await self._choose(missing - known.keys() - chosen.keys())
+        self._warn_of_missing(fresh.keys(), {partition.topic for partition in stored})
+        chosen |= fresh
+        self._chosen |= fresh
         created = known | chosen
         saved = await self._offsets.store(created) if created else frozenset()
         for partition in created.keys() - saved:

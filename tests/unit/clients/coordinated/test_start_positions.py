@@ -31,6 +31,7 @@ class Store:
         self.look_up_errors: dict[TopicPartition, KielGroupsError] = {}
         self.refused: set[TopicPartition] = set()
         self.store_error: KielGroupsError | None = None
+        self.end = 200
         self.trace: list[str] = []
         self.metrics = Metrics()
         self.starts = StartPositions(
@@ -51,7 +52,7 @@ class Store:
 
     async def log_offsets(self, partitions: Collection[TopicPartition], policy: str) -> LogOffsets:
         self.trace.append(f"{policy} {', '.join(map(str, sorted(partitions)))}")
-        found = {p: 100 if policy == "earliest" else 200 for p in partitions if p not in self.look_up_errors}
+        found = {p: 100 if policy == "earliest" else self.end for p in partitions if p not in self.look_up_errors}
         return LogOffsets(found, {p: error for p, error in self.look_up_errors.items() if p in partitions})
 
     async def store(self, offsets: Mapping[TopicPartition, int]) -> frozenset[TopicPartition]:
@@ -62,8 +63,8 @@ class Store:
         self.stored |= {partition: offsets[partition] for partition in done}
         return frozenset(done)
 
-    async def find(self, *partitions: TopicPartition, count: int = 3) -> Positions:
-        return await self.starts.find(partitions, {"t": count}, TOKEN)
+    async def find(self, *partitions: TopicPartition, count: int = 3, token: GenerationToken = TOKEN) -> Positions:
+        return await self.starts.find(partitions, {"t": count}, token)
 
 
 def starts(found: Positions) -> dict[TopicPartition, tuple[int, StartOrigin]]:
@@ -85,6 +86,24 @@ async def test_a_start_by_the_policy_is_stored_first(policy: str, offset: int) -
     assert starts(await store.find(P0, P1)) == {P0: (7, StartOrigin.STORED), P1: (offset, StartOrigin.FIRST)}
     assert store.trace == ["fetch", f"{policy} t:1", "store"]
     assert store.stored == {P0: 7, P1: offset}
+
+
+async def test_a_start_that_was_not_stored_is_not_chosen_again() -> None:
+    """
+    The log may grow between two tries, and its new end would skip the records between (seed 887480439105). Only another
+    membership chooses anew: another owner may have had the partition before it.
+    """
+    store = Store("latest", {})
+    store.store_error = CommitFailedError("no answer")
+    with pytest.raises(CommitFailedError):
+        await store.find(P0)
+    store.end, store.store_error = 230, None
+    assert starts(await store.find(P0, P1)) == {P0: (200, StartOrigin.FIRST), P1: (230, StartOrigin.FIRST)}
+    assert store.stored == {P0: 200, P1: 230}
+    store.stored.clear()
+    store.end = 260
+    (start,) = (await store.find(P0, token=GenerationToken(4, "m"))).found.values()
+    assert start.offset == 260
 
 
 async def test_a_start_by_the_policy_beside_stored_offsets_is_reported(caplog: pytest.LogCaptureFixture) -> None:
