@@ -217,7 +217,9 @@ def test_a_failure_of_the_worker_is_reported(
 ) -> None:
     """The exit status is 1: the caller cannot correct this."""
     worker.error = error
-    assert command("connectors", "list") == (status, [], [text])
+    printed = command("connectors", "list")
+    # The worker of this test is in the same process, and its own log may go to the same place.
+    assert (printed.status, printed.out, printed.err[-1]) == (status, [], text)
 
 
 def test_a_command_waits_for_the_end_of_a_rebalance(

@@ -218,10 +218,11 @@ def small(value: bytes) -> int:
     return int(value)
 
 
-async def test_a_deserializer_runs_a_little_ahead() -> None:
+async def test_a_deserializer_runs_a_little_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
     """
     Records are deserialized in small portions, so that a seek or a revocation voids little work, and each record once.
     """
+    monkeypatch.setattr(record_delivery, "LONGEST_AHEAD_S", 60.0)
     called: list[int] = []
     bench = DeliveryBench(lambda value: called.append(int(value)) or int(value))
     bench.fetcher.add(P0, *range(10, 1_010))
