@@ -98,15 +98,15 @@ MUTANTS = (
     Mutant(
         "buffered records count as passed",
         _OWNED,
-        " or state.reset is not None or self._fetcher.is_buffering(partition):",
-        " or state.reset is not None:",
+        "            if self._fetcher.is_buffering(partition):\n",
+        "            if False:\n",
         _DELIVERY_TESTS,
     ),
     Mutant(
         "passed offsets hide a reset",
         _OWNED,
-        " or state.reset is not None or self._fetcher.is_buffering(partition):",
-        " or self._fetcher.is_buffering(partition):",
+        "if state is None or position is None or state.reset is not None:",
+        "if state is None or position is None:",
         _DELIVERY_TESTS,
     ),
     # Messages of which the broker sends nothing

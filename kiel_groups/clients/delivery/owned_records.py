@@ -133,14 +133,17 @@ class OwnedRecords:
         Move the position behind offsets without records, if the application has finished all records before them.
 
         So such offsets do not count as lag, and are committed like finished records. Other partitions wait for the next
-        call. If records behind the offsets are buffered, their delivery moves the position.
+        call.
         """
         for partition in list(self._fetcher.passed):
             if self.batch.has_records_of(partition) or self.in_flight.in_flight_of([partition]):
                 continue
+            if self._fetcher.is_buffering(partition):
+                # These records may come before the offsets: they were fetched ahead.
+                continue
             self._fetcher.passed.discard(partition)
             state, position = self.claim_of(partition), self._fetcher.position(partition)
-            if state is None or position is None or state.reset is not None or self._fetcher.is_buffering(partition):
+            if state is None or position is None or state.reset is not None:
                 continue
             if state.position < position:
                 state.position = state.finished = position

@@ -62,6 +62,17 @@ async def test_buffered_records_move_the_position_by_their_delivery() -> None:
     assert bench.finished == {P0: 13}
 
 
+async def test_offsets_behind_buffered_records_pass_after_their_delivery() -> None:
+    """The fetcher may be ahead: it passes offsets behind records that no call has taken yet."""
+    bench = DeliveryBench()
+    bench.fetcher.add(P0, 10, 11)
+    pass_to(bench, 13)
+    assert [bench.take(), bench.take()] == [10, 11]
+    assert bench.take() is None
+    assert (bench.state().position, bench.finished) == (13, {P0: 13})
+    assert not bench.fetcher.passed
+
+
 async def test_neither_a_lost_claim_nor_a_reset_is_passed() -> None:
     """Offsets of a partition without a claim, or with a reset to store, are not passed."""
     bench = DeliveryBench()
