@@ -284,7 +284,9 @@ async def test_the_coordinator_is_killed_and_restarted(start_cluster: Callable[.
 
 async def test_the_coordinator_moves_to_another_broker(start_cluster: Callable[..., Cluster]) -> None:
     """The members find the new coordinator, commit there, and the next owners start at these offsets."""
-    cluster = start_cluster(brokers=3, broker_overrides={"offsets.topic.replication.factor": 3})
+    # By default, leaders wait 10 s for a replica that lags, and producers give up after a few such waits.
+    patience = {"offsets.topic.replication.factor": 3, "replica.lag.time.max.ms": 3_000}
+    cluster = start_cluster(brokers=3, broker_overrides=patience)
     await cluster.create_topic("t", 3, replication=3)
     values = await produce(cluster, "t", 60)
     in_kafka = OffsetsInKafka(cluster, "g", "t", 3)

@@ -81,7 +81,7 @@ class HttpSinkTask(SinkTask):
         while left:
             current = left.pop()
             answer = await self._post(current)
-            if answer.meaning is Meaning.REFUSED_PARTLY and len(current.records) > 1:
+            if answer.meaning is Meaning.REFUSED and len(current.records) > 1:
                 left += reversed(current.halves())
             elif answer.meaning is not Meaning.TAKEN:
                 for record in current.records:
@@ -92,7 +92,7 @@ class HttpSinkTask(SinkTask):
         Post a batch until the target has taken or refused it.
 
         Raises:
-            KielGroupsError: The target did neither within the allowed number of requests, or has moved.
+            KielGroupsError: The target did neither within the allowed number of requests, or it refuses any request.
             TaskStoppedError: The task has to stop.
         """
         assert self._target is not None
@@ -100,8 +100,8 @@ class HttpSinkTask(SinkTask):
         body = batch.body
         for failures in range(1, most + 2):
             answer = await self._target.post(body)
-            if answer.meaning is Meaning.MOVED:
-                raise KielGroupsError(f"{self._url} answers {answer.text}; redirects are not followed, correct the url")
+            if answer.meaning is Meaning.MISDIRECTED:
+                raise KielGroupsError(f"{self._url} answers {answer.text}; {_advice(answer.status)}")
             if answer.meaning is not Meaning.AGAIN:
                 return answer
             log.warning(
@@ -143,6 +143,14 @@ class HttpSinkTask(SinkTask):
             "error": error,
         }
         await self._context.produce(self._dead_letters, record.key, dead_letter(record, context))
+
+
+def _advice(status: int) -> str:
+    if status < 400:
+        return "redirects are not followed, correct the url"
+    if status in (401, 403):
+        return "correct the setting authorization"
+    return "this concerns every record, so none is a dead letter; correct the url or the headers"
 
 
 def _is_url(text: str) -> bool:

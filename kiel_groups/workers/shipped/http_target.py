@@ -11,6 +11,10 @@ from tornado.httpclient import AsyncHTTPClient, HTTPError, HTTPRequest
 
 __all__ = ["Answer", "HttpTarget", "Meaning", "meaning_of", "shown_url"]
 
+#: Refusals that depend on the body: bad request, conflict, content too large, unprocessable content.
+_ABOUT_RECORDS = frozenset({400, 409, 413, 422})
+#: Refusals that the same request may not get later: timeout, too early, too many requests.
+_PASSING = frozenset({408, 425, 429})
 #: How much of an answer errors show.
 _SHOWN_BYTES = 300
 #: Answers are not kept, so their size does not matter.
@@ -24,12 +28,10 @@ class Meaning(Enum):
     TAKEN = "taken"
     #: The target cannot take records now, or it is unknown whether it has taken them.
     AGAIN = "again"
-    #: The target refuses these records.
+    #: The target refuses the body. It may take a part of it.
     REFUSED = "refused"
-    #: The target refuses the body, and a part of it may be taken.
-    REFUSED_PARTLY = "refused partly"
-    #: The target is elsewhere.
-    MOVED = "moved"
+    #: The target refuses the request, whatever its records are: the URL or the credentials are wrong.
+    MISDIRECTED = "misdirected"
 
 
 class Answer(NamedTuple):
@@ -50,12 +52,10 @@ def meaning_of(status: int) -> Meaning:
     """Return what an HTTP status means."""
     if 200 <= status < 300:
         return Meaning.TAKEN
-    if 300 <= status < 400:
-        return Meaning.MOVED
-    if status in (400, 413, 422):
-        return Meaning.REFUSED_PARTLY
-    if 400 <= status < 500 and status not in (408, 429):
+    if status in _ABOUT_RECORDS:
         return Meaning.REFUSED
+    if 300 <= status < 500 and status not in _PASSING:
+        return Meaning.MISDIRECTED
     return Meaning.AGAIN
 
 

@@ -221,28 +221,27 @@ def test_a_refused_record_fails_the_task() -> None:
     play(scene)
 
 
-def test_a_refusal_for_other_reasons_concerns_the_whole_batch() -> None:
-    """A status that says nothing about single records makes all of the batch dead letters, with one request."""
+@pytest.mark.parametrize(
+    ("status", "advice"),
+    [
+        (301, "redirects are not followed, correct the url"),
+        (401, "correct the setting authorization"),
+        (403, "correct the setting authorization"),
+        (404, "none is a dead letter; correct the url or the headers"),
+        (415, "none is a dead letter; correct the url or the headers"),
+    ],
+)
+def test_a_refusal_that_does_not_depend_on_the_records_fails_the_task(status: int, advice: str) -> None:
+    """A wrong URL or token makes no record a dead letter. The task fails with one request, and says what to correct."""
 
     async def scene(it: Scene) -> None:
-        it.receiver.judge = refusing(0, status=404)
-        await it.task.put(records(4))
-        assert it.dead == [0, 1]
-        assert it.receiver.offsets == [[0, 1], [2, 3]]
+        it.receiver.judge = lambda objects: Reply(status, headers={"Location": "/x"})
+        with pytest.raises(KielGroupsError, match=advice):
+            await it.task.put(records(4))
+        assert it.context.produced == []
+        assert it.receiver.offsets == [[0, 1]]
 
     play(scene, {"batch.max.records": "2", **DEAD})
-
-
-def test_a_redirect_fails_the_task() -> None:
-    """A redirect means that the URL is wrong: no record is a dead letter for it."""
-
-    async def scene(it: Scene) -> None:
-        it.receiver.judge = lambda objects: Reply(301, headers={"Location": "/x"})
-        with pytest.raises(KielGroupsError, match="redirects are not followed, correct the url"):
-            await it.task.put(records(1))
-        assert it.context.produced == []
-
-    play(scene, DEAD)
 
 
 def test_what_is_no_text_is_a_dead_letter() -> None:

@@ -35,10 +35,9 @@ def play(scene: Scene, timeout_s: float = 10, query: str = "") -> None:
     ("status", "meaning"),
     [
         *((status, Meaning.TAKEN) for status in (200, 201, 202, 204)),
-        *((status, Meaning.MOVED) for status in (301, 302, 307)),
-        *((status, Meaning.REFUSED_PARTLY) for status in (400, 413, 422)),
-        *((status, Meaning.REFUSED) for status in (401, 403, 404, 410, 499)),
-        *((status, Meaning.AGAIN) for status in (408, 429, 500, 502, 503, 599)),
+        *((status, Meaning.MISDIRECTED) for status in (301, 302, 307, 401, 403, 404, 405, 410, 415, 499)),
+        *((status, Meaning.REFUSED) for status in (400, 409, 413, 422)),
+        *((status, Meaning.AGAIN) for status in (408, 425, 429, 500, 502, 503, 599)),
     ],
 )
 def test_a_status_has_a_meaning(status: int, meaning: Meaning) -> None:
