@@ -223,6 +223,8 @@ class WorkerHooks:
             self._group,
             _PATIENCE_S,
         )
+        # Work of former assignments may still run, and the other workers would wait for its claims.
+        self._listener.on_lost()
         self._attached.leave()
         await self.config.readable(offset)
         log.info("group %s: this worker can read the configuration; joining again", self._group)

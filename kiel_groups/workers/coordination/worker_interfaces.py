@@ -52,7 +52,8 @@ class WorkerListener(Protocol):
     """
     The worker that runs the assigned work, called on the event loop.
 
-    After ``on_assigned`` with an assignment that has not failed, ``on_revoked`` or ``on_lost`` is called once.
+    After ``on_assigned`` with an assignment that has not failed, ``on_revoked`` or ``on_lost`` is called once. A worker
+    that leaves because it cannot do its part gets ``on_lost`` in any case.
     """
 
     async def on_assigned(self, assignment: WorkerAssignment, generation: int) -> None:
@@ -64,7 +65,7 @@ class WorkerListener(Protocol):
 
     async def on_revoked(self, leader: str, connectors: Sequence[str], tasks: Sequence[TaskId]) -> None:
         """
-        Stop the work, and give it back, before the worker joins again or leaves.
+        Give back the work that must not run while the group assigns again, before the worker joins again or leaves.
 
         If the membership is lost meanwhile, this call is cancelled, and ``on_lost`` follows.
 
@@ -75,7 +76,7 @@ class WorkerListener(Protocol):
         """
 
     def on_lost(self) -> None:
-        """Stop the work at once, because the membership is lost: other workers may be assigned it already."""
+        """Have all work stop, because the membership is over: other workers may be assigned it already."""
 
 
 class WorkerMember(Protocol):

@@ -7,6 +7,10 @@ work was assigned.
 
 A change of the set of connectors or tasks, or of the settings of a task, has the group assign again. All other changes
 concern only the owner of the work, which restarts, pauses or resumes it.
+
+Work runs on while the group assigns again, under its claims. What the worker does not get again is stopped after that,
+and its next owner waits for the claim. Only work that the newest configuration does not have any more is stopped before
+the worker joins again, and all work before it leaves the group.
 """
 
 from __future__ import annotations
@@ -21,7 +25,7 @@ from kiel_groups.errors import KielGroupsError, SessionLostError
 from kiel_groups.workers.coordination.worker_hooks import WorkerHooks
 from kiel_groups.workers.coordination.worker_interfaces import WorkerContext, WorkerMember
 from kiel_groups.workers.execution.session_parts import ProvenSession, SessionParts
-from kiel_groups.workers.execution.work_plan import WorkSpec, needs_rejoin, planned
+from kiel_groups.workers.execution.work_plan import WorkSpec, needs_rejoin, outdated, planned
 from kiel_groups.workers.execution.work_supervisor import RunnerFactory, SupervisorContext, WorkSupervisor
 from kiel_groups.workers.values.config_snapshot import ConfigSnapshot
 from kiel_groups.workers.values.work_ids import TaskId, Work
@@ -30,6 +34,9 @@ from kiel_groups.workers.values.worker_assignment import WorkerAssignment
 __all__ = ["ClosableMember", "Herder"]
 
 log = logging.getLogger(__name__)
+
+#: How long the read of the configuration before a join may take, in seconds, before all work is given back.
+_READ_LIMIT_S = 3.0
 
 #: The snapshots that a worker keeps, to compare them with the one by which its work was assigned.
 _MOST_SEEN = 16
@@ -81,6 +88,9 @@ class Herder:
         self._running: dict[Work, WorkSupervisor] = {}
         #: Supervisors that are stopping, or that still wait for a plugin that does not stop.
         self._ending: dict[Work, WorkSupervisor] = {}
+        #: Gives back the work that runs without an assignment.
+        self._patience: asyncio.TimerHandle | None = None
+        self._is_closing = False
 
     def attach(self, member: ClosableMember) -> None:
         """Add the member, which in turn needs the hooks."""
@@ -187,6 +197,7 @@ class Herder:
     async def on_assigned(self, assignment: WorkerAssignment, generation: int) -> None:
         if assignment.is_failed:
             return
+        self._end_patience()
         self._assignment, self._generation = assignment, generation
         self._rejoin_if_outdated()
         self._reconcile()
@@ -203,15 +214,54 @@ class Herder:
 
     async def on_revoked(self, leader: str, connectors: Sequence[str], tasks: Sequence[TaskId]) -> None:
         self._assignment = None
-        await self._give_back()
+        if self._is_closing:
+            await self._give_back()
+            return
+        self._begin_patience()
+        self._begin_stop(await self._outdated())
+        await self._stopped()
+
+    async def _outdated(self) -> list[Work]:
+        """Return the work that must not run during the rebalance: all of it if the configuration cannot be read."""
+        try:
+            async with asyncio.timeout(_READ_LIMIT_S):
+                config = await self.snapshot(current=True)
+        except (KielGroupsError, TimeoutError) as error:
+            log.warning("group %s: all work stops: the configuration could not be read: %s", self._group, error)
+            return list(self._running)
+        return outdated(config, {work: supervisor.spec for work, supervisor in self._running.items()})
+
+    def _begin_patience(self) -> None:
+        """
+        Have all work given back if no assignment follows soon.
+
+        The group may have removed this worker meanwhile. Other workers would wait for the claims as long as it joins.
+        """
+        self._end_patience()
+        if self._parts is not None:
+            limit_s = self._parts.session.timeout_ms / 1000
+            self._patience = asyncio.get_running_loop().call_later(limit_s, self._lose_patience, limit_s)
+
+    def _lose_patience(self, limit_s: float) -> None:
+        if self._running:
+            log.warning("group %s: all work stops: no assignment has followed within %g s", self._group, limit_s)
+            self._begin_stop(list(self._running))
+
+    def _end_patience(self) -> None:
+        if self._patience is not None:
+            self._patience.cancel()
+            self._patience = None
 
     def on_lost(self) -> None:
         # The claims keep the work from other workers until it has stopped in order.
         self._assignment = None
+        self._end_patience()
         self._begin_stop(list(self._running))
 
     async def close(self) -> None:
-        """Leave the group, and give back what this worker has claimed. The caller closes the session after that."""
+        """Give back what this worker has claimed, and leave the group. The caller closes the session after that."""
+        self._is_closing = True
+        self._end_patience()
         if self._member is not None:
             await self._member.close()
         await self.hooks.close()
@@ -226,6 +276,10 @@ class Herder:
     async def _give_back(self) -> None:
         """Stop all work, and wait until its claims are released, except those of plugins that do not stop."""
         self._begin_stop(list(self._running))
+        await self._stopped()
+
+    async def _stopped(self) -> None:
+        """Wait until the claims of stopped work are released, except those of plugins that do not stop."""
         await asyncio.gather(*(supervisor.given_back.wait() for supervisor in self._ending.values()))
 
     def _begin_stop(self, works: Iterable[Work]) -> None:
@@ -257,7 +311,7 @@ class Herder:
         self._begin_stop([work for work in self._running if work not in wanted])
         new = {work: spec for work, spec in wanted.items() if work not in self._running}
         if not self.hooks.is_rebalancing:
-            # Otherwise the work is about to be given back, and starts anew with the present configuration.
+            # Otherwise the work follows the next assignment, whose configuration is not older.
             for work, supervisor in self._running.items():
                 supervisor.update(wanted[work])
         self._start(new, self._parts)

@@ -14,7 +14,7 @@ from kiel_groups.workers.plugins.standard_keys import standard_settings
 from kiel_groups.workers.values.config_snapshot import ConfigSnapshot, ConnectorEntry, TargetState
 from kiel_groups.workers.values.work_ids import ConnectorId, Work
 
-__all__ = ["WorkSpec", "needs_rejoin", "planned"]
+__all__ = ["WorkSpec", "needs_rejoin", "outdated", "planned"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +53,18 @@ def _spec_of(entry: ConnectorEntry | None, work: Work) -> WorkSpec | None:
     if entry.problem or entry.tasks is None or work.task >= len(entry.tasks):
         return None
     return WorkSpec(standard_settings(entry.config), dict(entry.tasks[work.task]), entry.target)
+
+
+def outdated(config: ConfigSnapshot, running: Mapping[Work, WorkSpec]) -> list[Work]:
+    """
+    Return the running work that has to stop before the group assigns again: what the configuration lacks, and tasks
+    with other settings.
+
+    Other tasks of the same connector get settings that fit the new ones. They may start on other workers, so the
+    former tasks must not run beside them.
+    """
+    wanted = planned(config, running)
+    return [work for work, spec in running.items() if work not in wanted or wanted[work].task != spec.task]
 
 
 def needs_rejoin(assigned: ConfigSnapshot, present: ConfigSnapshot) -> bool:

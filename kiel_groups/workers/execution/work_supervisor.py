@@ -113,7 +113,8 @@ class WorkSupervisor:
     ) -> None:
         self.work = work
         self._context = context
-        self._spec = spec
+        #: What to run.
+        self.spec = spec
         self._former = former
         self._policy = RestartPolicy(lambda: context.runtime.uniform(0.8, 1.2))
         #: Set when the supervisor has to look at what it should do.
@@ -136,8 +137,8 @@ class WorkSupervisor:
 
     def update(self, spec: WorkSpec) -> None:
         """Have the work follow a changed configuration; nothing happens if the spec is the present one."""
-        if spec != self._spec:
-            self._spec = spec
+        if spec != self.spec:
+            self.spec = spec
             self._policy.reset()
             self._changed.set()
 
@@ -252,7 +253,7 @@ class WorkSupervisor:
 
     async def _follow_spec(self, token: int) -> None:
         """Do what the spec says, until it says something else."""
-        spec = self._spec
+        spec = self.spec
         self._changed.clear()
         if spec.problem:
             self._report(WorkState.FAILED, spec.problem)

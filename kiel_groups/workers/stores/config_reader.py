@@ -26,6 +26,8 @@ class ConfigReader:
         self._layout = layout
         #: The paths of the znodes of the connectors that were read last, by the connectors' names.
         self._expected: dict[str, str] = {}
+        #: The last snapshot, and what identifies the state of the offset's znode at that time.
+        self._last: tuple[tuple[int, int], ConfigSnapshot] | None = None
         #: The znodes beside those of connectors that were logged.
         self._foreign: set[str] = set()
 
@@ -33,8 +35,9 @@ class ConfigReader:
         """
         Read all connectors at one configuration offset.
 
-        The offset is read before and after the connectors, until it has not moved. A server that lags behind answers
-        with an older configuration, which is consistent, too.
+        The offset is read before and after the connectors, until it has not moved. If it has not moved since the last
+        snapshot, that one is returned: each change moves it. A server that lags behind answers with an older
+        configuration, which is consistent, too.
 
         Raises:
             ProtocolError: The znode of the configuration offset has garbage. Garbage in a connector's znode is the
@@ -42,6 +45,8 @@ class ConfigReader:
             SessionLostError: The session is over.
         """
         before = await self._session.get(self._layout.config)
+        if self._last is not None and self._last[0] == _identity(before):
+            return self._last[1]
         while True:
             connectors = await self._connectors()
             # An offset that an operator has emptied must not move back: workers that know a larger one would rejoin
@@ -49,8 +54,11 @@ class ConfigReader:
             offset = 0 if before is None else parse_config_offset(before.data, self._layout.config)
             offset = offset or await self._newest_in_history()
             after = await self._session.get(self._layout.config)
-            if _identity(before) == _identity(after):
-                return ConfigSnapshot(offset, connectors)
+            identity = _identity(after)
+            if _identity(before) == identity:
+                snapshot = ConfigSnapshot(offset, connectors)
+                self._last = None if identity is None else (identity, snapshot)
+                return snapshot
             before = after
 
     async def _newest_in_history(self) -> int:

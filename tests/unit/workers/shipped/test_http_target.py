@@ -78,7 +78,7 @@ def test_redirects_are_not_followed() -> None:
 
     async def scene(receiver: HttpReceiver, target: HttpTarget) -> None:
         receiver.judge = lambda objects: Reply(302, "", {"Location": "/elsewhere"})
-        assert (await target.post(b"[]")).meaning is Meaning.MOVED
+        assert (await target.post(b"[]")).meaning is Meaning.MISDIRECTED
         assert len(receiver.requests) == 1
 
     play(scene)
