@@ -250,6 +250,8 @@ def test_garbage_concerns_one_connector_only(workers: WorkerBench) -> None:
     workers.run(worker, store.put_connector("bad", {}))
     for garbage in (b"{", b"\xff", b'{"version":1}'):
         workers.write(LAYOUT.connector("bad"), garbage)
+        # Garbage is found by the next change.
+        workers.run(worker, store.put_connector("good", {}))
         snapshot = workers.run(worker, store.snapshot())
         assert snapshot.connectors["good"] == ConnectorEntry({})
         assert snapshot.connectors["bad"].problem.startswith(f"{LAYOUT.connector('bad')}: ")

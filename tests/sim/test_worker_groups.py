@@ -85,7 +85,7 @@ def test_the_checker_notices_a_delivery_without_a_claim(world: WorkerWorld) -> N
 
 def test_the_checker_notices_work_that_does_not_run(world: WorkerWorld, monkeypatch: pytest.MonkeyPatch) -> None:
     """Supervisors that ignore a changed configuration leave work with old settings."""
-    monkeypatch.setattr(WorkSupervisor, "update", lambda supervisor, spec: None)
+    monkeypatch.setattr(WorkSupervisor, "update", lambda supervisor, spec, generation: None)
     worker = world.running[0]
     config = world.config(2)
     worker.ask(lambda: worker.requests.put_config("c1", config))

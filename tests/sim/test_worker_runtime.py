@@ -161,6 +161,7 @@ def test_claims_that_end_before_their_session_are_no_failure() -> None:
     bench.until_running("c", 1)
     parts = worker.herder.parts
     worker.process.call(worker.member.request_rejoin)
+    worker.process.call(worker.herder.on_lost)
     bench.timeline.run_until(lambda: parts.claims._releases != {} or worker.herder.running(TaskId("c", 0)) is None)
     worker.process.call(parts.claims.end)
     bench.timeline.run_for(1.0)
@@ -375,6 +376,7 @@ def test_rebalances_do_not_wait_for_an_abandoned_task_again() -> None:
 
     bench.counts.hooks["stop", "c-0"] = hang
     for _ in range(3):
+        worker.process.call(worker.herder.on_lost)
         before = worker.member.token
         worker.process.call(worker.member.request_rejoin)
         bench.timeline.run_until(lambda before=before: worker.member.token not in (None, before), 10.0)  # type: ignore[misc]

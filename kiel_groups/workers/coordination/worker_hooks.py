@@ -85,6 +85,7 @@ class WorkerHooks:
         self._member: WorkerMember | None = None
         #: Leaves the group, or finds out whether that is necessary, and joins again.
         self._leaving: asyncio.Task[None] | None = None
+        self._is_closed = False
         #: The present assignment, also a failed one; None between two assignments.
         self.assignment: WorkerAssignment | None = None
         #: Whether the worker may have started work of the present assignment.
@@ -193,11 +194,12 @@ class WorkerHooks:
 
     def check_reads(self) -> None:
         """Leave the group if the configuration cannot be read for some time, because a ZooKeeper session is over."""
-        if self._leaving is None or self._leaving.done():
+        if not self._is_closed and (self._leaving is None or self._leaving.done()):
             self._begin(self._check_reads())
 
     async def close(self) -> None:
         """Stay away, if the worker has left; called when the member is closed."""
+        self._is_closed = True
         if self._leaving is not None:
             self._leaving.cancel()
             await asyncio.wait({self._leaving})

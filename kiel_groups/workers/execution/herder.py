@@ -25,7 +25,7 @@ from kiel_groups.errors import KielGroupsError, SessionLostError
 from kiel_groups.workers.coordination.worker_hooks import WorkerHooks
 from kiel_groups.workers.coordination.worker_interfaces import WorkerContext, WorkerMember
 from kiel_groups.workers.execution.session_parts import ProvenSession, SessionParts
-from kiel_groups.workers.execution.work_plan import WorkSpec, needs_rejoin, outdated, planned
+from kiel_groups.workers.execution.work_plan import WorkSpec, needs_rejoin, outdated, planned, still_valid
 from kiel_groups.workers.execution.work_supervisor import RunnerFactory, SupervisorContext, WorkSupervisor
 from kiel_groups.workers.values.config_snapshot import ConfigSnapshot
 from kiel_groups.workers.values.work_ids import TaskId, Work
@@ -308,13 +308,13 @@ class Herder:
             return
         self._ending = {work: each for work, each in self._ending.items() if not each.has_ended}
         wanted = planned(config, assignment.works)
+        if config.offset > assignment.offset:
+            # The rest has to be assigned again.
+            wanted = still_valid(self._seen.get(assignment.offset), wanted)
         self._begin_stop([work for work in self._running if work not in wanted])
-        new = {work: spec for work, spec in wanted.items() if work not in self._running}
-        if not self.hooks.is_rebalancing:
-            # Otherwise the work follows the next assignment, whose configuration is not older.
-            for work, supervisor in self._running.items():
-                supervisor.update(wanted[work])
-        self._start(new, self._parts)
+        for work, supervisor in self._running.items():
+            supervisor.update(wanted[work], self._generation)
+        self._start({work: spec for work, spec in wanted.items() if work not in self._running}, self._parts)
 
     def _start(self, wanted: dict[Work, WorkSpec], parts: SessionParts) -> None:
         shared = SupervisorContext(

@@ -44,6 +44,7 @@ class StatusReports:
     def drop(self, work: Work) -> None:
         """Write no status of this work any more, because its claim is about to be released."""
         self._waiting.pop(work, None)
+        self._store.withdraw(work)
 
     async def run(self) -> None:
         """Write statuses until the session is over, or the caller cancels this."""

@@ -16,7 +16,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from functools import partial
 
-from kiel_groups.coordination.session.fenced_writes import FencedWriter
+from kiel_groups.coordination.session.fenced_writes import FencedWriter, give_up
 from kiel_groups.coordination.session.zk_session import Node, Session
 from kiel_groups.errors import CoordinationError, SessionLostError
 from kiel_groups.group.znodes.transactions import Create, Delete, Failure, Operation
@@ -43,6 +43,8 @@ class _Request:
     def fail(self, error: Exception) -> None:
         if not self.outcome.done():
             self.outcome.set_exception(error)
+            # Retrieved: a release that no caller waits for may fail, too.
+            self.outcome.exception()
 
 
 class WorkClaims:
@@ -80,6 +82,8 @@ class WorkClaims:
         self._tokens: dict[Work, int] = {}
         #: The claims whose watch has fired.
         self._suspects: set[Work] = set()
+        #: The work whose watch has fired since its owner znode was last read.
+        self._fired: set[Work] = set()
         self._watchers: dict[Work, Callable[[], None]] = {}
         #: The connectors whose folder of owner znodes exists, or was created on this session.
         self._prepared: set[str] = set()
@@ -188,17 +192,21 @@ class WorkClaims:
 
     async def _claim(self, wanted: Collection[Work]) -> None:
         await self._prepare({work.connector for work in wanted})
-        free = self._sorted_out(await self._read(wanted))
+        # Most work is free. If the first try meets an owner, a read says what else is owned.
+        free, on_refused = set(wanted), _stop_at_owner
         while free:
             creations = {work: self._creation(work) for work in sorted(free, key=_order)}
-            outcome = await self._writer.write(creations, lambda *_: None)
+            outcome = await self._writer.write(creations, on_refused, renew=self._wanted_still)
             if folderless := {work for work, failure in outcome.dropped.items() if failure is Failure.NO_NODE}:
                 connectors = {work.connector for work in folderless}
                 log.warning("group %s: folders of owner znodes were deleted; creating them again", self._group)
                 self._prepared -= connectors
                 await self._prepare(connectors)
             # An owner znode that exists now may be this worker's own: the answer to its create may have been lost.
-            free = self._sorted_out(await self._read(free))
+            free, on_refused = self._sorted_out(await self._read(free)), _drop
+
+    def _wanted_still(self, work: Work, operations: tuple[Operation, ...]) -> tuple[Operation, ...] | None:
+        return operations if work in self._wanted else None
 
     def _creation(self, work: Work) -> tuple[Operation, ...]:
         return (Create(owner_path(self._layout, work), self._owner, ephemeral=True),)
@@ -220,14 +228,21 @@ class WorkClaims:
             request = self._wanted.pop(work, None)
             if node.owner == self._session.id:
                 self._tokens[work] = node.czxid
+                if work in self._fired:
+                    self._suspects.add(work)
+                    self._wake.set()
                 if request is not None:
                     request.finish(node.czxid)
                 else:
                     # The caller was cancelled after the owner znode was created.
                     self._releases.setdefault(work, _Request())
                     self._wake.set()
+            elif request is not None and work in self._fired:
+                # The owner has released it since the read.
+                self._wanted[work] = request
+                self._wake.set()
             elif request is not None:
-                log.info("group %s: %s belongs to another worker; waiting for its release", self._group, work)
+                log.debug("group %s: %s belongs to another worker; waiting for its release", self._group, work)
                 self._contended[work] = request
         return free
 
@@ -238,6 +253,7 @@ class WorkClaims:
     async def _read(self, works: Iterable[Work]) -> dict[Work, Node | None]:
         """Read owner znodes, and watch each one for its next change."""
         listed = sorted(works, key=_order)
+        self._fired.difference_update(listed)
         paths = [owner_path(self._layout, work) for work in listed]
         nodes = await self._session.exists_many(paths, [self._watcher(work) for work in listed])
         return dict(zip(listed, nodes, strict=True))
@@ -247,6 +263,7 @@ class WorkClaims:
 
     def _changed(self, work: Work) -> None:
         """Look at an owner znode again. The watch also fires when the connection breaks."""
+        self._fired.add(work)
         if (request := self._contended.pop(work, None)) is not None:
             self._wanted[work] = request
             self._wake.set()
@@ -295,8 +312,19 @@ class WorkClaims:
     def _forget(self, work: Work) -> None:
         """Drop the watch of work that is released, unless it is wanted again already."""
         if work not in self._wanted and work not in self._contended:
+            self._fired.discard(work)
             with suppress(KeyError):
                 self._session.forget(self._watchers.pop(work))
+
+
+def _stop_at_owner(work: Work, operation: Operation, failure: Failure) -> None:
+    """Leave the remaining work unclaimed if this one has an owner; an ``OnRefused``."""
+    if failure is Failure.NODE_EXISTS:
+        give_up(work, operation, failure)
+
+
+def _drop(work: Work, operation: Operation, failure: Failure) -> None:
+    """Go on without work that was refused; an ``OnRefused``."""
 
 
 def _order(work: Work) -> tuple[str, int]:

@@ -27,12 +27,14 @@ class WorkSpec:
         task: The settings of the task; None for a connector.
         target: Whether it has to run.
         problem: Why it cannot run; "" if it can.
+        created: The connector, if others had the same name before; see ``ConnectorEntry``.
     """
 
     config: Mapping[str, str] = field(default_factory=dict)
     task: Mapping[str, str] | None = None
     target: TargetState = TargetState.STARTED
     problem: str = ""
+    created: int = 0
 
 
 def planned(config: ConfigSnapshot, works: Iterable[Work]) -> dict[Work, WorkSpec]:
@@ -49,22 +51,43 @@ def _spec_of(entry: ConnectorEntry | None, work: Work) -> WorkSpec | None:
     if entry is None:
         return None
     if isinstance(work, ConnectorId):
-        return WorkSpec(dict(entry.config), None, entry.target, entry.problem)
+        return WorkSpec(dict(entry.config), None, entry.target, entry.problem, entry.created)
     if entry.problem or entry.tasks is None or work.task >= len(entry.tasks):
         return None
-    return WorkSpec(standard_settings(entry.config), dict(entry.tasks[work.task]), entry.target)
+    return WorkSpec(standard_settings(entry.config), dict(entry.tasks[work.task]), entry.target, created=entry.created)
 
 
 def outdated(config: ConfigSnapshot, running: Mapping[Work, WorkSpec]) -> list[Work]:
     """
-    Return the running work that has to stop before the group assigns again: what the configuration lacks, and tasks
-    with other settings.
+    Return the running work that has to stop before the group assigns again: work of deleted connectors, also if others
+    have their names now, and tasks that do not exist any more or have other settings.
 
-    Other tasks of the same connector get settings that fit the new ones. They may start on other workers, so the
-    former tasks must not run beside them.
+    The settings of a connector's tasks fit each other. A task with former ones must not run beside new tasks of other
+    workers.
     """
     wanted = planned(config, running)
-    return [work for work, spec in running.items() if work not in wanted or wanted[work].task != spec.task]
+    return [work for work, spec in running.items() if work not in wanted or _identity(wanted[work]) != _identity(spec)]
+
+
+def still_valid(assigned: ConfigSnapshot | None, wanted: Mapping[Work, WorkSpec]) -> dict[Work, WorkSpec]:
+    """
+    Return the work that a newer configuration leaves as the group has assigned it.
+
+    Args:
+        assigned: The configuration by which the work was assigned; None if it is not known, so that no task is valid.
+        wanted: What has to run by the newest configuration.
+    """
+    former = {} if assigned is None else planned(assigned, wanted)
+    return {
+        work: spec
+        for work, spec in wanted.items()
+        if (_identity(former[work]) == _identity(spec) if work in former else spec.task is None)
+    }
+
+
+def _identity(spec: WorkSpec) -> tuple[int, Mapping[str, str] | None]:
+    """Return what a piece of work is assigned by. All other changes are its owner's business."""
+    return spec.created, spec.task
 
 
 def needs_rejoin(assigned: ConfigSnapshot, present: ConfigSnapshot) -> bool:

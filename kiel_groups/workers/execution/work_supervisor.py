@@ -84,7 +84,7 @@ class SupervisorContext:
         parts: The stores and the claims of the session.
         factory: Creates runners.
         address: ``host:port`` of the worker's REST interface, for statuses.
-        generation: The generation of the assignment.
+        generation: The generation of the assignment that has started them.
         metrics: The worker's registry.
         runtime: Clocks and randomness.
     """
@@ -131,19 +131,29 @@ class WorkSupervisor:
         self._unstored: SourceOffsets = ()
         #: What was reported last; None before the claim.
         self.status: WorkStatus | None = None
+        self._generation = context.generation
+        #: Whether a status is written although it equals the last one: it may have been deleted.
+        self._reports_again = False
         self._main = asyncio.get_running_loop().create_task(self._supervise())
 
     # ------------------------------------------------------------------ the worker's side
 
-    def update(self, spec: WorkSpec) -> None:
-        """Have the work follow a changed configuration; nothing happens if the spec is the present one."""
+    def update(self, spec: WorkSpec, generation: int) -> None:
+        """Have the work follow a changed configuration, and a later assignment that leaves it with this worker."""
+        if generation != self._generation:
+            self._generation = generation
+            if self.status is not None and self._context.parts.claims.owns(self.work):
+                self._report(self.status.state, self.status.trace)
         if spec != self.spec:
             self.spec = spec
-            self._policy.reset()
-            self._changed.set()
+            self._start_anew()
 
     def restart(self) -> None:
         """Stop the work and start it again, or start it if it has failed."""
+        self._start_anew()
+
+    def _start_anew(self) -> None:
+        self._reports_again = True
         self._policy.reset()
         self._changed.set()
 
@@ -356,8 +366,8 @@ class WorkSupervisor:
 
     def _report(self, state: WorkState, trace: str = "") -> None:
         context = self._context
-        status = WorkStatus(state, context.address, trace, context.generation)
+        status = WorkStatus(state, context.address, trace, self._generation)
         # A start that was reported again and again would only cost writes.
-        if status != self.status:
-            self.status = status
+        if status != self.status or self._reports_again:
+            self.status, self._reports_again = status, False
             context.parts.reports.report(self.work, status)

@@ -78,7 +78,9 @@ class ConfigReader:
         nodes |= zip(new, await self._session.get_many([paths[name] for name in new]), strict=True)
         self._expected = paths
         read = {name: nodes[name] for name in paths}
-        return {name: entry_of(name, node.data, paths[name]) for name, node in read.items() if node is not None}
+        return {
+            name: entry_of(name, paths[name], node.data, node.czxid) for name, node in read.items() if node is not None
+        }
 
     def _paths(self, znodes: Iterable[str]) -> dict[str, str]:
         """Return the paths of the connectors' znodes by their names, sorted. Log other znodes, once each."""

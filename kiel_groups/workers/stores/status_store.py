@@ -8,7 +8,7 @@ compare the two, and see then that the work is unassigned.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 
 from kiel_groups.coordination.session.fenced_writes import FencedWriter
 from kiel_groups.coordination.session.zk_session import Session
@@ -38,6 +38,8 @@ class StatusStore:
         self._layout = layout
         #: The newest statuses that are being written. An older one must not follow them after a lost answer.
         self._newest: dict[Work, WorkStatus] = {}
+        #: The work whose status this worker has written: its znode exists, unless an operator has deleted it.
+        self._written: set[Work] = set()
 
     async def put(self, work: Work, status: WorkStatus) -> bool:
         """
@@ -51,6 +53,10 @@ class StatusStore:
             SessionLostError: The session is over.
         """
         return work in await self.put_many({work: status})
+
+    def withdraw(self, work: Work) -> None:
+        """Send no status of this work that has not been sent yet: after its release, it would be another worker's."""
+        self._newest.pop(work, None)
 
     async def put_many(self, statuses: Mapping[Work, WorkStatus]) -> set[Work]:
         """Store several statuses, each as ``put`` does, and return the work whose status is stored or replaced."""
@@ -78,6 +84,7 @@ class StatusStore:
             if isinstance(operation, Check):
                 rejected.add(work)
             elif failure in _OUTDATED:
+                self._written.discard(work)
                 again.add(work)
             else:
                 raise CoordinationError(f"ZooKeeper refused to write {operation.path}: {failure.name}")
@@ -86,11 +93,25 @@ class StatusStore:
             return operations if self._newest.get(work) is statuses[work] else None
 
         outcome = await self._writer.write(items, on_refused, renew=renew)
+        self._written.update(outcome.done)
         return {work: statuses[work] for work in again | outcome.unknown}
 
     async def _items(self, statuses: Mapping[Work, WorkStatus]) -> dict[Work, tuple[Operation, ...]]:
         """Return the writes of statuses by the work. Work of connectors that do not exist is left out."""
-        layout, works = self._layout, list(statuses)
+        layout = self._layout
+        items: dict[Work, tuple[Operation, ...]] = {
+            work: (Check(owner_path(layout, work)), Put(status_path(layout, work), status_data(status)))
+            for work, status in statuses.items()
+            if work in self._written
+        }
+        if works := [work for work in statuses if work not in items]:
+            items |= await self._items_of_unread(works, statuses)
+        return items
+
+    async def _items_of_unread(
+        self, works: Sequence[Work], statuses: Mapping[Work, WorkStatus]
+    ) -> dict[Work, tuple[Operation, ...]]:
+        layout = self._layout
         names = sorted({work.connector for work in works})
         stored, found = await asyncio.gather(
             self._session.exists_many([status_path(layout, work) for work in works]),

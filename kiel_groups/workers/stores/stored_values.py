@@ -38,13 +38,13 @@ def status_path(layout: WorkerLayout, work: Work) -> str:
     return layout.status(work.connector, _task_of(work))
 
 
-def entry_of(name: str, data: bytes, path: str) -> ConnectorEntry:
+def entry_of(name: str, path: str, data: bytes, czxid: int) -> ConnectorEntry:
     """Return a connector's configuration; if its znode has garbage, an entry without settings that says so."""
     try:
         stored = StoredConnector.parse(name, data, path)
     except ProtocolError as error:
-        return ConnectorEntry(config={}, problem=str(error))
-    return ConnectorEntry(stored.config, TargetState(stored.target), stored.tasks)
+        return ConnectorEntry(config={}, problem=str(error), created=czxid)
+    return ConnectorEntry(stored.config, TargetState(stored.target), stored.tasks, created=czxid)
 
 
 def status_data(status: WorkStatus) -> bytes:

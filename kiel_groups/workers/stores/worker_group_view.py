@@ -68,7 +68,7 @@ def worker_group_of(group: str, found: Snapshot) -> WorkerGroup:
     """
     layout = WorkerLayout(group)
     connectors = {
-        name: entry_of(name, found[path].data, path)
+        name: entry_of(name, path, found[path].data, found[path].czxid)
         for znode, path in _children(found, layout.connectors)
         if (name := connector_of(znode)) is not None
     }

@@ -28,12 +28,14 @@ class ConnectorEntry:
         target: Whether the connector and its tasks have to run.
         tasks: The settings of each task, by its number; None if the connector has not made any task yet.
         problem: Why the stored configuration cannot be used; "" if it can. Its tasks do not run.
+        created: A number that differs between a connector and a former one of the same name.
     """
 
     config: Mapping[str, str]
     target: TargetState = TargetState.STARTED
     tasks: tuple[Mapping[str, str], ...] | None = None
     problem: str = ""
+    created: int = field(default=0, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

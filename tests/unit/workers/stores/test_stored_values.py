@@ -38,12 +38,14 @@ def test_paths_of_work() -> None:
 def test_an_entry_has_what_the_znode_has() -> None:
     """A readable znode becomes an entry without a problem."""
     stored = StoredConnector(name="c", config={"a": "1"}, target="PAUSED", tasks=({},), offset=1)
-    assert entry_of("c", stored.encode(), "p") == ConnectorEntry({"a": "1"}, TargetState.PAUSED, ({},))
+    entry = entry_of("c", "p", stored.encode(), czxid=7)
+    assert entry == ConnectorEntry({"a": "1"}, TargetState.PAUSED, ({},))
+    assert entry.created == 7
 
 
 def test_an_entry_of_garbage_has_a_problem() -> None:
     """Garbage becomes an entry without tasks, whose problem names the znode."""
-    entry = entry_of("c", b"{", "/p")
+    entry = entry_of("c", "/p", b"{", czxid=7)
     assert entry.problem.startswith("/p: not JSON")
     assert entry.tasks is None
 
