@@ -120,6 +120,9 @@ class WorkClaims:
         except asyncio.CancelledError:
             self._wanted.pop(work, None)
             self._contended.pop(work, None)
+            if request.outcome.done() and work in self._tokens:
+                # The claim was granted before its caller could use it.
+                self._release_unused(work)
             raise
 
     async def release(self, work: Work, operations: Iterable[Operation] = ()) -> bool:
@@ -205,6 +208,10 @@ class WorkClaims:
             # An owner znode that exists now may be this worker's own: the answer to its create may have been lost.
             free, on_refused = self._sorted_out(await self._read(free)), _drop
 
+    def _release_unused(self, work: Work) -> None:
+        self._releases.setdefault(work, _Request())
+        self._wake.set()
+
     def _wanted_still(self, work: Work, operations: tuple[Operation, ...]) -> tuple[Operation, ...] | None:
         return operations if work in self._wanted else None
 
@@ -235,8 +242,7 @@ class WorkClaims:
                     request.finish(node.czxid)
                 else:
                     # The caller was cancelled after the owner znode was created.
-                    self._releases.setdefault(work, _Request())
-                    self._wake.set()
+                    self._release_unused(work)
             elif request is not None and work in self._fired:
                 # The owner has released it since the read.
                 self._wanted[work] = request

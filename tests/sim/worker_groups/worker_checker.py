@@ -20,6 +20,7 @@ the end                       Within a time limit after the last fault, each con
 from __future__ import annotations
 
 import asyncio
+import math
 from collections import defaultdict
 from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
@@ -265,14 +266,17 @@ class WorkerChecker:
         self._world.timeline.after(ENDING_S, self._check_tasks, worker)
 
     def _check_tasks(self, worker: SimWorker) -> None:
-        hangs = any(
-            run.worker is worker and run.work in self._world.hanging for runs in self.runs.values() for run in runs
-        )
+        hangs = any(run.worker is worker and self._may_hang(run.work) for runs in self.runs.values() for run in runs)
         if worker.process.killed or worker.process.frozen or hangs:
             return
         left = [getattr(task.get_coro(), "__qualname__", "") for task in asyncio.all_tasks(worker.process.loop)]
         if left:
             raise self.violation(f"{worker.name} has left, and keeps {len(left)} tasks: {left}")
+
+    def _may_hang(self, work: str) -> bool:
+        """Return whether the plugin of some work hangs, or has hung until a moment ago."""
+        ended_s = self._world.hung_until_s.get(work, -math.inf)
+        return work in self._world.hanging or self._world.timeline.now_s < ended_s + ENDING_S
 
     def progress(self) -> dict[str, int]:
         """Return what each running task has delivered."""

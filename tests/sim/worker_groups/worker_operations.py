@@ -129,6 +129,7 @@ def _stop_hangs(world: WorkerWorld, event: Event) -> str:
         hang.end()
         if world.hanging.get(work) is hang:
             del world.hanging[work]
+            world.hung_until_s[work] = world.timeline.now_s
 
     world.timeline.after(event.duration_s, end)
     return work

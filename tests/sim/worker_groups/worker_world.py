@@ -75,6 +75,8 @@ class WorkerWorld(MemberWorld):
         #: The connectors and tasks that raise an error, and those whose ``stop`` hangs.
         self.raising: set[str] = set()
         self.hanging: dict[str, Hang] = {}
+        #: When the last hang of some work has ended.
+        self.hung_until_s: dict[str, float] = {}
         #: How many tasks connectors want, and the contexts of their latest runs.
         self.wanted: dict[str, int] = {}
         self.contexts: dict[str, tuple[SimWorker, ConnectorContext]] = {}
