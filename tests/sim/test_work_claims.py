@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections.abc import Callable
 from typing import Any, Literal
 
@@ -218,3 +219,54 @@ def test_a_broken_connection_keeps_the_claims(workers: WorkerBench) -> None:
     assert first.gone == []
     assert isinstance(workers.run(first.worker, first.worker.session.transact([Check(OWNER)])), Done)
     assert first.release()
+
+
+def test_a_claim_that_is_granted_while_its_caller_is_cancelled_is_released(workers: WorkerBench) -> None:
+    """The driver may have finished the claim in the same step of the event loop in which the caller is cancelled."""
+    claimant = Claimant(workers, "w1")
+    waiting = claimant.begin(TASK)
+    granted = claimant.claims._sorted_out
+
+    def cancelling(found: Any) -> Any:
+        free = granted(found)
+        if claimant.claims.owns(TASK):
+            waiting.cancel()
+        return free
+
+    claimant.claims._sorted_out = cancelling  # type: ignore[method-assign]
+    claimant.until(waiting.done)
+    assert waiting.cancelled()
+    claimant.until(lambda: not claimant.claims.owns(TASK))
+    assert owner(workers) is None
+
+
+def test_a_release_during_the_read_of_the_owner_is_not_missed(workers: WorkerBench) -> None:
+    """The watch of the owner znode fires before the read of all wanted work has returned."""
+    first, second = Claimant(workers, "w1"), Claimant(workers, "w2")
+    first.claim()
+    exists_many = second.worker.session.exists_many
+
+    async def slow(paths: Any, watchers: Any = None) -> Any:
+        nodes = await exists_many(paths, watchers)
+        if OWNER in paths and nodes[0] is not None:
+            second.worker.session.exists_many = exists_many  # type: ignore[method-assign]
+            await asyncio.sleep(1.0)
+        return nodes
+
+    second.worker.session.exists_many = slow  # type: ignore[method-assign]
+    waiting = second.begin(TASK)
+    workers.timeline.run_for(0.5)
+    assert first.release()
+    second.until(waiting.done)
+    assert owner(workers) == b"w2"
+
+
+def test_claims_that_nobody_waits_for_end_silently(workers: WorkerBench) -> None:
+    """The release of a claim whose caller was cancelled may end with the session; no error is left over."""
+    claimant = Claimant(workers, "w1")
+    claimant.claim()
+    claimant.worker.process.call(claimant.claims._release_unused, TASK)
+    claimant.worker.process.call(claimant.claims.end)
+    workers.timeline.run_for(1.0)
+    gc.collect()
+    assert workers.timeline.failures == []

@@ -10,7 +10,7 @@ from typing import Literal
 import pytest
 
 from kiel_groups.errors import SessionLostError
-from kiel_groups.group.znodes.transactions import Answer, Operation
+from kiel_groups.group.znodes.transactions import Answer, Delete, Operation
 from kiel_groups.workers.values.work_ids import ConnectorId, TaskId, Work
 from kiel_groups.workers.values.work_status import WorkState, WorkStatus
 from tests.sim.worker_bench import LAYOUT, SimulatedWorker, WorkerBench
@@ -185,3 +185,33 @@ def test_a_worker_without_a_session_reports_nothing(workers: WorkerBench) -> Non
     with pytest.raises(SessionLostError):
         workers.run(worker, worker.statuses.put(TASK, FAILED))
     assert workers.run(other, other.statuses.read([TASK])) == {TASK: RUNNING}
+
+
+def test_a_withdrawn_status_is_not_written(workers: WorkerBench) -> None:
+    """After the release, another worker may have claimed the work, and the transaction would find that claim."""
+    worker, other = claimed(workers, TASK), workers.worker("w2")
+    workers.run(worker, worker.statuses.put(TASK, RUNNING))
+
+    async def report() -> set[Work]:
+        reporting = asyncio.ensure_future(worker.statuses.put_many({TASK: FAILED}))
+        worker.statuses.withdraw(TASK)
+        await worker.release(TASK)
+        return await reporting
+
+    workers.run(worker, report())
+    workers.run(other, other.claim(TASK))
+    workers.timeline.run_for(1.0)
+    assert workers.run(other, other.statuses.read([TASK]))[TASK].trace == ""
+
+
+def test_a_second_status_takes_one_round_trip(workers: WorkerBench) -> None:
+    """The znode of a status that this worker has written exists. If an operator has deleted it, it is created again."""
+    worker = claimed(workers, TASK)
+    workers.run(worker, worker.statuses.put(TASK, RUNNING))
+    reads = worker.session.exists_many
+    worker.session.exists_many = None  # type: ignore[assignment, method-assign]
+    assert workers.run(worker, worker.statuses.put(TASK, FAILED))
+    worker.session.exists_many = reads  # type: ignore[method-assign]
+    workers.run(worker, worker.session.transact([Delete(LAYOUT.status("c", 3))]))
+    assert workers.run(worker, worker.statuses.put(TASK, RUNNING))
+    assert workers.run(worker, worker.statuses.read([TASK])) == {TASK: RUNNING}

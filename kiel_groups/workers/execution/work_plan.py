@@ -94,8 +94,8 @@ def needs_rejoin(assigned: ConfigSnapshot, present: ConfigSnapshot) -> bool:
     """
     Return whether the group has to assign its work again.
 
-    That is so if the set of connectors or of tasks has changed, or the settings of a task. Changed settings of a
-    connector, a pause and a resume are its owner's business.
+    That is so if the set of connectors or of tasks has changed, or the settings of a task. A connector that was created
+    again is another one. Changed settings of a connector, a pause and a resume are its owner's business.
 
     Args:
         assigned: The configuration by which the present work was assigned.
@@ -105,5 +105,5 @@ def needs_rejoin(assigned: ConfigSnapshot, present: ConfigSnapshot) -> bool:
 
 
 def _shared(config: ConfigSnapshot) -> dict[str, object]:
-    """Return what is assigned of each connector: the settings of its tasks, or None if these are not assigned."""
-    return {name: None if entry.problem else entry.tasks for name, entry in config.connectors.items()}
+    """Return what is assigned: each connector, and the settings of its tasks, or None if these are not assigned."""
+    return {name: (entry.created, None if entry.problem else entry.tasks) for name, entry in config.connectors.items()}

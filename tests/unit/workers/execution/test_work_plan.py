@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from kiel_groups.workers.execution.work_plan import WorkSpec, needs_rejoin, planned
+from kiel_groups.workers.execution.work_plan import WorkSpec, needs_rejoin, outdated, planned, still_valid
 from kiel_groups.workers.values.config_snapshot import ConfigSnapshot, ConnectorEntry, TargetState
 from kiel_groups.workers.values.work_ids import ConnectorId, TaskId
 
@@ -57,6 +57,7 @@ def test_work_that_the_configuration_lacks_is_not_run(entry: ConnectorEntry | No
         (ENTRY, False),
         (replace(ENTRY, config={"name": "c", "topics": "x"}), False),
         (replace(ENTRY, target=TargetState.PAUSED), False),
+        (replace(ENTRY, created=9), True),
         (replace(ENTRY, tasks=({"a": "1"}, {"a": "3"})), True),
         (replace(ENTRY, tasks=({"a": "1"},)), True),
         (replace(ENTRY, tasks=None), True),
@@ -73,3 +74,36 @@ def test_only_changed_sets_and_tasks_have_the_group_assign_again(entry: Connecto
 def test_a_new_connector_has_the_group_assign_again() -> None:
     """Also before it has tasks."""
     assert needs_rejoin(config(ENTRY), config(ENTRY, d=ConnectorEntry({})))
+
+
+CHANGES = [
+    (ENTRY, []),
+    (replace(ENTRY, config={"name": "c", "topics": "x"}, target=TargetState.PAUSED), []),
+    (replace(ENTRY, tasks=({"a": "1"}, {"a": "3"})), [C1]),
+    (replace(ENTRY, tasks=({"a": "1"},)), [C1]),
+    (replace(ENTRY, problem="garbage"), [C0, C1]),
+    (replace(ENTRY, created=9), [C, C0, C1]),
+    (None, [C, C0, C1]),
+]
+
+
+@pytest.mark.parametrize(("entry", "expected"), CHANGES)
+def test_work_is_outdated_if_the_group_assigns_it_anew(entry: ConnectorEntry | None, expected: list[Any]) -> None:
+    """Tasks that are gone or have other settings are, and all work of another connector of the same name."""
+    running = planned(config(ENTRY), [C, C0, C1])
+    assert outdated(config(entry), running) == expected
+
+
+@pytest.mark.parametrize(("entry", "expected"), CHANGES)
+def test_work_is_still_valid_if_it_is_not_outdated(entry: ConnectorEntry | None, expected: list[Any]) -> None:
+    """What a newer configuration assigns anew waits for the next assignment."""
+    wanted = planned(config(entry), [C, C0, C1])
+    found = still_valid(config(ENTRY), wanted)
+    assert found == {work: spec for work, spec in wanted.items() if work not in expected}
+
+
+def test_without_the_assigned_configuration_no_task_is_valid() -> None:
+    """A connector may run: its settings are its owner's business."""
+    wanted = planned(config(ENTRY), [C, C0, C1])
+    assert still_valid(None, wanted) == {C: wanted[C]}
+    assert still_valid(config(None), wanted) == {C: wanted[C]}

@@ -1,0 +1,159 @@
+"""Work that runs on while the group of workers assigns again, and what has to stop before."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+from kiel_groups.group.znodes.worker_contents import StoredStatus
+from kiel_groups.workers.values.work_ids import ConnectorId, TaskId
+from kiel_groups.workers.values.work_status import WorkState
+from tests.sim.worker_group_bench import LAYOUT, WorkerGroupBench
+
+pytestmark = pytest.mark.sim
+
+ENDLESS = {"limit": "100000"}
+
+
+def stored_generation(bench: WorkerGroupBench, *work: int) -> int:
+    """Return the generation in the status of connector c, or of one of its tasks."""
+    path = LAYOUT.status("c", *work)
+    return StoredStatus.parse(bench.ensemble.tree.get(path).data, path).generation
+
+
+def until_rejoined(bench: WorkerGroupBench, name: str) -> int:
+    """Have a worker join again, wait for its next assignment, and return the generation."""
+    worker = bench.workers[name]
+    before = worker.member.token
+    worker.process.call(worker.member.request_rejoin)
+    bench.timeline.run_until(lambda: worker.member.token not in (None, before))
+    bench.timeline.run_for(1.0)
+    assert worker.member.token is not None
+    return worker.member.token.generation
+
+
+def test_work_that_stays_runs_on() -> None:
+    """A rebalance neither stops nor starts it; its statuses have the new generation after it."""
+    bench = WorkerGroupBench()
+    bench.start("w1", "w2")
+    bench.create("c", tasks_max="3", **ENDLESS)
+    bench.until_running("c", 3)
+    bench.timeline.run_for(1.0)
+    owners = bench.owned(ConnectorId("c"), TaskId("c", 0), TaskId("c", 1), TaskId("c", 2))
+    tokens = {call.token for call in bench.counts.calls}
+    generation = until_rejoined(bench, "w2")
+    assert bench.owned(*owners) == owners
+    assert {call.token for call in bench.counts.calls} == tokens
+    assert [bench.counts.methods(work)[-1] for work in ("c-0", "c-1", "c-2")] == ["start"] * 3
+    assert {stored_generation(bench), *(stored_generation(bench, task) for task in range(3))} == {generation}
+
+
+def test_work_that_moves_is_stopped_before_it_starts_elsewhere() -> None:
+    """The new worker waits for the claims; what the others keep runs on."""
+    bench = WorkerGroupBench()
+    bench.start("w1")
+    bench.create("c", tasks_max="3", **ENDLESS)
+    bench.until_running("c", 3)
+    bench.start("w2")
+    moved = [TaskId("c", 0), TaskId("c", 2)]
+    bench.timeline.run_until(lambda: all(bench.owner(task) == "w2" for task in moved))
+    bench.until_running("c", 3)
+    assert [bench.counts.methods(str(task)) for task in moved] == [["start", "stop", "start"]] * 2
+    assert bench.counts.methods("c-1") == ["start"]
+
+
+def test_a_deleted_status_is_written_again_by_the_next_assignment() -> None:
+    """An operator may have deleted it."""
+    bench = WorkerGroupBench()
+    bench.start("w1")
+    bench.create("c", **ENDLESS)
+    bench.until_running("c", 1)
+    bench.timeline.run_for(1.0)
+    bench.operator_deletes(LAYOUT.status("c", 0))
+    generation = until_rejoined(bench, "w1")
+    assert stored_generation(bench, 0) == generation
+
+
+def test_tasks_with_other_settings_stop_before_the_join() -> None:
+    """No task starts with new settings while another worker runs one with former settings."""
+    bench = WorkerGroupBench()
+    first, _ = bench.start("w1", "w2")
+    bench.create("c", tasks_max="4", **ENDLESS)
+    bench.until_running("c", 4)
+    bench.timeline.run_for(1.0)
+    before = len(bench.counts.calls)
+    first.run(first.requests.put_config("c", {**first.herder.config.connectors["c"].config, "topic": "u"}))  # type: ignore[union-attr]
+    bench.timeline.run_until(lambda: all(bench.counts.count("start", f"c-{task}") == 2 for task in range(4)))
+    calls = [call.method for call in bench.counts.calls[before:] if call.token and call.method in {"start", "stop"}]
+    assert calls == ["stop"] * 4 + ["start"] * 4
+
+
+def test_a_worker_that_cannot_read_the_configuration_stops_before_the_join(caplog: pytest.LogCaptureFixture) -> None:
+    """It does not know which of its work is still wanted."""
+    bench = WorkerGroupBench()
+    (worker,) = bench.start("w1")
+    bench.create("c", **ENDLESS)
+    bench.until_running("c", 1)
+    bench.write(LAYOUT.config, b"garbage")
+    worker.process.call(worker.member.request_rejoin)
+    bench.timeline.run_until(lambda: bench.counts.count("stop", "c-0") == 1)
+    bench.timeline.run_until(lambda: bench.owner(TaskId("c", 0)) is None)
+    assert "group g: all work stops: the configuration could not be read: " in caplog.text
+
+
+def test_work_without_an_assignment_is_given_back(caplog: pytest.LogCaptureFixture) -> None:
+    """After the session timeout, the group may have removed the worker, and others may wait for its claims."""
+    bench = WorkerGroupBench()
+    worker, second = bench.start("w1", "w2")
+    bench.create("c", tasks_max="2", **ENDLESS)
+    bench.until_running("c", 2)
+    # The group waits for a member that does not answer, up to its rebalance timeout.
+    second.herder.hooks._listener.on_revoked = lambda *_: second.process.loop.create_future()  # type: ignore[method-assign]
+    worker.process.call(worker.member.request_rejoin)
+    mine = next(task for task in (TaskId("c", 0), TaskId("c", 1)) if bench.owner(task) == "w1")
+    with caplog.at_level(logging.WARNING):
+        bench.timeline.run_until(lambda: worker.herder._assignment is None)
+        bench.timeline.run_for(5.0)
+        assert bench.owner(mine) == "w1"
+        bench.timeline.run_for(2.0)
+    assert bench.owner(mine) is None
+    assert "group g: all work stops: no assignment has followed within 6 s" in caplog.text
+
+
+def test_a_connector_that_was_created_again_starts_anew() -> None:
+    """Although its settings and its tasks are the same: workers may have seen nothing of the deletion."""
+    bench = WorkerGroupBench()
+    worker, _ = bench.start("w1", "w2")
+    bench.create("c", tasks_max="2", **ENDLESS)
+    bench.until_running("c", 2)
+    config = worker.herder.config
+    assert config is not None
+    settings = dict(config.connectors["c"].config)
+
+    async def create_again() -> None:
+        store = worker.herder.parts.config
+        await store.delete_connector("c")
+        await store.put_connector("c", settings, is_new=True)
+
+    worker.run(create_again())
+    bench.timeline.run_until(lambda: all(bench.counts.count("start", work) == 2 for work in ("c", "c-0", "c-1")))
+    bench.until_running("c", 2)
+    bench.timeline.run_for(1.0)
+    assert {status.state for status in worker.states("c").values()} == {WorkState.RUNNING}
+
+
+def test_a_change_during_the_rebalance_is_followed_by_the_assignment() -> None:
+    """A connector whose settings change while its worker has no assignment is restarted with them."""
+    bench = WorkerGroupBench()
+    (worker,) = bench.start("w1")
+    bench.create("c", **ENDLESS)
+    bench.until_running("c", 1)
+    config = worker.herder.config
+    assert config is not None
+    settings = {**config.connectors["c"].config, "topic": "u"}
+    worker.process.call(worker.member.request_rejoin)
+    bench.timeline.run_until(lambda: worker.herder._assignment is None)
+    worker.run(worker.herder.parts.config.put_connector("c", settings))
+    bench.timeline.run_until(lambda: bench.delivered("u", "c-0"))
+    assert bench.counts.count("start", "c") == 2
