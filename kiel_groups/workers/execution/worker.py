@@ -66,6 +66,8 @@ class Worker:
             brokers=settings.brokers if settings.coordination == "brokers" else None,
             coordination=settings.coordination,
             session_timeout_ms=settings.session_timeout_ms,
+            debounce_quiet_ms=settings.debounce_quiet_ms,
+            debounce_initial_delay_ms=settings.debounce_initial_delay_ms,
             metrics=self.metrics,
             on_failure=self._fail,
         )

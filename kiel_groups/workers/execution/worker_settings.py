@@ -29,6 +29,8 @@ class WorkerSettings:
         allocator: The name of the preferred allocator, one of ``WORK_ALLOCATORS``.
         rest: The worker's REST interface.
         session_timeout_ms: How long the group keeps the work of a worker that has died, in milliseconds.
+        debounce_quiet_ms: With ZooKeeper, the leader assigns when no worker has joined or left for this time.
+        debounce_initial_delay_ms: With ZooKeeper, how long the first leader of a group waits for more workers.
 
     Raises:
         ConfigError: A setting is not legal.
@@ -41,6 +43,8 @@ class WorkerSettings:
     allocator: str = "round_robin"
     rest: RestSettings = field(default_factory=RestSettings)
     session_timeout_ms: int = 10_000
+    debounce_quiet_ms: int = 100
+    debounce_initial_delay_ms: int = 300
 
     def __post_init__(self) -> None:
         check_name(self.group, "group")
