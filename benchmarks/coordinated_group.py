@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-import queue
-import subprocess
-import tempfile
-import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import IO
+from functools import partial
 
 import click
 
 from benchmarks.broker_contenders import BrokerContender
-from benchmarks.cpu import CpuTime
 from benchmarks.member_commands import BrokerGroup
-from benchmarks.members.event_lines import MemberEvent
-from benchmarks.reported_ownership import Member, MemberReport, ReportedOwnership
+from benchmarks.reporting_processes import LIMIT_S, ReportingProcesses
 from kiel_groups.clients.coordinator.heartbeat_connection import HeartbeatConnection
 from kiel_groups.config import parse_hosts
 from kiel_groups.embedded import Cluster
@@ -28,9 +22,6 @@ __all__ = ["CoordinatedFigures", "CoordinatedGroup", "coordinated_group"]
 
 #: The interval, in seconds, at which reports are read. Their times are those of the members.
 POLL_S = 0.01
-#: The interval, in seconds, at which the coordinator is asked whether it rebalances, during an event.
-SHORT_POLL_S = 0.003
-LIMIT_S = 180.0
 
 #: How long a group must be without changes until an event counts as over.
 REST_S = 2.0
@@ -61,85 +52,26 @@ class CoordinatedGroup:
 
     def __init__(self, contender: BrokerContender, group: BrokerGroup, partitions: int, cluster: Cluster) -> None:
         self._contender = contender
-        self._group = group
         self._partitions = partitions
-        self._cpu = CpuTime()
-        for server in cluster.servers:
-            self._cpu.add(server.pid)
-        self._seen = ReportedOwnership()
-        self._reports: queue.SimpleQueue[MemberReport] = queue.SimpleQueue()
-        self._processes: list[subprocess.Popen[str]] = []
-        self._errors: list[IO[str]] = []
-        self._readers: list[threading.Thread] = []
-        self._failures: list[str] = []
-        self._stack = ExitStack()
+        servers = [server.pid for server in cluster.servers]
+        self._processes = ReportingProcesses(contender.name, partial(contender.command, group), servers)
+        self._seen = self._processes.seen
         (self._broker,) = parse_hosts(group.broker, 9092, "broker")
         self._describing = HeartbeatConnection("benchmark")
         self._describe = DescribeGroupsRequest((group.name,))
         #: When the coordinator was seen to have completed the last rebalance.
         self._stable_ns = 0
-
-    # ------------------------------------------------------------------ processes
-
-    def prepare(self, members: int = 1) -> int:
-        """Start a process whose members do not join yet, and return its number."""
-        number = len(self._processes)
-        errors = self._stack.enter_context(tempfile.TemporaryFile("w+"))  # noqa: SIM115 -- the stack closes it
-        command = self._contender.command(self._group, members)
-        process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True, bufsize=1
-        )
-        self._processes.append(process)
-        self._errors.append(errors)
-        self._cpu.add(process.pid)
-        reader = threading.Thread(target=self._read, args=(number, process), daemon=True)
-        self._readers.append(reader)
-        reader.start()
-        return number
-
-    def join(self, number: int) -> None:
-        """Have the members of a process join."""
-        stdin = self._processes[number].stdin
-        assert stdin
-        stdin.write("\n")
-        stdin.flush()
-
-    def _read(self, number: int, process: subprocess.Popen[str]) -> None:
-        assert process.stdout
-        for line in process.stdout:
-            event = MemberEvent.parse(line)
-            if event.kind == "failed":
-                self._failures.append(" ".join(event.words))
-            self._reports.put(MemberReport(Member(number, event.member), event))
-
-    def leave(self, number: int) -> None:
-        """Have the members of a process leave."""
-        stdin = self._processes[number].stdin
-        assert stdin
-        stdin.close()
-
-    def kill(self, number: int) -> None:
-        """Kill a process with -9."""
-        self._processes[number].kill()
-        self._processes[number].wait()
-        self._readers[number].join()
-        self._take()
-        self._seen.end(number, time.monotonic_ns())
+        self.prepared, self.join = self._processes.prepared, self._processes.join
+        self.leave, self.kill = self._processes.leave, self._processes.kill
 
     # ------------------------------------------------------------------ events
 
     def gather(self, members: int) -> None:
         """Start the members that stay during all events, and wait until they share the partitions."""
         shares = [members] if self._contender.one_process else [1] * members
-        for number in [self.prepare(share) for share in shares]:
+        for number in [self._processes.prepare(share) for share in shares]:
             self.join(number)
         self._settle(members)
-
-    def prepared(self) -> int:
-        """Start a process with one member, wait until it can join at once, and return its number."""
-        number = self.prepare()
-        self._wait(lambda: Member(number, 0) in self._seen.prepared, "a new member does not start")
-        return number
 
     def rest(self, phase: float) -> None:
         """
@@ -153,9 +85,9 @@ class CoordinatedGroup:
 
     def measure(self, event: str, members: int, cause: Callable[[], object]) -> CoordinatedFigures:
         """Cause an event, and return its cost until this number of members shares all partitions again."""
-        self._take()
+        self._processes.take()
         before, known = self._seen.owners, self._seen.members
-        self._cpu.sample()
+        self._processes.cpu.sample()
         cause()
         begun_ns = began_ns = self._begin_ns(len(known))
         self._settle(members)
@@ -168,7 +100,6 @@ class CoordinatedGroup:
         ended_ns = self._seen.last_owned_ns
         if both := self._seen.overlaps():
             raise click.ClickException(f"{self._contender.name}: two members owned {both[0]} at once")
-        since_1970_ns = time.time_ns() - time.monotonic_ns()
         return CoordinatedFigures(
             s=(ended_ns - began_ns) / 1e9,
             begun=(begun_ns - began_ns) / 1e9,
@@ -176,7 +107,7 @@ class CoordinatedGroup:
             assigned=(self._seen.last_assigned_ns - began_ns) / 1e9,
             unowned=self._seen.unowned_ns(began_ns, ended_ns) / 1e9,
             moved=self._seen.moved(before) - needed,
-            cores=round(self._cpu.cores((began_ns + since_1970_ns) / 1e6, (ended_ns + since_1970_ns) / 1e6), 2),
+            cores=self._processes.cores(began_ns, ended_ns),
         )
 
     def _begin_ns(self, members: int) -> int:
@@ -194,7 +125,7 @@ class CoordinatedGroup:
             stable_ns = stable_ns if begun else asked_ns
             return begun
 
-        self._wait(has_begun, "the coordinator does not rebalance")
+        self._processes.wait(has_begun, "the coordinator does not rebalance")
         return stable_ns
 
     def _is_stable(self, members: int) -> bool:
@@ -203,60 +134,28 @@ class CoordinatedGroup:
 
     def _settle(self, members: int) -> None:
         """Wait until this number of members has shared all partitions for a while."""
-        self._wait(lambda: self._is_stable(members), "the group does not become stable")
+        self._processes.wait(lambda: self._is_stable(members), "the group does not become stable")
         self._stable_ns = time.monotonic_ns()
         deadline_s = time.monotonic() + LIMIT_S
         while time.monotonic_ns() < max(self._stable_ns, self._seen.last_owned_ns) + REST_S * 1e9 or not self._shared(
             members
         ):
             if not self._is_stable(members):
-                self._wait(lambda: self._is_stable(members), "the group does not become stable")
+                self._processes.wait(lambda: self._is_stable(members), "the group does not become stable")
                 self._stable_ns = time.monotonic_ns()
-            self._cpu.sample()
-            self._take()
-            self._check(deadline_s, f"not settled: {len(self._seen.owners)} of {self._partitions} partitions owned")
+            self._processes.cpu.sample()
+            self._processes.take()
+            owned = f"{len(self._seen.owners)} of {self._partitions} partitions owned"
+            self._processes.check(deadline_s, f"not settled: {owned}")
             time.sleep(POLL_S)
 
     def _shared(self, members: int) -> bool:
         return self._seen.is_shared(self._partitions, members)
 
-    def _wait(self, condition: Callable[[], bool], otherwise: str) -> None:
-        deadline_s = time.monotonic() + LIMIT_S
-        while not condition():
-            self._cpu.sample()
-            self._take()
-            self._check(deadline_s, otherwise)
-            time.sleep(SHORT_POLL_S)
-
-    def _take(self) -> None:
-        reports = []
-        while not self._reports.empty():
-            reports.append(self._reports.get())
-        self._seen.take(reports)
-
-    def _check(self, deadline_s: float, otherwise: str) -> None:
-        for process, errors in zip(self._processes, self._errors, strict=True):
-            if process.poll() not in (None, 0, -9):
-                errors.seek(0)
-                said = " ".join([*self._failures, errors.read()[-2_000:]])
-                raise click.ClickException(f"a member of {self._contender.name} failed: {said}")
-        if time.monotonic() > deadline_s:
-            raise click.ClickException(f"{self._contender.name}: within {LIMIT_S:g} s, {otherwise}")
-
     def close(self) -> None:
         """Have the members leave that still run, and wait for their processes."""
-        for process in self._processes:
-            if process.poll() is None:
-                assert process.stdin
-                process.stdin.close()
-        for process in self._processes:
-            try:
-                process.wait(20)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
+        self._processes.close()
         self._describing.close()
-        self._stack.close()
 
 
 @contextmanager

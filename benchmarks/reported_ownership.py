@@ -52,6 +52,8 @@ class ReportedOwnership:
         self._past: dict[str, list[_Interval]] = defaultdict(list)
         #: When the last partition got an owner, and when the last listener was notified of an assignment.
         self.last_owned_ns = self.last_assigned_ns = 0
+        #: How often a partition got an owner.
+        self.starts = 0
         self.prepared: set[Member] = set()
         #: By member: when it began to join, and to leave.
         self.joining_ns: dict[Member, int] = {}
@@ -87,6 +89,7 @@ class ReportedOwnership:
                 owned = self._owned.setdefault(member, {})
                 if event.words[0] not in owned:
                     owned[event.words[0]] = event.at_ns
+                    self.starts += 1
                     self.last_owned_ns = max(self.last_owned_ns, event.at_ns)
             elif event.kind in _ENDS:
                 ended = event.partitions if event.kind != "leaving" else self._owned.get(member, {}).keys()

@@ -19,6 +19,8 @@ PARTS = {"contenders", "cpu", "delivery", "members", "ownership", "measured_grou
     "coordinated_group",
     "member_commands",
     "reported_ownership",
+    "reporting_processes",
+    "worker_group",
 }
 NAMES = sorted({module.name for module in pkgutil.iter_modules(benchmarks.__path__)} - PARTS)
 
