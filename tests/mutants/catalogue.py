@@ -22,6 +22,7 @@ from tests.mutants import (
     fetches,
     full_buffers,
     kafka_offsets,
+    kept_work,
     leader,
     lease,
     member,
@@ -74,6 +75,7 @@ MUTANTS: tuple[Mutant, ...] = (
     *worker_stores.MUTANTS,
     *worker_runtime.MUTANTS,
     *worker_execution.MUTANTS,
+    *kept_work.MUTANTS,
     *rounds.MUTANTS,
     *program_members.MUTANTS,
 )

@@ -108,8 +108,9 @@ MUTANTS = (
     Mutant(
         "a cancelled claim leaves its owner znode",
         _CLAIMS,
-        "                    self._releases.setdefault(work, _Request())\n",
-        "",
+        "                    # The caller was cancelled after the owner znode was created.\n"
+        "                    self._release_unused(work)\n",
+        "                    pass\n",
         _CLAIMS_TEST,
     ),
     Mutant(

@@ -88,7 +88,7 @@ MUTANTS = (
     Mutant(
         "a snapshot mixes configurations of several offsets",
         _CONFIG_READER,
-        "if _identity(before) == _identity(after):",
+        "if _identity(before) == identity:",
         "if after is not None or before is None:",
         _CONFIGURATION_TEST,
     ),
@@ -104,7 +104,7 @@ MUTANTS = (
     Mutant(
         "garbage in one connector stops all",
         _STORED_VALUES,
-        "        return ConnectorEntry(config={}, problem=str(error))\n",
+        "        return ConnectorEntry(config={}, problem=str(error), created=czxid)\n",
         "        raise\n",
         _CONFIGURATION_TEST,
     ),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 
 import pytest
@@ -31,6 +32,13 @@ def until_rejoined(bench: WorkerGroupBench, name: str) -> int:
     bench.timeline.run_for(1.0)
     assert worker.member.token is not None
     return worker.member.token.generation
+
+
+def stopping_slowly(bench: WorkerGroupBench, task: str) -> asyncio.Event:
+    """Have the stop of a task wait for an event."""
+    released = asyncio.Event()
+    bench.counts.hooks["stop", task] = released.wait
+    return released
 
 
 def test_work_that_stays_runs_on() -> None:
@@ -87,6 +95,36 @@ def test_tasks_with_other_settings_stop_before_the_join() -> None:
     bench.timeline.run_until(lambda: all(bench.counts.count("start", f"c-{task}") == 2 for task in range(4)))
     calls = [call.method for call in bench.counts.calls[before:] if call.token and call.method in {"start", "stop"}]
     assert calls == ["stop"] * 4 + ["start"] * 4
+
+
+def test_no_worker_joins_while_its_changed_tasks_still_stop() -> None:
+    """Tasks with new settings start after the last one with former settings has stopped."""
+    bench = WorkerGroupBench()
+    first, _ = bench.start("w1", "w2")
+    bench.create("c", tasks_max="4", **ENDLESS)
+    bench.until_running("c", 4)
+    released = stopping_slowly(bench, "c-0")
+    first.run(first.requests.put_config("c", {**first.herder.config.connectors["c"].config, "topic": "u"}))  # type: ignore[union-attr]
+    bench.timeline.run_for(3.0)
+    assert [bench.counts.count("start", f"c-{task}") for task in range(4)] == [1] * 4
+    bench.workers[bench.owner(TaskId("c", 0)) or ""].process.call(released.set)
+    bench.timeline.run_until(lambda: all(bench.counts.count("start", f"c-{task}") == 2 for task in range(4)))
+
+
+def test_a_worker_leaves_after_its_work_has_stopped() -> None:
+    """The others assign its work to themselves when they can claim it."""
+    bench = WorkerGroupBench()
+    first, second = bench.start("w1", "w2")
+    bench.create("c", tasks_max="2", **ENDLESS)
+    bench.until_running("c", 2)
+    mine = next(task for task in (TaskId("c", 0), TaskId("c", 1)) if bench.owner(task) == "w1")
+    released, before = stopping_slowly(bench, str(mine)), second.member.token
+    leaving = first.process.start(first.herder.close())
+    bench.timeline.run_for(3.0)
+    assert second.member.token == before
+    first.process.call(released.set)
+    bench.timeline.run_until(leaving.done)
+    bench.timeline.run_until(lambda: bench.owner(mine) == "w2")
 
 
 def test_a_worker_that_cannot_read_the_configuration_stops_before_the_join(caplog: pytest.LogCaptureFixture) -> None:

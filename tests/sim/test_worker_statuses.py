@@ -190,18 +190,21 @@ def test_a_worker_without_a_session_reports_nothing(workers: WorkerBench) -> Non
 def test_a_withdrawn_status_is_not_written(workers: WorkerBench) -> None:
     """After the release, another worker may have claimed the work, and the transaction would find that claim."""
     worker, other = claimed(workers, TASK), workers.worker("w2")
-    workers.run(worker, worker.statuses.put(TASK, RUNNING))
+    exists_many = worker.session.exists_many
 
-    async def report() -> set[Work]:
-        reporting = asyncio.ensure_future(worker.statuses.put_many({TASK: FAILED}))
-        worker.statuses.withdraw(TASK)
-        await worker.release(TASK)
-        return await reporting
+    async def slow(paths: Iterable[str]) -> object:
+        found = await exists_many(paths)
+        await asyncio.sleep(1.0)
+        return found
 
-    workers.run(worker, report())
+    worker.session.exists_many = slow  # type: ignore[assignment, method-assign]
+    reporting = worker.process.start(worker.statuses.put_many({TASK: FAILED}))
+    workers.timeline.run_for(0.5)
+    worker.process.call(worker.statuses.withdraw, TASK)
+    workers.run(worker, worker.release(TASK))
     workers.run(other, other.claim(TASK))
-    workers.timeline.run_for(1.0)
-    assert workers.run(other, other.statuses.read([TASK]))[TASK].trace == ""
+    workers.timeline.run_until(reporting.done)
+    assert workers.run(other, other.statuses.read([TASK])) == {TASK: UNASSIGNED}
 
 
 def test_a_second_status_takes_one_round_trip(workers: WorkerBench) -> None:

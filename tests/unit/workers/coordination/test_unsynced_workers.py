@@ -48,6 +48,8 @@ def test_a_worker_that_stays_behind_leaves(caplog: pytest.LogCaptureFixture) -> 
     worker = group["y"]
     assert 6.0 <= worker.leaves_s[0] - 1000.0 <= 7.5
     assert (len(worker.leaves_s), worker.rejoins_s, worker.assigned) == (1, [], [])
+    # Work of former assignments would keep the other workers waiting.
+    assert Lost("y") in group.calls
     assert worker.metrics.counter("workers_unsynced") == 1
     assert 40 <= len(group["y"].reads) <= 130
     # Only the read of the join may be answered by a server that lags behind.
