@@ -119,15 +119,15 @@ MUTANTS = (
     Mutant(
         "a worker without the claim reports",
         _STATUS_STORE,
-        "items[work] = (claim, Put(path, data))",
-        "items[work] = (Put(path, data),)",
+        "return Check(owner_path(self._layout, work)), Check(self._layout.connector(work.connector))",
+        "return (Check(self._layout.connector(work.connector)),)",
         _STATUSES_TEST,
     ),
     Mutant(
-        "the status of a deleted connector is created",
+        "the status of a deleted connector is written",
         _STATUS_STORE,
-        "(claim, Check(layout.connector(work.connector)), Create(path, data))",
-        "(claim, Create(path, data))",
+        "return Check(owner_path(self._layout, work)), Check(self._layout.connector(work.connector))",
+        "return (Check(owner_path(self._layout, work)),)",
         _STATUSES_TEST,
     ),
     Mutant(

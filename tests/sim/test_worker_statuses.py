@@ -207,6 +207,14 @@ def test_a_withdrawn_status_is_not_written(workers: WorkerBench) -> None:
     assert workers.run(other, other.statuses.read([TASK])) == {TASK: UNASSIGNED}
 
 
+def test_a_status_of_a_deleted_connector_is_refused(workers: WorkerBench) -> None:
+    """Also if its znode is still there, and this worker has written it before."""
+    worker = claimed(workers, TASK)
+    workers.run(worker, worker.statuses.put(TASK, RUNNING))
+    workers.run(worker, worker.session.transact([Delete(LAYOUT.connector("c"))]))
+    assert not workers.run(worker, worker.statuses.put(TASK, FAILED))
+
+
 def test_a_second_status_takes_one_round_trip(workers: WorkerBench) -> None:
     """The znode of a status that this worker has written exists. If an operator has deleted it, it is created again."""
     worker = claimed(workers, TASK)

@@ -100,13 +100,17 @@ class StatusStore:
         """Return the writes of statuses by the work. Work of connectors that do not exist is left out."""
         layout = self._layout
         items: dict[Work, tuple[Operation, ...]] = {
-            work: (Check(owner_path(layout, work)), Put(status_path(layout, work), status_data(status)))
+            work: (*self._checks(work), Put(status_path(layout, work), status_data(status)))
             for work, status in statuses.items()
             if work in self._written
         }
         if works := [work for work in statuses if work not in items]:
             items |= await self._items_of_unread(works, statuses)
         return items
+
+    def _checks(self, work: Work) -> tuple[Operation, ...]:
+        """Return the conditions of a write: the claim, and the connector, which may have been deleted."""
+        return Check(owner_path(self._layout, work)), Check(self._layout.connector(work.connector))
 
     async def _items_of_unread(
         self, works: Sequence[Work], statuses: Mapping[Work, WorkStatus]
@@ -121,14 +125,13 @@ class StatusStore:
         items: dict[Work, tuple[Operation, ...]] = {}
         folders: set[str] = set()
         for work, node in zip(works, stored, strict=True):
-            path, data, claim = status_path(layout, work), status_data(statuses[work]), Check(owner_path(layout, work))
+            path, data = status_path(layout, work), status_data(statuses[work])
             if work.connector not in present:
                 continue
             if node is not None:
-                items[work] = (claim, Put(path, data))
+                items[work] = (*self._checks(work), Put(path, data))
             else:
-                # Without the second check, the status of a deleted connector would be created after it was deleted.
-                items[work] = (claim, Check(layout.connector(work.connector)), Create(path, data))
+                items[work] = (*self._checks(work), Create(path, data))
                 folders.add(layout.status(work.connector) if isinstance(work, TaskId) else layout.statuses)
         if folders:
             await self._session.ensure(folders)
