@@ -165,7 +165,7 @@ INVALID_REQUIRED_ACKS = _code(21, "INVALID_REQUIRED_ACKS", "brokers from 0.9 on 
 ILLEGAL_GENERATION = _code(
     22,
     "ILLEGAL_GENERATION",
-    "the group has another generation by now; the member has to rejoin, and may have lost its partitions",
+    "the group has another generation by now; the member has to rejoin, and may have lost its assignment",
 )
 INCONSISTENT_GROUP_PROTOCOL = _code(
     23,
@@ -177,7 +177,7 @@ INVALID_GROUP_ID = _code(24, "INVALID_GROUP_ID", "the group's name is empty or n
 UNKNOWN_MEMBER_ID = _code(
     25,
     "UNKNOWN_MEMBER_ID",
-    "the coordinator has removed the member, or never knew it; it has to join anew, and may have lost its partitions",
+    "the coordinator has removed the member, or never knew it; it has to join anew, and may have lost its assignment",
 )
 INVALID_SESSION_TIMEOUT = _code(
     26,

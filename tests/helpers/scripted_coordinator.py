@@ -168,9 +168,8 @@ def _by_partition(partitions: Any, code: Any) -> dict[TopicPartition, ErrorCode]
 class RecordedHooks:
     """The hooks of a member, which add their calls to a trace; each may be made to wait or to fail."""
 
-    protocol_type = "consumer"
-
-    def __init__(self, trace: list[str]) -> None:
+    def __init__(self, trace: list[str], protocol_type: str = "consumer") -> None:
+        self.protocol_type = protocol_type
         self.trace = trace
         self.offers = [GroupProtocol("range", b"topics")]
         self.completing: asyncio.Event | Exception | None = None
@@ -243,10 +242,10 @@ def scripted_context(
 class MemberBench:
     """A member with a scripted coordinator. Its pauses last a millisecond; heartbeats are sent as the clock passes."""
 
-    def __init__(self, *, rebalance_timeout: bool = True, **timing: int) -> None:
+    def __init__(self, *, rebalance_timeout: bool = True, protocol_type: str = "consumer", **timing: int) -> None:
         self.trace: list[str] = []
         self.transport = ScriptedTransport(self.trace)
-        self.hooks = RecordedHooks(self.trace)
+        self.hooks = RecordedHooks(self.trace, protocol_type)
         self.runtime = QuietRuntime()
         self.failures: list[KielGroupsError] = []
         self.context = scripted_context(self.transport, self.runtime, rebalance_timeout=rebalance_timeout, **timing)

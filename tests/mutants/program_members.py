@@ -73,7 +73,7 @@ MUTANTS = (
     Mutant(
         "a member does not hear of the end of its session",
         _COORDINATOR,
-        "            self._report(target, BeatAnswer(CoordinatorCode.UNKNOWN_MEMBER))\n",
+        "            self._report(target, BeatAnswer(CoordinatorCode.UNKNOWN_MEMBER, why))\n",
         "",
         _COORDINATOR_TEST,
     ),

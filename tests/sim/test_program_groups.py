@@ -107,7 +107,7 @@ def test_a_killed_program_is_replaced_when_its_session_expires(world: ProgramWor
     assert newest(world) == 2
 
 
-def test_a_frozen_program_loses_its_assignment(world: ProgramWorld) -> None:
+def test_a_frozen_program_loses_its_assignment(world: ProgramWorld, caplog: pytest.LogCaptureFixture) -> None:
     """A program that is stopped past its session hears that its assignment is lost, and joins again."""
     frozen = world.running[1]
     before, completed = frozen.member_id, frozen.completed
@@ -119,6 +119,13 @@ def test_a_frozen_program_loses_its_assignment(world: ProgramWorld) -> None:
     assert frozen.metrics.total("memberships_lost") == 1
     assert frozen.completed == completed + 1
     assert frozen.member_id not in ("", before)
+    # The log names what happened on ZooKeeper, once, and no codes of brokers.
+    lines = [record.message for record in caplog.records if "could not prove" in record.message]
+    assert len(lines) == 1
+    assert "could not prove its membership: its ZooKeeper session is over: the lease ran out" in lines[0]
+    messages = " ".join(record.message for record in caplog.records)
+    assert f"the membership of {before} is over; its assignment is lost" in messages
+    assert not [word for word in ("UNKNOWN_MEMBER", "partition", "delivery", "coordinator") if word in messages]
 
 
 @pytest.mark.parametrize("moment", ["on_begun", "on_published"])

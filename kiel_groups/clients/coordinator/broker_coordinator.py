@@ -6,7 +6,13 @@ from collections.abc import Mapping
 
 from kiel_groups.clients.coordinator.coordinator_heartbeat import CoordinatorHeartbeat
 from kiel_groups.clients.coordinator.generation_gate import GenerationGate
-from kiel_groups.clients.coordinator.group_coordinator import BeatReport, BeatTarget, JoinAnswer, SyncAnswer
+from kiel_groups.clients.coordinator.group_coordinator import (
+    BeatReport,
+    BeatTarget,
+    CoordinatorWords,
+    JoinAnswer,
+    SyncAnswer,
+)
 from kiel_groups.clients.coordinator.join_refusals import refusal
 from kiel_groups.clients.coordinator.member_hooks import CoordinatedContext, MemberHooks
 from kiel_groups.clients.coordinator.membership_requests import MembershipRequests
@@ -26,6 +32,8 @@ class BrokerCoordinator:
         hooks: The program that the member belongs to.
         report: Called with the answer to each heartbeat.
     """
+
+    words = CoordinatorWords()
 
     def __init__(self, context: CoordinatedContext, hooks: MemberHooks, report: BeatReport) -> None:
         self._context = context

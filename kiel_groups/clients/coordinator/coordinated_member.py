@@ -77,11 +77,11 @@ class CoordinatedMember:
         self._pauses = Backoff(
             settings.group.retry_backoff_ms / 1000, LONGEST_REQUEST_PAUSE_S, lambda: self._runtime.uniform(0.5, 1.5)
         )
-        self._held = HeldAssignment(settings, hooks, self._drained, self._crashed)
+        self._held = HeldAssignment(settings, hooks, self._coordination.words.confirmer, self._drained, self._crashed)
         self._joined = JoinedGroup("", "", {})
         self._assignments: Mapping[str, bytes] = {}
         self._assignment = b""
-        self._failures = RequestFailures(self._name, self._metrics, self._runtime)
+        self._failures = RequestFailures(self._name, self._metrics, self._runtime, self._coordination.words.find)
         #: When the newest join, and the newest sync, were decided and sent, in seconds of boot time.
         self._rejoin_s = self._sync_sent_s = 0.0
         self._is_stable = asyncio.Event()
@@ -406,6 +406,8 @@ class CoordinatedMember:
             self._failures.note(GroupRequest.HEARTBEAT, NoBrokersError(answer.failure))
         elif answer.code == CoordinatorCode.NO_ERROR:
             self._failures.forget()
+        elif answer.failure:
+            self._failures.note(GroupRequest.HEARTBEAT, SessionLostError(answer.failure))
         else:
             self._failures.note_code(GroupRequest.HEARTBEAT, error_code(answer.code))
         self._held.report_lease()

@@ -13,7 +13,14 @@ from kiel_groups.group.coordinated.coordinator_codes import GroupRequest
 from kiel_groups.model import GenerationToken
 from kiel_groups.wire.error_codes import ErrorCode
 
-__all__ = ["BeatReport", "BeatTarget", "GroupCoordinator", "JoinAnswer", "SyncAnswer"]
+__all__ = ["BeatReport", "BeatTarget", "CoordinatorWords", "GroupCoordinator", "JoinAnswer", "SyncAnswer"]
+
+
+class CoordinatorWords(NamedTuple):
+    """The words of a member's log: what confirms its membership, and how it finds that."""
+
+    confirmer: str = "the coordinator"
+    find: str = "find its coordinator"
 
 
 class JoinAnswer(NamedTuple):
@@ -54,6 +61,10 @@ class GroupCoordinator(Protocol):
     Coordinators are known by numbers: the node ids of brokers, or one number for each ZooKeeper session. Requests raise
     ``BrokerError`` or ``ProtocolError`` if there is no answer, or none that can be read.
     """
+
+    @property
+    def words(self) -> CoordinatorWords:
+        """The words for the coordinator in the log of the member."""
 
     @property
     def beats_while_draining(self) -> bool:

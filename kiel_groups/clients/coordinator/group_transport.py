@@ -20,7 +20,11 @@ class FindError(BrokerError):
 
 
 class BeatAnswer(NamedTuple):
-    """The answer to a heartbeat: its error code, or None if none came; ``failure`` then says why."""
+    """
+    The answer to a heartbeat: its error code, or None if none came.
+
+    ``failure`` says why there is none, or why the membership is over if the coordinator is no broker.
+    """
 
     code: int | None
     failure: str = ""

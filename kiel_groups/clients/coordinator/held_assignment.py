@@ -5,14 +5,26 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine
-from typing import Any
+from typing import Any, NamedTuple
 
 from kiel_groups.clients.coordinator.generation_gate import GenerationGate
 from kiel_groups.clients.coordinator.member_hooks import JoinedGroup, MemberHooks, MemberSettings
+from kiel_groups.wire.groups.consumer_protocol import PROTOCOL_TYPE
 
 __all__ = ["HeldAssignment"]
 
 log = logging.getLogger(__name__)
+
+
+class _LeaseWords(NamedTuple):
+    """What ends with a lease, and what continues with the next one, in the words of the log."""
+
+    stopped: str
+    continues: str
+
+
+_DELIVERY = _LeaseWords("delivery has stopped", "delivery continues")
+_USE = _LeaseWords("the assignment may not be used", "the assignment may be used again")
 
 
 class HeldAssignment:
@@ -22,6 +34,7 @@ class HeldAssignment:
     Args:
         settings: The member's group, metrics and clock.
         hooks: The program that the member belongs to.
+        confirmer: What confirms the membership, for the log.
         drained: Called when the program has given an assignment back.
         crashed: Called with the error of a hook.
     """
@@ -30,6 +43,7 @@ class HeldAssignment:
         self,
         settings: MemberSettings,
         hooks: MemberHooks,
+        confirmer: str,
         drained: Callable[[], None],
         crashed: Callable[[BaseException], None],
     ) -> None:
@@ -37,11 +51,13 @@ class HeldAssignment:
         self._metrics = settings.metrics
         self._runtime = settings.runtime
         self._hooks = hooks
+        self._confirmer = confirmer
+        self._lease_words = _DELIVERY if hooks.protocol_type == PROTOCOL_TYPE else _USE
         self._drained = drained
         self._crashed = crashed
         #: The gate of the newest assignment; None before the first one, and after a loss.
         self.gate: GenerationGate | None = None
-        #: Whether the log says that the lease is over, and not yet that delivery continues.
+        #: Whether the log says that the lease is over, and not yet that it runs again.
         self._is_over = False
         self._lease_timer: asyncio.TimerHandle | None = None
         #: The hook that runs for the present assignment: ``complete`` or ``prepare``.
@@ -56,7 +72,7 @@ class HeldAssignment:
 
     def report_lease(self) -> None:
         """
-        Log once that nothing is delivered because the lease is over, and once that delivery continues.
+        Log once that the assignment may not be used because the lease is over, and once that it may be again.
 
         A timer calls this at the end of the lease; the answers to heartbeats, and the lack of them, do so after it.
         """
@@ -71,18 +87,22 @@ class HeldAssignment:
         is_over = not self.gate.is_open(now_s)
         if is_over == self._is_over:
             return
-        self._is_over, member_id = is_over, self.gate.token.member_id
+        self._is_over, member_id, words = is_over, self.gate.token.member_id, self._lease_words
         if is_over:
             log.warning(
-                "group %s: delivery has stopped: the lease of %s is over, because the coordinator has not confirmed its"
-                " membership; delivery continues when it does",
+                "group %s: %s: the lease of %s is over, because %s has not confirmed its membership; %s when it does",
                 self._name,
+                words.stopped,
                 member_id,
+                self._confirmer,
+                words.continues,
             )
         else:
             log.warning(
-                "group %s: delivery continues: the coordinator has confirmed the membership of %s",
+                "group %s: %s: %s has confirmed the membership of %s",
                 self._name,
+                words.continues,
+                self._confirmer,
                 member_id,
             )
 

@@ -14,9 +14,8 @@ __all__ = ["RequestFailures", "reported"]
 
 log = logging.getLogger(__name__)
 
-#: What the member could not do.
+#: What the member could not do. To find its coordinator has the words of that.
 _WORDS = {
-    GroupRequest.FIND: "find its coordinator",
     GroupRequest.JOIN: "join",
     GroupRequest.SYNC: "sync",
     GroupRequest.HEARTBEAT: "prove its membership",
@@ -41,12 +40,14 @@ class RequestFailures:
         group: The group's name.
         metrics: Counts ``group_requests_failed`` by request.
         runtime: The clock.
+        find: How the member finds its coordinator, for the log.
     """
 
-    def __init__(self, group: str, metrics: Metrics, runtime: Runtime) -> None:
+    def __init__(self, group: str, metrics: Metrics, runtime: Runtime, find: str) -> None:
         self._group = group
         self._metrics = metrics
         self._runtime = runtime
+        self._words = {**_WORDS, GroupRequest.FIND: find}
         #: The cause of the last failure, and the level at which it was logged.
         self._logged = ("", logging.NOTSET)
         self._has_joined = False
@@ -65,7 +66,7 @@ class RequestFailures:
         self.last = error
         logged, self._logged = self._logged, (f"{request}: {error}", self._level(error))
         if logged != self._logged:
-            log.log(self._logged[1], "group %s: could not %s: %s; retrying", self._group, _WORDS[request], error)
+            log.log(self._logged[1], "group %s: could not %s: %s; retrying", self._group, self._words[request], error)
 
     def note_code(self, request: GroupRequest, code: ErrorCode) -> None:
         """Note a code after which the member repeats the request, finds its coordinator, or joins anew."""

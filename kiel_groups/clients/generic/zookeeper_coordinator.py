@@ -8,7 +8,13 @@ from collections.abc import Awaitable, Mapping
 from typing import Any, TypeVar
 
 from kiel_groups.clients.coordinator.generation_gate import GenerationGate
-from kiel_groups.clients.coordinator.group_coordinator import BeatReport, BeatTarget, JoinAnswer, SyncAnswer
+from kiel_groups.clients.coordinator.group_coordinator import (
+    BeatReport,
+    BeatTarget,
+    CoordinatorWords,
+    JoinAnswer,
+    SyncAnswer,
+)
 from kiel_groups.clients.coordinator.group_transport import BeatAnswer, FindError
 from kiel_groups.clients.coordinator.member_hooks import JoinedGroup, MemberHooks
 from kiel_groups.clients.generic.session_gate import SessionGate
@@ -56,6 +62,8 @@ class ZooKeeperCoordinator:
         rebalance_timeout_s: How long a round waits for members, while this process leads.
         report: Called when the member has to join again, or is no member any more.
     """
+
+    words = CoordinatorWords(confirmer="ZooKeeper", find="open a ZooKeeper session")
 
     def __init__(
         self, process: ProcessContext, hooks: MemberHooks, rebalance_timeout_s: float, report: BeatReport
@@ -106,12 +114,12 @@ class ZooKeeperCoordinator:
 
     async def _supervise(self, session: GroupSession[RoundRole], number: int) -> None:
         error = await asyncio.shield(session.over)
-        why = str(error or session.session.ended)
+        why = f"its ZooKeeper session is over: {error or session.session.ended}"
         target = self._target
         if target is not None and target.coordinator == number:
             # The next coordinator is sought before the member hears that it has lost its assignment.
             self._report(target, BeatAnswer(None, why))
-            self._report(target, BeatAnswer(CoordinatorCode.UNKNOWN_MEMBER))
+            self._report(target, BeatAnswer(CoordinatorCode.UNKNOWN_MEMBER, why))
         await session.close()
 
     def _failed(self, error: BaseException) -> None:

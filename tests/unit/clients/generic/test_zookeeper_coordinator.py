@@ -120,10 +120,12 @@ class Bench:
 
     def __init__(self) -> None:
         self.reports: list[int | str] = []
+        self.reasons: list[str] = []
         self.coordinator = ZooKeeperCoordinator(process_context(), Hooks(), 60.0, self._report)  # type: ignore[arg-type]
 
     def _report(self, target: BeatTarget, answer: BeatAnswer) -> None:
         self.reports.append(answer.failure if answer.code is None else answer.code)
+        self.reasons.append(answer.failure)
 
     @property
     def session(self) -> FakeSession:
@@ -193,11 +195,12 @@ async def test_an_unreachable_zookeeper_has_an_error_of_its_own(bench: Bench) ->
 
 
 async def test_the_end_of_a_session_is_reported(bench: Bench) -> None:
-    """The member finds the next coordinator, and hears that it is unknown to the former one."""
+    """The member finds the next coordinator, and hears that it is unknown to the former one. Both name the session."""
     await bench.follow()
     bench.session.end()
     await run_ready_tasks()
-    assert bench.reports == ["it expired", C.UNKNOWN_MEMBER]
+    assert bench.reports == ["its ZooKeeper session is over: it expired", C.UNKNOWN_MEMBER]
+    assert bench.reasons == ["its ZooKeeper session is over: it expired"] * 2
 
 
 async def test_the_end_of_a_session_that_is_not_followed_is_not_reported(bench: Bench) -> None:
