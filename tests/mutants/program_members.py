@@ -106,6 +106,13 @@ MUTANTS = (
         _GATE_TEST,
     ),
     Mutant(
+        "the lease of a gate is not that of its session",
+        _GATE,
+        "return self._session.deadline_s",
+        "return self._deadline_s",
+        _GATE_TEST,
+    ),
+    Mutant(
         "a gate is open after the lease of its session",
         _GATE,
         "not self.is_shut and self._session.is_open(now_s)",

@@ -52,14 +52,18 @@ class GenerationGate:
         self._is_shut = False
         #: When the newest request was sent whose answer says that the group was stable, in seconds of boot time.
         self.confirmed_s = sent_s
-        #: The end of the lease, in seconds of boot time.
-        self.deadline_s = sent_s + self._lease_s
+        self._deadline_s = sent_s + self._lease_s
+
+    @property
+    def deadline_s(self) -> float:
+        """The end of the lease, in seconds of boot time."""
+        return self._deadline_s
 
     def renew(self, token: GenerationToken, sent_s: float) -> None:
         """Extend the lease after a heartbeat of that time, whose answer says that the group is stable."""
         if token == self.token:
             self.confirmed_s = max(self.confirmed_s, sent_s)
-            self.deadline_s = max(self.deadline_s, sent_s + self._lease_s)
+            self._deadline_s = max(self._deadline_s, sent_s + self._lease_s)
 
     def renew_in_rebalance(self, token: GenerationToken, sent_s: float) -> None:
         """
@@ -69,7 +73,7 @@ class GenerationGate:
         """
         if token == self.token:
             removed_s = self.confirmed_s + self._drain_s
-            self.deadline_s = max(self.deadline_s, min(sent_s + self._lease_s, removed_s))
+            self._deadline_s = max(self._deadline_s, min(sent_s + self._lease_s, removed_s))
 
     def shut(self) -> None:
         """Shut the gate for good: the member has left the generation, or was removed from it."""
@@ -82,4 +86,4 @@ class GenerationGate:
 
     def is_open(self, now_s: float) -> bool:
         """Return whether records may be delivered and offsets committed at the boot time ``now_s``."""
-        return now_s < self.deadline_s and not self._is_shut
+        return now_s < self._deadline_s and not self._is_shut

@@ -84,7 +84,7 @@ class HeldAssignment:
         now_s = self._runtime.boot_time_s()
         if (left_s := self.gate.deadline_s - now_s) > 0:
             self._lease_timer = asyncio.get_running_loop().call_later(left_s, self.report_lease)
-        is_over = not self.gate.is_open(now_s)
+        is_over = left_s <= 0
         if is_over == self._is_over:
             return
         self._is_over, member_id, words = is_over, self.gate.token.member_id, self._lease_words

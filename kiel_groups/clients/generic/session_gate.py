@@ -23,6 +23,11 @@ class SessionGate(GenerationGate):
         super().__init__(token, session.timeout_ms, sent_s)
         self._session = session
 
+    @property
+    def deadline_s(self) -> float:
+        """The end of the session's lease, in seconds of boot time; the session's heartbeat renews it."""
+        return self._session.deadline_s
+
     def is_open(self, now_s: float) -> bool:
         """Return whether the assignment may be used at the boot time ``now_s``."""
         return not self.is_shut and self._session.is_open(now_s)

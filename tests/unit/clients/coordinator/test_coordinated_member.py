@@ -158,3 +158,17 @@ async def test_each_code_in_an_answer_to_a_commit(code: int) -> None:
     bench.member.note(GroupRequest.COMMIT, code, token)
     assert await bench.settled(OFFSETS[code]) == OFFSETS[code]
     await bench.member.close()
+
+
+async def test_the_lease_of_a_program_is_logged_without_delivery(caplog: pytest.LogCaptureFixture) -> None:
+    """A member that is no consumer delivers nothing: its log says whether the program may use the assignment."""
+    bench = MemberBench(protocol_type="numbers")
+    await bench.joined()
+    await bench.beat(*[SILENCE] * 6, 0)
+    lines = [record.message for record in caplog.records if "the assignment may" in record.message]
+    assert [line.partition(": the lease")[0] for line in lines] == [
+        "group g: the assignment may not be used",
+        "group g: the assignment may be used again: the coordinator has confirmed the membership of m-1",
+    ]
+    assert "delivery" not in caplog.text
+    await bench.member.close()

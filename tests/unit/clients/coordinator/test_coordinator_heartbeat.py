@@ -112,7 +112,7 @@ async def test_a_coordinator_that_loads_its_log_does_not_open_a_gate() -> None:
     """It accepts every heartbeat, of members that it has removed, too; it grants no sync."""
     bench = Bench()
     target = bench.target()
-    target.gate.deadline_s = 0
+    target.gate._deadline_s = 0
     bench.sync_answer = 27
     bench.heartbeat.follow(target)
     bench.manual.pass_s(2.5)
@@ -125,7 +125,7 @@ async def test_a_membership_that_has_ended_during_the_question_is_asked_for_no_m
     """The refusal of its sync is followed by nothing, and the next membership has heartbeats."""
     bench = Bench()
     target = bench.target()
-    target.gate.deadline_s = 0
+    target.gate._deadline_s = 0
     bench.answer = None
     bench.heartbeat.follow(target)
     bench.manual.pass_s(0.1)

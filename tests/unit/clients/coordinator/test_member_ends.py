@@ -337,20 +337,6 @@ async def test_the_end_of_the_lease_is_logged_once(outage: list[Any], caplog: py
     await bench.member.close()
 
 
-async def test_the_lease_of_a_program_is_logged_without_delivery(caplog: pytest.LogCaptureFixture) -> None:
-    """A member that is no consumer delivers nothing: its log says whether the program may use the assignment."""
-    bench = MemberBench(protocol_type="numbers")
-    await bench.joined()
-    await bench.beat(*[SILENCE] * 6, 0)
-    lines = [record.message for record in caplog.records if "the assignment may" in record.message]
-    assert [line.partition(": the lease")[0] for line in lines] == [
-        "group g: the assignment may not be used",
-        "group g: the assignment may be used again: the coordinator has confirmed the membership of m-1",
-    ]
-    assert "delivery" not in caplog.text
-    await bench.member.close()
-
-
 async def test_delivery_continues_in_the_next_generation(caplog: pytest.LogCaptureFixture) -> None:
     """A member that was removed during the outage joins anew, with a lease of its own."""
     bench = await MemberBench().joined()

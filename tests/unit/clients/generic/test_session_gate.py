@@ -18,8 +18,10 @@ def test_the_gate_follows_the_lease_of_the_session() -> None:
     session.renew(100.0)
     gate = SessionGate(GenerationToken(1, "m"), session, 100.0)
     assert gate.is_open(104.9)
+    assert gate.deadline_s == 105.0
     session.renew(200.0)
     assert gate.is_open(204.9)
+    assert gate.deadline_s == 205.0
     session.suspended = True
     assert not gate.is_open(204.9)
     session.suspended = False
