@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable
 
 import pytest
+from tornado.testing import bind_unused_port
 
 from kiel_groups.config import GroupConfig, ZooKeeperConfig
 from kiel_groups.coordination.zookeeper.runtime import Runtime
@@ -13,7 +14,7 @@ from kiel_groups.embedded import Cluster
 from kiel_groups.workers.session.worker_role import WorkerRole
 from kiel_groups.workers.session.worker_session import WorkerSession
 from kiel_groups.workers.stores.config_store import ConfigStore
-from tests.helpers.commands import kiel_groups
+from tests.helpers.commands import Running, kiel_groups
 from tests.helpers.contexts import process_context
 
 pytestmark = pytest.mark.integration
@@ -56,3 +57,16 @@ def test_an_unknown_group_is_refused(cluster_39: Cluster, unique: Callable[[str]
     done = kiel_groups("workers", "describe", group := unique("group"), "--zookeeper", cluster_39.zk_hosts)
     text = f"error: there are no workers of group {group!r} in ZooKeeper at {cluster_39.zk_hosts}\n"
     assert (done.returncode, done.stdout, done.stderr) == (2, "", text)
+
+
+def test_a_worker_without_zookeeper_says_what_it_tries() -> None:
+    """Long before it gives up, a warning names the servers and for how long it tries them."""
+    socket, port = bind_unused_port()
+    socket.close()
+    place = f"127.0.0.1:{port}"
+    words = ["workers", "run", "--group", "g", "--zookeeper", place, "--brokers", place, "--port", "0", "--quiet"]
+    with Running(["-m", "kiel_groups", *words]) as worker:
+        worker.wait_for_error("", 12)
+        assert worker.process.poll() is None
+        line = worker.errors[0]
+    assert f"warning: group g: no ZooKeeper server at {place} has answered for 3 s; trying for 12 s more" in line

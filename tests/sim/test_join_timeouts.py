@@ -54,6 +54,22 @@ def test_a_join_without_an_answer_times_out(monkeypatch: pytest.MonkeyPatch) -> 
         assert len(errors) == 1
 
 
+def test_a_silent_zookeeper_is_announced_long_before_the_error(caplog: pytest.LogCaptureFixture) -> None:
+    """The warning names the servers; it comes once, and not to a member whose servers answer or soon time out."""
+    with at_rest(members=1, topics=(2,)) as world:
+        assert "has answered for" not in caplog.text
+        newcomer = world.join(world.topics)
+        newcomer.process.stall()
+        world.run_for(2.9)
+        assert "has answered for" not in caplog.text
+        world.run_for(LIMIT_S - 3.0)
+        lines = [record.message for record in caplog.records if "has answered for" in record.message]
+        assert len(lines) == 1
+        assert lines[0].endswith(" has answered for 3 s; trying for 12 s more")
+        newcomer.process.resume()
+        world.settle(30.0)
+
+
 def test_a_session_that_ends_during_a_join_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
     """Within ``connect_timeout_ms``, the loss of the session is no error: the member joins with another session."""
     with at_rest(members=1, topics=(2,)) as world:

@@ -31,6 +31,9 @@ log = logging.getLogger(__name__)
 
 RoleT = TypeVar("RoleT", bound=SessionRole)
 
+#: How long the first session may wait for a server until a warning says which ones it tries, in seconds.
+_SILENCE_S = 3.0
+
 
 class SessionPhase(Enum):
     """The phase of one session of a process in its group."""
@@ -172,6 +175,10 @@ class GroupSession(Generic[RoleT]):
             GroupConfigError: The group's settings differ from this member's, or cannot be read.
             ForeignMemberError: Foreign members are alive in the group.
         """
+        loop = asyncio.get_running_loop()
+        left_s = by_s - loop.time() - _SILENCE_S
+        # A caller that soon hears the error needs no warning. Failures of later sessions are logged by the supervisor.
+        warning = loop.call_later(_SILENCE_S, self._warn_of_silence, left_s) if left_s >= _SILENCE_S else None
         try:
             async with asyncio.timeout_at(by_s):
                 await self._join_group()
@@ -184,6 +191,19 @@ class GroupSession(Generic[RoleT]):
         except BaseException:
             await self.close()
             raise
+        finally:
+            if warning is not None:
+                warning.cancel()
+
+    def _warn_of_silence(self, left_s: float) -> None:
+        if self._first and not self.session.id:
+            log.warning(
+                "group %s: no ZooKeeper server at %s has answered for %g s; trying for %.0f s more",
+                self._config.group,
+                self._zookeeper.hosts,
+                _SILENCE_S,
+                left_s,
+            )
 
     async def _join_group(self) -> None:
         await self.session.open()
