@@ -155,7 +155,8 @@ class FakeWorker:
         self._fail()
         if "FileStreamSource" not in plugin:
             raise ConfigError(f"there is no connector {plugin!r}")
-        return {"name": plugin, "error_count": 0, "groups": [], "configs": [config]}
+        warnings = [f"{name}: there is no such setting" for name in config if name.startswith("extra")]
+        return {"name": plugin, "error_count": 0, "groups": [], "configs": [config], "warnings": warnings}
 
     def _fail(self) -> None:
         if self.error is not None:

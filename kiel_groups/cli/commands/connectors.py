@@ -97,7 +97,9 @@ def create(lines: Lines, /, *, file: IO[bytes], name: str | None, worker: Worker
     name = name or given.get("name") or config.get("name")
     if not isinstance(name, str):
         raise ConfigError("the connector has no name; give one by 'name' in the file, or by --name")
-    created = WorkerSource(worker).create(name, {**config, "name": name})
+    source = WorkerSource(worker)
+    created = source.create(name, {**config, "name": name})
+    _warn(lines, source.warnings(created["config"]))
     if as_json:
         show_json(created)
     else:
@@ -139,7 +141,9 @@ def config(
     found = source.config(name)
     if changes or file is not None:
         found = source.put_config(name, found | _changed(changes) if file is None else _file_argument(file))["config"]
-        context.ensure_object(Lines).say("info", f"connector {name} has {counted(found, 'setting')} now")
+        lines = context.ensure_object(Lines)
+        _warn(lines, source.warnings(found))
+        lines.say("info", f"connector {name} has {counted(found, 'setting')} now")
         if not as_json:
             return DONE
     if as_json:
@@ -273,6 +277,12 @@ def connector_plugins(*, worker: WorkerAddress, as_json: bool) -> int:
         table.add_row(plugin["class"], plugin["type"], plugin["version"])
     show(table)
     return DONE
+
+
+def _warn(lines: Lines, warnings: Iterable[str]) -> None:
+    """Print what a worker warns of in settings that it has accepted."""
+    for warning in warnings:
+        lines.say("warning", warning)
 
 
 def _summary(states: Iterable[str]) -> str:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 from typing import Any, cast
-from urllib.parse import urlencode
+from urllib.parse import quote, urlencode
 
 from kiel_groups.cli.parameters.worker_options import WorkerAddress
-from kiel_groups.errors import NoWorkerError, ProtocolError
+from kiel_groups.errors import KielGroupsError, NoWorkerError, ProtocolError
 from kiel_groups.workers.rest_client.http_exchange import connector_path
 from kiel_groups.workers.rest_client.worker_client import WorkerClient
 
@@ -47,6 +47,20 @@ class WorkerSource:
     def put_config(self, name: str, config: Mapping[str, Any]) -> dict[str, Any]:
         """Replace the settings of a connector that exists, and return its configuration."""
         return self._object("PUT", f"{connector_path(name)}/config", config)
+
+    def warnings(self, config: Mapping[str, Any]) -> list[str]:
+        """
+        Return what a worker warns of in settings that it has accepted, such as a mistyped name.
+
+        It is empty if the worker does not answer: the settings are stored all the same.
+        """
+        path = f"/connector-plugins/{quote(str(config.get('connector.class', '')), safe='')}/config/validate"
+        try:
+            found = self._object("PUT", path, config)
+        except KielGroupsError:
+            return []
+        warnings = found.get("warnings")
+        return list(map(str, warnings)) if isinstance(warnings, list) else []
 
     def status(self, name: str) -> dict[str, Any]:
         """Return what a connector and its tasks do."""

@@ -92,6 +92,19 @@ def test_a_connector_is_created_from_a_file(
     assert worker.group.configs["other"]["name"] == "other"
 
 
+def test_a_new_connector_is_warned_of_unknown_settings(
+    worker: FakeWorker, command: Callable[..., Printed], tmp_path: Path
+) -> None:
+    """A setting that its class does not declare is stored; a class that the worker cannot check has no warnings."""
+    file = tmp_path / "new.json"
+    file.write_text('{"connector.class": "FileStreamSource", "extra.a": "1", "extra.b": "2"}')
+    status, out, err = command("connectors", "create", str(file), "--name", "new", "--json")
+    assert (status, json.loads("\n".join(out))["name"]) == (0, "new")
+    assert err == [f"warning: extra.{name}: there is no such setting" for name in "ab"]
+    status, _, err = command("connectors", "config", "new", "connector.class=other.module:Class")
+    assert (status, err) == (0, ["info: connector new has 4 settings now"])
+
+
 @pytest.mark.parametrize(
     ("content", "message"),
     [
@@ -118,7 +131,8 @@ def test_settings_are_shown_and_changed(worker: FakeWorker, command: Callable[..
     """Single settings keep the others; a file replaces all. Secrets that were read as hidden are sent back so."""
     assert ["db.password", "[hidden]"] in rows(command("connectors", "config", "logs").out)
     status, out, err = command("connectors", "config", "logs", "tasks.max=5", "extra=a=b")
-    assert (status, out, err) == (0, [], ["info: connector logs has 5 settings now"])
+    assert (status, out) == (0, [])
+    assert err == ["warning: extra: there is no such setting", "info: connector logs has 5 settings now"]
     assert worker.group.configs["logs"] == CONFIG | {"tasks.max": "5", "extra": "a=b", "db.password": "[hidden]"}
     file = tmp_path / "all.json"
     file.write_text('{"connector.class": "FileStreamSource"}')
