@@ -75,12 +75,14 @@ def show_lines(lines: Iterable[str]) -> None:
 
 def rendered(*things: RenderableType) -> list[str]:
     """Return the lines that ``show`` would print."""
-    text = StringIO()
-    output = console(text)
+    lines: list[str] = []
     for thing in things:
-        output.print(thing)
-    # Rich pads lines to the width of a table, and puts empty lines above and below the table.
-    return "\n".join(line.rstrip() for line in text.getvalue().splitlines()).strip("\n").split("\n")
+        text = StringIO()
+        console(text).print(thing)
+        # Rich pads lines to the width of a table, and puts empty lines above and below it: one is enough between two.
+        new = [line.rstrip() for line in text.getvalue().splitlines()]
+        lines += new[1:] if lines[-1:] == [""] == new[:1] and len(new) > 1 else new
+    return "\n".join(lines).strip("\n").split("\n")
 
 
 def without_blank_lines(lines: Sequence[str]) -> list[str]:

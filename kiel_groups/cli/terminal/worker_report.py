@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 from kiel_groups.wording import counted
 from kiel_groups.workers.values.work_ids import TaskId, Work
@@ -35,6 +36,8 @@ def worker_group_report(name: str, group: WorkerGroup) -> list[RenderableType]:
     report: list[RenderableType] = [summary, *(f"problem: {problem}" for problem in _problems(group))]
     if group.workers:
         report.append(_workers_table(group))
+    elif not configuration.connectors:
+        report.append(f"no worker is alive; 'kiel-groups workers run --group {name}' starts one")
     if configuration.connectors:
         report.append(_work_table(group))
     return report
@@ -101,11 +104,12 @@ def _problems(group: WorkerGroup) -> Iterator[str]:
 def _workers_table(group: WorkerGroup) -> Table:
     from kiel_groups.cli.terminal.rendering import plain_table
 
-    table = plain_table("worker", "URL", "connectors", "tasks", right=("connectors", "tasks"))
+    # The names of znodes are long, so they are last.
+    table = plain_table("worker", "connectors", "tasks", "znode", right=("connectors", "tasks"))
     for worker, data in sorted(group.workers.items()):
         owned = [work for work, owner in group.owners.items() if owner == worker]
         tasks = sum(isinstance(work, TaskId) for work in owned)
-        table.add_row(worker, _url(data) or "-", f"{len(owned) - tasks:,}", f"{tasks:,}")
+        table.add_row(_address(data) or "-", f"{len(owned) - tasks:,}", f"{tasks:,}", worker)
     return table
 
 
@@ -113,11 +117,18 @@ def _work_table(group: WorkerGroup) -> Table:
     from kiel_groups.cli.terminal.rendering import plain_table
 
     table = plain_table("connector or task", "state", "worker")
+    addresses = {worker: _address(data) for worker, data in group.workers.items()}
     for connector in group.configuration.sorted_connectors():
         works: list[Work] = [connector, *group.configuration.tasks_of(connector.connector)]
         for work in works:
-            table.add_row(str(work), str(group.statuses[work].state), group.owners.get(work, "-"))
+            owner = group.owners.get(work, "-")
+            table.add_row(str(work), str(group.statuses[work].state), addresses.get(owner) or owner)
     return table
+
+
+def _address(data: bytes) -> str:
+    """Return the host and the port of a worker, as ``connectors status`` shows them, or "" if its znode has no URL."""
+    return urlsplit(_url(data)).netloc
 
 
 def _url(data: bytes) -> str:

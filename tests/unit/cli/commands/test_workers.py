@@ -9,6 +9,7 @@ import signal
 import sys
 from collections.abc import Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -119,18 +120,44 @@ def group(
 
 def test_a_group_is_described(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """The tables have workers, also idle ones, and all work with its owner."""
-    described(monkeypatch, group({}))
+    found = group({})
+    # A worker whose own znode is gone is shown by its id.
+    described(monkeypatch, replace(found, owners={**found.owners, TaskId("logs", 1): "w3"}))
     assert run(["workers", "describe", "loaders", "--zookeeper", "z:2181", "--check"]) == 0
-    lines = [line.split() for line in capsys.readouterr().out.splitlines() if line.strip(" ─")]
+    out = capsys.readouterr().out
+    assert "\n\n\n" not in out
+    lines = [line.split() for line in out.splitlines() if line.strip(" ─")]
     assert lines == [
         ["group", "loaders:", "2", "workers,", "1", "connector,", "2", "tasks,", "configuration", "offset", "7"],
-        ["worker", "URL", "connectors", "tasks"],
-        ["w1", "http://10.0.0.1:8083", "1", "2"],
-        ["w2", "-", "0", "0"],
+        ["worker", "connectors", "tasks", "znode"],
+        ["10.0.0.1:8083", "1", "1", "w1"],
+        ["-", "0", "0", "w2"],
         ["connector", "or", "task", "state", "worker"],
-        ["logs", "RUNNING", "w1"],
-        ["logs-0", "RUNNING", "w1"],
-        ["logs-1", "RUNNING", "w1"],
+        ["logs", "RUNNING", "10.0.0.1:8083"],
+        ["logs-0", "RUNNING", "10.0.0.1:8083"],
+        ["logs-1", "RUNNING", "w3"],
+    ]
+
+
+def test_a_group_fits_eighty_columns(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """With host names of a usual length, no cell is folded."""
+    worker = "loaders_vm-17-1795658702899-100019c1ea90006"
+    works = group({}).configuration.works()
+    found = replace(group({}), workers={worker: b'{"url": "http://vm-17:8083"}'}, owners=dict.fromkeys(works, worker))
+    described(monkeypatch, found)
+    assert run(["workers", "describe", "loaders", "--zookeeper", "z:2181"]) == 0
+    assert max(map(len, capsys.readouterr().out.splitlines())) <= 80
+
+
+def test_a_group_without_anything_says_how_to_start(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A group whose connectors were deleted, and whose workers have ended, has no tables and no problem."""
+    described(monkeypatch, WorkerGroup({}, ConfigSnapshot(6), {}, {}, ()))
+    assert run(["workers", "describe", "loaders", "--zookeeper", "z:2181", "--check"]) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        "group loaders: 0 workers, 0 connectors, 0 tasks, configuration offset 6",
+        "no worker is alive; 'kiel-groups workers run --group loaders' starts one",
     ]
 
 
