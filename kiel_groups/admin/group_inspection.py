@@ -134,20 +134,25 @@ def list_members(client: Client, group: str) -> list[str]:
 
 
 def read_summaries(client: Client, groups: Iterable[str], *, offsets: bool) -> dict[str, Znode]:
-    """Read the members, candidates and group state of each group and, with ``offsets``, its committed offsets."""
+    """
+    Read the members, candidates, settings and group state of each group and, with ``offsets``, its committed offsets.
+
+    Of a group of workers, the znodes of live workers are there, too.
+    """
     layouts = [GroupLayout(group) for group in groups]
     trees = [path for layout in layouts for path in (layout.members, layout.election, layout.ids)]
-    trees += [layout.kiel_members for layout in layouts]
+    trees += [path for layout in layouts for path in (layout.kiel_members, WorkerLayout(layout.group).workers)]
     if offsets:
         # The topics of groups whose offsets are in Kafka are known from their first offsets.
-        trees += [path for layout in layouts for path in (layout.offsets, layout.config, layout.starts)]
+        trees += [path for layout in layouts for path in (layout.offsets, layout.starts)]
     found = _read_trees(client, trees)
     begun = {
         parts[4]
         for parts in (path.split("/") for path in found)
         if parts[1:2] == [ROOT[1:]] and "starts" in parts[3:4] and parts[4:]
     }
-    further = [path for layout in layouts for path in (layout.root, layout.group_state)]
+    further = [path for layout in layouts for path in (layout.root, layout.group_state, layout.config)]
+    further += [WorkerLayout(layout.group).config for layout in layouts]
     return found | _read(client, further + [topic_path(topic) for topic in sorted(begun)])
 
 

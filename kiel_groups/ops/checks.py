@@ -30,7 +30,7 @@ def check_group(view: GroupView, now_ms: int) -> tuple[Finding, ...]:
         now_ms: Epoch milliseconds; used for durations, and to distinguish a rebalance from a lasting problem.
     """
     # A znode that seems to be missing may be one that an ACL hides, so rules about missing znodes do not apply.
-    rules = _RULES_WHEN_CLOSED if view.closed else _RULES
+    rules = _RULES_OF_PROGRAMS if view.programs is not None else _RULES_WHEN_CLOSED if view.closed else _RULES
     findings = [finding for rule in rules for finding in rule(view, now_ms)]
     return tuple(sorted(findings, key=lambda finding: finding.passing))
 
@@ -84,6 +84,17 @@ def _closed(view: GroupView, now_ms: int) -> Iterator[Finding]:
             "closed",
             f"an ACL denies reading {counted(view.closed, 'znode', 'znodes')}: {some(view.closed)}",
             "have their ACLs allow everyone to read (zkCli: getAcl PATH, then setAcl PATH …,world:anyone:r)",
+        )
+
+
+def _refused_programs(view: GroupView, now_ms: int) -> Iterator[Finding]:
+    newest = view.programs.round if view.programs is not None else None
+    for member_id, why in sorted(newest.refused.items()) if newest is not None else ():
+        yield Finding(
+            "refused",
+            f"the leader refuses {short_name(member_id)}: {why}",
+            "give all members a protocol in common",
+            members=(member_id,),
         )
 
 
@@ -251,6 +262,9 @@ _RULES: tuple[_Rule, ...] = (
     _beyond,
     _missing_topics,
 )
+
+#: Programs own no partitions.
+_RULES_OF_PROGRAMS: tuple[_Rule, ...] = (_closed, _unreadable, _refused_programs)
 
 _RULES_WHEN_CLOSED: tuple[_Rule, ...] = (_brokerless, _closed, _unreadable)
 

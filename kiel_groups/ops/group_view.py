@@ -18,7 +18,9 @@ from kiel_groups.group.znodes.layout import GroupLayout
 from kiel_groups.group.znodes.snapshot import Snapshot
 from kiel_groups.model import MemberId, Slot, TopicPartition
 from kiel_groups.ops.partition_view import PartitionView, lag_of
+from kiel_groups.ops.program_view import ProgramView, view_programs
 from kiel_groups.ops.znode_values import GroupReader
+from kiel_groups.wire.groups.consumer_protocol import PROTOCOL_TYPE
 
 __all__ = ["ForeignMember", "GroupView", "MemberView", "view_group"]
 
@@ -65,6 +67,7 @@ class GroupView:
     reason. ``brokers`` is the number of registered brokers, None if unknown. ``closed`` has the paths of znodes whose
     ACL denies reading: their data and children are unknown. ``history`` has the last generations, the newest first;
     ``weights`` is the number of partitions with a weight. ``was_joined`` is True if a member has ever registered.
+    ``programs`` has the members of a group that is not one of consumers; ``members`` and ``settings`` are then empty.
     """
 
     group: str
@@ -85,6 +88,7 @@ class GroupView:
     history: tuple[HistoryEntry, ...] = ()
     weights: int = 0
     was_joined: bool = True
+    programs: ProgramView | None = None
 
     @property
     def lag(self) -> int:
@@ -93,13 +97,30 @@ class GroupView:
 
     @property
     def known_lag(self) -> int | None:
-        """``lag``, or None if no partition has a known lag, or if an ACL hides all partitions."""
-        return None if self.closed and not self.partitions else lag_of(self.partitions)
+        """``lag``, or None if no partition has a known lag, if an ACL hides all, or if programs have none."""
+        has_none = (self.closed or self.programs is not None) and not self.partitions
+        return None if has_none else lag_of(self.partitions)
 
     @property
     def owned(self) -> int:
         """The number of partitions with an owner; a dead member counts as owner until its session expires."""
         return sum(partition.owner is not None for partition in self.partitions)
+
+    @property
+    def protocol_type(self) -> str:
+        """What the members are: ``consumer``, or the type of their programs; "" if that is not known."""
+        return PROTOCOL_TYPE if self.programs is None else self.programs.protocol_type
+
+    @property
+    def size(self) -> int:
+        """The number of live members, consumers or programs."""
+        return len(self.members) if self.programs is None else self.programs.size
+
+    @property
+    def generation(self) -> int | None:
+        """The number of the newest plan, or of the newest rebalance of programs; None before the first one."""
+        newest = self.group_state if self.programs is None else self.programs.round
+        return None if newest is None else newest.generation
 
     @property
     def member_ids(self) -> frozenset[MemberId]:
@@ -111,10 +132,13 @@ class GroupView:
         The state of the group in one word.
 
         It is ``unreadable`` (an ACL hides a part), ``foreign``, ``empty``, ``memberless`` (no member has ever joined),
-        ``publishing``, ``moving`` (not every member owns exactly its target) or ``settled``.
+        ``publishing``, ``moving`` (not every member owns exactly its target) or ``settled``. That of programs is
+        ``empty``, ``joining``, ``done``, or ``by brokers``, which coordinate them.
         """
         if self.closed:
             return "unreadable"
+        if self.programs is not None:
+            return self.programs.state
         if not self.members:
             if self.foreign_members:
                 return "foreign"
@@ -172,6 +196,8 @@ def view_group(group: str, znodes: Snapshot, log_ends: Mapping[TopicPartition, i
         log_ends: The known log ends of partitions.
     """
     reading = GroupReader(GroupLayout(group), znodes)
+    if (programs := view_programs(GroupLayout(group), znodes)) is not None:
+        return _view_of_programs(group, programs, reading, log_ends or {})
     candidates, members = reading.candidates(), reading.members()
     leader = candidates[0] if candidates else None
     targets = {info.member_id: reading.target(info) for info in members}
@@ -197,6 +223,25 @@ def view_group(group: str, znodes: Snapshot, log_ends: Mapping[TopicPartition, i
         was_joined=reading.was_joined(),
         unreadable=tuple(dict.fromkeys(reading.unreadable)),
         closed=reading.closed,
+    )
+
+
+def _view_of_programs(
+    group: str, programs: ProgramView, reading: GroupReader, log_ends: Mapping[TopicPartition, int]
+) -> GroupView:
+    """Return the view of a group of programs; other clients may have offsets and members under the same name."""
+    candidates = reading.candidates()
+    return GroupView(
+        group=group,
+        group_state=None,
+        leader=candidates[0] if candidates else None,
+        members=(),
+        partitions=_partitions(reading, [], {}, log_ends, in_kafka=False),
+        unreadable=(*programs.unreadable, *reading.unreadable),
+        candidates=candidates,
+        foreign_members=tuple(ForeignMember(path.rpartition("/")[2], path) for path in reading.foreign_members()),
+        closed=reading.closed,
+        programs=programs,
     )
 
 

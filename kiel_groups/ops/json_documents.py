@@ -6,22 +6,25 @@ from collections.abc import Collection, Iterable
 from typing import Any
 
 from kiel_groups.group.znodes.history import HistoryEntry
+from kiel_groups.group.znodes.round_contents import RoundMember
+from kiel_groups.model import MemberId
 from kiel_groups.ops.findings import Finding
 from kiel_groups.ops.group_view import GroupView, MemberView
 from kiel_groups.ops.partition_view import PartitionView, lag_of
+from kiel_groups.ops.program_view import ProgramView
 
 __all__ = ["finding_document", "group_document", "lag_document", "outline_document", "partition_lag", "unknown_lags"]
 
 
 def outline_document(view: GroupView, *, with_lag: bool) -> dict[str, Any]:
     """Return the entry of a group in the list of groups; the lag is null unless ``with_lag``."""
-    group_state = view.group_state
     return {
         "group": view.group,
-        "members": None if view.closed and not view.members else len(view.members),
+        "type": view.protocol_type,
+        "members": None if view.closed and not view.size else view.size,
         "foreign_members": len(view.foreign_members),
         "leader": view.leader,
-        "generation": group_state.generation if group_state is not None else None,
+        "generation": view.generation,
         "state": outline_state(view),
         "lag": view.known_lag if with_lag else None,
         "closed": list(view.closed),
@@ -32,7 +35,8 @@ def outline_state(view: GroupView) -> str:
     """
     Return the state of a group whose owner znodes were not read.
 
-    It is ``unreadable``, ``foreign``, ``empty``, ``memberless``, ``unplanned``, ``publishing`` or ``done``.
+    It is ``unreadable``, ``foreign``, ``empty``, ``memberless``, ``unplanned``, ``publishing`` or ``done``; that of
+    programs is as in ``GroupView.state``.
     """
     if view.closed or not view.members:
         return view.state
@@ -54,6 +58,7 @@ def group_document(
     group_state, settings = view.group_state, view.settings
     return {
         "group": view.group,
+        "type": view.protocol_type,
         "state": view.state,
         "leader": view.leader,
         "candidates": list(view.candidates),
@@ -69,6 +74,7 @@ def group_document(
             "unassigned": dict(group_state.unassigned),
             "created_at": group_state.created_at_ms,
         },
+        "round": _round(view.programs),
         "settings": None
         if settings is None
         else {"store": settings.store, "mode": settings.mode, "auto_offset_reset": settings.auto_offset_reset},
@@ -80,7 +86,9 @@ def group_document(
         "lag_problem": lag_problem or None,
         "closed": list(view.closed),
         "wrong": [finding_document(finding) for finding in findings],
-        "members": [_member(member) for member in view.members],
+        "members": [_program(member, view.leader) for member in view.programs.members]
+        if view.programs is not None
+        else [_member(member) for member in view.members],
         "foreign_members": [{"name": each.name, "path": each.path} for each in view.foreign_members],
         "partitions": [_partition(partition) for partition in view.partitions],
         "history": [_generation(entry) for entry in view.history[:generations]],
@@ -168,6 +176,36 @@ def _member(member: MemberView) -> dict[str, Any]:
         "owned": [str(partition.topic_partition) for partition in member.owned],
         "lag": member.lag,
         "partitions_of_unknown_lag": unknown_lags(member.owned),
+    }
+
+
+def _round(programs: ProgramView | None) -> dict[str, Any] | None:
+    """Return the newest rebalance of programs; None for consumers, and if brokers coordinate the programs."""
+    if programs is None or programs.round is None:
+        return None
+    newest = programs.round
+    return {
+        "generation": newest.generation,
+        "state": newest.state,
+        "leader": newest.leader,
+        "protocol": newest.protocol,
+        "refused": dict(newest.refused),
+        "cause": newest.cause,
+        "created_at": newest.created_at_ms,
+    }
+
+
+def _program(member: RoundMember, leader: MemberId | None) -> dict[str, Any]:
+    return {
+        "id": member.member_id,
+        "leads": member.member_id == leader,
+        "host": member.host,
+        "pid": member.pid,
+        "client": member.client,
+        "started_at": member.started_at_ms,
+        "session_timeout_ms": member.session_timeout_ms,
+        "joined": member.joined,
+        "protocols": [each.name for each in member.offer.protocols],
     }
 
 

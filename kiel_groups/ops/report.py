@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from rich.console import RenderableType
 from rich.table import Table
@@ -10,11 +10,13 @@ from rich.text import Text
 
 from kiel_groups.group.znodes.history import HistoryEntry
 from kiel_groups.group.znodes.layout import SPARK_GROUPS
+from kiel_groups.group.znodes.round_contents import RoundMember
 from kiel_groups.model import MemberId
 from kiel_groups.ops.findings import Finding, short_name
 from kiel_groups.ops.group_view import GroupView
 from kiel_groups.ops.json_documents import outline_state
 from kiel_groups.ops.partition_view import PartitionView
+from kiel_groups.ops.program_view import ProgramView
 from kiel_groups.ops.report_parts import (
     Column,
     Listed,
@@ -33,7 +35,13 @@ __all__ = ["group_report", "groups_table"]
 
 
 def groups_table(views: Iterable[GroupView], *, with_lag: bool) -> Table:
-    """Return a table with a row for each group of a cluster; ``with_lag`` requires views with offsets."""
+    """
+    Return a table with a row for each group of a cluster; ``with_lag`` requires views with offsets.
+
+    If a group is not one of consumers, a last column has the types of such groups.
+    """
+    shown = list(views)
+    with_types = any(view.programs is not None for view in shown)
     table = report_table()
     table.add_column("group", overflow="fold")
     for column in ("members", "foreign", "generation"):
@@ -41,13 +49,16 @@ def groups_table(views: Iterable[GroupView], *, with_lag: bool) -> Table:
     table.add_column("state", overflow="fold")
     if with_lag:
         table.add_column("lag", justify="right", overflow="fold")
-    for view in views:
+    if with_types:
+        table.add_column("type", overflow="fold")
+    for view in shown:
         unknown = "?" if view.closed else ""
-        generation = unknown if view.group_state is None else str(view.group_state.generation)
+        generation = unknown if view.generation is None else str(view.generation)
         foreign = str(len(view.foreign_members)) if view.foreign_members else ""
-        members = unknown if unknown and not view.members else str(len(view.members))
+        members = unknown if unknown and not view.size else str(view.size)
         row = [view.group, members, foreign, generation, outline_state(view)]
-        table.add_row(*row, *([_group_lag(view)] if with_lag else []))
+        lag = [_group_lag(view)] if with_lag else []
+        table.add_row(*row, *lag, *([view.protocol_type if view.programs is not None else ""] if with_types else []))
     return table
 
 
@@ -80,10 +91,13 @@ def group_report(
     if findings:
         parts += ["", findings_grid(findings)]
     parts += ["", facts_grid(_facts(view, lag_problem, now_ms))]
-    if generations:
+    if generations and view.programs is None:
         parts += [Text("\nhistory, newest first", style="bold"), _history(view.history[:generations], now_ms)]
     if view.members:
         parts += [Text("\nmembers, by the session that their ids end in", style="bold"), _members(view, now_ms)]
+    elif view.programs is not None and view.programs.members:
+        parts.append(Text("\nmembers, by the session that their ids end in", style="bold"))
+        parts.append(_program_members(view.programs.members, view.leader, now_ms))
     elif view.partitions:
         parts.append("")
     shown = listed_partitions(view.partitions, findings, listed)
@@ -94,12 +108,15 @@ def group_report(
 
 
 def _facts(view: GroupView, lag_problem: str, now_ms: int) -> Iterator[tuple[str, str]]:
+    if view.programs is not None:
+        yield from _program_facts(view, view.programs, lag_problem, now_ms)
+        return
     group_state, settings = view.group_state, view.settings
     seen = "readable partitions" if view.closed else "partitions"
     yield "state", f"{view.state}: {view.owned:,} of {len(view.partitions):,} {seen} are owned"
     if view.state == "memberless":
         yield "offsets", f"{_committer(view.group)}, which is not a member; a member that joins would take over from it"
-    yield "leader", _leader(view)
+    yield "leader", _leader(view, view.member_ids)
     if group_state is not None:
         yield "generation", f"{group_state.generation}, {group_state.state}, {ago(group_state.created_at_ms, now_ms)}"
         yield "cause", group_state.cause
@@ -114,6 +131,27 @@ def _facts(view: GroupView, lag_problem: str, now_ms: int) -> Iterator[tuple[str
         weighed = counted(view.weights, "partition", "partitions")
         yield "weights", f"of {weighed}; 'kiel-groups weights show {view.group}' shows them"
     yield "lag", whole_lag(_group_lag(view), view.partitions, lag_problem)
+
+
+def _program_facts(view: GroupView, programs: ProgramView, lag_problem: str, now_ms: int) -> Iterator[tuple[str, str]]:
+    newest = programs.round
+    yield "state", f"{view.state}: {counted(programs.size, 'member', 'members')}"
+    if programs.are_workers:
+        yield "type", f"workers, which share connectors; 'kiel-groups workers describe {view.group}' shows them"
+    else:
+        yield "type", f"{programs.protocol_type or '?'}: programs, which share other work than partitions"
+    if programs.state == "by brokers":
+        yield "", f"'kiel-groups describe {view.group} --coordination brokers' shows their membership"
+    else:
+        yield "leader", _leader(view, {member.member_id for member in programs.members})
+    if newest is not None:
+        yield "generation", f"{newest.generation}, {newest.state}, {ago(newest.created_at_ms, now_ms)}"
+        yield "cause", newest.cause
+        yield "protocol", newest.protocol or "not chosen yet"
+    if view.foreign_members:
+        yield "foreign", some(member.name for member in view.foreign_members)
+    if view.partitions:
+        yield "lag", whole_lag(_group_lag(view), view.partitions, lag_problem)
 
 
 def _committer(group: str) -> str:
@@ -147,14 +185,16 @@ def _follows(view: GroupView) -> Iterator[str]:
 
 
 def _group_lag(view: GroupView) -> str:
+    if view.programs is not None and not view.partitions:
+        return ""
     return "?" if view.known_lag is None else lag_text(view.partitions)
 
 
-def _leader(view: GroupView) -> str:
+def _leader(view: GroupView, members: Collection[MemberId]) -> str:
     if view.leader is None:
         return "?" if view.closed else "none"
-    spare = sum(candidate not in view.member_ids for candidate in view.candidates[1:])
-    aside = "" if view.leader in view.member_ids else ", an allocator process"
+    spare = sum(candidate not in members for candidate in view.candidates[1:])
+    aside = "" if view.leader in members else ", an allocator process"
     spares = counted(spare, "spare allocator process", "spare allocator processes")
     return f"{view.leader}{aside}; {spares}" if spare else view.leader + aside
 
@@ -190,6 +230,24 @@ def _members(view: GroupView, now_ms: int) -> Table:
             ago(info.started_at_ms, now_ms),
             member.share,
             lag_text(member.owned),
+        )
+    return table
+
+
+def _program_members(members: Iterable[RoundMember], leader: MemberId | None, now_ms: int) -> Table:
+    table = report_table()
+    table.add_column("member", overflow="fold")
+    table.add_column("host", overflow="fold", max_width=20)
+    table.add_column("pid", justify="right", overflow="fold")
+    table.add_column("joined", overflow="fold")
+    table.add_column("protocols", overflow="fold")
+    for member in members:
+        table.add_row(
+            short_name(member.member_id) + (" leads" if member.member_id == leader else ""),
+            member.host,
+            str(member.pid),
+            ago(member.started_at_ms, now_ms),
+            ", ".join(each.name for each in member.offer.protocols),
         )
     return table
 

@@ -70,6 +70,7 @@ async def test_describe_shows_members_leader_offsets_lag_and_owners(cluster: Clu
         listed = await run_beside_members(cluster, "groups", "--lag", "--json")
         assert {
             "group": name,
+            "type": "consumer",
             "members": 2,
             "foreign_members": 0,
             "leader": first.consumer.member_id,

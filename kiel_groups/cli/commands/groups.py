@@ -24,7 +24,8 @@ def groups(lines: Lines, /, *, cluster: ClusterAddress, with_lag: bool, as_json:
     In ZooKeeper, groups of other clients are listed, too. The column 'foreign' counts live members that do not take
     part in the protocol, such as Java consumers or members of kiel. State 'empty': the group has no members now; its
     offsets stay. 'memberless': no member has ever joined; another program commits its offsets. 'unreadable': an ACL
-    denies reading; a warning names the znodes.
+    denies reading; a warning names the znodes. 'by brokers': brokers coordinate these workers. A last column has
+    the types of groups that are not of consumers, such as 'connect' for workers.
 
     With --coordination brokers, every broker is asked for the groups that it coordinates, of all types: 'consumer', or
     for instance 'connect'. A broker that does not answer is named in a warning, and the exit status is 1. Brokers of

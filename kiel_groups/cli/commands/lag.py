@@ -34,11 +34,15 @@ def lag(*, group: str, cluster: ClusterAddress, as_json: bool, most: int | None)
     """
     from kiel_groups.cli.sources.group_sources import group_source
     from kiel_groups.cli.terminal.rendering import show, show_json
+    from kiel_groups.errors import ConfigError
     from kiel_groups.ops.json_documents import lag_document
     from kiel_groups.ops.lag_report import lag_report
 
-    loaded = group_source(cluster, group).load()
+    source = group_source(cluster, group)
+    loaded = source.load()
     partitions = loaded.groups[0].partitions
+    if not partitions and (why := source.lagless(loaded)):
+        raise ConfigError(why)
     if as_json:
         show_json(lag_document(group, partitions, loaded.lag_problem))
     else:

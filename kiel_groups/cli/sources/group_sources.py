@@ -35,6 +35,9 @@ class GroupSource(Protocol[View]):
     def needs_time(self, loaded: LoadedGroups[View]) -> str:
         """Return why a further load, 16 seconds later, may reveal a problem that this one cannot, or ""."""
 
+    def lagless(self, loaded: LoadedGroups[View]) -> str:
+        """Return why the group has no lag, whatever its members do, or "" if it is one of consumers."""
+
     def findings(self, loaded: LoadedGroups[View]) -> Sequence[Finding]:
         """Return the problems that all loads so far have revealed."""
 
@@ -79,6 +82,10 @@ class _ZooKeeperGroup:
         self._progress.take(loaded.groups[0], loaded.seen_ms)
         suspects = self._progress.suspects(loaded.seen_ms)
         return "some partitions are behind without a recent commit" if suspects else ""
+
+    def lagless(self, loaded: LoadedGroups[GroupView]) -> str:
+        programs = loaded.groups[0].programs
+        return "" if programs is None else _lagless(self._group, programs.protocol_type)
 
     def findings(self, loaded: LoadedGroups[GroupView]) -> Sequence[Finding]:
         from kiel_groups.ops.checks import check_group
@@ -135,6 +142,10 @@ class _CoordinatedGroup:
         self._progress.take(loaded.groups[0], loaded.seen_ms)
         return self._progress.suspicion
 
+    def lagless(self, loaded: LoadedGroups[CoordinatedGroupView]) -> str:
+        view = loaded.groups[0]
+        return "" if view.is_of_consumers or view.state == "memberless" else _lagless(self._group, view.protocol_type)
+
     def findings(self, loaded: LoadedGroups[CoordinatedGroupView]) -> Sequence[Finding]:
         from kiel_groups.ops.coordinated.coordinated_checks import check_coordinated_group
 
@@ -161,3 +172,16 @@ class _CoordinatedGroup:
 
         document = coordinated_document(loaded.groups[0], findings, lag_problem=loaded.lag_problem)
         return {**document, "looked_at": loaded.seen_ms}
+
+
+def _lagless(group: str, protocol_type: str) -> str:
+    """Return that members of this type have no lag, and what shows them."""
+    from kiel_groups.wire.groups.connect_protocol import CONNECT_TYPE
+
+    text = f"the members of group {group} are of the type {protocol_type!r}, and consume no partitions"
+    if protocol_type != CONNECT_TYPE:
+        return f"{text}; 'kiel-groups describe {group}' shows them"
+    return (
+        f"{text}; 'kiel-groups workers describe {group}' shows them, and 'kiel-groups lag connect-NAME' the lag of the"
+        " sink connector NAME"
+    )

@@ -21,6 +21,7 @@ from kiel_groups.ops.report_parts import (
     topic_parts,
     whole_lag,
 )
+from kiel_groups.wire.groups.connect_protocol import CONNECT_TYPE
 from kiel_groups.wording import counted, some
 
 __all__ = ["coordinated_groups_table", "coordinated_report"]
@@ -83,6 +84,8 @@ def _facts(view: CoordinatedGroupView, lag_problem: str) -> Iterator[tuple[str, 
     yield "coordinator", view.coordinator
     if not view.is_of_consumers:
         yield "type", f"{view.protocol_type}: not a group of consumers; its members own no partitions"
+    if view.protocol_type == CONNECT_TYPE:
+        yield "", f"'kiel-groups workers describe {view.group}' shows workers of kiel-groups, but not Java's"
     if view.protocol:
         yield "strategy", view.protocol
     if view.partitions or view.is_of_consumers:
