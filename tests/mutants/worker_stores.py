@@ -104,8 +104,8 @@ MUTANTS = (
     Mutant(
         "garbage in one connector stops all",
         _STORED_VALUES,
-        "        return ConnectorEntry(config={}, problem=str(error), created=czxid)\n",
-        "        raise\n",
+        '    except ProtocolError as error:\n        problem = f"',
+        '    except TypeError as error:\n        problem = f"',
         _CONFIGURATION_TEST,
     ),
     Mutant(

@@ -83,6 +83,8 @@ class Herder:
         #: The newest configuration; None before the first one was read.
         self._config: ConfigSnapshot | None = None
         self._seen: dict[int, ConfigSnapshot] = {}
+        #: The problems of the newest configuration, which were logged, by connectors.
+        self._problems: dict[str, str] = {}
         self._assignment: WorkerAssignment | None = None
         self._generation = 0
         self._running: dict[Work, WorkSupervisor] = {}
@@ -171,12 +173,21 @@ class Herder:
         if self._config is not None and snapshot.offset < self._config.offset:
             return
         self._config = snapshot
+        self._log_problems(snapshot)
         self._seen.pop(snapshot.offset, None)
         self._seen[snapshot.offset] = snapshot
         while len(self._seen) > _MOST_SEEN:
             del self._seen[next(iter(self._seen))]
         self._rejoin_if_outdated()
         self._reconcile()
+
+    def _log_problems(self, snapshot: ConfigSnapshot) -> None:
+        """Log each connector whose configuration cannot be used, once until that changes."""
+        problems = {name: entry.problem for name, entry in snapshot.connectors.items() if entry.problem}
+        for name, problem in problems.items():
+            if self._problems.get(name) != problem:
+                log.warning("group %s: connector %s and its tasks do not run: %s", self._group, name, problem)
+        self._problems = problems
 
     def _rejoin_if_outdated(self) -> None:
         """Have the group assign again if the work that it assigned is not that of the newest configuration."""

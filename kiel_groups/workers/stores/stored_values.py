@@ -17,6 +17,10 @@ __all__ = ["Written", "entry_of", "owner_path", "status_data", "status_of", "sta
 log = logging.getLogger(__name__)
 
 
+#: The command that replaces all settings of a connector.
+_REPLACE = "'kiel-groups connectors config NAME --file FILE'"
+
+
 class Written(NamedTuple):
     """The data of a znode, and the zxid of the transaction that wrote it."""
 
@@ -39,11 +43,12 @@ def status_path(layout: WorkerLayout, work: Work) -> str:
 
 
 def entry_of(name: str, path: str, data: bytes, czxid: int) -> ConnectorEntry:
-    """Return a connector's configuration; if its znode has garbage, an entry without settings that says so."""
+    """Return a connector's configuration; if its znode has garbage, an entry without settings that says what to do."""
     try:
         stored = StoredConnector.parse(name, data, path)
     except ProtocolError as error:
-        return ConnectorEntry(config={}, problem=str(error), created=czxid)
+        problem = f"{error}; replace its settings ({_REPLACE}), or delete it"
+        return ConnectorEntry(config={}, problem=problem, created=czxid)
     return ConnectorEntry(stored.config, TargetState(stored.target), stored.tasks, created=czxid)
 
 
