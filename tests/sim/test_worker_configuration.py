@@ -285,6 +285,21 @@ def test_garbage_in_the_offsets_znode_is_an_error(workers: WorkerBench) -> None:
         workers.run(worker, worker.configuration.put_connector("c", {}))
 
 
+def test_the_repair_of_the_offsets_znode_loses_nothing(workers: WorkerBench) -> None:
+    """What the error says repairs it: the configuration is what it was, and the next change has the next offset."""
+    worker = workers.worker()
+    store = worker.configuration
+    for number in range(3):
+        workers.run(worker, store.put_connector("c", {"n": str(number)}))
+    before = workers.run(worker, store.snapshot())
+    workers.write(LAYOUT.config, b"garbage")
+    with pytest.raises(ProtocolError, match=f"the largest number in the names below {LAYOUT.history}"):
+        workers.run(worker, store.snapshot())
+    workers.write(LAYOUT.config, b'{"version":1,"offset":3}')
+    assert workers.run(worker, store.snapshot()) == before
+    assert workers.run(worker, store.put_connector("c", {})) == 4
+
+
 def test_the_sequence_continues_after_an_emptied_offset(workers: WorkerBench) -> None:
     """If an operator empties the offset's znode, later changes have offsets above those in the history."""
     worker = workers.worker()

@@ -55,8 +55,19 @@ def encode_config_offset(offset: int) -> bytes:
 
 
 def parse_config_offset(data: bytes, path: str) -> int:
-    """Return the configuration offset. It is 0 if the znode is empty: the configuration has not changed yet."""
-    return _count(_versioned(data, path), "offset", path) if data else 0
+    """
+    Return the configuration offset. It is 0 if the znode is empty: the configuration has not changed yet.
+
+    Raises:
+        ProtocolError: The znode has garbage; the text says how to repair it.
+    """
+    try:
+        return _count(_versioned(data, path), "offset", path) if data else 0
+    except ProtocolError as error:
+        raise ProtocolError(
+            f'{error}; to repair it, write {{"version":{_VERSION},"offset":N}} to this znode, where N is the largest'
+            f" number in the names below {path}/history, without leading zeros, or 0 if there is none"
+        ) from error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -55,6 +55,8 @@ def test_the_configuration_offset_is_written_to_these_bytes() -> None:
     assert encode_config_offset(7) == b'{"offset":7,"version":1}'
     assert parse_config_offset(b'{"offset":7,"version":1}', "p") == 7
     assert parse_config_offset(b"", "p") == 0
+    with pytest.raises(ProtocolError, match=r'^p: .*; to repair it, write \{"version":1,"offset":N\} to this znode'):
+        parse_config_offset(b'{"version":1}', "p")
 
 
 def test_a_status_is_written_to_these_bytes_and_read_back() -> None:
