@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any, cast
 
-from kiel_groups.allocators import round_robin
 from kiel_groups.config import GroupConfig, ZooKeeperConfig
 from kiel_groups.coordination.session.session_context import MemberContext, ProcessContext, SessionContext
 from kiel_groups.coordination.session.session_tasks import TaskSet
@@ -25,7 +24,7 @@ def process_context(
 ) -> ProcessContext:
     """Return the context of a process, by default one of group "g" that never connects."""
     config, zookeeper = config or GroupConfig(group="g"), zookeeper or ZooKeeperConfig(hosts="h:1")
-    return ProcessContext(config, zookeeper, round_robin, metrics or Metrics(), runtime or Runtime())
+    return ProcessContext(config, zookeeper, metrics or Metrics(), runtime or Runtime())
 
 
 def session_context(

@@ -19,6 +19,7 @@ from typing import Any
 import click
 
 from kiel_groups import GroupedConsumer
+from kiel_groups.allocators import round_robin
 from kiel_groups.config import GroupConfig, ZooKeeperConfig
 from kiel_groups.coordination.member.allocator_process import AllocatorProcess
 from kiel_groups.coordination.session.zk_session import Session
@@ -133,7 +134,7 @@ async def run_member(broker: str, zookeeper: str, group: str, topic: str, sessio
 
 async def run_candidate(zookeeper: str, group: str, session_timeout_ms: int) -> None:
     config = ZooKeeperConfig.parse(zookeeper, session_timeout_ms=session_timeout_ms)
-    candidate = AllocatorProcess(process_context(GroupConfig(group=group), config), lambda error: None)
+    candidate = AllocatorProcess(process_context(GroupConfig(group=group), config), round_robin, lambda error: None)
     await candidate.start()
     click.echo(candidate.member_id)
     await asyncio.Event().wait()

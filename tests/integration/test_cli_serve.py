@@ -12,6 +12,7 @@ import pytest
 from kazoo.client import KazooClient
 
 from kiel_groups.admin.empty_groups import remove_empty_group
+from kiel_groups.allocators import round_robin
 from kiel_groups.config import DebounceConfig, GroupConfig, ZooKeeperConfig
 from kiel_groups.coordination.member.allocator_process import AllocatorProcess
 from kiel_groups.embedded import Cluster
@@ -144,7 +145,7 @@ async def test_a_leader_survives_the_end_of_its_session(
     topic, name = unique("topic"), unique("group")
     await cluster_39.create_topic(topic, PARTITIONS)
     candidate = AllocatorProcess(
-        process_context(GroupConfig(group=name), ZooKeeperConfig.parse(cluster_39.zk_hosts)), pytest.fail
+        process_context(GroupConfig(group=name), ZooKeeperConfig.parse(cluster_39.zk_hosts)), round_robin, pytest.fail
     )
     await candidate.start()
     try:
@@ -174,7 +175,9 @@ async def test_a_leader_of_no_members_writes_no_znodes(cluster_39: Cluster, uniq
     name = unique("group")
     layout = GroupLayout(name)
     config = GroupConfig(group=name, debounce=DebounceConfig(initial_delay_ms=0))
-    candidate = AllocatorProcess(process_context(config, ZooKeeperConfig.parse(cluster_39.zk_hosts)), pytest.fail)
+    candidate = AllocatorProcess(
+        process_context(config, ZooKeeperConfig.parse(cluster_39.zk_hosts)), round_robin, pytest.fail
+    )
     await candidate.start()
     try:
         session = candidate._supervisor.current
@@ -233,6 +236,7 @@ async def test_a_foreign_member_that_joins_later_raises_an_alarm(
     metrics = Metrics()
     candidate = AllocatorProcess(
         process_context(GroupConfig(group=name), ZooKeeperConfig.parse(cluster_39.zk_hosts), metrics=metrics),
+        round_robin,
         pytest.fail,
     )
 

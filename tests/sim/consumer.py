@@ -76,8 +76,8 @@ class Consumer(Application):
         self._running = self.process.start(self._run(config.auto_commit_interval_ms / 1000))
 
     def _member(self, config: GroupConfig, zookeeper: ZooKeeperConfig) -> GroupMember:
-        context = ProcessContext(config, zookeeper, self.world.allocator, self.metrics, self.process.runtime)
-        return GroupMember(context, self, self._subscription, self._failed)
+        context = ProcessContext(config, zookeeper, self.metrics, self.process.runtime)
+        return GroupMember(context, self, self._subscription, self.world.allocator, self._failed)
 
     async def _run(self, commit_interval_s: float) -> None:
         while not self.closing:

@@ -198,8 +198,8 @@ async def _run(config: GroupConfig, zookeeper: ZooKeeperConfig, allocator: Alloc
 
     ending = Termination()
     failure: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-    process = ProcessContext(config, zookeeper, allocator, Metrics(), Runtime())
-    candidate = AllocatorProcess(process, failure.set_exception)
+    process = ProcessContext(config, zookeeper, Metrics(), Runtime())
+    candidate = AllocatorProcess(process, allocator, failure.set_exception)
     try:
         await candidate.start()
         await failure

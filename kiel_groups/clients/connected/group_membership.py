@@ -122,8 +122,8 @@ class ZooKeeperCoordination:
 
     def new_member(self, process: Process) -> Member:
         """Return a member with a session in ZooKeeper."""
-        context = ProcessContext(process.group, self.zookeeper, self.allocator, process.metrics, process.runtime)
-        return GroupMember(context, process.handler, process.subscription, process.on_failure)
+        context = ProcessContext(process.group, self.zookeeper, process.metrics, process.runtime)
+        return GroupMember(context, process.handler, process.subscription, self.allocator, process.on_failure)
 
     async def check_brokers(self, process: Process) -> None:
         """Check that brokers store offsets where they are to do so."""

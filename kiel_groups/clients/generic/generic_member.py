@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
 
-from kiel_groups.allocators import round_robin
 from kiel_groups.clients.calls.client_arguments import broker_config
 from kiel_groups.clients.coordinator.broker_coordinator import BrokerCoordinator
 from kiel_groups.clients.coordinator.coordinated_member import CoordinatedMember
@@ -193,7 +192,7 @@ class GenericMember:
 
     async def _new_member(self) -> CoordinatedMember:
         if self._zookeeper is not None:
-            process = ProcessContext(self._config, self._zookeeper, round_robin, self.metrics, self._runtime)
+            process = ProcessContext(self._config, self._zookeeper, self.metrics, self._runtime)
             return member_on_zookeeper(process, self._hooks, self._rebalance_timeout_ms, self._on_failure)
         assert self._brokers is not None
         assert self._timing is not None

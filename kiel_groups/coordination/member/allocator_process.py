@@ -31,11 +31,15 @@ class AllocatorProcess:
     Args:
         process: The process. Of its settings, the group, its debounce, and the time limit of its allocator apply; a
             member's other settings are ignored.
+        allocator: Computes the assignments while this process leads.
         on_failure: Called with an error that a new session cannot fix, such as missing rights.
     """
 
-    def __init__(self, process: ProcessContext, on_failure: Callable[[KielGroupsError], None]) -> None:
+    def __init__(
+        self, process: ProcessContext, allocator: Allocator, on_failure: Callable[[KielGroupsError], None]
+    ) -> None:
         self._process = process
+        self._kind = AllocatorKind(allocator)
         self._supervisor = SessionSupervisor(process, self._join, on_failure)
 
     async def start(self) -> None:
@@ -50,9 +54,7 @@ class AllocatorProcess:
         await self._supervisor.start()
 
     async def _join(self, by_s: float) -> GroupSession[AllocatorRole]:
-        session = GroupSession(
-            self._process, AllocatorKind(self._process.allocator), first=self._supervisor.current is None
-        )
+        session = GroupSession(self._process, self._kind, first=self._supervisor.current is None)
         await session.join(by_s)
         return session
 

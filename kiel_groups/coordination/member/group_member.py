@@ -7,6 +7,7 @@ import logging
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from typing import TypeVar
 
+from kiel_groups.allocators import Allocator
 from kiel_groups.config import HostPort
 from kiel_groups.coordination.member.group_session import GroupSession
 from kiel_groups.coordination.member.member_role import MemberKind, MemberRole
@@ -37,6 +38,7 @@ class GroupMember:
         process: The process that the member runs in.
         handler: The consumer.
         subscription: What the application has subscribed to, and the offsets of the member's partitions.
+        allocator: Computes the assignments while this process leads.
         on_failure: Called with an error that a new session cannot fix: settings that differ from the group's, foreign
             members, missing rights.
     """
@@ -46,12 +48,13 @@ class GroupMember:
         process: ProcessContext,
         handler: PartitionHandler,
         subscription: SubscriptionState,
+        allocator: Allocator,
         on_failure: Callable[[KielGroupsError], None],
     ) -> None:
         self._process = process
         self._config = process.config
         self._handler = handler
-        self._kind = MemberKind(handler, subscription, process.allocator)
+        self._kind = MemberKind(handler, subscription, allocator)
         self._supervisor = SessionSupervisor(process, self._join, on_failure)
 
     async def start(self) -> None:

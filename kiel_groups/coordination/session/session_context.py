@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 
-from kiel_groups.allocators import Allocator
 from kiel_groups.config import GroupConfig, ZooKeeperConfig
 from kiel_groups.coordination.partition_handler import PartitionHandler
 from kiel_groups.coordination.session.session_tasks import TaskSet
@@ -29,14 +28,12 @@ class ProcessContext:
     Args:
         config: The settings of the group, and of this process in it.
         zookeeper: How to connect to ZooKeeper.
-        allocator: Computes the assignments while this process leads.
         metrics: Receives the counters and gauges.
         runtime: Clocks, randomness, threads, and the ZooKeeper client.
     """
 
     config: GroupConfig
     zookeeper: ZooKeeperConfig
-    allocator: Allocator
     metrics: Metrics
     runtime: Runtime
 

@@ -78,8 +78,8 @@ class SparkMember:
         self._handler = BatchHandler(config.group, cluster, self._subscription, self.metrics)
         self._failure: KielGroupsError | None = None
         self._runtime = runtime or Runtime()
-        process = ProcessContext(config, zookeeper, round_robin, self.metrics, self._runtime)
-        self._member = GroupMember(process, self._handler, self._subscription, self._failed)
+        process = ProcessContext(config, zookeeper, self.metrics, self._runtime)
+        self._member = GroupMember(process, self._handler, self._subscription, round_robin, self._failed)
 
     @property
     def member_id(self) -> str | None:

@@ -6,7 +6,6 @@ import asyncio
 import logging
 from typing import Any, Self
 
-from kiel_groups.allocators import round_robin
 from kiel_groups.clients.generic.generic_member import GenericMember
 from kiel_groups.config import GroupConfig, ZooKeeperConfig
 from kiel_groups.coordination.session.session_context import ProcessContext
@@ -145,7 +144,7 @@ class Worker:
 def _process(settings: WorkerSettings, metrics: Metrics, runtime: Runtime) -> ProcessContext:
     """Return the context of the worker's sessions, which plan nothing."""
     zookeeper = ZooKeeperConfig.parse(settings.zookeeper, session_timeout_ms=settings.session_timeout_ms)
-    return ProcessContext(GroupConfig(group=settings.group), zookeeper, round_robin, metrics, runtime)
+    return ProcessContext(GroupConfig(group=settings.group), zookeeper, metrics, runtime)
 
 
 def _clients(settings: WorkerSettings) -> KafkaClients:

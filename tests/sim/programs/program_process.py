@@ -7,7 +7,6 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from kiel_groups.allocators import round_robin
 from kiel_groups.clients.coordinator.coordinated_member import CoordinatedMember
 from kiel_groups.clients.coordinator.generation_gate import GenerationGate
 from kiel_groups.clients.coordinator.member_hooks import JoinedGroup
@@ -71,7 +70,7 @@ class Program:
         self._failed = asyncio.Event()
         self.failure = None
         process = ProcessContext(
-            self.world.group_config, self.world.zookeeper_config, round_robin, self.metrics, self.process.runtime
+            self.world.group_config, self.world.zookeeper_config, self.metrics, self.process.runtime
         )
         return member_on_zookeeper(process, self, self.world.scenario.rebalance_timeout_ms, self._stopped)
 

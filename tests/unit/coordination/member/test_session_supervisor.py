@@ -8,7 +8,6 @@ from typing import Any, cast
 
 import pytest
 
-from kiel_groups.allocators import round_robin
 from kiel_groups.config import GroupConfig, ZooKeeperConfig
 from kiel_groups.coordination.member import session_supervisor
 from kiel_groups.coordination.member.session_supervisor import SessionSupervisor
@@ -24,7 +23,7 @@ pytestmark = pytest.mark.unit
 
 def process(**settings: Any) -> ProcessContext:
     config, zookeeper = GroupConfig(group="g", **settings), ZooKeeperConfig(hosts="127.0.0.1:1")
-    return ProcessContext(config, zookeeper, round_robin, Metrics(), Runtime())
+    return ProcessContext(config, zookeeper, Metrics(), Runtime())
 
 
 class Session:

@@ -9,6 +9,7 @@ from typing import Any, cast
 
 import pytest
 
+from kiel_groups.allocators import round_robin
 from kiel_groups.coordination.member.group_member import GroupMember
 from kiel_groups.coordination.member.owner_znodes import OwnerZnodes
 from kiel_groups.coordination.offsets.broker_commits import BrokerCommits
@@ -220,7 +221,7 @@ async def test_an_explicit_commit_fails_at_once_without_a_trusted_session(runtim
             return frozenset({P0})
 
     member = GroupMember(
-        process_context(runtime=runtime), cast(Any, owner.handler), owner.subscription, lambda error: None
+        process_context(runtime=runtime), cast(Any, owner.handler), owner.subscription, round_robin, lambda error: None
     )
     current = SimpleNamespace(
         session=owner.session, role=SimpleNamespace(offsets=SimpleNamespace(owned=OwnedOffsets()))

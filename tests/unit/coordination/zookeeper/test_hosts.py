@@ -6,6 +6,7 @@ import socket
 
 import pytest
 
+from kiel_groups.allocators import round_robin
 from kiel_groups.config import ZooKeeperConfig
 from kiel_groups.coordination.member.allocator_process import AllocatorProcess
 from kiel_groups.coordination.zookeeper.hosts import check_hosts, without_address
@@ -45,6 +46,6 @@ def test_one_host_with_an_address_is_enough() -> None:
 async def test_a_process_that_joins_fails_at_once() -> None:
     """A process whose ZooKeeper hosts have no address fails at once. kazoo itself would retry until its timeout."""
     config = ZooKeeperConfig.parse("a.invalid:2181", connect_timeout_ms=3_600_000)
-    candidate = AllocatorProcess(process_context(zookeeper=config), pytest.fail)
+    candidate = AllocatorProcess(process_context(zookeeper=config), round_robin, pytest.fail)
     with pytest.raises(NoZooKeeperError, match=r"has no address: a\.invalid"):
         await candidate.start()
