@@ -78,7 +78,10 @@ async def test_a_group_of_workers(
 
 
 async def test_a_group_of_programs(cluster_39: Cluster, unique: Callable[[str], str]) -> None:
-    """Members and their round are shown, and nothing is reported as wrong, also when all have left."""
+    """
+    Members and their round are shown, and nothing is reported as wrong, also when all have left. Such a group takes no
+    allocator process.
+    """
     group, command = unique("numbers"), on(cluster_39)
     program = NumberProgram(group, {"zk_hosts": cluster_39.zk_hosts})
     await program.member.start()
@@ -92,6 +95,10 @@ async def test_a_group_of_programs(cluster_39: Cluster, unique: Callable[[str], 
         lag = await command("lag", group)
         assert lag.returncode == 2
         assert f"'kiel-groups describe {group}' shows them" in lag.stderr
+        # An allocator process would publish a plan of partitions as soon as it led.
+        serving = await command("serve", "--group", group)
+        assert (serving.returncode, serving.stdout) == (2, "")
+        assert "its members are of the type 'numbers', and share no partitions" in serving.stderr
         with zookeeper(cluster_39) as client:
             assert not remove_empty_group(client, group)
             assert not [path for path in read_group(client, group) if path.startswith("/brokers")]

@@ -14,8 +14,9 @@ from kiel_groups.coordination.member.session_supervisor import SessionSupervisor
 from kiel_groups.coordination.partition_handler import Work
 from kiel_groups.coordination.session.session_context import ProcessContext, SessionContext
 from kiel_groups.coordination.session.zk_session import Session
-from kiel_groups.errors import KielGroupsError
+from kiel_groups.errors import GroupConfigError, KielGroupsError, ProtocolError
 from kiel_groups.group.znodes.layout import GroupLayout
+from kiel_groups.group.znodes.round_contents import RoundSettings
 from kiel_groups.listeners import Stall
 
 __all__ = ["AllocatorKind", "AllocatorProcess", "AllocatorRole"]
@@ -49,6 +50,7 @@ class AllocatorProcess:
         Raises:
             NoZooKeeperError: No server answered in time.
             ChrootMissingError: The chroot does not exist.
+            GroupConfigError: The members of the group are programs that share no partitions.
             CoordinationError: ZooKeeper refused a write.
         """
         await self._supervisor.start()
@@ -85,7 +87,22 @@ class AllocatorKind:
         return GroupLayout(group)
 
     async def admit(self, session: Session, layout: GroupLayout, config: GroupConfig) -> None:
-        """Check nothing: the members choose the group's settings."""
+        """
+        Check that the members are consumers, or may become such: they choose the group's other settings.
+
+        Raises:
+            GroupConfigError: The members are programs, which would not understand a plan of partitions.
+        """
+        node = await session.get(layout.config)
+        try:
+            programs = None if node is None else RoundSettings.parse(node.data, layout.config)
+        except ProtocolError:
+            return
+        if programs is not None:
+            raise GroupConfigError(
+                f"group {layout.group}: its members are of the type {programs.protocol_type!r}, and share no"
+                " partitions; their leader is one of them. Choose another group"
+            )
 
     def new_role(self, context: SessionContext) -> AllocatorRole:
         return AllocatorRole(context, self._allocator)
