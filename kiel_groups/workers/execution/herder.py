@@ -234,6 +234,8 @@ class Herder:
 
     async def _outdated(self) -> list[Work]:
         """Return the work that must not run during the rebalance: all of it if the configuration cannot be read."""
+        if not self._running:
+            return []
         try:
             async with asyncio.timeout(_READ_LIMIT_S):
                 config = await self.snapshot(current=True)
