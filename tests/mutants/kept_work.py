@@ -92,6 +92,13 @@ MUTANTS = (
         "                pass\n",
         _TEST,
     ),
+    Mutant(
+        "a task whose claim is gone reports",
+        _SUPERVISOR,
+        "        if not context.parts.claims.owns(self.work):\n",
+        "        if False:\n",
+        _TEST,
+    ),
     # What is assigned anew
     Mutant(
         "changed tasks are not outdated",

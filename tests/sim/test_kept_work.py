@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 
 import pytest
@@ -195,3 +196,28 @@ def test_a_change_during_the_rebalance_is_followed_by_the_assignment() -> None:
     worker.run(worker.herder.parts.config.put_connector("c", settings))
     bench.timeline.run_until(lambda: bench.delivered("u", "c-0"))
     assert bench.counts.count("start", "c") == 2
+
+
+def test_a_task_whose_claim_was_deleted_reports_nothing() -> None:
+    """An operator deletes the claim while ``stop`` hangs, and another worker claims the task."""
+    bench = WorkerGroupBench()
+    bench.start("w1", "w2")
+    bench.create("c", task_stop_timeout_ms="1000", **ENDLESS)
+    bench.until_running("c", 1)
+    first = bench.owner(TaskId("c", 0)) or ""
+    other = {"w1": "w2", "w2": "w1"}[first]
+
+    async def never() -> None:
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.Event().wait()
+        await asyncio.Event().wait()
+
+    bench.counts.hooks["stop", "c-0"] = never
+    bench.workers[first].process.call(bench.workers[first].herder.on_lost)
+    bench.operator_deletes(LAYOUT.owner("c", 0))
+    bench.counts.hooks.clear()
+    claims = bench.workers[other].herder.parts.claims
+    bench.workers[other].run(claims.claim(TaskId("c", 0)))
+    bench.timeline.run_for(5.0)
+    status = bench.workers[other].states("c")[TaskId("c", 0)]
+    assert (status.state, status.trace) == (WorkState.UNASSIGNED, "")

@@ -96,7 +96,8 @@ def test_a_frozen_worker_delivers_and_commits_nothing_after_its_session() -> Non
     numbers = bench.delivered("t", "c-0")
     repeated = numbers.index(numbers[-1]) != len(numbers) - 1
     assert not repeated
-    assert (stored(bench, "c-0") or 0) >= numbers[-1] - 30
+    # What was delivered since the last store of offsets.
+    assert (stored(bench, "c-0") or 0) >= numbers[-1] - 60
 
 
 def test_two_workers_never_run_the_same_task() -> None:

@@ -142,7 +142,7 @@ class WorkSupervisor:
         """Have the work follow a changed configuration, and a later assignment that leaves it with this worker."""
         if generation != self._generation:
             self._generation = generation
-            if self.status is not None and self._context.parts.claims.owns(self.work):
+            if self.status is not None:
                 self._report(self.status.state, self.status.trace)
         if spec != self.spec:
             self.spec = spec
@@ -365,8 +365,11 @@ class WorkSupervisor:
             self.given_back.set()
 
     def _report(self, state: WorkState, trace: str = "") -> None:
+        """Have a status written, unless the claim is gone: another worker may have it, and report for itself."""
         context = self._context
         status = WorkStatus(state, context.address, trace, self._generation)
+        if not context.parts.claims.owns(self.work):
+            return
         # A start that was reported again and again would only cost writes.
         if status != self.status or self._reports_again:
             self.status, self._reports_again = status, False

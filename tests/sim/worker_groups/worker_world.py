@@ -148,8 +148,9 @@ class WorkerWorld(MemberWorld):
     def heal(self) -> None:
         """End all faults."""
         self.raising.clear()
-        for hang in self.hanging.values():
+        for work, hang in self.hanging.items():
             hang.end()
+            self.hung_until_s[work] = self.timeline.now_s
         self.hanging.clear()
         self.heal_environment()
         config = self.ensemble.tree.znodes.get(self.workers_layout.config)
