@@ -12,7 +12,7 @@ from benchmarks.ownership import Paths
 from kiel_groups.embedded.jars.classpaths import class_path
 from kiel_groups.embedded.jars.jar_cache import java_class_path
 
-__all__ = ["CONTENDERS", "SESSION_TIMEOUT_MS", "Contender", "Group", "kafka_paths"]
+__all__ = ["CONTENDERS", "FLOOR", "SESSION_TIMEOUT_MS", "Contender", "Group", "kafka_paths", "our_contender"]
 
 MEMBERS = Path(__file__).parent / "members"
 SESSION_TIMEOUT_MS = 4_000
@@ -56,7 +56,9 @@ def kafka_paths(group: Group) -> Paths:
     return Paths(rf"{folder}/owners/(?P<partition>[^/]+/\d+)", rf"{folder}/ids/[^/]+")
 
 
-def _ours(name: str, settings: Mapping[str, object]) -> Contender:
+def our_contender(name: str, settings: Mapping[str, object]) -> Contender:
+    """Return the contender whose members are consumers of kiel-groups with these settings."""
+
     def command(group: Group, members: int) -> list[str]:
         where = [group.zookeeper, group.broker, group.name, ",".join(group.topics)]
         return _python("ours", *where, str(members), str(SESSION_TIMEOUT_MS), json.dumps(settings))
@@ -92,8 +94,8 @@ def _python(module: str, *arguments: str) -> list[str]:
 
 
 CONTENDERS = (
-    _ours("ours, sticky, floor", {"partition_allocator": "sticky", **FLOOR}),
-    _ours("ours, round robin, defaults", {}),
+    our_contender("ours, sticky, floor", {"partition_allocator": "sticky", **FLOOR}),
+    our_contender("ours, round robin, defaults", {}),
     _set_partitioner("SetPartitioner, tuned", {"time_boundary": 0.1, "max_reaction_time": 0.1}, slow=False),
     _java(),
     _set_partitioner("SetPartitioner", {}, slow=True),

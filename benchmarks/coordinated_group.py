@@ -12,6 +12,7 @@ import click
 
 from benchmarks.broker_contenders import BrokerContender
 from benchmarks.member_commands import BrokerGroup
+from benchmarks.reported_ownership import ReportedOwnership
 from benchmarks.reporting_processes import LIMIT_S, ReportingProcesses
 from kiel_groups.clients.coordinator.heartbeat_connection import HeartbeatConnection
 from kiel_groups.config import parse_hosts
@@ -54,8 +55,8 @@ class CoordinatedGroup:
         self._contender = contender
         self._partitions = partitions
         servers = [server.pid for server in cluster.servers]
-        self._processes = ReportingProcesses(contender.name, partial(contender.command, group), servers)
-        self._seen = self._processes.seen
+        self._seen = ReportedOwnership()
+        self._processes = ReportingProcesses(contender.name, partial(contender.command, group), servers, self._seen)
         (self._broker,) = parse_hosts(group.broker, 9092, "broker")
         self._describing = HeartbeatConnection("benchmark")
         self._describe = DescribeGroupsRequest((group.name,))

@@ -45,7 +45,11 @@ class CpuTime:
         """Return the average number of busy cores between two times, given in milliseconds since 1970."""
         if ended_ms <= began_ms:
             return 0.0
-        return 1000 * (self._total_s(ended_ms) - self._total_s(began_ms)) / (ended_ms - began_ms)
+        return 1000 * self.used_s(began_ms, ended_ms) / (ended_ms - began_ms)
+
+    def used_s(self, began_ms: float, ended_ms: float) -> float:
+        """Return the processor time that was used between two times, given in milliseconds since 1970."""
+        return self._total_s(ended_ms) - self._total_s(began_ms)
 
     def _total_s(self, moment_ms: float) -> float:
         """Return the total CPU time at a moment, interpolated between two samples."""

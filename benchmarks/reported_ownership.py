@@ -34,19 +34,20 @@ class _Interval(NamedTuple):
     member: Member
 
 
-#: The ends of ownership. A member that leaves delivers nothing after its call of ``close``.
-_ENDS = frozenset({"revoked", "lost", "leaving"})
-
-
 class ReportedOwnership:
     """
     The owners of partitions over time. A member owns a partition from the delivery of the first record to the end.
 
     The lines of one member arrive in order; those of several members may not. So each member has its own history here,
     and the histories are merged by time.
+
+    Args:
+        leaving_ends: Whether a member owns nothing after its call of ``close``, as a consumer that delivers nothing
+            then. The tasks of a worker run until each of them has reported its end.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, leaving_ends: bool = True) -> None:
+        self._ends = {"revoked", "lost", *(["leaving"] if leaving_ends else [])}
         #: What each member owns: since when, by partition.
         self._owned: dict[Member, dict[str, int]] = {}
         self._past: dict[str, list[_Interval]] = defaultdict(list)
@@ -91,7 +92,7 @@ class ReportedOwnership:
                     owned[event.words[0]] = event.at_ns
                     self.starts += 1
                     self.last_owned_ns = max(self.last_owned_ns, event.at_ns)
-            elif event.kind in _ENDS:
+            elif event.kind in self._ends:
                 ended = event.partitions if event.kind != "leaving" else self._owned.get(member, {}).keys()
                 self._end(member, frozenset(ended), event.at_ns)
 
@@ -114,7 +115,12 @@ class ReportedOwnership:
 
     def unowned_ns(self, since_ns: int, until_ns: int) -> int:
         """Return the sum over all partitions of the time in which none of the members owned them."""
-        return sum(_gaps(self._history(partition), since_ns, until_ns) for partition in self._known)
+        return sum(sum(_gaps(self._history(partition), since_ns, until_ns)) for partition in self._known)
+
+    def longest_gap_ns(self, since_ns: int, until_ns: int) -> int:
+        """Return the longest time between these moments in which one partition had no owner."""
+        gaps = (max(_gaps(self._history(partition), since_ns, until_ns)) for partition in self._known)
+        return max(gaps, default=0)
 
     def overlaps(self) -> list[str]:
         """Return the partitions that two members owned at once."""
@@ -145,10 +151,10 @@ class ReportedOwnership:
 _END_OF_TIME = 1 << 63
 
 
-def _gaps(ordered: Iterable[_Interval], since_ns: int, until_ns: int) -> int:
-    """Return how much of the time between two moments none of the intervals covers."""
-    uncovered, at_ns = 0, since_ns
+def _gaps(ordered: Iterable[_Interval], since_ns: int, until_ns: int) -> list[int]:
+    """Return how long each time between two moments was that none of the intervals covers."""
+    gaps, at_ns = [], since_ns
     for interval in ordered:
-        uncovered += max(0, min(interval.since_ns, until_ns) - at_ns)
+        gaps.append(max(0, min(interval.since_ns, until_ns) - at_ns))
         at_ns = min(max(at_ns, interval.until_ns), until_ns)
-    return uncovered + until_ns - at_ns
+    return [*gaps, until_ns - at_ns]

@@ -17,7 +17,7 @@ from benchmarks.cpu import CpuTime
 from benchmarks.members.event_lines import MemberEvent
 from benchmarks.reported_ownership import Member, MemberReport, ReportedOwnership
 
-__all__ = ["LIMIT_S", "ReportingProcesses"]
+__all__ = ["LIMIT_S", "ReportingProcesses", "since_1970_ms"]
 
 LIMIT_S = 180.0
 
@@ -33,16 +33,18 @@ class ReportingProcesses:
         name: What is measured, for errors.
         command: Returns the command line of a process with a number of members.
         servers: The processes of the servers, whose processor time counts, too.
+        seen: Takes what the members report.
     """
 
-    def __init__(self, name: str, command: Callable[[int], list[str]], servers: list[int]) -> None:
+    def __init__(
+        self, name: str, command: Callable[[int], list[str]], servers: list[int], seen: ReportedOwnership
+    ) -> None:
         self._name = name
         self._command = command
         self.cpu = CpuTime()
         for server in servers:
             self.cpu.add(server)
-        #: What the members have reported.
-        self.seen = ReportedOwnership()
+        self.seen = seen
         self._reports: queue.SimpleQueue[MemberReport] = queue.SimpleQueue()
         self._processes: list[subprocess.Popen[str]] = []
         self._errors: list[IO[str]] = []
@@ -133,8 +135,7 @@ class ReportingProcesses:
 
     def cores(self, began_ns: int, ended_ns: int) -> float:
         """Return the average number of cores that all were busy with, between two times of the monotonic clock."""
-        since_1970_ns = time.time_ns() - time.monotonic_ns()
-        return round(self.cpu.cores((began_ns + since_1970_ns) / 1e6, (ended_ns + since_1970_ns) / 1e6), 2)
+        return round(self.cpu.cores(since_1970_ms(began_ns), since_1970_ms(ended_ns)), 2)
 
     def close(self) -> None:
         """Have the members leave that still run, and wait for their processes."""
@@ -149,3 +150,8 @@ class ReportingProcesses:
                 process.kill()
                 process.wait()
         self._stack.close()
+
+
+def since_1970_ms(monotonic_ns: int) -> float:
+    """Convert a time of the monotonic clock to milliseconds since 1970, the time of ZooKeeper's log."""
+    return (monotonic_ns + time.time_ns() - time.monotonic_ns()) / 1e6
