@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from benchmarks.consume import main
+from benchmarks import consume, workers
 from benchmarks.delivery.clients import OUR_WAYS
 from kiel_groups import GroupedConsumer
 from kiel_groups.embedded import Cluster
@@ -42,7 +42,7 @@ def test_sessions_of_a_benchmark_send_heartbeats(cluster_39: Cluster, unique: Ca
 def test_the_benchmark_of_consumers_measures_each_of_our_ways(tmp_path: Path) -> None:
     """A quick run writes a topic, reads it in each way of this version, and has a figure for everything."""
     target = tmp_path / "figures.json"
-    outcome = CliRunner().invoke(main, ["--quick", "--only", "ours", "--json", str(target)])
+    outcome = CliRunner().invoke(consume.main, ["--quick", "--only", "ours", "--json", str(target)])
     assert outcome.exit_code == 0, outcome.output
     rows = json.loads(target.read_text(encoding="utf-8"))["runs"]
     ways = OUR_WAYS if hasattr(GroupedConsumer, "consume_batches") else set(OUR_WAYS) - {"consume_batches()"}
@@ -50,3 +50,23 @@ def test_the_benchmark_of_consumers_measures_each_of_our_ways(tmp_path: Path) ->
     for row in rows:
         assert min(row[name] for name in ("records_per_s", "client_us", "broker_us", "peak_mib")) > 0
         assert row["ratio"] is None
+
+
+def test_the_benchmark_of_workers_measures_each_event_and_its_peer(tmp_path: Path) -> None:
+    """
+    A quick run measures a join, a leave and a kill of a worker, and of a consumer. After a kill, only ``total``
+    contains the time until the session has ended.
+    """
+    target = tmp_path / "figures.json"
+    options = ["--quick", "--size", "2x6", "--only", "sticky, floor", "--json", str(target)]
+    outcome = CliRunner().invoke(workers.main, options)
+    assert outcome.exit_code == 0, outcome.output
+    rows = {row["event"]: row for row in json.loads(target.read_text(encoding="utf-8"))["rows"]}
+    assert set(rows) == {"join", "leave", "kill"}
+    for row in rows.values():
+        assert 0 < row["longest"] <= row["s"] <= row["total"]
+        assert row["unowned"] >= row["longest"]
+        assert row["peer"]["s"] > 0
+        assert min(row[name] for name in ("writes", "cpu_s", "ratio")) > 0
+    # A server of ZooKeeper ends a session at the end of a tick, which may be a heartbeat's time before the time-out.
+    assert rows["kill"]["total"] - rows["kill"]["s"] > rows["kill"]["session_timeout_ms"] / 2000

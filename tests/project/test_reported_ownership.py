@@ -12,9 +12,9 @@ pytestmark = pytest.mark.unit
 ONE, TWO = Member(0, 0), Member(1, 0)
 
 
-def seen(*lines: tuple[Member, str]) -> ReportedOwnership:
+def seen(*lines: tuple[Member, str], leaving_ends: bool = True) -> ReportedOwnership:
     """Return the ownership after these lines of members."""
-    found = ReportedOwnership()
+    found = ReportedOwnership(leaving_ends=leaving_ends)
     found.take(MemberReport(member, MemberEvent.parse(line)) for member, line in lines)
     return found
 
@@ -46,6 +46,7 @@ def test_a_rebalance_is_measured_from_the_reports_of_members() -> None:
     assert (found.joining_ns[TWO], found.stopped_ns(100)) == (100, 130)
     assert (found.last_assigned_ns, found.last_owned_ns) == (140, 160)
     assert found.unowned_ns(100, 160) == 20 + 30
+    assert found.longest_gap_ns(100, 160) == 30
     assert found.moved(before) == 1
     assert found.overlaps() == []
 
@@ -72,3 +73,13 @@ def test_a_member_that_leaves_or_is_killed_owns_nothing() -> None:
 def test_two_owners_at_once_are_found() -> None:
     """A partition that a member delivers while another one owns it is named."""
     assert seen(*JOIN, (ONE, "170 0 record t:1 0")).overlaps() == ["t:1"]
+
+
+def test_a_task_runs_until_its_end_although_its_worker_leaves() -> None:
+    """A task of a worker that leaves runs until it reports its end; a task that starts elsewhere before is found."""
+    leaving = (*JOIN, (TWO, "200 0 leaving"), (TWO, "230 0 revoked t:1"))
+    in_order = seen(*leaving, (ONE, "250 0 record t:1 0"), leaving_ends=False)
+    assert (in_order.unowned_ns(200, 250), in_order.longest_gap_ns(200, 250)) == (20, 20)
+    assert in_order.overlaps() == []
+    early = seen(*leaving, (ONE, "220 0 record t:1 0"), leaving_ends=False)
+    assert early.overlaps() == ["t:1"]
