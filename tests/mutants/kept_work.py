@@ -88,8 +88,8 @@ MUTANTS = (
     Mutant(
         "statuses of kept work stay as they are",
         _SUPERVISOR,
-        "                self._report(self.status.state, self.status.trace)\n",
-        "                pass\n",
+        "                self._context.parts.reports.confirm(self.work, self.status)\n",
+        "",
         _TEST,
     ),
     Mutant(

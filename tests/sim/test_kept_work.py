@@ -30,7 +30,8 @@ def until_rejoined(bench: WorkerGroupBench, name: str) -> int:
     before = worker.member.token
     worker.process.call(worker.member.request_rejoin)
     bench.timeline.run_until(lambda: worker.member.token not in (None, before))
-    bench.timeline.run_for(1.0)
+    # Statuses of work that stays are written last.
+    bench.timeline.run_for(2.0)
     assert worker.member.token is not None
     return worker.member.token.generation
 

@@ -15,13 +15,17 @@ __all__ = ["StatusReports"]
 
 log = logging.getLogger(__name__)
 
+#: How long a status that confirms a former one waits, in seconds.
+_CONFIRMED_AFTER_S = 1.0
+
 
 class StatusReports:
     """
     The statuses that one worker reports on one session.
 
     Of several statuses of the same work, the newest one is written. Statuses are written after the calls that report
-    them; a status that ZooKeeper refuses because of missing rights is logged.
+    them; a status that ZooKeeper refuses because of missing rights is logged. Statuses that only confirm former ones
+    are written a second later: after a rebalance there are many, and claims and starts must not wait for them.
 
     Args:
         group: The group's name, for logs.
@@ -34,16 +38,30 @@ class StatusReports:
         self._store = store
         self._on_gone = on_gone
         self._waiting: dict[Work, WorkStatus] = {}
+        self._confirmed: dict[Work, WorkStatus] = {}
         self._wake = asyncio.Event()
 
     def report(self, work: Work, status: WorkStatus) -> None:
         """Have a status written soon."""
+        self._confirmed.pop(work, None)
         self._waiting[work] = status
+        self._wake.set()
+
+    def confirm(self, work: Work, status: WorkStatus) -> None:
+        """Have a status written that differs from the last one only in its generation."""
+        if not self._confirmed:
+            asyncio.get_running_loop().call_later(_CONFIRMED_AFTER_S, self._report_confirmed)
+        self._confirmed[work] = status
+
+    def _report_confirmed(self) -> None:
+        confirmed, self._confirmed = self._confirmed, {}
+        self._waiting = confirmed | self._waiting
         self._wake.set()
 
     def drop(self, work: Work) -> None:
         """Write no status of this work any more, because its claim is about to be released."""
         self._waiting.pop(work, None)
+        self._confirmed.pop(work, None)
         self._store.withdraw(work)
 
     async def run(self) -> None:

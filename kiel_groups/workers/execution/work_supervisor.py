@@ -16,7 +16,7 @@ import logging
 import traceback
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple, Protocol
 
 from kiel_groups.coordination.zookeeper.runtime import Runtime
@@ -142,8 +142,9 @@ class WorkSupervisor:
         """Have the work follow a changed configuration, and a later assignment that leaves it with this worker."""
         if generation != self._generation:
             self._generation = generation
-            if self.status is not None:
-                self._report(self.status.state, self.status.trace)
+            if self.status is not None and self._context.parts.claims.owns(self.work):
+                self.status = replace(self.status, generation=generation)
+                self._context.parts.reports.confirm(self.work, self.status)
         if spec != self.spec:
             self.spec = spec
             self._start_anew()
@@ -182,6 +183,7 @@ class WorkSupervisor:
 
     def claim_gone(self) -> None:
         """Stop the work at once because its owner znode was deleted, then claim it again."""
+        self._context.parts.reports.drop(self.work)
         if self._fence is not None:
             self._fence.shut("the owner znode was deleted")
         self._cancel_run()
