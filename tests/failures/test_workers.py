@@ -239,6 +239,71 @@ async def test_a_task_hangs_in_stop(cluster_39: Cluster, unique: Unique, tmp_pat
     await journal.check()
 
 
+async def test_a_worker_is_stopped_while_a_task_hangs(cluster_39: Cluster, unique: Unique, tmp_path: Path) -> None:
+    """
+    ``kiel-groups workers run`` gives everything else back, names the task, and ends without its ZooKeeper session, with
+    status 1. The task runs on another worker after the session timeout, when the call cannot run any more.
+    """
+    journal = await journal_on(cluster_39, unique, tmp_path)
+    with WorkerPrograms(cluster_39, unique("workers"), SESSION_TIMEOUT_MS) as workers:
+        first, second = await workers.add(2)
+        await journal.create(workers.url, "c", 3, task_stop_timeout_ms=500)
+        await journal.all_run(first.process.pid, second.process.pid)
+        journal.misbehave("block")
+        await eventually(lambda: {entry.task for entry in journal.entries("block")} == journal.tasks, "all block")
+        blocked = {entry.task for entry in journal.entries("block") if entry.pid == second.process.pid}
+        assert await asyncio.to_thread(second.end, signal.SIGTERM) == 1
+        (error,) = [line for line in second.errors if "this worker ends although" in line]
+        assert all(task in error for task in blocked)
+        journal.misbehave("")
+        await journal.all_run(first.process.pid)
+    await journal.check()
+
+
+async def test_a_worker_is_killed_by_a_second_signal(cluster_39: Cluster, unique: Unique, tmp_path: Path) -> None:
+    """It waits for nothing then, also not for a task that hangs."""
+    journal = await journal_on(cluster_39, unique, tmp_path)
+    with WorkerPrograms(cluster_39, unique("workers"), SESSION_TIMEOUT_MS) as workers:
+        (worker,) = await workers.add()
+        await journal.create(workers.url, "c", 1, task_stop_timeout_ms=600_000)
+        await journal.all_run(worker.process.pid)
+        journal.misbehave("block")
+        await eventually(lambda: journal.entries("block"), "the task blocks")
+
+        def interrupted() -> bool:
+            worker.process.send_signal(signal.SIGINT)
+            return worker.process.poll() is not None
+
+        await eventually(interrupted, "the worker has ended")
+        assert worker.wait() == -signal.SIGINT
+    await journal.check()
+
+
+async def test_a_worker_of_a_program_waits_for_a_task_that_hangs(
+    cluster_39: Cluster, unique: Unique, tmp_path: Path
+) -> None:
+    """``Worker.close`` returns when the call has returned; the other worker starts the task after that."""
+    journal, group = await journal_on(cluster_39, unique, tmp_path), unique("workers")
+    first, second = worker_on(cluster_39, group), worker_on(cluster_39, group)
+    async with second:
+        await first.start()
+        await journal.create(second.url, "c", 2, task_stop_timeout_ms=500)
+        await until_state(second.url, "c", "RUNNING", "RUNNING", "RUNNING")
+        await journal.all_run()
+        journal.misbehave("block")
+        await eventually(lambda: {entry.task for entry in journal.entries("block")} == journal.tasks, "all block")
+        starts = len(journal.entries("start"))
+        closing = asyncio.ensure_future(first.close())
+        await eventually(lambda: first.metrics.total("work_abandoned"), "the task is abandoned")
+        # The session timeout passes.
+        await throughout(lambda: not closing.done() and len(journal.entries("start")) == starts, "it waits", 8.0)
+        journal.misbehave("")
+        await closing
+        await journal.all_run()
+    check_order(journal.entries())
+    await journal.check()
+
+
 async def test_zookeeper_of_workers_is_stopped_and_started(
     cluster_39: Cluster, start_zookeeper: Callable[..., ZooKeeperServer], unique: Unique, tmp_path: Path
 ) -> None:

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from kiel_groups.workers.plugins.config_definition import ConfigDefinition
 from kiel_groups.workers.plugins.config_key import ConfigKey
 from kiel_groups.workers.plugins.connector_interfaces import Connector
-from kiel_groups.workers.plugins.standard_keys import SINK_KEYS, STANDARD_KEYS
+from kiel_groups.workers.plugins.standard_keys import SINK_KEYS, SOURCE_KEYS, STANDARD_KEYS
 from kiel_groups.workers.shipped.file_stream_sink import FileStreamSinkConnector
 from kiel_groups.workers.shipped.file_stream_source import FileStreamSourceConnector
 from kiel_groups.workers.shipped.http_sink import HttpSinkConnector
@@ -26,8 +26,8 @@ _WIDTH = 120
 
 
 def settings_text() -> str:
-    """Return the whole text: the settings of every connector, of every sink, and of each shipped connector."""
-    chapters = [("Every connector", STANDARD_KEYS), ("Every sink", SINK_KEYS)]
+    """Return the whole text: the settings of every connector, every source and every sink, and of each shipped one."""
+    chapters = [("Every connector", STANDARD_KEYS), ("Every source", SOURCE_KEYS), ("Every sink", SINK_KEYS)]
     chapters += [(each.__name__.removesuffix("Connector"), each.config) for each in SHIPPED]
     return "\n".join(line for title, definition in chapters for line in _chapter(title, definition))
 

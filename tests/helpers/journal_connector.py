@@ -2,8 +2,9 @@
 A source whose tasks write a journal: each start, poll and stop with its fencing token, into one file for all workers.
 
 So a test judges from outside whether two workers have run a task at the same time, also if they are frozen or killed.
-The tasks of a connector misbehave while the file that its setting ``fault`` names has one of these words: ``raise`` and
-``garbage`` in poll, ``hang`` in stop, ``configs`` (garbage) and ``none`` (no tasks) when they are configured.
+The tasks of a connector misbehave while the file that its setting ``fault`` names has one of these words: ``raise``,
+``garbage`` and ``block`` in poll, ``hang`` in stop, ``configs`` (garbage) and ``none`` (no tasks) when they are
+configured.
 """
 
 from __future__ import annotations
@@ -66,6 +67,9 @@ class JournalTask(SourceTask):
             raise RuntimeError("told to raise")
         if fault == "garbage":
             return ["garbage"]  # type: ignore[list-item]
+        while _fault(self._settings) == "block":
+            self._write("block")
+            time.sleep(_PAUSE_S)
         time.sleep(_PAUSE_S)
         number, self._next = self._next, self._next + 1
         value = f"{self._task} {number}".encode()
@@ -119,7 +123,7 @@ def check_journal(entries: Sequence[Entry]) -> None:
         if entry.what == "start":
             assert entry.token >= known, f"line {number}: {entry} follows token {known}"
             newest[entry.task] = entry.token
-        elif entry.what == "poll":
+        elif entry.what in {"poll", "block"}:
             assert entry.token == known, f"line {number}: {entry} beside the run with token {known}"
 
 

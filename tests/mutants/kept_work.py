@@ -95,7 +95,7 @@ MUTANTS = (
     Mutant(
         "a task whose claim is gone reports",
         _SUPERVISOR,
-        "        if not context.parts.claims.owns(self.work):\n",
+        "        if not self._context.parts.claims.owns(self.work):\n",
         "        if False:\n",
         _TEST,
     ),

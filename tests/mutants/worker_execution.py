@@ -63,6 +63,27 @@ MUTANTS = (
         _SOURCE_TEST,
     ),
     Mutant(
+        "source offsets are stored without regard to the interval",
+        _SOURCE,
+        "self._due_s = ended_s + max(self._interval_s, pause_s)",
+        "self._due_s = ended_s + pause_s",
+        _SOURCE_TEST,
+    ),
+    Mutant(
+        "source offsets keep a slow ZooKeeper busy",
+        _SOURCE,
+        "self._due_s = ended_s + max(self._interval_s, pause_s)",
+        "self._due_s = ended_s + self._interval_s",
+        _SOURCE_TEST,
+    ),
+    Mutant(
+        "a failed write of offsets ends a task beside its poll",
+        _SOURCE,
+        "            await _ended(polling)\n",
+        "",
+        _SOURCE_TEST,
+    ),
+    Mutant(
         "a sink commits what it has not flushed",
         _SINK,
         "            await self.calls.call(self._task.flush, dict(self._taken))\n",

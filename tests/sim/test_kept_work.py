@@ -222,3 +222,74 @@ def test_a_task_whose_claim_was_deleted_reports_nothing() -> None:
     bench.timeline.run_for(5.0)
     status = bench.workers[other].states("c")[TaskId("c", 0)]
     assert (status.state, status.trace) == (WorkState.UNASSIGNED, "")
+
+
+def fail(bench: WorkerGroupBench, task: str, **policy: str) -> list[float]:
+    """Create the connector c, whose task fails at each poll; return when it was polled."""
+    times: list[float] = []
+
+    def raise_error() -> None:
+        times.append(bench.timeline.now_s)
+        raise ValueError("out of order")
+
+    bench.counts.hooks["poll", task] = raise_error
+    bench.create("c", tasks_max="2", **ENDLESS, **policy)
+    return times
+
+
+def test_failed_work_that_stays_is_not_started_by_a_rebalance() -> None:
+    """It stays FAILED with its trace; the status has the new generation."""
+    bench = WorkerGroupBench()
+    worker, _ = bench.start("w1", "w2")
+    fail(bench, "c-0")
+    bench.timeline.run_until(lambda: bench.state(TaskId("c", 0)) == WorkState.FAILED)
+    bench.timeline.run_for(1.0)
+    owner = bench.owner(TaskId("c", 0))
+    generation = until_rejoined(bench, "w1")
+    assert bench.owner(TaskId("c", 0)) == owner
+    status = worker.states("c")[TaskId("c", 0)]
+    assert (status.state, status.generation) == (WorkState.FAILED, generation)
+    assert "ValueError: out of order" in status.trace
+    assert bench.counts.count("start", "c-0") == 1
+
+
+def test_a_rebalance_does_not_reset_the_restarts_of_failed_work() -> None:
+    """The work that stays with its worker is started ``restart.max`` times in all."""
+    bench = WorkerGroupBench()
+    bench.start("w1")
+    times = fail(bench, "c-0", restart_policy="backoff", restart_max="3", restart_backoff_ms="2000")
+    for restarts in range(1, 4):
+        bench.timeline.run_until(lambda restarts=restarts: len(times) == restarts)  # type: ignore[misc]
+        until_rejoined(bench, "w1")
+    bench.timeline.run_for(120.0)
+    until_rejoined(bench, "w1")
+    bench.timeline.run_for(120.0)
+    assert len(times) == 4
+    assert bench.state(TaskId("c", 0)) == WorkState.FAILED
+
+
+def test_failed_work_that_moves_is_started_by_its_next_owner() -> None:
+    """The failure may have been its worker's; the next owner counts its restarts anew."""
+    bench = WorkerGroupBench()
+    bench.start("w1")
+    times = fail(bench, "c-0", restart_policy="backoff", restart_max="1", restart_backoff_ms="1000")
+    bench.timeline.run_for(60.0)
+    assert (len(times), bench.state(TaskId("c", 0))) == (2, WorkState.FAILED)
+    bench.start("w2")
+    bench.timeline.run_until(lambda: bench.owner(TaskId("c", 0)) == "w2")
+    bench.timeline.run_for(60.0)
+    assert (len(times), bench.state(TaskId("c", 0))) == (4, WorkState.FAILED)
+
+
+def test_a_pause_hides_a_failure_and_a_resume_starts_the_work_again() -> None:
+    """The state follows the target, wherever the work is."""
+    bench = WorkerGroupBench()
+    (worker,) = bench.start("w1")
+    fail(bench, "c-0")
+    bench.timeline.run_until(lambda: bench.state(TaskId("c", 0)) == WorkState.FAILED)
+    worker.run(worker.requests.pause("c"))
+    bench.timeline.run_until(lambda: bench.state(TaskId("c", 0)) == WorkState.PAUSED)
+    bench.counts.hooks.clear()
+    worker.run(worker.requests.resume("c"))
+    bench.until_running("c", 2)
+    assert bench.counts.count("start", "c-0") == 2

@@ -18,6 +18,7 @@ from kiel_groups.metrics import Metrics
 from kiel_groups.testing import FakeEnsemble, Host, SimulatedProcess, Timeline, fake_client
 from kiel_groups.workers.coordination.worker_interfaces import WorkerContext
 from kiel_groups.workers.execution.herder import Herder
+from kiel_groups.workers.execution.plugin_lookups import PluginLookups
 from kiel_groups.workers.execution.plugin_runners import PluginRunners
 from kiel_groups.workers.execution.worker_requests import WorkerRequests
 from kiel_groups.workers.session.worker_session import WorkerSession
@@ -68,9 +69,10 @@ class WorkerProcess:
         process = process_context(config, zookeeper, metrics=self.metrics, runtime=runtime)
         self.url = f"http://{name}:8083/"
         context = WorkerContext(group="g", url=self.url, metrics=self.metrics, runtime=runtime)
-        factory = PluginRunners(plugins(), self._clients(), runtime)
+        lookups = PluginLookups(plugins(), runtime)
+        factory = PluginRunners(lookups, self._clients(), runtime)
         self.herder = self._new_herder(context, factory, self._failed)
-        self.requests = WorkerRequests(self.herder, plugins())
+        self.requests = WorkerRequests(self.herder, lookups)
         self.process.call(self._compose, process, rebalance_timeout_ms)
         self.starting = self.process.start(self._start())
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import click
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
     from kiel_groups.workers.execution.worker_settings import WorkerSettings
 
 __all__ = ["workers"]
+
+log = logging.getLogger(__name__)
 
 _DEFAULT_PORT = 8083
 
@@ -109,6 +112,7 @@ def run(
 
     The worker runs its part of the connectors and tasks of its group, and serves a REST interface, which is that of
     Kafka Connect. At the first signal it gives its work back, so that other workers continue it; a second one kills it.
+    If a connector or a task does not stop, the worker ends without it, with status 1.
     """
     from kiel_groups.cli.terminal.log_handler import show_logs
     from kiel_groups.workers.execution.worker_settings import WorkerSettings
@@ -137,11 +141,22 @@ async def _run(settings: WorkerSettings) -> int:
     ending = Termination()
     try:
         # A worker that is cancelled gives its work back first.
-        await Worker(settings).run()
+        await Worker(settings, on_stuck=_end_at_once).run()
     except asyncio.CancelledError:
         if ending.status is None:
             raise
     return ending.status or DONE
+
+
+def _end_at_once(works: Sequence[object]) -> None:
+    """End the process without its ZooKeeper session: the claims of work that does not stop must outlast the work."""
+    from kiel_groups.cli.terminal.termination import end_process
+
+    log.error(
+        "this worker ends although %s did not stop; others get this work after the session timeout",
+        ", ".join(map(str, works)),
+    )
+    end_process(FAILED)
 
 
 @workers.command(epilog=EPILOG)

@@ -1,13 +1,18 @@
-"""Orderly termination of a command by a signal, with the matching exit status."""
+"""Termination of a command: in order by a signal, with the matching exit status, or at once."""
 
 from __future__ import annotations
 
 import asyncio
+import logging
+import os
 import signal
+import sys
 import threading
+from contextlib import suppress
 from types import FrameType
+from typing import NoReturn
 
-__all__ = ["BlockingTermination", "Termination"]
+__all__ = ["BlockingTermination", "Termination", "end_process"]
 
 #: The exit status of a process that a signal ended is this plus the number of the signal.
 _SIGNALLED = 128
@@ -42,6 +47,8 @@ class Termination:
         loop = asyncio.get_running_loop()
         for each in (signal.SIGINT, signal.SIGTERM):
             loop.remove_signal_handler(each)
+            # Python's own handler of SIGINT cancels all tasks and waits for them; one of them may not end.
+            signal.signal(each, signal.SIG_DFL)
         self.end(number)
 
 
@@ -64,3 +71,13 @@ class BlockingTermination:
             signal.signal(each, signal.SIG_DFL)
         self.status = _SIGNALLED + number
         self.asked.set()
+
+
+def end_process(status: int) -> NoReturn:
+    """End this process at once, after its logs and its output are flushed: nothing is closed, nothing is waited for."""
+    logging.shutdown()
+    for stream in (sys.stdout, sys.stderr):
+        # The reader of the output may be gone.
+        with suppress(OSError, ValueError):
+            stream.flush()
+    os._exit(status)

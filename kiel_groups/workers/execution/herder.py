@@ -25,8 +25,9 @@ from kiel_groups.errors import KielGroupsError, SessionLostError
 from kiel_groups.workers.coordination.worker_hooks import WorkerHooks
 from kiel_groups.workers.coordination.worker_interfaces import WorkerContext, WorkerMember
 from kiel_groups.workers.execution.session_parts import ProvenSession, SessionParts
+from kiel_groups.workers.execution.supervisor_context import RunnerFactory, SupervisorContext
 from kiel_groups.workers.execution.work_plan import WorkSpec, needs_rejoin, outdated, planned, still_valid
-from kiel_groups.workers.execution.work_supervisor import RunnerFactory, SupervisorContext, WorkSupervisor
+from kiel_groups.workers.execution.work_supervisor import WorkSupervisor
 from kiel_groups.workers.values.config_snapshot import ConfigSnapshot
 from kiel_groups.workers.values.work_ids import TaskId, Work
 from kiel_groups.workers.values.worker_assignment import WorkerAssignment
@@ -37,6 +38,9 @@ log = logging.getLogger(__name__)
 
 #: How long the read of the configuration before a join may take, in seconds, before all work is given back.
 _READ_LIMIT_S = 3.0
+
+#: The time between two warnings of plugins that keep a worker from ending, in seconds.
+_STUCK_WARNING_S = 10.0
 
 #: The snapshots that a worker keeps, to compare them with the one by which its work was assigned.
 _MOST_SEEN = 16
@@ -271,8 +275,16 @@ class Herder:
         self._end_patience()
         self._begin_stop(list(self._running))
 
-    async def close(self) -> None:
-        """Give back what this worker has claimed, and leave the group. The caller closes the session after that."""
+    async def close(self, on_stuck: Callable[[Sequence[Work]], None] = lambda works: None) -> None:
+        """
+        Leave the group, and give back what this worker has claimed. The caller closes the session after that.
+
+        This returns when no plugin runs any more: the end of the session would let other workers start work beside
+        a plugin that does not stop.
+
+        Args:
+            on_stuck: Called if only plugins that do not stop are left to wait for, with their work.
+        """
         self._is_closing = True
         self._end_patience()
         if self._member is not None:
@@ -280,11 +292,31 @@ class Herder:
         await self.hooks.close()
         self._assignment = None
         await self._give_back()
+        await self._plugins_stopped(on_stuck)
         parts, self._parts = self._parts, None
         if parts is not None:
             parts.end()
         for supervisor in self._ending.values():
             supervisor.lose("the worker has ended")
+
+    async def _plugins_stopped(self, on_stuck: Callable[[Sequence[Work]], None]) -> None:
+        """Wait until no plugin runs any more, and warn of those that do not stop."""
+        await asyncio.gather(*(each.stopped_or_abandoned() for each in self._ending.values()))
+        if stuck := self._stuck():
+            on_stuck(stuck)
+        while stuck := self._stuck():
+            log.warning(
+                "group %s: this worker does not end before %s, which did not stop: other workers would start this work"
+                " beside calls that still run",
+                self._group,
+                ", ".join(map(str, stuck)),
+            )
+            stopping = [asyncio.ensure_future(self._ending[work].stopped()) for work in stuck]
+            await asyncio.wait(stopping, timeout=_STUCK_WARNING_S)
+
+    def _stuck(self) -> list[Work]:
+        """Return the work whose plugins have not stopped in time, and still run."""
+        return [work for work, supervisor in self._ending.items() if supervisor.is_abandoned]
 
     async def _give_back(self) -> None:
         """Stop all work, and wait until its claims are released, except those of plugins that do not stop."""

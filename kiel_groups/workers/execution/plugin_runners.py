@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from kiel_groups.coordination.zookeeper.runtime import Runtime
-from kiel_groups.errors import ConfigError
+from kiel_groups.workers.execution.plugin_lookups import PluginLookups, class_name
 from kiel_groups.workers.execution.session_parts import SessionParts
+from kiel_groups.workers.execution.supervisor_context import RunnerStart
 from kiel_groups.workers.execution.work_plan import WorkSpec
-from kiel_groups.workers.execution.work_supervisor import RunnerStart
 from kiel_groups.workers.plugins.config_definition import Settings
-from kiel_groups.workers.plugins.connector_checks import checked_config, task_settings
-from kiel_groups.workers.plugins.connector_interfaces import Connector, SinkConnector
-from kiel_groups.workers.plugins.plugin_registry import PluginRegistry
+from kiel_groups.workers.plugins.connector_checks import task_settings
+from kiel_groups.workers.plugins.connector_interfaces import SinkConnector
 from kiel_groups.workers.runners.connector_runner import ConnectorRunner
 from kiel_groups.workers.runners.runner_interface import Runner, RunnerContext
 from kiel_groups.workers.runners.sink_task_runner import SinkTaskRunner
@@ -29,25 +28,25 @@ class PluginRunners:
     Creates runners; see ``RunnerFactory``.
 
     Args:
-        plugins: Finds the classes of connectors.
+        plugins: Finds the classes of connectors, and checks settings.
         clients: Creates the clients of tasks.
         runtime: Clocks and threads.
     """
 
-    def __init__(self, plugins: PluginRegistry, clients: TaskClients, runtime: Runtime) -> None:
+    def __init__(self, plugins: PluginLookups, clients: TaskClients, runtime: Runtime) -> None:
         self._plugins = plugins
         self._clients = clients
         self._runtime = runtime
-        self._classes: dict[str, type[Connector]] = {}
 
-    def settings(self, work: Work, spec: WorkSpec) -> Settings:
-        connector_class = self._class_of(spec)
+    async def settings(self, work: Work, spec: WorkSpec) -> Settings:
         if isinstance(work, ConnectorId):
-            return checked_config(connector_class, spec.config).settings
+            return (await self._plugins.checked(spec.config)).settings
+        # No code of a plugin is called for a task, but its declared validators. A worker may have a thousand tasks.
+        connector_class = await self._plugins.resolve(class_name(spec.config))
         return task_settings(connector_class, spec.config, spec.task or {})
 
     def runner(self, start: RunnerStart, parts: SessionParts, fence: WorkFence, started: Callable[[], None]) -> Runner:
-        connector_class = self._class_of(start.spec)
+        connector_class = self._plugins.found(class_name(start.spec.config))
         context = RunnerContext(
             work=start.work,
             token=start.token,
@@ -63,12 +62,3 @@ class PluginRunners:
         if isinstance(start.work, ConnectorId):
             return ConnectorRunner(context)
         return (SinkTaskRunner if issubclass(connector_class, SinkConnector) else SourceTaskRunner)(context)
-
-    def _class_of(self, spec: WorkSpec) -> type[Connector]:
-        name = spec.config.get("connector.class")
-        if not name:
-            raise ConfigError("connector.class: required, but not given; expected the name of a connector's class")
-        # A connector may have a thousand tasks, whose class is the same.
-        if name not in self._classes:
-            self._classes[name] = self._plugins.resolve(name)
-        return self._classes[name]

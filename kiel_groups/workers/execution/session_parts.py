@@ -10,7 +10,7 @@ from kiel_groups.coordination.session.session_tasks import TaskSet
 from kiel_groups.coordination.session.zk_session import Session
 from kiel_groups.coordination.zookeeper.runtime import Runtime
 from kiel_groups.errors import ClaimLostError
-from kiel_groups.group.znodes.transactions import MOST_OPERATIONS
+from kiel_groups.group.znodes.transactions import MOST_OPERATIONS, chunks
 from kiel_groups.group.znodes.worker_layout import WorkerLayout
 from kiel_groups.workers.execution.status_reports import StatusReports
 from kiel_groups.workers.execution.work_claims import WorkClaims
@@ -118,13 +118,16 @@ class SessionParts:
         Release a claim, and store the last source offsets of a task in the same transaction if they fit.
 
         Raises:
+            ClaimLostError: The claim is gone.
+            ConfigError: A source partition and its offset do not fit into a znode. The claim is still there.
+            CoordinationError: ZooKeeper refuses a write because rights are missing. The claim is still there.
             SessionLostError: The session is over.
         """
         self.reports.drop(work)
         if isinstance(work, TaskId) and offsets:
-            fits = len(offsets) <= _MOST_WITH_RELEASE
-            if fits and await self.claims.release(work, await self.offsets.operations(work, offsets)):
+            writes = await self.offsets.operations(work, offsets) if len(offsets) <= _MOST_WITH_RELEASE else ()
+            if len(list(chunks(writes))) == 1 and await self.claims.release(work, writes):
                 return
-            # Too many, or refused because an operator has created or deleted znodes of offsets meanwhile.
+            # Too many, too large, or refused because an operator has created or deleted znodes of offsets meanwhile.
             await self.write_offsets(work, offsets)
         await self.claims.release(work)

@@ -6,7 +6,10 @@ It looks at what it has to do, its spec, between two runs of the plugin, and is 
 
 A plugin that does not stop within ``task.stop.timeout.ms`` is abandoned: it may deliver and commit nothing more, its
 work is FAILED, and a rebalance does not wait for it. Its claim stays until its call returns, so no other worker starts
-the work while the plugin may still write to its system. The end of the session also ends the claim.
+the work while the plugin may still write to its system. The end of the session also ends the claim, so a worker that
+closes waits for abandoned plugins before it closes its session.
+
+The supervisor ends if the work has to stop, or if its session is over. Any error of this program fails the work only.
 """
 
 from __future__ import annotations
@@ -14,16 +17,14 @@ from __future__ import annotations
 import asyncio
 import logging
 import traceback
-from collections.abc import Callable
+from collections.abc import Coroutine
 from contextlib import suppress
-from dataclasses import dataclass, replace
-from typing import NamedTuple, Protocol
+from dataclasses import replace
+from typing import Any
 
-from kiel_groups.coordination.zookeeper.runtime import Runtime
 from kiel_groups.errors import ClaimLostError, CoordinationError, SessionLostError
-from kiel_groups.metrics import Metrics
 from kiel_groups.workers.execution.restart_policy import RestartPolicy
-from kiel_groups.workers.execution.session_parts import SessionParts
+from kiel_groups.workers.execution.supervisor_context import RunnerStart, SupervisorContext
 from kiel_groups.workers.execution.work_plan import WorkSpec
 from kiel_groups.workers.plugins.config_definition import Settings
 from kiel_groups.workers.runners.runner_interface import Runner, SourceOffsets
@@ -32,7 +33,7 @@ from kiel_groups.workers.values.config_snapshot import TargetState
 from kiel_groups.workers.values.work_ids import Work
 from kiel_groups.workers.values.work_status import WorkState, WorkStatus
 
-__all__ = ["RunnerFactory", "RunnerStart", "SupervisorContext", "WorkSupervisor"]
+__all__ = ["WorkSupervisor"]
 
 log = logging.getLogger(__name__)
 
@@ -44,57 +45,6 @@ _REFUSED_PAUSE_S = 5.0
 
 #: How long work may take to stop if its settings are not legal, in seconds.
 _DEFAULT_STOP_S = 5.0
-
-
-class RunnerStart(NamedTuple):
-    """What is started: the work, its spec, its checked settings, and the fencing token of its claim."""
-
-    work: Work
-    spec: WorkSpec
-    settings: Settings
-    token: int
-
-
-class RunnerFactory(Protocol):
-    """Creates runners."""
-
-    def settings(self, work: Work, spec: WorkSpec) -> Settings:
-        """
-        Return the checked settings of a connector or a task.
-
-        Raises:
-            Exception: They are not legal, or the class of the connector cannot be imported.
-        """
-
-    def runner(self, start: RunnerStart, parts: SessionParts, fence: WorkFence, started: Callable[[], None]) -> Runner:
-        """
-        Create a runner for one run.
-
-        Raises:
-            Exception: The plugin's class cannot be used.
-        """
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SupervisorContext:
-    """
-    What the supervisors of one assignment on one session share.
-
-    Args:
-        parts: The stores and the claims of the session.
-        factory: Creates runners.
-        address: ``host:port`` of the worker's REST interface, for statuses.
-        generation: The generation of the assignment that has started them.
-        metrics: The worker's registry.
-        runtime: Clocks and randomness.
-    """
-
-    parts: SessionParts
-    factory: RunnerFactory
-    address: str
-    generation: int
-    metrics: Metrics
-    runtime: Runtime
 
 
 class WorkSupervisor:
@@ -120,8 +70,8 @@ class WorkSupervisor:
         #: Set when the supervisor has to look at what it should do.
         self._changed = asyncio.Event()
         self._is_stopping = False
-        #: Whether the plugin has not stopped in time.
-        self._is_abandoned = False
+        #: Set while a plugin runs that has not stopped in time.
+        self._abandoned = asyncio.Event()
         #: Set when a rebalance does not have to wait: the work is released, lost or abandoned.
         self.given_back = asyncio.Event()
         self._fence: WorkFence | None = None
@@ -165,7 +115,7 @@ class WorkSupervisor:
             self._changed.set()
             if self._claiming is not None:
                 self._claiming.cancel()
-            if self._is_abandoned:
+            if self._abandoned.is_set():
                 self.given_back.set()
 
     def lose(self, reason: str) -> None:
@@ -195,14 +145,36 @@ class WorkSupervisor:
 
     @property
     def has_ended(self) -> bool:
-        """Whether no code of the plugin runs any more, and nothing is claimed, also by the supervisors before."""
+        """
+        Whether this supervisor, and each one before it, has ended.
+
+        Then no code of the plugin runs any more, and the claim is released or lost.
+        """
         return self._main.done() and (self._former is None or self._former.has_ended)
 
     async def ended(self) -> None:
-        """Wait until no code of the plugin runs any more."""
+        """Wait until this supervisor, and each one before it, has ended."""
         await asyncio.wait({self._main})
         if self._former is not None:
             await self._former.ended()
+
+    @property
+    def is_abandoned(self) -> bool:
+        """Whether a plugin still runs that has not stopped in time, also one of a supervisor before."""
+        return self._abandoned.is_set() or (self._former is not None and self._former.is_abandoned)
+
+    async def stopped(self) -> None:
+        """Wait until no code of the plugin runs any more, after the supervisor was told to stop."""
+        if self._former is not None:
+            await self._former.stopped()
+        if self._running is not None:
+            await asyncio.wait({self._running})
+
+    async def stopped_or_abandoned(self) -> None:
+        """Wait as ``stopped`` does, but not for plugins that have not stopped in time."""
+        if self._former is not None:
+            await self._former.stopped_or_abandoned()
+        await _first_of(self.stopped(), self._abandoned.wait())
 
     # ------------------------------------------------------------------ the supervisor's side
 
@@ -210,63 +182,112 @@ class WorkSupervisor:
         try:
             await self._wait_for_former()
             while not self._is_stopping:
-                await self._claim_and_run()
+                try:
+                    await self._claim_and_run()
+                except Exception as error:
+                    if self._ends_with_session(error):
+                        raise
+                    await self._fault(error)
         except Exception as error:
-            # A write that finds the worker's znode deleted says so before the session ends for that reason.
-            if self._context.parts.is_over or isinstance(error, SessionLostError):
-                log.debug("%s ended with the session: %s", self.work, error)
-            else:
-                log.exception("%s: its supervisor failed", self.work)
-                self._context.metrics.count("work_supervisors_failed")
+            log.debug("%s ended with the session: %s", self.work, error)
         finally:
             self.given_back.set()
+
+    def _ends_with_session(self, error: Exception) -> bool:
+        # A write that finds the worker's znode deleted says so before the session ends for that reason.
+        return self._context.parts.is_over or isinstance(error, SessionLostError)
+
+    async def _fault(self, error: Exception) -> None:
+        """Report an error of this program, and wait until a user or a changed configuration starts the work again."""
+        log.error("%s: its supervisor failed", self.work, exc_info=error)
+        self._context.metrics.count("work_supervisors_failed")
+        if not self._is_stopping:
+            self._report(WorkState.FAILED, "".join(traceback.format_exception(error)))
+            await self._wait_changed()
 
     async def _wait_for_former(self) -> None:
         """Wait until the supervisor before has ended, unless the work has to be given back before that."""
         if self._former is None:
             return
-        ending = asyncio.ensure_future(self._former.ended())
-        try:
-            while not ending.done() and not self._is_stopping:
-                self._changed.clear()
-                changed = asyncio.ensure_future(self._changed.wait())
-                await asyncio.wait({ending, changed}, return_when=asyncio.FIRST_COMPLETED)
-                changed.cancel()
-        finally:
-            ending.cancel()
+        while not self._former.has_ended and not self._is_stopping:
+            self._changed.clear()
+            await _first_of(self._former.ended(), self._changed.wait())
         if self._former.has_ended:
             self._former = None
 
     async def _claim_and_run(self) -> None:
         """Claim the work, and run it until it has to be given back, or its claim is gone."""
-        claims = self._context.parts.claims
-        self._claiming = asyncio.ensure_future(claims.claim(self.work))
+        token = await self._claim()
+        if token is None:
+            return
+        self._unstored = ()
+        while not self._is_stopping and self._context.parts.claims.owns(self.work):
+            self._changed.clear()
+            try:
+                await self._follow_spec(token)
+            except Exception as error:
+                if self._ends_with_session(error):
+                    raise
+                await self._fault(error)
+        await self._release()
+
+    async def _claim(self) -> int | None:
+        """Claim the work, and return the fencing token, or None if the work has to stop or the claim is refused."""
+        # What has changed until now is looked at after the claim.
+        self._changed.clear()
+        self._claiming = asyncio.ensure_future(self._context.parts.claims.claim(self.work))
         try:
             await asyncio.wait({self._claiming})
-            if self._claiming.cancelled():
-                return
-            token = self._claiming.result()
+            return None if self._claiming.cancelled() else self._claiming.result()
         except CoordinationError as error:
             if isinstance(error, SessionLostError):
                 raise
             await self._wait_changed(_REFUSED_PAUSE_S)
-            return
+            return None
         finally:
             self._claiming = None
+
+    async def _release(self) -> None:
+        """Release the claim with the last source offsets, or without them if they cannot be stored."""
+        parts, offsets = self._context.parts, self._unstored
         self._unstored = ()
-        while not self._is_stopping and claims.owns(self.work):
-            await self._follow_spec(token)
-        if claims.owns(self.work):
+        while parts.claims.owns(self.work):
             try:
-                await self._context.parts.release(self.work, self._unstored)
-            except ClaimLostError as error:
-                log.error("%s: %s", self.work, error)
-        self._unstored = ()
+                await parts.release(self.work, offsets)
+                return
+            except Exception as error:
+                if self._ends_with_session(error):
+                    raise
+                if offsets:
+                    await self._offsets_unstored(error)
+                    offsets = ()
+                else:
+                    log.error("%s: its claim is not released yet: %s", self.work, error or type(error).__name__)
+                    # Neither a rebalance nor a close waits for the next try.
+                    self.given_back.set()
+                    await asyncio.sleep(_REFUSED_PAUSE_S)
+
+    async def _offsets_unstored(self, error: Exception) -> None:
+        """Report that the last source offsets of a task cannot be stored, before its claim is released without them."""
+        log.error(
+            "%s: its last source offsets are not stored, so its last records will be delivered again: %s",
+            self.work,
+            error or type(error).__name__,
+        )
+        if isinstance(error, ClaimLostError):
+            return
+        self._context.metrics.count("work_failed")
+        self.status = self._status(WorkState.FAILED, "".join(traceback.format_exception(error)))
+        try:
+            await self._context.parts.statuses.put(self.work, self.status)
+        except Exception as unwritten:
+            if self._ends_with_session(unwritten):
+                raise
+            log.error("%s: its status is not written: %s", self.work, unwritten)
 
     async def _follow_spec(self, token: int) -> None:
         """Do what the spec says, until it says something else."""
         spec = self.spec
-        self._changed.clear()
         if spec.problem:
             self._report(WorkState.FAILED, spec.problem)
             await self._wait_changed()
@@ -276,8 +297,9 @@ class WorkSupervisor:
         else:
             settings, began_s = None, self._context.runtime.boot_time_s()
             try:
-                settings = self._context.factory.settings(self.work, spec)
-                await self._run(RunnerStart(self.work, spec, settings, token))
+                settings = await self._settings(spec)
+                if settings is not None:
+                    await self._run(RunnerStart(self.work, spec, settings, token))
                 return
             except ClaimLostError as error:
                 # The claim is looked at, and taken again if it is gone.
@@ -289,6 +311,13 @@ class WorkSupervisor:
                 if self._context.parts.is_over:
                     raise
                 await self._failed(error, settings, self._context.runtime.boot_time_s() - began_s)
+
+    async def _settings(self, spec: WorkSpec) -> Settings | None:
+        """Return the checked settings, or None if there is something else to do before the check is done."""
+        checking = asyncio.ensure_future(self._context.factory.settings(self.work, spec))
+        checking.add_done_callback(_retrieve)
+        await _first_of(checking, self._changed.wait())
+        return None if self._changed.is_set() else checking.result()
 
     async def _failed(self, error: Exception, settings: Settings | None, ran_s: float) -> None:
         """Report a failure, and wait until the policy, a user or a changed configuration starts the work again."""
@@ -345,12 +374,12 @@ class WorkSupervisor:
         if not running.done():
             self._abandon(limit_s)
             await asyncio.wait({running})
-            self._is_abandoned = False
+            self._abandoned.clear()
             log.warning("%s has stopped at last", self.work)
 
     def _abandon(self, limit_s: float) -> None:
         """Report that the plugin does not stop, and have a rebalance continue without it."""
-        self._is_abandoned = True
+        self._abandoned.set()
         self._context.metrics.count("work_abandoned")
         log.error(
             "%s did not stop within %g s; it delivers and commits nothing more, and no worker gets it before it has"
@@ -368,11 +397,29 @@ class WorkSupervisor:
 
     def _report(self, state: WorkState, trace: str = "") -> None:
         """Have a status written, unless the claim is gone: another worker may have it, and report for itself."""
-        context = self._context
-        status = WorkStatus(state, context.address, trace, self._generation)
-        if not context.parts.claims.owns(self.work):
+        status = self._status(state, trace)
+        if not self._context.parts.claims.owns(self.work):
             return
         # A start that was reported again and again would only cost writes.
         if status != self.status or self._reports_again:
             self.status, self._reports_again = status, False
-            context.parts.reports.report(self.work, status)
+            self._context.parts.reports.report(self.work, status)
+
+    def _status(self, state: WorkState, trace: str) -> WorkStatus:
+        return WorkStatus(state, self._context.address, trace, self._generation)
+
+
+def _retrieve(checking: asyncio.Future[Settings]) -> None:
+    """Look at the error of a check that has ended too late, so that asyncio does not log it."""
+    if not checking.cancelled():
+        checking.exception()
+
+
+async def _first_of(*works: Coroutine[Any, Any, object] | asyncio.Future[Any]) -> None:
+    """Wait until the first of several coroutines or futures is done, and cancel the others."""
+    waiting = {asyncio.ensure_future(work) for work in works}
+    try:
+        await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for each in waiting:
+            each.cancel()

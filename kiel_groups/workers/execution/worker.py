@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable, Sequence
 from typing import Any, Self
 
 from kiel_groups.clients.generic.generic_member import GenericMember
@@ -14,6 +15,7 @@ from kiel_groups.errors import KielGroupsError
 from kiel_groups.metrics import Metrics
 from kiel_groups.workers.coordination.worker_interfaces import WorkerContext
 from kiel_groups.workers.execution.herder import Herder
+from kiel_groups.workers.execution.plugin_lookups import PluginLookups
 from kiel_groups.workers.execution.plugin_runners import PluginRunners
 from kiel_groups.workers.execution.worker_requests import WorkerRequests
 from kiel_groups.workers.execution.worker_settings import WorkerSettings
@@ -22,6 +24,7 @@ from kiel_groups.workers.rest.config_masks import DeclaredMask
 from kiel_groups.workers.rest.rest_server import RestListener, RestServer
 from kiel_groups.workers.runners.task_clients import KafkaClients
 from kiel_groups.workers.session.worker_session import WorkerSession
+from kiel_groups.workers.values.work_ids import Work
 
 __all__ = ["Worker"]
 
@@ -36,24 +39,32 @@ class Worker:
         settings: The settings of the worker.
         plugins: Finds the classes of connectors; by default, those of the installed packages.
         metrics: The registry to count in; a new one by default.
+        on_stuck: Called in ``close`` if everything is given back but the work of plugins that do not stop, with this
+            work. A program that must not wait for them ends its process: their claims end with the session timeout
+            after that. By default, ``close`` waits.
 
     Raises:
         ConfigError: A setting is not legal, or the address of the REST interface is in use.
     """
 
     def __init__(
-        self, settings: WorkerSettings, plugins: PluginRegistry | None = None, metrics: Metrics | None = None
+        self,
+        settings: WorkerSettings,
+        plugins: PluginRegistry | None = None,
+        metrics: Metrics | None = None,
+        on_stuck: Callable[[Sequence[Work]], None] = lambda works: None,
     ) -> None:
         self.metrics = metrics or Metrics()
+        self._on_stuck = on_stuck
         self._settings = settings
-        self._plugins = plugins or PluginRegistry()
         self._listener = RestListener(settings.rest)
         self._failed = asyncio.Event()
         self._failure: KielGroupsError | None = None
         self._closing: asyncio.Task[None] | None = None
         runtime = Runtime()
         context = WorkerContext(group=settings.group, url=self.url, metrics=self.metrics, runtime=runtime)
-        factory = PluginRunners(self._plugins, _clients(settings), runtime)
+        lookups = PluginLookups(plugins or PluginRegistry(), runtime)
+        factory = PluginRunners(lookups, _clients(settings), runtime)
         self._herder = Herder(context, factory, settings.allocator, self._fail)
         self._session = WorkerSession(
             _process(settings, self.metrics, runtime), self.url, self._herder.opened, self._herder.lost, self._fail
@@ -71,8 +82,8 @@ class Worker:
             on_failure=self._fail,
         )
         self._herder.attach(self._member)
-        requests = WorkerRequests(self._herder, self._plugins)
-        self._server = RestServer(self._listener, requests, DeclaredMask(self._plugins))
+        requests = WorkerRequests(self._herder, lookups)
+        self._server = RestServer(self._listener, requests, DeclaredMask(lookups.found))
 
     @property
     def url(self) -> str:
@@ -128,14 +139,19 @@ class Worker:
         self._failed.set()
 
     async def close(self) -> None:
-        """Give all work back, leave the group, and close the session. Further calls wait for the first one."""
+        """
+        Give all work back, leave the group, and close the session. Further calls wait for the first one.
+
+        Work that does not stop within its ``task.stop.timeout.ms`` is waited for, with a warning every ten seconds: its
+        claim must not end while its plugin may still write to its system.
+        """
         if self._closing is None:
             self._closing = asyncio.get_running_loop().create_task(self._close())
         await asyncio.shield(self._closing)
 
     async def _close(self) -> None:
         try:
-            await self._herder.close()
+            await self._herder.close(self._on_stuck)
         finally:
             await self._session.close()
             await self._server.close()

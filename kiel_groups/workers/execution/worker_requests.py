@@ -8,11 +8,9 @@ from typing import Any
 
 from kiel_groups.errors import ConfigError, RebalanceError, UnknownConnectorError
 from kiel_groups.workers.execution.herder import Herder
+from kiel_groups.workers.execution.plugin_lookups import PluginLookups, class_name
 from kiel_groups.workers.execution.work_supervisor import WorkSupervisor
-from kiel_groups.workers.plugins.class_loader import full_name
-from kiel_groups.workers.plugins.connector_checks import checked_config, validation_report
 from kiel_groups.workers.plugins.connector_interfaces import SinkConnector
-from kiel_groups.workers.plugins.plugin_registry import PluginRegistry
 from kiel_groups.workers.plugins.secret_masks import with_secrets
 from kiel_groups.workers.rest.worker_control import (
     ConnectorInfo,
@@ -36,10 +34,10 @@ class WorkerRequests:
 
     Args:
         herder: Runs the work of the worker.
-        plugins: Finds the classes of connectors.
+        plugins: Finds the classes of connectors, and checks settings.
     """
 
-    def __init__(self, herder: Herder, plugins: PluginRegistry) -> None:
+    def __init__(self, herder: Herder, plugins: PluginLookups) -> None:
         self._herder = herder
         self._plugins = plugins
         #: The offset of the last change that this object has written. Its own changes are seen by later reads.
@@ -65,17 +63,20 @@ class WorkerRequests:
         return sorted((await self._config()).connectors)
 
     async def connector_info(self, name: str) -> ConnectorInfo:
-        return self._info(name, await self._entry(name))
+        return await self._info(name, await self._entry(name))
 
     async def config(self, name: str) -> Mapping[str, str]:
-        return dict((await self._entry(name)).config)
+        entry = await self._entry(name)
+        # The class declares which settings are secrets.
+        await self._kind(entry.config)
+        return dict(entry.config)
 
     async def status(self, name: str) -> ConnectorStatus:
         entry = await self._entry(name)
         works: list[Work] = [ConnectorId(name), *(TaskId(name, number) for number in range(len(entry.tasks or ())))]
         found = await self._herder.parts.statuses.read(works)
         statuses = [found[work] for work in works]
-        return ConnectorStatus(name, statuses[0], statuses[1:], self._kind(entry.config))
+        return ConnectorStatus(name, statuses[0], statuses[1:], await self._kind(entry.config))
 
     async def tasks(self, name: str) -> Sequence[TaskInfo]:
         entry = await self._entry(name)
@@ -89,26 +90,25 @@ class WorkerRequests:
         return (await self._herder.parts.statuses.read([work]))[work]
 
     async def plugins(self) -> Sequence[InstalledPlugin]:
-        return [InstalledPlugin(each.name, each.kind, each.version) for each in self._plugins.plugins]
+        return [InstalledPlugin(each.name, each.kind, each.version) for each in await self._plugins.installed()]
 
     async def validate(self, plugin: str, config: Mapping[str, str | None]) -> Mapping[str, Any]:
-        connector_class = self._plugins.resolve(plugin)
-        return validation_report(full_name(connector_class), connector_class, config)
+        return await self._plugins.report(plugin, config)
 
     # ------------------------------------------------------------------ changes
 
     async def create(self, name: str, config: Mapping[str, str]) -> ConnectorInfo:
         whole = {**config, "name": name}
-        self._check(name, whole)
+        await self._check(name, whole)
         await self._written(await self._herder.parts.config.put_connector(name, whole, is_new=True))
-        return self._info(name, ConnectorEntry(whole))
+        return await self._info(name, ConnectorEntry(whole))
 
     async def put_config(self, name: str, config: Mapping[str, str]) -> tuple[ConnectorInfo, bool]:
         former = (await self._herder.snapshot(current=True)).connectors.get(name)
         whole = with_secrets({**config, "name": name}, former.config if former is not None else {})
-        self._check(name, whole)
+        await self._check(name, whole)
         await self._written(await self._herder.parts.config.put_connector(name, whole))
-        return self._info(name, await self._entry(name)), former is None
+        return await self._info(name, await self._entry(name)), former is None
 
     async def delete(self, name: str) -> None:
         await self._written(await self._herder.parts.config.delete_connector(name))
@@ -153,22 +153,20 @@ class WorkerRequests:
             raise UnknownConnectorError(f"connector {name!r} does not exist")
         return entry
 
-    def _check(self, name: str, config: Mapping[str, str]) -> None:
+    async def _check(self, name: str, config: Mapping[str, str]) -> None:
         """Raise ConfigError with all errors of a configuration, and log its warnings."""
-        plugin = config.get("connector.class")
-        if not plugin:
-            raise ConfigError("connector.class: required, but not given; expected the name of a connector's class")
-        checked = checked_config(self._plugins.resolve(plugin), config)
+        checked = await self._plugins.checked(config)
         _ = checked.settings
         for warning in checked.warnings:
             log.warning("connector %s: %s", name, warning)
 
-    def _info(self, name: str, entry: ConnectorEntry) -> ConnectorInfo:
-        return ConnectorInfo(name, {**entry.config, "name": name}, len(entry.tasks or ()), self._kind(entry.config))
+    async def _info(self, name: str, entry: ConnectorEntry) -> ConnectorInfo:
+        kind = await self._kind(entry.config)
+        return ConnectorInfo(name, {**entry.config, "name": name}, len(entry.tasks or ()), kind)
 
-    def _kind(self, config: Mapping[str, str]) -> ConnectorKind:
+    async def _kind(self, config: Mapping[str, str]) -> ConnectorKind:
         try:
-            found = self._plugins.resolve(config.get("connector.class", ""))
+            found = await self._plugins.resolve(class_name(config))
         except ConfigError:
             return "unknown"
         return "sink" if issubclass(found, SinkConnector) else "source"

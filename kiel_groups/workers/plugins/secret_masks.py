@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from kiel_groups.workers.plugins.config_definition import ConfigDefinition
 from kiel_groups.workers.plugins.config_types import HIDDEN
-from kiel_groups.workers.plugins.standard_keys import SINK_KEYS, STANDARD_KEYS
+from kiel_groups.workers.plugins.standard_keys import SINK_KEYS, SOURCE_KEYS, STANDARD_KEYS
 
 __all__ = ["masked", "with_secrets"]
 
@@ -52,7 +52,7 @@ def with_secrets(config: Mapping[str, str], stored: Mapping[str, str]) -> dict[s
 
 
 def _is_secret(name: str, definition: ConfigDefinition | None) -> bool:
-    if name in STANDARD_KEYS or name in SINK_KEYS:
+    if any(name in keys for keys in (STANDARD_KEYS, SOURCE_KEYS, SINK_KEYS)):
         return False
     if definition is None:
         return True

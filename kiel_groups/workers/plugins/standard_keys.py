@@ -12,7 +12,15 @@ from kiel_groups.workers.plugins.config_key import ConfigKey
 from kiel_groups.workers.plugins.config_validators import Validator, at_least, each, one_of
 from kiel_groups.workers.plugins.connector_interfaces import Connector, SinkConnector
 
-__all__ = ["SINK_KEYS", "STANDARD_KEYS", "TOPIC_NAME", "definition_of", "standard_settings", "task_definition_of"]
+__all__ = [
+    "SINK_KEYS",
+    "SOURCE_KEYS",
+    "STANDARD_KEYS",
+    "TOPIC_NAME",
+    "definition_of",
+    "standard_settings",
+    "task_definition_of",
+]
 
 _COMMON = "Common"
 _FAILURES = "Failures"
@@ -118,6 +126,23 @@ STANDARD_KEYS = ConfigDefinition(
     ),
 )
 
+#: The settings of all sources, in addition.
+SOURCE_KEYS = ConfigDefinition(
+    ConfigKey(
+        "offset.flush.interval.ms",
+        "long",
+        1_000,
+        documentation="How often a task's source offsets are stored, in milliseconds. After a crash, records that were "
+        "delivered since are delivered again. A write that takes long lengthens the time to the next one, such that "
+        "writes take a tenth of the time at most.",
+        importance="low",
+        validator=at_least(1),
+        group=_COMMON,
+        display_name="Offset flush interval (ms)",
+        width="short",
+    ),
+)
+
 #: The settings of all sinks, in addition.
 SINK_KEYS = ConfigDefinition(
     ConfigKey(
@@ -165,8 +190,9 @@ def task_definition_of(connector_class: type[Connector]) -> ConfigDefinition:
 
 def standard_settings(config: Mapping[str, str]) -> dict[str, str]:
     """Return the standard settings among those of a connector. Task configurations get them from their connector."""
-    return {name: text for name, text in config.items() if name in STANDARD_KEYS or name in SINK_KEYS}
+    standard = STANDARD_KEYS + SOURCE_KEYS + SINK_KEYS
+    return {name: text for name, text in config.items() if name in standard}
 
 
 def _standard(connector_class: type[Connector]) -> ConfigDefinition:
-    return STANDARD_KEYS + SINK_KEYS if issubclass(connector_class, SinkConnector) else STANDARD_KEYS
+    return STANDARD_KEYS + (SINK_KEYS if issubclass(connector_class, SinkConnector) else SOURCE_KEYS)

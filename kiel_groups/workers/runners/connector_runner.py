@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections.abc import Mapping, Sequence
 
-from kiel_groups.errors import ConfigError
+from kiel_groups.errors import ConfigError, UnknownConnectorError
 from kiel_groups.workers.runners.runner_contexts import RunnerConnectorContext
 from kiel_groups.workers.runners.runner_interface import Runner, RunnerContext
 
@@ -60,7 +60,11 @@ class ConnectorRunner(Runner):
         if self.should_stop:
             return
         await self.context.fence.wait_open()
-        await self.context.stores.write_tasks(self._name, configs)
+        try:
+            await self.context.stores.write_tasks(self._name, configs)
+        except UnknownConnectorError:
+            # It was deleted just now. The worker stops it when it has read that.
+            log.info("connector %s was deleted; its tasks are not configured", self._name)
 
 
 def _checked(name: str, configs: object, most: int) -> Sequence[Mapping[str, str]]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -18,7 +19,7 @@ from kiel_groups.errors import KielGroupsError
 from kiel_groups.workers.plugins.connector_interfaces import Connector
 from kiel_groups.workers.plugins.task_interfaces import SinkTask, SourceTask, Task
 
-__all__ = ["PluginCalls"]
+__all__ = ["PluginCalls", "guarded"]
 
 #: The methods that do nothing unless a plugin overrides them. They need no thread.
 _DEFAULTS = frozenset(
@@ -63,8 +64,19 @@ class PluginCalls:
                 return None
             if inspect.iscoroutinefunction(method):
                 return await self._awaited(method, method(*arguments))
-            result = await self._on_thread(partial(_guarded, method, arguments))
+            result = await self._on_thread(partial(guarded, method, arguments))
             return await self._awaited(method, result) if inspect.isawaitable(result) else result
+
+    async def ended(self) -> None:
+        """
+        Wait until no call runs any more, however often this is cancelled.
+
+        A call may run although its caller has ended: clients call hooks of a task, and are closed within a limit.
+        """
+        while self._lock.locked():
+            with suppress(asyncio.CancelledError):
+                async with self._lock:
+                    pass
 
     @staticmethod
     async def _awaited(method: Callable[..., Any], work: Awaitable[Any]) -> Any:
@@ -88,14 +100,20 @@ class PluginCalls:
             except asyncio.CancelledError:
                 is_cancelled = True
         if is_cancelled:
-            # Retrieved, so that asyncio does not log it: nobody is left to take it.
+            # The caller was cancelled, and drops the error. asyncio would log an error that is not retrieved.
             running.exception()
             raise asyncio.CancelledError
         return running.result()
 
 
-def _guarded(method: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
-    """Call a method on a thread, which must not end with any other error than an ``Exception``."""
+def guarded(method: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
+    """
+    Call a method of a plugin on a thread, which must not end with any other error than an ``Exception``.
+
+    Raises:
+        KielGroupsError: The method has tried to end the process.
+        Exception: Any error of the method.
+    """
     try:
         return method(*arguments)
     except Exception:

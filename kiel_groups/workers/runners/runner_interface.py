@@ -46,6 +46,7 @@ class RunnerStores(Protocol):
         Raises:
             ClaimLostError: The claim is gone.
             ConfigError: They cannot be stored.
+            UnknownConnectorError: The connector was deleted.
             SessionLostError: The session is over.
         """
 
@@ -108,13 +109,25 @@ class Runner(ABC):
         """
         Run the plugin until a stop is requested. If this is cancelled, nothing more is delivered or committed.
 
+        No method of the plugin runs any more when this ends, also if it is cancelled several times.
+
         Raises:
             Exception: Any error of the plugin, and of the clients and stores.
         """
         try:
-            await self._run_plugin()
+            await self._run_and_stop()
         except GeneratorExit:
             # The event loop was closed, so nothing can be awaited any more.
+            raise
+        except BaseException:
+            await self.calls.ended()
+            raise
+        await self.calls.ended()
+
+    async def _run_and_stop(self) -> None:
+        try:
+            await self._run_plugin()
+        except GeneratorExit:
             raise
         except BaseException:
             await self._stop_plugin()

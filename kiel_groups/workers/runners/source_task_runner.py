@@ -2,8 +2,8 @@
 Run a source task: its records are written to their topics, and their source offsets stored after that.
 
 A batch is what one ``poll`` returns. The task is polled again when all records of the batch are stored by the brokers.
-Source offsets are stored at most every quarter of a second, and at the end. The last ones may be left to the release of
-the claim, which stores them in its own transaction.
+Source offsets are stored every ``offset.flush.interval.ms``, also while a poll waits for its source, and at the end.
+The last ones may be left to the release of the claim, which stores them in its own transaction.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from kiel_groups.errors import ConfigError, KielGroupsError, TaskStoppedError
-from kiel_groups.group.znodes.worker_contents import canonical_json
+from kiel_groups.group.znodes.transactions import LARGEST_BYTES
+from kiel_groups.group.znodes.worker_contents import SourceOffset, canonical_json
 from kiel_groups.workers.plugins.plugin_contexts import JsonObject
 from kiel_groups.workers.plugins.task_interfaces import SourceRecord, SourceTask
 from kiel_groups.workers.runners.runner_contexts import SourceRunnerContext
@@ -23,8 +24,10 @@ from kiel_groups.workers.values.work_ids import TaskId
 
 __all__ = ["SourceTaskRunner"]
 
-#: The time between two writes of source offsets, in seconds. A worker may have thousands of tasks.
-_STORE_INTERVAL_S = 0.25
+#: The time after a write of source offsets without one, as a multiple of the time that the write took. Thousands of
+#: source partitions would keep a small ZooKeeper busy otherwise. And the longest such time, in seconds: the process may
+#: have been frozen during the write, or ZooKeeper gone.
+_PAUSE_FACTOR, _LONGEST_PAUSE_S = 9.0, 30.0
 
 
 class SourceTaskRunner(Runner):
@@ -40,7 +43,9 @@ class SourceTaskRunner(Runner):
         self._producer: SourceProducer | None = None
         #: The offsets that are delivered, and not stored yet, by the canonical form of their partitions.
         self._unstored: dict[bytes, tuple[JsonObject, JsonObject]] = {}
-        self._stored_s = float("-inf")
+        self._interval_s: float = context.settings["offset.flush.interval.ms"] / 1000
+        #: When offsets may be stored again; the first ones are stored at once.
+        self._due_s = float("-inf")
 
     async def _run_plugin(self) -> None:
         task = self._task
@@ -72,18 +77,32 @@ class SourceTaskRunner(Runner):
         """Deliver one batch, and store offsets if that is due."""
         # A task whose claim may be gone is not even polled: it may take records away from its source.
         await self.context.fence.wait_open()
-        records = _checked(await self.calls.call(task.poll))
+        records = _checked(await self._poll(task))
         if records:
             await self._deliver(records)
             await self.calls.call(task.flush)
             for record in records:
                 key = canonical_json(record.source_partition, "source partition")
                 self._unstored[key] = (record.source_partition, record.source_offset)
-        now_s = self.context.runtime.boot_time_s()
-        is_due = not records or now_s - self._stored_s >= _STORE_INTERVAL_S
-        if self._unstored and is_due and not self.should_stop:
+        if self._unstored and self._due_in_s() <= 0 and not self.should_stop:
             await self._store()
-            self._stored_s = now_s
+
+    async def _poll(self, task: SourceTask) -> object:
+        """Poll the task. If offsets become due before it returns, they are stored: it may wait for its source."""
+        polling = asyncio.ensure_future(self.calls.call(task.poll))
+        try:
+            if self._unstored:
+                await asyncio.wait({polling}, timeout=max(0.0, self._due_in_s()))
+                if not polling.done() and not self.should_stop:
+                    await self._store()
+            return await polling
+        except (Exception, asyncio.CancelledError):
+            polling.cancel()
+            await _ended(polling)
+            raise
+
+    def _due_in_s(self) -> float:
+        return self._due_s - self.context.runtime.boot_time_s()
 
     async def _deliver(self, records: Sequence[SourceRecord]) -> None:
         """Write records to their topics, and wait until all are stored."""
@@ -106,8 +125,11 @@ class SourceTaskRunner(Runner):
     async def _store(self) -> None:
         """Store the offsets of what is delivered."""
         await self.context.fence.wait_open()
-        stored = dict(self._unstored)
+        stored, began_s = dict(self._unstored), self.context.runtime.boot_time_s()
         await self.context.stores.write_offsets(self._task_id, tuple(stored.values()))
+        ended_s = self.context.runtime.boot_time_s()
+        pause_s = min(_PAUSE_FACTOR * (ended_s - began_s), _LONGEST_PAUSE_S)
+        self._due_s = ended_s + max(self._interval_s, pause_s)
         for key, offset in stored.items():
             if self._unstored.get(key) is offset:
                 del self._unstored[key]
@@ -119,6 +141,14 @@ class SourceTaskRunner(Runner):
             except KielGroupsError:
                 # The error of the task is more important. Its last records are delivered again.
                 self._unstored.clear()
+
+
+async def _ended(polling: asyncio.Future[object]) -> None:
+    """Wait for a poll that was cancelled: its thread may still read the source. Later cancellations change nothing."""
+    while not polling.done():
+        with suppress(asyncio.CancelledError):
+            await asyncio.wait({polling})
+    _retrieve(polling)
 
 
 def _retrieve(outcome: asyncio.Future[object]) -> None:
@@ -136,6 +166,10 @@ def _checked(records: object) -> Sequence[SourceRecord]:
     for record in records:
         if not isinstance(record, SourceRecord):
             raise ConfigError(f"poll returned a list with {type(record).__name__}; expected SourceRecord")
-        canonical_json(record.source_partition, "source partition")
-        canonical_json(record.source_offset, "source offset")
+        size = len(SourceOffset(record.source_partition, record.source_offset).encode())
+        if size > LARGEST_BYTES:
+            raise ConfigError(
+                f"poll returned a source partition and a source offset of {size} bytes; at most {LARGEST_BYTES} fit"
+                " into a znode"
+            )
     return records

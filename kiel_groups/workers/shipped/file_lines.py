@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from kiel_groups.errors import KielGroupsError
+from kiel_groups.workers.shipped.file_errors import named_errors
 
 __all__ = ["FileReplacedError", "FileLines", "Line", "LinePosition", "LongLineError"]
 
@@ -64,7 +65,7 @@ class FileLines:
 
     Raises:
         FileReplacedError: The file does not have the bytes before ``start``.
-        OSError: The file cannot be opened or read.
+        OSError: The file cannot be opened or read. The error names it.
     """
 
     def __init__(self, path: Path, start: LinePosition, longest: int) -> None:
@@ -72,12 +73,13 @@ class FileLines:
         self._longest = longest
         self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         try:
-            if not start.fits(self._descriptor):
-                raise FileReplacedError(f"{path} does not have the {start.position:,} bytes that were read")
-            window = min(start.position, _WINDOW_BYTES)
-            self._first = os.pread(self._descriptor, window, 0)
-            #: The bytes right before the buffer, the buffer, and the number of its bytes that were taken as lines.
-            self._before = os.pread(self._descriptor, window, start.position - window)
+            with named_errors(path):
+                if not start.fits(self._descriptor):
+                    raise FileReplacedError(f"{path} does not have the {start.position:,} bytes that were read")
+                window = min(start.position, _WINDOW_BYTES)
+                self._first = os.pread(self._descriptor, window, 0)
+                #: The bytes right before the buffer, the buffer, and the number of its bytes that were taken as lines.
+                self._before = os.pread(self._descriptor, window, start.position - window)
         except BaseException:
             self.close()
             raise
@@ -111,12 +113,13 @@ class FileLines:
         Raises:
             FileReplacedError: The file was truncated or written anew.
             LongLineError: The next line is longer than allowed.
-            OSError: The file cannot be read.
+            OSError: The file cannot be read. The error names it.
         """
-        lines = self._lines(most)
-        while not lines and self._fill():
+        with named_errors(self.path):
             lines = self._lines(most)
-        return lines
+            while not lines and self._fill():
+                lines = self._lines(most)
+            return lines
 
     def take_unfinished(self) -> list[Line]:
         """Return what follows the last line end as a line, although it has no end; nothing if there is nothing."""

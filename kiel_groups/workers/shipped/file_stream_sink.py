@@ -16,6 +16,7 @@ from kiel_groups.workers.plugins.config_validators import non_empty
 from kiel_groups.workers.plugins.connector_interfaces import SinkConnector
 from kiel_groups.workers.plugins.plugin_contexts import ConnectorContext, SinkTaskContext
 from kiel_groups.workers.plugins.task_interfaces import SinkTask
+from kiel_groups.workers.shipped.file_errors import named_errors
 
 __all__ = ["FileStreamSinkConnector", "FileStreamSinkTask"]
 
@@ -46,12 +47,14 @@ class FileStreamSinkTask(SinkTask):
             self._open()
         assert self._descriptor is not None
         lines = memoryview(b"".join(part for record in records for part in (record.value or b"", b"\n")))
-        while lines:
-            lines = lines[os.write(self._descriptor, lines) :]
+        with named_errors(self._path):
+            while lines:
+                lines = lines[os.write(self._descriptor, lines) :]
 
     def flush(self, offsets: Mapping[TopicPartition, int]) -> None:
         if self._descriptor is not None:
-            os.fsync(self._descriptor)
+            with named_errors(self._path):
+                os.fsync(self._descriptor)
 
     def stop(self) -> None:
         if self._descriptor is not None:

@@ -153,9 +153,14 @@ class WorkerWorld(MemberWorld):
             self.hung_until_s[work] = self.timeline.now_s
         self.hanging.clear()
         self.heal_environment()
+        self._empty_garbled_config()
+
+    def _empty_garbled_config(self) -> None:
+        """Have the operator empty the configuration offset if it has garbage, again if the connection has lost that."""
         config = self.ensemble.tree.znodes.get(self.workers_layout.config)
-        if config is not None and not config.data.startswith(b"{"):
+        if config is not None and config.data and not config.data.startswith(b"{"):
             self.operator.set_async(self.workers_layout.config, b"")
+            self.timeline.after(1.0, self._empty_garbled_config)
 
     def create_last(self) -> None:
         """Have a user create or change one more connector, so that garbage that was written before is noticed."""

@@ -7,7 +7,7 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -32,12 +32,13 @@ RUNNING = WorkStatus(WorkState.RUNNING, "10.0.0.1:8083", generation=3)
 
 
 @pytest.fixture
-def started(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+def started(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
     """Replace the worker by one that signals its own process when it runs, and notes its settings and its end."""
     noted: list[Any] = []
+    handlers = {each: signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)}
 
     class Worker:
-        def __init__(self, settings: WorkerSettings) -> None:
+        def __init__(self, settings: WorkerSettings, on_stuck: object) -> None:
             noted.append(settings)
 
         async def run(self) -> None:
@@ -50,7 +51,10 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     module = ModuleType("kiel_groups.workers.execution.worker")
     module.Worker = Worker  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, module.__name__, module)
-    return noted
+    yield noted
+    # After the first signal, a second one kills the process.
+    for each, handler in handlers.items():
+        signal.signal(each, handler)
 
 
 def test_a_worker_runs_until_a_signal(started: list[Any], tmp_path: Path) -> None:

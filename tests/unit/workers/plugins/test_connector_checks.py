@@ -15,7 +15,7 @@ from kiel_groups.workers.plugins.config_key import ConfigKey
 from kiel_groups.workers.plugins.config_validators import one_of
 from kiel_groups.workers.plugins.connector_checks import checked_config, task_settings, validation_report
 from kiel_groups.workers.plugins.connector_interfaces import SinkConnector
-from kiel_groups.workers.plugins.standard_keys import SINK_KEYS, STANDARD_KEYS, definition_of
+from kiel_groups.workers.plugins.standard_keys import SINK_KEYS, SOURCE_KEYS, STANDARD_KEYS, definition_of
 from kiel_groups.workers.plugins.task_interfaces import SinkTask
 
 pytestmark = pytest.mark.unit
@@ -158,4 +158,4 @@ def test_a_report_has_errors_of_undeclared_settings() -> None:
 
 def test_all_settings_are_documented() -> None:
     """Every standard setting has documentation that ends in a full stop."""
-    assert all(key.documentation.endswith(".") for key in STANDARD_KEYS + SINK_KEYS)
+    assert all(key.documentation.endswith(".") for key in STANDARD_KEYS + SOURCE_KEYS + SINK_KEYS)

@@ -15,7 +15,7 @@ HTTP_SINK = f"{HttpSinkConnector.__module__}:{HttpSinkConnector.__name__}"
 
 def test_declared_secrets_are_hidden() -> None:
     """A secret is what its connector declares as one, or what may be a mistyped one."""
-    mask = DeclaredMask(PluginRegistry())
+    mask = DeclaredMask(PluginRegistry().resolve)
     secrets = [key.name for key in HttpSinkConnector.config if key.type == "password"]
     config = {"connector.class": HTTP_SINK, "tasks.max": "2", "my.password": "x"} | dict.fromkeys(secrets, "x")
     hidden = [name for name, text in mask(HTTP_SINK, config).items() if text == "[hidden]"]
@@ -27,4 +27,4 @@ def test_declared_secrets_are_hidden() -> None:
 def test_the_settings_of_an_unknown_class_are_hidden(name: str) -> None:
     """What a class that cannot be found declares is unknown, so only standard settings are shown."""
     config = {"connector.class": name, "tasks.max": "2", "file": "x"}
-    assert DeclaredMask(PluginRegistry())(name, config) == config | {"file": "[hidden]"}
+    assert DeclaredMask(PluginRegistry().resolve)(name, config) == config | {"file": "[hidden]"}

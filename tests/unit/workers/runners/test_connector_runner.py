@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from kiel_groups.errors import ClaimLostError, ConfigError, KielGroupsError
+from kiel_groups.errors import ClaimLostError, ConfigError, KielGroupsError, UnknownConnectorError
 from kiel_groups.workers.runners.connector_runner import ConnectorRunner
 from tests.helpers.counting_connectors import CountingSourceConnector, Counts, use
 from tests.helpers.runner_contexts import FakeStores, runner_context
@@ -91,3 +91,19 @@ async def test_garbage_is_refused(garbage: object) -> None:
     with pytest.raises(ConfigError, match="connector 'c': task_configs returned"):
         await bench.runner.run()
     assert bench.stores.tasks == []
+
+
+async def test_a_connector_that_was_deleted_has_not_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The worker, which has not read the deletion yet, stops it."""
+    bench, writes = Bench(), list[str]()
+
+    async def write_tasks(connector: str, tasks: object) -> None:
+        writes.append(connector)
+        raise UnknownConnectorError(f"connector {connector!r} does not exist")
+
+    monkeypatch.setattr(bench.stores, "write_tasks", write_tasks)
+    running = asyncio.ensure_future(bench.runner.run())
+    await eventually(lambda: writes, "the write that is refused")
+    bench.runner.request_stop()
+    await running
+    assert bench.counts.methods("c") == ["start", "task_configs", "stop"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -12,6 +13,9 @@ from kiel_groups.coordination.zookeeper.runtime import Runtime
 from kiel_groups.errors import KielGroupsError
 from kiel_groups.workers.plugins.task_interfaces import SourceTask
 from kiel_groups.workers.runners.plugin_calls import PluginCalls
+from kiel_groups.workers.runners.runner_interface import Runner
+from tests.helpers.counting_connectors import CountingSourceConnector
+from tests.helpers.runner_contexts import runner_context
 from tests.helpers.waiting import eventually
 
 pytestmark = pytest.mark.unit
@@ -83,6 +87,40 @@ async def test_a_cancelled_call_waits_for_its_thread() -> None:
     running.cancel()
     done, _ = await asyncio.wait({running}, timeout=0.05)
     assert not done
+    release.set()
+    await asyncio.wait({running})
+    assert running.cancelled()
+
+
+class HookRunner(Runner):
+    """Runs a plugin of which a client has called a method that hangs on a thread."""
+
+    def __init__(self, hook: Callable[[], None]) -> None:
+        super().__init__(runner_context(CountingSourceConnector, {}))
+        self._hook = hook
+
+    async def _run_plugin(self) -> None:
+        self._client = asyncio.ensure_future(self.calls.call(self._hook))
+        await asyncio.Event().wait()
+
+    async def _stop_plugin(self) -> None:
+        await self.calls.call(lambda: None)
+
+
+async def test_a_runner_that_is_cancelled_several_times_waits_for_the_calls_of_its_clients() -> None:
+    """Its end releases the claim, so no method may run after it."""
+    release, begun = threading.Event(), threading.Event()
+
+    def stuck() -> None:
+        begun.set()
+        release.wait(10)
+
+    running = asyncio.ensure_future(HookRunner(stuck).run())
+    await eventually(begun.is_set, "the call of the hook")
+    for _ in range(3):
+        running.cancel()
+        done, _ = await asyncio.wait({running}, timeout=0.02)
+        assert not done
     release.set()
     await asyncio.wait({running})
     assert running.cancelled()

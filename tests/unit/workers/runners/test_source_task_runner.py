@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -12,7 +14,9 @@ from kiel_groups.errors import ClaimLostError, ConfigError, NoBrokersError, Sess
 from kiel_groups.workers.plugins.connector_interfaces import SourceConnector
 from kiel_groups.workers.plugins.plugin_contexts import SourceTaskContext
 from kiel_groups.workers.plugins.task_interfaces import SourceRecord, SourceTask
+from kiel_groups.workers.runners.runner_interface import SourceOffsets
 from kiel_groups.workers.runners.source_task_runner import SourceTaskRunner
+from kiel_groups.workers.values.work_ids import TaskId
 from tests.helpers.counting_connectors import Call, CountingSourceConnector, Counts, FakeClients, use
 from tests.helpers.runner_contexts import FakeSession, FakeStores, runner_context
 from tests.helpers.waiting import eventually
@@ -25,9 +29,9 @@ PARTITION = str({"task": "c-0"})
 class Bench:
     """A runner of the counting task, and what surrounds it."""
 
-    def __init__(self, connector_class: Any = CountingSourceConnector, **config: str) -> None:
+    def __init__(self, connector_class: Any = CountingSourceConnector, stores: Any = None, **config: str) -> None:
         self.counts = use(Counts())
-        self.session, self.stores, self.clients = FakeSession(), FakeStores(), FakeClients()
+        self.session, self.stores, self.clients = FakeSession(), stores or FakeStores(), FakeClients()
         self.clients.delay_s = 0.001
         self.started: list[bool] = []
         context = runner_context(
@@ -156,6 +160,7 @@ async def test_a_task_that_gives_up_because_it_has_to_stop_has_not_failed() -> N
         ([b"x"], "poll returned a list with bytes"),
         ([SourceRecord({"a": {1}}, {}, "t", b"")], "source partition"),  # type: ignore[dict-item]
         ([SourceRecord({}, [1], "t", b"")], "source offset"),  # type: ignore[arg-type]
+        ([SourceRecord({"a": 1}, {"pad": "x" * 1_000_000}, "t", b"")], "at most 983040 fit into a znode"),
     ],
 )
 async def test_what_is_no_record_is_refused_before_anything_is_delivered(polled: Any, error: str) -> None:
@@ -204,3 +209,83 @@ async def test_plain_methods_use_their_context_from_their_thread() -> None:
     async with asyncio.timeout(5):
         await running
     assert bench.numbers == [1]
+
+
+class Timed(FakeStores):
+    """Notes when each write of offsets begins and ends; it takes a while."""
+
+    def __init__(self, takes_s: float = 0.0) -> None:
+        super().__init__()
+        self.takes_s = takes_s
+        self.times: list[tuple[float, float]] = []
+
+    async def write_offsets(self, task: TaskId, offsets: SourceOffsets) -> None:
+        begin = asyncio.get_running_loop().time()
+        await asyncio.sleep(self.takes_s)
+        await super().write_offsets(task, offsets)
+        self.times.append((begin, asyncio.get_running_loop().time()))
+
+    @property
+    def pauses_s(self) -> list[float]:
+        """The times between the writes."""
+        return [begin - end for (_, end), (begin, _) in pairwise(self.times)]
+
+
+@pytest.mark.parametrize(
+    ("interval_ms", "takes_s", "least_s"),
+    [("200", 0.0, 0.2), ("1", 0.03, 0.27)],
+    ids=["the interval", "nine times the time of a write"],
+)
+async def test_offsets_are_stored_at_intervals(interval_ms: str, takes_s: float, least_s: float) -> None:
+    """The setting gives the time between two writes. A slow ZooKeeper lengthens it."""
+    bench = Bench(limit="100000", stores=Timed(takes_s), **{"offset.flush.interval.ms": interval_ms})
+    running = asyncio.ensure_future(bench.runner.run())
+    times = bench.stores.times
+    await eventually(lambda: len(times) == 4, "four writes")
+    bench.runner.request_stop()
+    await running
+    assert all(least_s * 0.99 <= pause_s < least_s + 1.0 for pause_s in bench.stores.pauses_s[:3])
+
+
+async def test_offsets_are_stored_while_a_poll_waits_for_its_source() -> None:
+    """A source may have nothing new for hours."""
+    bench = Bench(limit="1000", stores=Timed(), **{"offset.flush.interval.ms": "100"})
+    waits = asyncio.Event()
+    running = asyncio.ensure_future(bench.runner.run())
+    await eventually(lambda: bench.stores.times, "the first write")
+    bench.counts.hooks["poll"] = waits.wait
+    await eventually(lambda: bench.stores.offsets[PARTITION]["next"] == bench.numbers[-1] + 1, "the last offset")
+    assert not running.done()
+    bench.runner.request_stop()
+    waits.set()
+    await running
+
+
+@pytest.mark.parametrize("cancels", [0, 1, 3])
+async def test_a_failed_write_beside_a_poll_waits_for_the_poll(cancels: int) -> None:
+    """Its thread may still read the source, so the task does not end before it, however often it is cancelled."""
+    release, polls = threading.Event(), list[int]()
+
+    class Plain(SourceTask):
+        def poll(self) -> Sequence[SourceRecord]:
+            polls.append(1)
+            if len(polls) > 2:
+                release.wait(10)
+            return [SourceRecord({"task": "c-0"}, {"next": len(polls)}, "t", b"1")]
+
+    class Connector(CountingSourceConnector):
+        task_class = Plain
+
+    bench = Bench(Connector, stores=Timed(), **{"offset.flush.interval.ms": "100"})
+    running = asyncio.ensure_future(bench.runner.run())
+    await eventually(lambda: len(polls) == 3, "the poll that waits")
+    if cancels == 0:
+        bench.stores.is_claimed = False
+    for _ in range(cancels):
+        running.cancel()
+        await asyncio.sleep(0.01)
+    done, _ = await asyncio.wait({running}, timeout=0.3)
+    assert not done
+    release.set()
+    with pytest.raises(asyncio.CancelledError if cancels else ClaimLostError):
+        await running

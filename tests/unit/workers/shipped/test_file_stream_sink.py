@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 from collections.abc import Sequence
@@ -44,7 +45,7 @@ def test_values_are_appended(tmp_path: Path) -> None:
 
 
 def test_a_flush_makes_what_was_put_durable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """``flush`` calls fsync after all writes, and a failure of it is the task's."""
+    """``flush`` calls fsync after all writes, and a failure of it is the task's, and names the file."""
     calls: list[str] = []
     write, sync = os.write, os.fsync
     monkeypatch.setattr(os, "write", lambda fd, data: (calls.append("write"), write(fd, data))[1])
@@ -57,10 +58,10 @@ def test_a_flush_makes_what_was_put_durable(tmp_path: Path, monkeypatch: pytest.
     assert calls == ["write", "write", "fsync"]
 
     def fail(descriptor: int) -> None:
-        raise OSError("no space left")
+        raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(os, "fsync", fail)
-    with pytest.raises(OSError, match="no space left"):
+    with pytest.raises(OSError, match=f"No space left on device: '{tmp_path / 'out'}'"):
         task.flush({})
     monkeypatch.undo()
     task.stop()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -178,3 +179,12 @@ def test_a_closed_file_continues(path: Path, followed: FollowedFile) -> None:
     followed.close()
     followed.close()
     assert values(followed) == ["b"]
+
+
+@pytest.mark.parametrize("start", [None, LinePosition(5)])
+def test_an_error_names_the_file(tmp_path: Path, start: LinePosition | None) -> None:
+    """A folder can be opened, but not read."""
+    file = FollowedFile(tmp_path, start, 1000)
+    with pytest.raises(IsADirectoryError, match=re.escape(f"Is a directory: '{tmp_path}'")):
+        file.take(100)
+    file.close()

@@ -1,0 +1,111 @@
+"""Classes of connectors are imported, and settings are checked, on threads and within a limit."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import threading
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kiel_groups.coordination.zookeeper.runtime import Runtime
+from kiel_groups.errors import ConfigError, KielGroupsError
+from kiel_groups.workers.execution.plugin_lookups import PluginLookups
+from kiel_groups.workers.plugins.config_definition import Settings
+from tests.helpers.counting_connectors import COUNTING_SOURCE, CountingSourceConnector, plugins
+from tests.helpers.waiting import eventually
+
+pytestmark = pytest.mark.unit
+
+#: The events that ``Waiting.check`` sets and waits for.
+started, released = threading.Event(), threading.Event()
+
+
+class Waiting(CountingSourceConnector):
+    """Its check takes until the test releases it."""
+
+    @classmethod
+    def check(cls, settings: Settings) -> Mapping[str, Sequence[str]]:
+        started.set()
+        released.wait(10)
+        return {"topic": ["topic: it is not to my taste"]}
+
+
+class Exiting(CountingSourceConnector):
+    """Its check tries to end the process."""
+
+    @classmethod
+    def check(cls, settings: Settings) -> Mapping[str, Sequence[str]]:
+        raise SystemExit("bye")
+
+
+@pytest.fixture(autouse=True)
+def events() -> None:
+    started.clear()
+    released.clear()
+
+
+def config_of(cls: type) -> dict[str, str]:
+    return {"name": "c", "connector.class": f"{__name__}:{cls.__name__}"}
+
+
+def lookups(limit_s: float = 10.0) -> PluginLookups:
+    return PluginLookups(plugins(), Runtime(), limit_s)
+
+
+async def test_a_check_that_waits_does_not_block_the_worker() -> None:
+    """The event loop runs on, and the check's errors are those of the settings, also in the answer to users."""
+    both = asyncio.gather(lookups().checked(config_of(Waiting)), lookups().report(f"{__name__}:Waiting", {"name": "c"}))
+    await eventually(started.is_set, "the check runs")
+    assert not both.done()
+    released.set()
+    checked, report = await both
+    assert checked.errors == {"topic": ("topic: it is not to my taste",)}
+    assert report["name"] == f"{__name__}.Waiting"
+
+
+async def test_a_check_that_does_not_return_fails() -> None:
+    """The error names it and the limit."""
+    try:
+        with pytest.raises(ConfigError, match=r"Waiting\.check did not return within 0\.05 s"):
+            await lookups(0.05).checked(config_of(Waiting))
+    finally:
+        released.set()
+
+
+async def test_a_check_that_exits_is_an_error_of_the_settings() -> None:
+    """The worker and its thread survive it."""
+    with pytest.raises(KielGroupsError, match="SystemExit"):
+        await lookups().checked(config_of(Exiting))
+
+
+async def test_an_import_that_does_not_return_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A module may wait for a network when it is imported."""
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "slow_connector.py").write_text(
+        f"import sys\nsys.modules[{__name__!r}].released.wait(10)\nclass Slow: pass\n"
+    )
+    try:
+        with pytest.raises(ConfigError, match=r"the import of 'slow_connector:Slow' did not return within 0\.05 s"):
+            await lookups(0.05).resolve("slow_connector:Slow")
+    finally:
+        released.set()
+        sys.modules.pop("slow_connector", None)
+
+
+async def test_a_class_is_found_after_it_was_resolved() -> None:
+    """Only the lookup imports it."""
+    plugin: Any = lookups()
+    with pytest.raises(ConfigError, match="is not imported"):
+        plugin.found(COUNTING_SOURCE)
+    assert await plugin.resolve(COUNTING_SOURCE) is CountingSourceConnector
+    assert plugin.found(COUNTING_SOURCE) is CountingSourceConnector
+
+
+async def test_a_class_is_required() -> None:
+    """Without one, nothing can be checked."""
+    with pytest.raises(ConfigError, match=r"connector\.class: required, but not given"):
+        await lookups().checked({"name": "c"})
