@@ -10,13 +10,25 @@ from ipaddress import ip_address
 from kiel_groups.config import HostPort
 from kiel_groups.errors import ConfigError
 
-__all__ = ["DEFAULT_PORT", "LARGEST_BODY", "RestSettings", "checked_token", "is_address", "is_loopback", "is_wildcard"]
+__all__ = [
+    "DEFAULT_PORT",
+    "LARGEST_BODY",
+    "LARGEST_READ",
+    "RestSettings",
+    "checked_token",
+    "is_address",
+    "is_loopback",
+    "is_wildcard",
+]
 
 #: The port of Kafka Connect.
 DEFAULT_PORT = 8083
 
 #: The largest body of a request, in bytes. A connector's znode is not larger.
 LARGEST_BODY = 1 << 20
+
+#: The largest body that is read, in bytes, so that a client gets to know that its body is too large.
+LARGEST_READ = 1 << 30
 
 #: A shorter token could be guessed.
 _SHORTEST_TOKEN = 16

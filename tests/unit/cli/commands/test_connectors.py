@@ -256,6 +256,25 @@ def test_a_command_waits_for_the_end_of_a_rebalance(
     assert command("connectors", "list") == (1, [], ["error: not now"])
 
 
+def test_a_command_waits_until_a_dead_leader_is_replaced(
+    worker: FakeWorker, command: Callable[..., Printed], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker that cannot forward a change answers 503 with ``Retry-After``, and the command sends it again."""
+    monkeypatch.setattr("kiel_groups.workers.rest_client.worker_client._PAUSE_S", 0.01)
+    asked: list[bool] = []
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        dead = f"http://127.0.0.1:{unused.getsockname()[1]}"
+
+        def leader_url() -> str:
+            asked.append(True)
+            return dead if len(asked) < 3 else worker.url
+
+        monkeypatch.setattr(worker, "leader_url", leader_url)
+        assert command("connectors", "delete", "logs").status == 0
+    assert (len(asked), worker.group.done) == (3, [(worker.url, "delete logs")])
+
+
 def test_the_token_is_read_from_a_file(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     """Without the right token, the error says where to give it. A file that others can read causes a warning."""
     file, worker = tmp_path / "token", FakeWorker(FakeGroup())
@@ -266,7 +285,13 @@ def test_the_token_is_read_from_a_file(capsys: pytest.CaptureFixture[str], tmp_p
         assert capsys.readouterr().err == ""
         assert run(["connectors", "list", "--url", worker.url]) == 2
         # The server is a thread of this process, so its log may be in this output, too.
-        assert "\nerror: the token is missing or wrong; " in "\n" + capsys.readouterr().err
+        advice = "asks for a token; give the file with it by '--token-file', or by KIEL_GROUPS_TOKEN_FILE"
+        assert f"\nerror: the worker at {worker.url} {advice}" in "\n" + capsys.readouterr().err
+        other = tmp_path / "other"
+        other.write_text(TOKEN + "!")
+        other.chmod(0o600)
+        assert run(["connectors", "list", "--url", worker.url, "--token-file", str(other)]) == 2
+        assert f"{worker.url} has another token than the file of '--token-file'" in capsys.readouterr().err
         file.chmod(0o644)
         assert run(["connectors", "list", "--url", worker.url, "--token-file", str(file)]) == 0
         assert capsys.readouterr().err.startswith(f"warning: other users can read the token in {file}")

@@ -70,6 +70,8 @@ def test_good_settings_have_no_errors() -> None:
     ("change", "expected"),
     [
         ({"name": ""}, "name: '' given; expected 1 to 200 printable characters"),
+        ({"name": "."}, "name: '.' given; expected 1 to 200 printable characters, and neither '.' nor '..', which"),
+        ({"name": ".."}, "name: '..' given"),
         ({"topics": ""}, "topics: '' given; expected the names of one topic or more"),
         ({"topics": "a,b/c"}, "topics: 'a,b/c' given"),
         ({"tasks.max": "0"}, "tasks.max: '0' given; expected at least 1"),
