@@ -11,6 +11,7 @@ from typing import NamedTuple
 import pytest
 
 from kiel_groups.cli.app import run
+from kiel_groups.cli.commands.connectors import _short_names
 from kiel_groups.errors import KielGroupsError, RebalanceError
 from kiel_groups.workers.values.work_ids import ConnectorId, TaskId
 from kiel_groups.workers.values.work_status import WorkState, WorkStatus
@@ -102,7 +103,7 @@ def test_a_new_connector_is_warned_of_unknown_settings(
     assert (status, json.loads("\n".join(out))["name"]) == (0, "new")
     assert err == [f"warning: extra.{name}: there is no such setting" for name in "ab"]
     status, _, err = command("connectors", "config", "new", "connector.class=other.module:Class")
-    assert (status, err) == (0, ["info: connector new has 4 settings now"])
+    assert (status, err) == (0, ["info: connector new has 4 settings now; changed: connector.class"])
 
 
 @pytest.mark.parametrize(
@@ -132,12 +133,19 @@ def test_settings_are_shown_and_changed(worker: FakeWorker, command: Callable[..
     assert ["db.password", "[hidden]"] in rows(command("connectors", "config", "logs").out)
     status, out, err = command("connectors", "config", "logs", "tasks.max=5", "extra=a=b")
     assert (status, out) == (0, [])
-    assert err == ["warning: extra: there is no such setting", "info: connector logs has 5 settings now"]
+    assert err == [
+        "warning: extra: there is no such setting",
+        "info: connector logs has 5 settings now; added: extra; changed: tasks.max",
+    ]
     assert worker.group.configs["logs"] == CONFIG | {"tasks.max": "5", "extra": "a=b", "db.password": "[hidden]"}
     file = tmp_path / "all.json"
     file.write_text('{"connector.class": "FileStreamSource"}')
-    status, out, _ = command("connectors", "config", "logs", "--file", str(file), "--json")
+    new_secret = command("connectors", "config", "logs", "db.password=new")
+    assert new_secret.err[-1] == "info: connector logs has 5 settings now; changed: db.password"
+    status, out, err = command("connectors", "config", "logs", "--file", str(file), "--json")
     assert (status, json.loads("\n".join(out))) == (0, {"connector.class": "FileStreamSource", "name": "logs"})
+    assert err == ["info: connector logs has 2 settings now; removed: db.password, extra, tasks.max"]
+    assert command("connectors", "config", "logs", "name=logs").err[-1].endswith("; nothing has changed")
     assert command("connectors", "config", "logs", "tasks.max").status == 2
     assert command("connectors", "config", "logs", "a=b", "--file", str(file)).status == 2
     assert command("connectors", "config", "absent", "a=b").err == ["error: connector 'absent' does not exist"]
@@ -199,9 +207,22 @@ def test_a_connector_with_an_odd_name_is_found(worker: FakeWorker, command: Call
 def test_plugins_are_listed(command: Callable[..., Printed]) -> None:
     """The table and JSON have what is installed."""
     status, out, err = command("connector-plugins")
-    assert (status, rows(out), err) == (0, [["class", "type", "version"], [PLUGIN, "source", "1.0"]], [])
+    assert (status, rows(out), err) == (
+        0,
+        [["connector", "type", "version"], ["FileStreamSource", "source", "1.0"]],
+        [],
+    )
     found = json.loads("\n".join(command("connector-plugins", "--json").out))
     assert found == [{"class": PLUGIN, "type": "source", "version": "1.0"}]
+
+
+def test_a_name_that_two_plugins_have_is_shown_in_full() -> None:
+    """Each name in the table is one that connector.class takes, so it stands for one class."""
+    assert _short_names(["a.SinkConnector", "b.SinkConnector", "b.Source"]) == {
+        "a.SinkConnector": "a.SinkConnector",
+        "b.SinkConnector": "b.SinkConnector",
+        "b.Source": "Source",
+    }
 
 
 def test_a_worker_without_connectors_says_what_to_give(worker: FakeWorker, command: Callable[..., Printed]) -> None:
