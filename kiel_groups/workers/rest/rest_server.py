@@ -96,7 +96,6 @@ class RestServer:
     def start(self) -> None:
         """Begin to answer requests."""
         self._server.add_sockets(self._listener.sockets)
-        log.info("the REST interface of this worker is at %s", self._listener.url)
 
     async def close(self) -> None:
         """Stop listening, and close all connections."""
