@@ -56,7 +56,12 @@ class Worker:
         factory = PluginRunners(self._plugins, _clients(settings), runtime)
         self._herder = Herder(context, factory, settings.allocator, self._fail)
         self._session = WorkerSession(
-            _process(settings, self.metrics, runtime), self.url, self._herder.opened, self._herder.lost, self._fail
+            _process(settings, self.metrics, runtime),
+            self.url,
+            self._herder.opened,
+            self._herder.lost,
+            self._fail,
+            settings.rest.token_digest(settings.group),
         )
         self._member = GenericMember(
             self._herder.hooks,

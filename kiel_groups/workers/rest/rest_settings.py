@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import socket
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -80,6 +81,16 @@ class RestSettings:
         if self.advertised_host:
             return self.advertised_host
         return socket.gethostname() if is_wildcard(self.host) else self.host
+
+    def token_digest(self, group: str) -> str:
+        """Return what identifies the token among those of a group's workers, or "" without a token."""
+        if not self.token:
+            return ""
+        # Everybody who can read ZooKeeper sees it, so it has to be useless for guessing: it is slow to compute, another
+        # one for each group, and so short that one in 65,536 wrong tokens has it, too. Tools without the token compare
+        # the digests of workers, so the salt is the same for all of them.
+        salt = b"kiel-groups workers " + group.encode()
+        return hashlib.scrypt(self.token.encode(), salt=salt, n=1 << 14, r=8, p=1, dklen=2).hex()
 
     def url(self, port: int) -> str:
         """Return the worker's URL, with the port that it listens on."""

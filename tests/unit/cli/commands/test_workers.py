@@ -18,6 +18,7 @@ import pytest
 
 from kiel_groups.cli.app import run
 from kiel_groups.group.znodes.worker_contents import ConfigChange
+from kiel_groups.group.znodes.worker_info import WorkerInfo
 from kiel_groups.workers.execution.worker_settings import WorkerSettings
 from kiel_groups.workers.stores import worker_group_view
 from kiel_groups.workers.stores.worker_group_view import WorkerGroup
@@ -194,6 +195,16 @@ def test_a_group_is_described_in_json(monkeypatch: pytest.MonkeyPatch, capsys: p
         (
             group({TaskId("logs", 1): WorkStatus(WorkState.FAILED, "w", "Traceback:\nValueError: no\n")}),
             "task logs-1 has failed: ValueError: no",
+        ),
+        (
+            replace(
+                group({}),
+                workers={
+                    f"w{number}": WorkerInfo(url=f"http://h{number}:8083", token_digest=digest).encode()
+                    for number, digest in enumerate(["", "a1b2", "a1b2", None])
+                },
+            ),
+            "workers have different tokens, so requests that one forwards to another fail: h1:8083, h2:8083 / h0:8083",
         ),
         (group({ConnectorId("logs"): WorkStatus(WorkState.FAILED, "w")}), "connector logs has failed: for an unknown"),
         (
