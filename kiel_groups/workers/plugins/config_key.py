@@ -82,7 +82,7 @@ class ConfigKey:
         Return the typed value of a setting.
 
         Args:
-            text: What the user has given, or None if that is nothing.
+            text: What the user has given; None if the user has given nothing.
 
         Raises:
             ConfigError: The setting is required and was not given, or the value is not legal. The error names the

@@ -51,8 +51,8 @@ class TypeRules:
     The rules of a type.
 
     ``expected`` describes its values to users, and ``python`` to authors of connectors. ``parse`` raises ``ValueError``
-    for a text that is none; an error with a text of its own is a ``ConfigError``. ``accepts`` returns whether a default
-    is of the type.
+    for a text that is not of the type, or a ``ConfigError`` that says what is wrong. ``accepts`` returns whether a
+    default is of the type.
     """
 
     expected: str

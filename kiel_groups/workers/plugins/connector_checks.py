@@ -20,7 +20,7 @@ def checked_config(connector_class: type[Connector], config: Mapping[str, str | 
     """
     Check the settings of a connector: each by itself, and if all are legal, all together by ``Connector.check``.
 
-    No error is raised; one of ``Connector.check`` is an error of ``connector.class``.
+    This raises no error. What ``Connector.check`` raises is reported as an error of ``connector.class``.
     """
     checked = definition_of(connector_class).check(config)
     if checked.errors:

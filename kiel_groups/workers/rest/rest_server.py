@@ -33,7 +33,7 @@ _IDLE_TIMEOUT_S, _BODY_TIMEOUT_S = 60.0, 30.0
 
 class RestListener:
     """
-    The sockets of a worker, which exist before the worker does: the worker joins its group with the URL.
+    The sockets that a worker listens on. They are open before it joins its group, because it joins with the URL.
 
     Args:
         settings: Where to listen.

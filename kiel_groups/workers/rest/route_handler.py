@@ -53,7 +53,7 @@ class RouteHandler(RequestHandler):
         self._is_too_large = False
 
     def set_default_headers(self) -> None:
-        """Identify the program, but not Tornado's version; and have no proxy keep an answer."""
+        """Name the program, but not Tornado's version, and forbid proxies to store the answer."""
         self.set_header("Server", "kiel-groups")
         self.set_header("Cache-Control", "no-store")
 
@@ -76,7 +76,7 @@ class RouteHandler(RequestHandler):
         self._check_type(has_body=length != "0" or "Transfer-Encoding" in self.request.headers)
 
     def _check_type(self, *, has_body: bool) -> None:
-        """Refuse what is not declared as JSON. Web pages may send anything else to other sites without asking these."""
+        """Refuse a body that is not declared as JSON: browsers send other types from any page to any site."""
         kind = self.request.headers.get("Content-Type", "").partition(";")[0].strip().lower()
         if has_body and self.request.method in _WITH_BODY and kind != "application/json":
             raise RestError(
@@ -126,7 +126,7 @@ class RouteHandler(RequestHandler):
         value: BaseException | None,
         tb: TracebackType | None,
     ) -> None:
-        """Log what is a fault of this worker, with the traceback if this package does not know the error."""
+        """Log an error with a status of 500 or above, with its traceback if this package has not raised it."""
         if value is None:
             return
         refusal = _refusal(value)

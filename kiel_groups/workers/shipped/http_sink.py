@@ -31,7 +31,9 @@ log = logging.getLogger(__name__)
 
 class HttpSinkTask(SinkTask):
     """
-    Posts records in their order, one request at a time; ``put`` returns when all of them are taken or dead letters.
+    Posts records in their order, one request at a time.
+
+    ``put`` returns when the target has taken all records, apart from those that are dead letters.
 
     After a failure, records that were taken are posted again.
     """
@@ -67,7 +69,9 @@ class HttpSinkTask(SinkTask):
         )
         found, unwritable = batches(records, encoding, most_records, most_bytes)
         for record in unwritable:
-            await self._bury(record, 0, "not a text in UTF-8; the setting encoding=base64 writes any bytes")
+            await self._write_dead_letter(
+                record, 0, "not a text in UTF-8; the setting encoding=base64 writes any bytes"
+            )
         for batch in found:
             await self._deliver(batch)
 
@@ -85,7 +89,7 @@ class HttpSinkTask(SinkTask):
                 left += reversed(current.halves())
             elif answer.meaning is not Meaning.TAKEN:
                 for record in current.records:
-                    await self._bury(record, answer.status, answer.text)
+                    await self._write_dead_letter(record, answer.status, answer.text)
 
     async def _post(self, batch: HttpBatch) -> Answer:
         """
@@ -122,7 +126,7 @@ class HttpSinkTask(SinkTask):
         longest: float = self._settings["retry.backoff.max.ms"] / 1000
         return max(self._backoff.delay_s(failures), min(answer.wait_s, longest))
 
-    async def _bury(self, record: Record, status: int, error: str) -> None:
+    async def _write_dead_letter(self, record: Record, status: int, error: str) -> None:
         """
         Write a record that the target does not take to the dead letter topic.
 
