@@ -19,6 +19,7 @@ __all__ = [
     "UnknownGroupError",
     "UnknownConnectorError",
     "ConnectorExistsError",
+    "TokenError",
     "GroupConfigError",
     "IllegalStateError",
     "ArgumentTypeError",
@@ -88,6 +89,10 @@ class UnknownConnectorError(ConfigError):
 
 class ConnectorExistsError(ConfigError):
     """The group of workers already has a connector of this name."""
+
+
+class TokenError(ConfigError):
+    """A worker asks for a token, and none was given, or another one."""
 
 
 class GroupConfigError(ConfigError):

@@ -30,8 +30,8 @@ _TRY_AGAIN = (409, 503)
 
 def worker_on(cluster: Cluster, group: str, **settings: Any) -> Worker:
     """Return a worker of a group, which has not started, with a port of the system's choice."""
-    given = {"zookeeper": cluster.zk_hosts, "session_timeout_ms": 6_000, **settings}
-    return Worker(WorkerSettings(group=group, brokers=",".join(cluster.brokers), rest=RestSettings(port=0), **given))
+    given = {"zookeeper": cluster.zk_hosts, "session_timeout_ms": 6_000, "rest": RestSettings(port=0), **settings}
+    return Worker(WorkerSettings(group=group, brokers=",".join(cluster.brokers), **given))
 
 
 async def ask(url: str, method: str, path: str, body: object = None) -> Any:
@@ -116,7 +116,11 @@ class WorkerPrograms:
     @property
     def url(self) -> str:
         """The URL of the first worker."""
-        return _url(self.running[0]) or ""
+        return self.url_of(self.running[0])
+
+    def url_of(self, process: Running) -> str:
+        """Return the URL of a worker that ``add`` has returned."""
+        return _url(process) or ""
 
 
 def _url(process: Running) -> str | None:

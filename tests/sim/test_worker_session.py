@@ -23,9 +23,9 @@ URL = "http://127.0.0.1:8083/"
 class WorkerBench:
     """A worker on the only server of an ensemble, and the sessions that it has opened and lost."""
 
-    def __init__(self) -> None:
-        self.timeline = Timeline(1)
-        self.ensemble = FakeEnsemble(self.timeline, 1)
+    def __init__(self, beside: WorkerBench | None = None, token_digest: str | None = None) -> None:
+        self.timeline = beside.timeline if beside else Timeline(1)
+        self.ensemble = beside.ensemble if beside else FakeEnsemble(self.timeline, 1)
         self.process = SimulatedProcess(self.ensemble)
         self.opened: list[WorkerRole] = []
         self.lost: list[WorkerRole] = []
@@ -33,7 +33,9 @@ class WorkerBench:
         zookeeper = ZooKeeperConfig(hosts="fake1:2181", session_timeout_ms=6_000)
         context = process_context(GroupConfig(group="g"), zookeeper, runtime=self.process.runtime)
         self.worker = self.process.call(
-            lambda: WorkerSession(context, URL, self.opened.append, self.lost.append, self.failures.append)
+            lambda: WorkerSession(
+                context, URL, self.opened.append, self.lost.append, self.failures.append, token_digest
+            )
         )
         starting = self.process.start(self.worker.start())
         self.timeline.run_until(starting.done, 10.0)
@@ -92,3 +94,17 @@ def test_a_close_deletes_the_znode_and_leaves_no_task() -> None:
     bench.timeline.run_until(closing.done, 10.0)
     assert bench.registered == []
     assert bench.lost == bench.failures == []
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "differs"), [("a1b2", "a1b2", False), ("a1b2", "", True), ("", "a1b2", True)]
+)
+def test_a_worker_warns_of_another_token(
+    caplog: pytest.LogCaptureFixture, first: str, second: str, differs: bool
+) -> None:
+    """Requests between such workers fail. A worker of an earlier version does not say which token it has."""
+    caplog.set_level("WARNING", "kiel_groups.workers")
+    bench = WorkerBench(WorkerBench(WorkerBench(), first), second)
+    assert len(bench.registered) == 3
+    warning = "group g: requests between this worker and 127.0.0.1:8083 fail, because their tokens differ"
+    assert [message.startswith(warning) for message in caplog.messages] == ([True] if differs else [])

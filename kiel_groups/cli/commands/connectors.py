@@ -140,10 +140,12 @@ def config(
     source = WorkerSource(worker)
     found = source.config(name)
     if changes or file is not None:
-        found = source.put_config(name, found | _changed(changes) if file is None else _file_argument(file))["config"]
+        given = found | _changed(changes) if file is None else _file_argument(file)
+        before, found = found, source.put_config(name, given)["config"]
         lines = context.ensure_object(Lines)
         _warn(lines, source.warnings(found))
-        lines.say("info", f"connector {name} has {counted(found, 'setting')} now")
+        difference = _difference(before, given, found)
+        lines.say("info", f"connector {name} has {counted(found, 'setting')} now; {difference}")
         if not as_json:
             return DONE
     if as_json:
@@ -260,7 +262,8 @@ def connector_plugins(*, worker: WorkerAddress, as_json: bool) -> int:
     """
     List the connectors that are installed at a worker.
 
-    Other classes can be given, too: connector.class takes 'module:Class' of anything that the workers can import.
+    The names are values for connector.class; --json has the full names of the classes. Other classes can be given, too:
+    connector.class takes 'module:Class' of anything that the workers can import.
     """
     from kiel_groups.cli.sources.worker_source import WorkerSource
     from kiel_groups.cli.terminal.rendering import plain_table, show, show_json
@@ -272,17 +275,48 @@ def connector_plugins(*, worker: WorkerAddress, as_json: bool) -> int:
     if not found:
         show(f"no connectors are installed at {worker.url}; connector.class takes 'module:Class'")
         return DONE
-    table = plain_table("class", "type", "version")
+    table = plain_table("connector", "type", "version")
+    names = _short_names([plugin["class"] for plugin in found])
     for plugin in found:
-        table.add_row(plugin["class"], plugin["type"], plugin["version"])
+        table.add_row(names[plugin["class"]], plugin["type"], plugin["version"])
     show(table)
     return DONE
+
+
+def _short_names(classes: Sequence[str]) -> dict[str, str]:
+    """Return the shortest name of each class that connector.class takes: its alias, or its full name if two have it."""
+    aliases = {name: name.rpartition(".")[2].removesuffix("Connector") for name in classes}
+    shared = Counter(aliases.values())
+    return {name: alias if shared[alias] == 1 else name for name, alias in aliases.items()}
 
 
 def _warn(lines: Lines, warnings: Iterable[str]) -> None:
     """Print what a worker warns of in settings that it has accepted."""
     for warning in warnings:
         lines.say("warning", warning)
+
+
+def _difference(before: Mapping[str, str], given: Mapping[str, Any], after: Mapping[str, str]) -> str:
+    """
+    Return what a change has done to the settings of a connector, such as ``added: a, b; changed: c``.
+
+    Args:
+        before: The settings before, without secrets.
+        given: What the user has given, with new secrets.
+        after: The settings after the change, without secrets.
+    """
+    from kiel_groups.workers.plugins.secret_texts import HIDDEN
+
+    both = before.keys() & after.keys()
+    # A new secret is shown as the old one was.
+    is_new_secret = {name for name in both & given.keys() if HIDDEN in after[name] and given[name] != before[name]}
+    names = {
+        "added": after.keys() - before.keys(),
+        "changed": {name for name in both if after[name] != before[name]} | is_new_secret,
+        "removed": before.keys() - after.keys(),
+    }
+    parts = [f"{what}: {', '.join(sorted(found))}" for what, found in names.items() if found]
+    return "; ".join(parts) or "nothing has changed"
 
 
 def _summary(states: Iterable[str]) -> str:

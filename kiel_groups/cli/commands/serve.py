@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from kiel_groups.cli.parameters.cluster_options import in_zookeeper_only
+from kiel_groups.cli.parameters.debounce_options import debounce_options
 from kiel_groups.cli.parameters.name_completion import complete_allocators, complete_groups
 from kiel_groups.cli.parameters.shared_options import SERVER_WAIT_S, quiet_option, verbose_option, zookeeper_option
 from kiel_groups.cli.terminal.exit_codes import DONE, EPILOG
@@ -20,7 +21,7 @@ from kiel_groups.errors import KielGroupsError
 
 if TYPE_CHECKING:
     from kiel_groups.allocators import Allocator
-    from kiel_groups.config import GroupConfig, ZooKeeperConfig
+    from kiel_groups.config import DebounceConfig, GroupConfig, ZooKeeperConfig
 
 __all__ = ["serve"]
 
@@ -46,30 +47,7 @@ _CLEANUP_TIMEOUT_S = 1.0
     help="round_robin, sticky, weighted, range, or your own function: MODULE:FUNCTION.",
     shell_complete=complete_allocators,
 )
-@click.option(
-    "--debounce-ms",
-    type=_MILLISECONDS,
-    default=100,
-    show_default=True,
-    metavar="MS",
-    help="Plan when nothing has changed for this long …",
-)
-@click.option(
-    "--debounce-bound-ms",
-    type=_MILLISECONDS,
-    default=1_000,
-    show_default=True,
-    metavar="MS",
-    help="… and at the latest this long after the first change.",
-)
-@click.option(
-    "--initial-delay-ms",
-    type=_MILLISECONDS,
-    default=300,
-    show_default=True,
-    metavar="MS",
-    help="How long a new leader waits for members to join before it plans.",
-)
+@debounce_options
 @click.option(
     "--session-timeout-ms",
     type=int,
@@ -95,9 +73,7 @@ def serve(
     zookeeper: str,
     group: str,
     allocator: str | None,
-    debounce_ms: int,
-    debounce_bound_ms: int,
-    initial_delay_ms: int,
+    debounce: DebounceConfig,
     session_timeout_ms: int,
     static_grace_ms: int,
     quiet: bool,
@@ -112,17 +88,11 @@ def serve(
     from kiel_groups.allocators import round_robin
     from kiel_groups.cli.parameters.function_loading import load_allocator
     from kiel_groups.cli.terminal.log_handler import show_logs
-    from kiel_groups.config import DebounceConfig, GroupConfig, ZooKeeperConfig
-    from kiel_groups.errors import ConfigError
+    from kiel_groups.config import GroupConfig, ZooKeeperConfig
 
-    if debounce_ms > debounce_bound_ms:
-        raise ConfigError(
-            f"--debounce-ms: {debounce_ms} given; expected at most --debounce-bound-ms, which is {debounce_bound_ms}"
-        )
     show_logs(lines, verbose=verbose, timed=True)
     if not quiet:
         logging.getLogger("kiel_groups.coordination").setLevel(logging.INFO)
-    debounce = DebounceConfig(quiet_ms=debounce_ms, bound_ms=debounce_bound_ms, initial_delay_ms=initial_delay_ms)
     settings = ZooKeeperConfig.parse(
         zookeeper, session_timeout_ms=session_timeout_ms, connect_timeout_ms=round(SERVER_WAIT_S * 1000)
     )

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from kiel_groups.cli.parameters.debounce_options import debounce_options
 from kiel_groups.cli.parameters.name_completion import complete_groups
 from kiel_groups.cli.parameters.shared_options import (
     SERVER_WAIT_S,
@@ -24,6 +25,7 @@ from kiel_groups.cli.terminal.exit_codes import DONE, EPILOG, FAILED
 from kiel_groups.cli.terminal.messages import Lines
 
 if TYPE_CHECKING:
+    from kiel_groups.config import DebounceConfig
     from kiel_groups.workers.execution.worker_settings import WorkerSettings
 
 __all__ = ["workers"]
@@ -87,6 +89,7 @@ def workers() -> None:
     metavar="MS",
     help="How long the group keeps the work of this worker if it dies.",
 )
+@debounce_options
 @quiet_option
 @verbose_option
 @click.pass_obj
@@ -104,6 +107,7 @@ def run(
     token: str,
     allocator: str,
     session_timeout_ms: int,
+    debounce: DebounceConfig,
     quiet: bool,
     verbose: bool,
 ) -> int:
@@ -126,6 +130,9 @@ def run(
         allocator=allocator,
         rest=RestSettings(host=host, port=port, advertised_host=advertised_host, token=token),
         session_timeout_ms=session_timeout_ms,
+        debounce_quiet_ms=debounce.quiet_ms,
+        debounce_bound_ms=debounce.bound_ms,
+        debounce_initial_delay_ms=debounce.initial_delay_ms,
     )
     show_logs(lines, verbose=verbose, timed=True)
     if not quiet:

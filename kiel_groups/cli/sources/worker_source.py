@@ -8,7 +8,7 @@ from typing import Any, cast
 from urllib.parse import quote, urlencode
 
 from kiel_groups.cli.parameters.worker_options import WorkerAddress
-from kiel_groups.errors import KielGroupsError, NoWorkerError, ProtocolError
+from kiel_groups.errors import KielGroupsError, NoWorkerError, ProtocolError, TokenError
 from kiel_groups.workers.rest_client.http_exchange import connector_path
 from kiel_groups.workers.rest_client.worker_client import WorkerClient
 
@@ -104,6 +104,16 @@ class WorkerSource:
 
         try:
             return asyncio.run(ask())
+        except TokenError as error:
+            raise TokenError(self._token_advice()) from error
         except NoWorkerError as error:
             hint = "'kiel-groups workers run' starts a worker, and '--url' names another one"
             raise NoWorkerError(f"{error}; {hint}") from error
+
+    def _token_advice(self) -> str:
+        if self._address.token:
+            return f"the worker at {self._address.url} has another token than the file of '--token-file'"
+        return (
+            f"the worker at {self._address.url} asks for a token; give the file with it by '--token-file', or by"
+            " KIEL_GROUPS_TOKEN_FILE in the environment"
+        )

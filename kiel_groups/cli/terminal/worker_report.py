@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
 
+from kiel_groups.errors import ProtocolError
+from kiel_groups.group.znodes.worker_info import WorkerInfo, workers_by_token
 from kiel_groups.wording import counted
 from kiel_groups.workers.values.work_ids import TaskId, Work
 from kiel_groups.workers.values.work_status import WorkState
@@ -50,7 +52,7 @@ def worker_group_document(name: str, group: WorkerGroup) -> dict[str, Any]:
         "group": name,
         "problems": worker_group_problems(group),
         "offset": group.configuration.offset,
-        "workers": [{"worker": worker, "url": _url(data)} for worker, data in sorted(group.workers.items())],
+        "workers": [{"worker": worker, "url": _info(data).url} for worker, data in sorted(group.workers.items())],
         "connectors": [
             {
                 "name": connector,
@@ -89,6 +91,9 @@ def worker_group_document(name: str, group: WorkerGroup) -> dict[str, Any]:
 def _problems(group: WorkerGroup) -> Iterator[str]:
     if group.configuration.connectors and not group.workers:
         yield "no worker is alive, so no connector runs"
+    if len(same_token := workers_by_token(map(_info, group.workers.values()))) > 1:
+        sets = " / ".join(", ".join(addresses) for addresses in same_token)
+        yield f"workers have different tokens, so requests that one forwards to another fail: {sets}"
     for connector, entry in sorted(group.configuration.connectors.items()):
         if entry.problem:
             yield f"connector {connector}: {entry.problem}"
@@ -109,7 +114,7 @@ def _workers_table(group: WorkerGroup) -> Table:
     for worker, data in sorted(group.workers.items()):
         owned = [work for work, owner in group.owners.items() if owner == worker]
         tasks = sum(isinstance(work, TaskId) for work in owned)
-        table.add_row(_address(data) or "-", f"{len(owned) - tasks:,}", f"{tasks:,}", worker)
+        table.add_row(_info(data).address or "-", f"{len(owned) - tasks:,}", f"{tasks:,}", worker)
     return table
 
 
@@ -117,7 +122,7 @@ def _work_table(group: WorkerGroup) -> Table:
     from kiel_groups.cli.terminal.rendering import plain_table
 
     table = plain_table("connector or task", "state", "worker")
-    addresses = {worker: _address(data) for worker, data in group.workers.items()}
+    addresses = {worker: _info(data).address for worker, data in group.workers.items()}
     for connector in group.configuration.sorted_connectors():
         works: list[Work] = [connector, *group.configuration.tasks_of(connector.connector)]
         for work in works:
@@ -126,17 +131,8 @@ def _work_table(group: WorkerGroup) -> Table:
     return table
 
 
-def _address(data: bytes) -> str:
-    """Return the host and the port of a worker, as ``connectors status`` shows them, or "" if its znode has no URL."""
-    return urlsplit(_url(data)).netloc
-
-
-def _url(data: bytes) -> str:
-    """Return the URL in a worker's znode, or "" if the znode has none."""
-    from kiel_groups.errors import ProtocolError
-    from kiel_groups.group.znodes.contents import parse_object, typed_field
-
-    try:
-        return str(typed_field(parse_object(data, "worker"), "url", str, "worker"))
-    except ProtocolError:
-        return ""
+def _info(data: bytes) -> WorkerInfo:
+    """Return what a worker's znode has. The URL is "" if there is none."""
+    with suppress(ProtocolError):
+        return WorkerInfo.parse(data, "worker")
+    return WorkerInfo(url="")

@@ -27,7 +27,7 @@ class WorkSpec:
         task: The settings of the task; None for a connector.
         target: Whether it has to run.
         problem: Why it cannot run; "" if it can.
-        created: The connector, if others had the same name before; see ``ConnectorEntry``.
+        created: Distinguishes connectors that have had the same name, one after the other; see ``ConnectorEntry``.
     """
 
     config: Mapping[str, str] = field(default_factory=dict)
@@ -59,11 +59,11 @@ def _spec_of(entry: ConnectorEntry | None, work: Work) -> WorkSpec | None:
 
 def outdated(config: ConfigSnapshot, running: Mapping[Work, WorkSpec]) -> list[Work]:
     """
-    Return the running work that has to stop before the group assigns again: work of deleted connectors, also if others
-    have their names now, and tasks that do not exist any more or have other settings.
+    Return the running work that has to stop before the group assigns again.
 
-    The settings of a connector's tasks fit each other. A task with former ones must not run beside new tasks of other
-    workers.
+    That is the work of deleted connectors, also if connectors of the same names were created since, and tasks that were
+    removed or whose settings have changed. The settings of a connector's tasks fit each other, so a task with former
+    settings must not run beside tasks with new ones on other workers.
     """
     wanted = planned(config, running)
     return [work for work, spec in running.items() if work not in wanted or _identity(wanted[work]) != _identity(spec)]
@@ -86,7 +86,7 @@ def still_valid(assigned: ConfigSnapshot | None, wanted: Mapping[Work, WorkSpec]
 
 
 def _identity(spec: WorkSpec) -> tuple[int, Mapping[str, str] | None]:
-    """Return what a piece of work is assigned by. All other changes are its owner's business."""
+    """Return the part of a spec whose change requires another assignment. The owner alone acts on other changes."""
     return spec.created, spec.task
 
 
@@ -94,8 +94,9 @@ def needs_rejoin(assigned: ConfigSnapshot, present: ConfigSnapshot) -> bool:
     """
     Return whether the group has to assign its work again.
 
-    That is so if the set of connectors or of tasks has changed, or the settings of a task. A connector that was created
-    again is another one. Changed settings of a connector, a pause and a resume are its owner's business.
+    It has to if a connector or a task was added or removed, if the settings of a task have changed, or if a connector
+    was deleted and created again. If only the settings of a connector have changed, or it was paused or resumed, the
+    owners of its work act alone.
 
     Args:
         assigned: The configuration by which the present work was assigned.

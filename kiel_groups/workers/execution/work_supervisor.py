@@ -27,6 +27,7 @@ from kiel_groups.workers.execution.restart_policy import RestartPolicy
 from kiel_groups.workers.execution.supervisor_context import RunnerStart, SupervisorContext
 from kiel_groups.workers.execution.work_plan import WorkSpec
 from kiel_groups.workers.plugins.config_definition import Settings
+from kiel_groups.workers.plugins.secret_texts import without_secrets
 from kiel_groups.workers.runners.runner_interface import Runner, SourceOffsets
 from kiel_groups.workers.runners.work_fence import WorkFence
 from kiel_groups.workers.values.config_snapshot import TargetState
@@ -324,9 +325,9 @@ class WorkSupervisor:
         self._context.metrics.count("work_failed")
         delay_s = self._policy.delay_s(settings, ran_s)
         again = "" if delay_s is None else f"; starting it again in {delay_s:.1f} s"
-        log.error("%s failed: %s%s", self.work, error or type(error).__name__, again)
+        log.error("%s failed: %s%s", self.work, without_secrets(str(error)) or type(error).__name__, again)
         if not self._is_stopping:
-            self._report(WorkState.FAILED, "".join(traceback.format_exception(error)))
+            self._report(WorkState.FAILED, without_secrets("".join(traceback.format_exception(error))))
             await self._wait_changed(delay_s)
             self._context.metrics.count("work_restarts")
 

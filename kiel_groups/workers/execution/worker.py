@@ -67,7 +67,12 @@ class Worker:
         factory = PluginRunners(lookups, _clients(settings), runtime)
         self._herder = Herder(context, factory, settings.allocator, self._fail)
         self._session = WorkerSession(
-            _process(settings, self.metrics, runtime), self.url, self._herder.opened, self._herder.lost, self._fail
+            _process(settings, self.metrics, runtime),
+            self.url,
+            self._herder.opened,
+            self._herder.lost,
+            self._fail,
+            settings.rest.token_digest(settings.group),
         )
         self._member = GenericMember(
             self._herder.hooks,
@@ -77,6 +82,7 @@ class Worker:
             coordination=settings.coordination,
             session_timeout_ms=settings.session_timeout_ms,
             debounce_quiet_ms=settings.debounce_quiet_ms,
+            debounce_bound_ms=settings.debounce_bound_ms,
             debounce_initial_delay_ms=settings.debounce_initial_delay_ms,
             metrics=self.metrics,
             on_failure=self._fail,
@@ -106,11 +112,20 @@ class Worker:
         """
         try:
             await self._session.start()
+            # Other workers may ask this one as soon as it is a member.
             self._server.start()
+            log.info("group %s: joining by %s", self._settings.group, self._coordinators())
             await self._member.start()
         except BaseException:
             await self.close()
             raise
+        log.info("the REST interface of this worker is at %s", self.url)
+
+    def _coordinators(self) -> str:
+        """Return what coordinates the group, for a log line that says what the worker waits for."""
+        if self._settings.coordination == "zookeeper":
+            return f"ZooKeeper at {self._settings.zookeeper}"
+        return f"a coordinator among the brokers at {self._settings.brokers}"
 
     async def run(self) -> None:
         """

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from kiel_groups.errors import ConfigError, RebalanceError, UnknownConnectorError
+from kiel_groups.wording import counted
 from kiel_groups.workers.execution.herder import Herder
 from kiel_groups.workers.execution.plugin_lookups import PluginLookups, class_name
 from kiel_groups.workers.execution.work_supervisor import WorkSupervisor
@@ -85,7 +86,8 @@ class WorkerRequests:
     async def task_status(self, name: str, task: int) -> WorkStatus:
         entry = await self._entry(name)
         if task not in range(len(entry.tasks or ())):
-            raise UnknownConnectorError(f"connector {name!r} has no task {task}; it has {len(entry.tasks or ())}")
+            tasks = counted(len(entry.tasks or ()), "task")
+            raise UnknownConnectorError(f"connector {name!r} has no task {task}; it has {tasks}")
         work = TaskId(name, task)
         return (await self._herder.parts.statuses.read([work]))[work]
 
@@ -98,7 +100,7 @@ class WorkerRequests:
     # ------------------------------------------------------------------ changes
 
     async def create(self, name: str, config: Mapping[str, str]) -> ConnectorInfo:
-        whole = {**config, "name": name}
+        whole = with_secrets({**config, "name": name}, {})
         await self._check(name, whole)
         await self._written(await self._herder.parts.config.put_connector(name, whole, is_new=True))
         return await self._info(name, ConnectorEntry(whole))

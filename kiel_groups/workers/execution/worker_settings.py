@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-from kiel_groups.config import ZooKeeperConfig, check_name, parse_hosts
+from kiel_groups.config import DebounceConfig, ZooKeeperConfig, check_name, parse_hosts
 from kiel_groups.errors import ConfigError
 from kiel_groups.workers.allocation.work_allocators import work_allocator
 from kiel_groups.workers.rest.rest_settings import RestSettings
@@ -30,6 +30,7 @@ class WorkerSettings:
         rest: The worker's REST interface.
         session_timeout_ms: How long the group keeps the work of a worker that has died, in milliseconds.
         debounce_quiet_ms: With ZooKeeper, the leader assigns when no worker has joined or left for this time.
+        debounce_bound_ms: With ZooKeeper, it assigns at the latest this long after the first of these changes.
         debounce_initial_delay_ms: With ZooKeeper, how long the first leader of a group waits for more workers.
 
     Raises:
@@ -44,11 +45,17 @@ class WorkerSettings:
     rest: RestSettings = field(default_factory=RestSettings)
     session_timeout_ms: int = 10_000
     debounce_quiet_ms: int = 100
+    debounce_bound_ms: int = 1_000
     debounce_initial_delay_ms: int = 300
 
     def __post_init__(self) -> None:
         check_name(self.group, "group")
         ZooKeeperConfig.parse(self.zookeeper, session_timeout_ms=self.session_timeout_ms)
+        DebounceConfig(
+            quiet_ms=self.debounce_quiet_ms,
+            bound_ms=self.debounce_bound_ms,
+            initial_delay_ms=self.debounce_initial_delay_ms,
+        )
         parse_hosts(self.brokers, _KAFKA_PORT, "brokers")
         if self.coordination not in ("zookeeper", "brokers"):
             raise ConfigError(f"coordination: {self.coordination!r} given; expected 'zookeeper' or 'brokers'")

@@ -9,6 +9,7 @@ from typing import Any, Final, Literal, TypeAlias
 from kiel_groups.errors import ConfigError
 from kiel_groups.workers.plugins.config_types import TYPES, TypeName, given, parsed
 from kiel_groups.workers.plugins.config_validators import Validator
+from kiel_groups.workers.plugins.secret_texts import HIDDEN
 
 __all__ = ["REQUIRED", "ConfigKey", "Importance", "Width"]
 
@@ -32,7 +33,8 @@ class ConfigKey:
     Args:
         name: The name, in Kafka's style: words in lower case, separated by dots. Durations end in ``.ms``.
         type: The type of the value. Settings are given as texts.
-        default: The typed value if users give none; None is allowed for every type. By default, users must give one.
+        default: The typed value if users give none, such as a list for the type ``list``, or a ``Password``. None is
+            allowed for every type. By default, users must give a value.
         documentation: What the setting does, in whole sentences.
         importance: How much users have to think about it.
         validator: What values are legal, beyond the type.
@@ -63,7 +65,11 @@ class ConfigKey:
             return
         rules = TYPES[self.type]
         if not rules.accepts(self.default):
-            raise ConfigError(f"{self.name}: the default {self.default!r} is not {rules.expected}")
+            shown = HIDDEN if self.type == "password" else repr(self.default)
+            raise ConfigError(
+                f"{self.name}: the default {shown} is of the Python type {type(self.default).__name__}; a setting of"
+                f" the type {self.type} expects {rules.python}"
+            )
         self._validate(self.default, rules.text(self.default))
 
     @property
@@ -76,7 +82,7 @@ class ConfigKey:
         Return the typed value of a setting.
 
         Args:
-            text: What the user has given, or None if that is nothing.
+            text: What the user has given; None if the user has given nothing.
 
         Raises:
             ConfigError: The setting is required and was not given, or the value is not legal. The error names the
@@ -85,7 +91,8 @@ class ConfigKey:
         if text is None:
             if self.default is REQUIRED:
                 raise ConfigError(f"{self.name}: required, but not given; expected {self.expected}")
-            return list(self.default) if isinstance(self.default, list) else self.default
+            # The caller may change a list.
+            return list(self.default) if isinstance(self.default, list | tuple) else self.default
         try:
             value = parsed(self.type, text)
         except ConfigError as error:
@@ -104,5 +111,13 @@ class ConfigKey:
         return None if value is None or value is REQUIRED else TYPES[self.type].text(value)
 
     def _validate(self, value: Any, text: str) -> None:
-        if self.validator and not self.validator.accepts(value):
+        if self.validator is None:
+            return
+        try:
+            is_legal = self.validator.accepts(value)
+        except Exception as error:  # code of a plugin, whose error may quote a secret
+            raise ConfigError(
+                f"{self.name}: {given(self.type, text)} given; its validator raised {type(error).__name__}"
+            ) from error
+        if not is_legal:
             raise ConfigError(f"{self.name}: {given(self.type, text)} given; expected {self.validator.expected}")

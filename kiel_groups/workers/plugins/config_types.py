@@ -10,11 +10,9 @@ from typing import Any, Literal, TypeAlias
 
 from kiel_groups.errors import ConfigError
 from kiel_groups.workers.plugins.class_loader import full_name, load_class
+from kiel_groups.workers.plugins.secret_texts import HIDDEN, without_secrets
 
-__all__ = ["HIDDEN", "TYPES", "Password", "TypeName", "TypeRules", "given", "parsed"]
-
-#: What users and logs see instead of a password, as in Kafka Connect.
-HIDDEN = "[hidden]"
+__all__ = ["TYPES", "Password", "TypeName", "TypeRules", "given", "parsed"]
 
 TypeName: TypeAlias = Literal["string", "int", "long", "double", "boolean", "list", "password", "class"]
 
@@ -52,11 +50,13 @@ class TypeRules:
     """
     The rules of a type.
 
-    ``expected`` describes its values in errors. ``parse`` raises ``ValueError`` for a text that is none; an error with
-    a text of its own is a ``ConfigError``. ``accepts`` says whether a default is of the type.
+    ``expected`` describes its values to users, and ``python`` to authors of connectors. ``parse`` raises ``ValueError``
+    for a text that is not of the type, or a ``ConfigError`` that says what is wrong. ``accepts`` returns whether a
+    default is of the type.
     """
 
     expected: str
+    python: str
     parse: Callable[[str], Any]
     accepts: Callable[[Any], bool]
     text: Callable[[Any], str] = str
@@ -93,20 +93,33 @@ def _list(text: str) -> list[str]:
 
 
 def _is_list(value: Any) -> bool:
-    return isinstance(value, list) and all(isinstance(part, str) and "," not in part for part in value)
+    return isinstance(value, list | tuple) and all(isinstance(part, str) and "," not in part for part in value)
 
 
 TYPES: Mapping[TypeName, TypeRules] = {
-    "string": TypeRules("a text", str, lambda value: isinstance(value, str)),
-    "int": TypeRules("a whole number of 32 bits", _whole_number(32), _is_whole(32)),
-    "long": TypeRules("a whole number of 64 bits", _whole_number(64), _is_whole(64)),
-    "double": TypeRules("a number", _number, lambda value: type(value) in (int, float) and math.isfinite(value)),
-    "boolean": TypeRules(
-        "'true' or 'false'", _boolean, lambda value: isinstance(value, bool), lambda value: str(value).lower()
+    "string": TypeRules("a text", "a str", str, lambda value: isinstance(value, str)),
+    "int": TypeRules("a whole number of 32 bits", "an int of 32 bits", _whole_number(32), _is_whole(32)),
+    "long": TypeRules("a whole number of 64 bits", "an int of 64 bits", _whole_number(64), _is_whole(64)),
+    "double": TypeRules(
+        "a number",
+        "a finite float or int",
+        _number,
+        lambda value: type(value) in (int, float) and math.isfinite(value),
     ),
-    "list": TypeRules("texts that are separated by commas", _list, _is_list, ",".join),
-    "password": TypeRules("a secret text", Password, lambda value: isinstance(value, Password)),
-    "class": TypeRules("the name of a class", load_class, lambda value: isinstance(value, type), full_name),
+    "boolean": TypeRules(
+        "'true' or 'false'",
+        "a bool",
+        _boolean,
+        lambda value: isinstance(value, bool),
+        lambda value: str(value).lower(),
+    ),
+    "list": TypeRules(
+        "texts that are separated by commas", "a list or tuple of str without commas", _list, _is_list, ",".join
+    ),
+    "password": TypeRules(
+        "a secret text", "a Password, such as Password('')", Password, lambda value: isinstance(value, Password)
+    ),
+    "class": TypeRules("the name of a class", "a class", load_class, lambda value: isinstance(value, type), full_name),
 }
 
 
@@ -127,7 +140,8 @@ def parsed(type_name: TypeName, text: str) -> Any:
 
 
 def given(type_name: TypeName, text: str) -> str:
-    """Return a setting as an error may show it: quoted, at most 100 characters, and hidden if it is secret."""
+    """Return a setting as an error may show it: quoted, at most 100 characters, and with its secrets hidden."""
     if type_name == "password":
         return HIDDEN
+    text = without_secrets(text)
     return repr(text) if len(text) <= 100 else f"{text[:100]!r}..."

@@ -41,7 +41,7 @@ def one_of(*choices: str) -> Validator:
 
 
 def non_empty() -> Validator:
-    """Accept every text but an empty one, every secret but an empty one, and every list but one without entries."""
+    """Accept texts, secrets and lists that are not empty."""
     return Validator(lambda value: bool(getattr(value, "value", value)), "a value that is not empty")
 
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from kiel_groups.workers.plugins.config_definition import CheckedConfig, ConfigDefinition, Settings
 from kiel_groups.workers.plugins.config_key import ConfigKey
+from kiel_groups.workers.plugins.config_types import Password
 from kiel_groups.workers.plugins.connector_interfaces import Connector
 from kiel_groups.workers.plugins.secret_masks import masked
+from kiel_groups.workers.plugins.secret_texts import HIDDEN, without_secrets
 from kiel_groups.workers.plugins.standard_keys import definition_of, standard_settings, task_definition_of
 
 __all__ = ["checked_config", "task_settings", "validation_report"]
@@ -18,17 +20,31 @@ def checked_config(connector_class: type[Connector], config: Mapping[str, str | 
     """
     Check the settings of a connector: each by itself, and if all are legal, all together by ``Connector.check``.
 
-    No error is raised; one of ``Connector.check`` is an error of ``connector.class``.
+    This raises no error. What ``Connector.check`` raises is reported as an error of ``connector.class``.
     """
     checked = definition_of(connector_class).check(config)
     if checked.errors:
         return checked
     try:
-        errors = {name: tuple(texts) for name, texts in connector_class.check(checked.values).items() if texts}
+        found = {str(name): _texts(given) for name, given in connector_class.check(checked.values).items()}
     except Exception as error:  # code of a plugin
         raised = f"{connector_class.__name__}.check raised {type(error).__name__}: {error}"
-        errors = {"connector.class": (f"connector.class: {raised}",)}
+        found = {"connector.class": (f"connector.class: {raised}",)}
+    errors = {name: tuple(_hidden(text, checked.values) for text in texts) for name, texts in found.items() if texts}
     return CheckedConfig(checked.values, errors, checked.warnings)
+
+
+def _texts(given: str | Iterable[str] | None) -> tuple[str, ...]:
+    """Return the errors that ``Connector.check`` has returned for a setting. One text is one error."""
+    return tuple(map(str, [given] if isinstance(given, str) else given)) if given else ()
+
+
+def _hidden(text: str, settings: Settings) -> str:
+    """Return an error of a connector's own check without the secrets that it quotes."""
+    for value in settings.values():
+        if isinstance(value, Password) and value.value:
+            text = text.replace(value.value, HIDDEN)
+    return without_secrets(text)
 
 
 def task_settings(
@@ -85,7 +101,7 @@ def _entry(key: ConfigKey, definition: ConfigDefinition, checked: CheckedConfig)
     value = key.text(checked.values.get(key.name))
     return {
         "definition": _described(key, definition),
-        "value": _value(key.name, value, checked.errors.get(key.name, ()), choices),
+        "value": _value(key.name, value and without_secrets(value), checked.errors.get(key.name, ()), choices),
     }
 
 

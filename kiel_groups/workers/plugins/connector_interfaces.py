@@ -35,9 +35,9 @@ class Connector(ABC):
     task_class: ClassVar[type[SourceTask] | type[SinkTask]]
 
     @classmethod
-    def check(cls, settings: Settings) -> Mapping[str, Sequence[str]]:
+    def check(cls, settings: Settings) -> Mapping[str, str | Sequence[str]]:
         """
-        Return what is wrong with settings that are legal each by itself: texts by the setting's name.
+        Return what is wrong with settings that are legal each by itself: one text or several by the setting's name.
 
         It is called without a connector, also before one exists, and may not have effects.
         """

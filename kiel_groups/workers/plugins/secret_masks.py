@@ -4,54 +4,62 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from kiel_groups.errors import ConfigError
 from kiel_groups.workers.plugins.config_definition import ConfigDefinition
-from kiel_groups.workers.plugins.config_types import HIDDEN
+from kiel_groups.workers.plugins.secret_texts import HIDDEN, may_be_secret, without_secrets
 from kiel_groups.workers.plugins.standard_keys import SINK_KEYS, SOURCE_KEYS, STANDARD_KEYS
 
 __all__ = ["masked", "with_secrets"]
-
-#: Parts of names that secrets usually have. They matter for settings that no connector declares.
-_TELLTALES = (
-    "password",
-    "passwd",
-    "secret",
-    "token",
-    "authorization",
-    "credential",
-    "api.key",
-    "apikey",
-    "private.key",
-)
 
 
 def masked(config: Mapping[str, str], definition: ConfigDefinition | None) -> dict[str, str]:
     """
     Return a configuration as REST answers and log lines may show it: ``[hidden]`` in place of each secret.
 
-    A setting that is not declared is hidden, too, if it may be a mistyped secret.
+    Secrets are settings of the type ``password``, undeclared settings that may be secrets, and in all other texts the
+    users, passwords and parameters of URLs.
 
     Args:
         config: The texts by name.
         definition: The declared settings. If it is None, because the connector's class cannot be imported, every
             setting but the standard ones is hidden.
     """
-    return {name: HIDDEN if _is_secret(name, definition) else text for name, text in config.items()}
+    return {
+        name: HIDDEN if _is_secret(name, text, definition) else without_secrets(text) for name, text in config.items()
+    }
 
 
 def with_secrets(config: Mapping[str, str], stored: Mapping[str, str]) -> dict[str, str]:
     """
-    Return a configuration with the stored texts in place of ``[hidden]``.
+    Return a configuration with the stored texts in place of those that ``masked`` has returned.
 
     So a user may read a configuration, change a part of it, and write it back.
 
     Args:
         config: What the user has given.
-        stored: The present configuration; empty if there is none. A text that it lacks stays ``[hidden]``.
+        stored: The present configuration; empty if there is none.
+
+    Raises:
+        ConfigError: A text has ``[hidden]`` and is not what is shown of the stored one: the secret is unknown.
     """
-    return {name: stored.get(name, text) if text == HIDDEN else text for name, text in config.items()}
+    return {name: _revealed(name, text, stored.get(name)) for name, text in config.items()}
 
 
-def _is_secret(name: str, definition: ConfigDefinition | None) -> bool:
+def _revealed(name: str, text: str, stored: str | None) -> str:
+    """Return a text that a user has given, or the stored one if the user has given back what was shown of it."""
+    if HIDDEN not in text:
+        return text
+    if stored is None:
+        raise ConfigError(f"{name}: {HIDDEN} given, which means the stored value, but none is stored; give the value")
+    if text.strip() not in (HIDDEN, without_secrets(stored).strip()):
+        raise ConfigError(
+            f"{name}: {HIDDEN} given within a changed text; give the text with its secrets, or {HIDDEN} alone to keep"
+            " the stored one"
+        )
+    return stored
+
+
+def _is_secret(name: str, text: str, definition: ConfigDefinition | None) -> bool:
     if any(name in keys for keys in (STANDARD_KEYS, SOURCE_KEYS, SINK_KEYS)):
         return False
     if definition is None:
@@ -60,4 +68,4 @@ def _is_secret(name: str, definition: ConfigDefinition | None) -> bool:
         return definition[name].type == "password"
     near = definition.nearest(name)
     mistyped = near is not None and definition[near].type == "password"
-    return mistyped or any(telltale in name.lower().replace("_", ".") for telltale in _TELLTALES)
+    return mistyped or may_be_secret(name, text)

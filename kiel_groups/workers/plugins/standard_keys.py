@@ -36,7 +36,8 @@ def _is_topic(name: str) -> bool:
 TOPIC_NAME = Validator(_is_topic, "the name of a topic (letters, digits, '.', '_' and '-')")
 
 _CONNECTOR_NAME = Validator(
-    lambda name: bool(name) and name.isprintable() and len(name) <= 200, "1 to 200 printable characters"
+    lambda name: bool(name) and name.isprintable() and len(name) <= 200 and name not in (".", ".."),
+    "1 to 200 printable characters, and neither '.' nor '..', which clients resolve in paths of URLs",
 )
 _TOPICS = Validator(lambda names: bool(names) and each(TOPIC_NAME).accepts(names), "the names of one topic or more")
 

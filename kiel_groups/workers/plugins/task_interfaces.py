@@ -83,7 +83,11 @@ class SourceTask(Task, ABC):
         """
 
     def flush(self) -> Awaitable[None] | None:
-        """Called when all records that ``poll`` has returned are in their topics, before their offsets are stored."""
+        """
+        Finish what has to be done before source offsets are stored.
+
+        The worker calls it when all records that ``poll`` has returned are in their topics.
+        """
         return None
 
 
@@ -101,7 +105,7 @@ class SinkTask(Task, ABC):
         return None
 
     def open(self, partitions: Collection[TopicPartition]) -> Awaitable[None] | None:
-        """Called when the task gets partitions, before their first record."""
+        """Prepare for partitions that the task has got, before their first record."""
         return None
 
     @abstractmethod
@@ -119,8 +123,9 @@ class SinkTask(Task, ABC):
 
     def close(self, partitions: Collection[TopicPartition]) -> Awaitable[None] | None:
         """
-        Called when the task loses partitions, after a ``flush`` if they are given back in order.
+        Release what the task has for partitions that it loses.
 
-        Without that flush, other tasks may have the partitions already: drop records of them that are not written yet.
+        If the partitions are given back in order, a ``flush`` comes before. If none does, other tasks may have the
+        partitions already: drop those of their records that are not written yet.
         """
         return None

@@ -1,6 +1,6 @@
 """
-Serve the REST interface of a worker, which is Kafka Connect's, and call the one of another worker.
+Serve the REST interface of a worker, which is Kafka Connect's.
 
-The runtime of workers starts the server; the command line and other workers call it by the client in this package.
+The runtime of workers starts the server; ``rest_client`` is its client for the command line and for other workers.
 This package decides and stores nothing: it asks the worker's ``WorkerControl``, and knows neither ZooKeeper nor Kafka.
 """

@@ -2,8 +2,8 @@
 Decide which requests the REST interface of a worker accepts.
 
 A token, if there is one, must come with each request. Web pages must not use the interface: a browser on the machine
-of a worker reaches loopback, too, and a connector may run any code. So requests of pages are refused by their
-``Origin``, and a host name that a page's owner has let resolve to loopback is refused by ``Host``.
+of a worker reaches loopback, too, and a connector may run any code. So requests of pages are refused by their header
+``Origin``. The owner of a page may also let its host name resolve to loopback; such requests are refused by ``Host``.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class AccessRules:
 
     def __init__(self, settings: RestSettings) -> None:
         self._token = settings.token.encode()
-        # With a token, a page gets nowhere; and proxies in front of the worker may have names of their own.
+        # A page does not have the token; and proxies in front of a worker with a token may have names of their own.
         self._refuses_pages = not settings.token
         self._hosts = {"localhost", settings.host.lower(), settings.host_to_advertise.lower()}
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from kiel_groups.errors import ConfigError
-from kiel_groups.workers.plugins.config_types import HIDDEN
 from kiel_groups.workers.plugins.connector_interfaces import Connector
 from kiel_groups.workers.plugins.secret_masks import masked
+from kiel_groups.workers.plugins.secret_texts import HIDDEN
 from kiel_groups.workers.plugins.standard_keys import definition_of, task_definition_of
 
 __all__ = ["DeclaredMask"]
@@ -31,5 +31,5 @@ class DeclaredMask:
             definitions = (definition_of(found), task_definition_of(found))
         except ConfigError:
             return masked(config, None)
-        shown = [masked(config, definition) for definition in definitions]
-        return {name: HIDDEN if any(each[name] == HIDDEN for each in shown) else text for name, text in config.items()}
+        for_connector, for_task = (masked(config, definition) for definition in definitions)
+        return {name: HIDDEN if for_task[name] == HIDDEN else text for name, text in for_connector.items()}

@@ -123,11 +123,18 @@ class RequestForwarding:
         url = f"{target.rstrip('/')}{request.path}?forward={following.value}"
         try:
             answer = await self._exchange.send(request.method, url, request.body)
-        except (NoWorkerError, ProtocolError) as error:
-            raise RestError(HTTPStatus.INTERNAL_SERVER_ERROR, f"the request cannot be forwarded: {error}") from error
+        except NoWorkerError as error:
+            # A worker that has died keeps its work, or leads, until its session has expired.
+            text = f"the request cannot be forwarded: {error}; if that worker has died, others replace it soon"
+            raise RestError(HTTPStatus.SERVICE_UNAVAILABLE, text, {"Retry-After": str(RETRY_AFTER_S)}) from error
+        except ProtocolError as error:
+            raise RestError(HTTPStatus.BAD_GATEWAY, f"the request cannot be forwarded: {error}") from error
         if answer.status == HTTPStatus.UNAUTHORIZED:
-            text = f"the request cannot be forwarded: the worker at {target} has another token than this one"
-            raise RestError(HTTPStatus.INTERNAL_SERVER_ERROR, text)
+            text = (
+                f"the request cannot be forwarded: the worker at {target} has another token than this one; give all"
+                " workers of the group the same token"
+            )
+            raise RestError(HTTPStatus.BAD_GATEWAY, text)
         if answer.status >= HTTPStatus.BAD_REQUEST:
             headers = {"Retry-After": str(RETRY_AFTER_S)} if answer.is_temporary else {}
             raise RestError(answer.status, answer.message or f"the worker at {target} gave no reason", headers)

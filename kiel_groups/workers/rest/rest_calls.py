@@ -57,7 +57,7 @@ class RestCall:
 
     @property
     def routed(self) -> Routed:
-        """The request as it is forwarded. Its query is not: no operation that is forwarded has one."""
+        """The request as it is forwarded: without its query, because no operation that is forwarded has one."""
         return Routed(self.method, self.path, self.hop, self.body)
 
     def is_set(self, name: str) -> bool:

@@ -14,7 +14,7 @@ from kiel_groups.errors import (
 
 __all__ = ["RETRY_AFTER_S", "RestError", "refusal_of", "status_text"]
 
-#: After how many seconds a client may repeat a request that a rebalance has refused.
+#: After how many seconds a client may repeat a request that was refused for a reason that passes.
 RETRY_AFTER_S = 1
 
 

@@ -18,7 +18,7 @@ from kiel_groups.workers.rest.request_forwarding import RequestForwarding
 from kiel_groups.workers.rest.rest_answers import ConfigMask
 from kiel_groups.workers.rest.rest_calls import RestSite
 from kiel_groups.workers.rest.rest_routes import ROUTES
-from kiel_groups.workers.rest.rest_settings import RestSettings
+from kiel_groups.workers.rest.rest_settings import LARGEST_READ, RestSettings
 from kiel_groups.workers.rest.route_handler import RequestRules, RouteHandler
 from kiel_groups.workers.rest.worker_control import WorkerControl
 from kiel_groups.workers.rest_client.http_exchange import HttpExchange
@@ -27,16 +27,13 @@ __all__ = ["RestListener", "RestServer"]
 
 log = logging.getLogger(__name__)
 
-#: How much a connection reads of a body that is too large. It is closed without an answer if there is more.
-_MOST_READ = 64 << 20
-
 #: How long a client may take for the headers of a request, also of its next one, and for its body, in seconds.
 _IDLE_TIMEOUT_S, _BODY_TIMEOUT_S = 60.0, 30.0
 
 
 class RestListener:
     """
-    The sockets of a worker, which exist before the worker does: the worker joins its group with the URL.
+    The sockets that a worker listens on. They are open before it joins its group, because it joins with the URL.
 
     Args:
         settings: Where to listen.
@@ -91,7 +88,7 @@ class RestServer:
         )
         self._server = HTTPServer(
             application,
-            max_body_size=_MOST_READ,
+            max_body_size=LARGEST_READ,
             idle_connection_timeout=_IDLE_TIMEOUT_S,
             body_timeout=_BODY_TIMEOUT_S,
         )
@@ -99,7 +96,6 @@ class RestServer:
     def start(self) -> None:
         """Begin to answer requests."""
         self._server.add_sockets(self._listener.sockets)
-        log.info("the REST interface of this worker is at %s", self._listener.url)
 
     async def close(self) -> None:
         """Stop listening, and close all connections."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import socket
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -10,13 +11,25 @@ from ipaddress import ip_address
 from kiel_groups.config import HostPort
 from kiel_groups.errors import ConfigError
 
-__all__ = ["DEFAULT_PORT", "LARGEST_BODY", "RestSettings", "checked_token", "is_address", "is_loopback", "is_wildcard"]
+__all__ = [
+    "DEFAULT_PORT",
+    "LARGEST_BODY",
+    "LARGEST_READ",
+    "RestSettings",
+    "checked_token",
+    "is_address",
+    "is_loopback",
+    "is_wildcard",
+]
 
 #: The port of Kafka Connect.
 DEFAULT_PORT = 8083
 
 #: The largest body of a request, in bytes. A connector's znode is not larger.
 LARGEST_BODY = 1 << 20
+
+#: The largest body that is read, in bytes, so that a client gets to know that its body is too large.
+LARGEST_READ = 1 << 30
 
 #: A shorter token could be guessed.
 _SHORTEST_TOKEN = 16
@@ -68,6 +81,16 @@ class RestSettings:
         if self.advertised_host:
             return self.advertised_host
         return socket.gethostname() if is_wildcard(self.host) else self.host
+
+    def token_digest(self, group: str) -> str:
+        """Return what identifies the token among those of a group's workers, or "" without a token."""
+        if not self.token:
+            return ""
+        # Everybody who can read ZooKeeper sees it, so it has to be useless for guessing: it is slow to compute, another
+        # one for each group, and so short that one in 65,536 wrong tokens has it, too. Tools without the token compare
+        # the digests of workers, so the salt is the same for all of them.
+        salt = b"kiel-groups workers " + group.encode()
+        return hashlib.scrypt(self.token.encode(), salt=salt, n=1 << 14, r=8, p=1, dklen=2).hex()
 
     def url(self, port: int) -> str:
         """Return the worker's URL, with the port that it listens on."""

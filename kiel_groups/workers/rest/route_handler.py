@@ -17,7 +17,7 @@ from kiel_groups.workers.rest.access_rules import AccessRules
 from kiel_groups.workers.rest.rest_answers import Answer
 from kiel_groups.workers.rest.rest_calls import Operation, RestCall, RestSite
 from kiel_groups.workers.rest.rest_errors import RestError, refusal_of, status_text
-from kiel_groups.workers.rest.rest_settings import LARGEST_BODY
+from kiel_groups.workers.rest.rest_settings import LARGEST_BODY, LARGEST_READ
 
 __all__ = ["RequestRules", "RouteHandler"]
 
@@ -53,7 +53,7 @@ class RouteHandler(RequestHandler):
         self._is_too_large = False
 
     def set_default_headers(self) -> None:
-        """Identify the program, but not Tornado's version; and have no proxy keep an answer."""
+        """Name the program, but not Tornado's version, and forbid proxies to store the answer."""
         self.set_header("Server", "kiel-groups")
         self.set_header("Cache-Control", "no-store")
 
@@ -67,12 +67,16 @@ class RouteHandler(RequestHandler):
                 HTTPStatus.METHOD_NOT_ALLOWED, status_text(HTTPStatus.METHOD_NOT_ALLOWED), {"Allow": self._allowed}
             )
         length = self.request.headers.get("Content-Length", "0")
+        # More digits than these are too many bytes, too.
+        size = int(length[:16]) if length.isascii() and length.isdigit() else 0
+        if size > LARGEST_READ:
+            raise _too_large()
         # The body is read nevertheless: a client that is still sending might not get to read the answer.
-        self._is_too_large = length.isdigit() and int(length) > LARGEST_BODY
+        self._is_too_large = size > LARGEST_BODY
         self._check_type(has_body=length != "0" or "Transfer-Encoding" in self.request.headers)
 
     def _check_type(self, *, has_body: bool) -> None:
-        """Refuse what is not declared as JSON. Web pages may send anything else to other sites without asking these."""
+        """Refuse a body that is not declared as JSON: browsers send other types from any page to any site."""
         kind = self.request.headers.get("Content-Type", "").partition(";")[0].strip().lower()
         if has_body and self.request.method in _WITH_BODY and kind != "application/json":
             raise RestError(
@@ -90,9 +94,7 @@ class RouteHandler(RequestHandler):
 
     async def _serve(self, *arguments: str) -> None:
         if self._is_too_large:
-            raise RestError(
-                HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"the body is too large; expected at most {LARGEST_BODY:,} bytes"
-            )
+            raise _too_large()
         operation = self._operation
         if operation is None:
             self.set_header("Allow", self._allowed)
@@ -124,7 +126,7 @@ class RouteHandler(RequestHandler):
         value: BaseException | None,
         tb: TracebackType | None,
     ) -> None:
-        """Log what is a fault of this worker, with the traceback if this package does not know the error."""
+        """Log an error with a status of 500 or above, with its traceback if this package has not raised it."""
         if value is None:
             return
         refusal = _refusal(value)
@@ -151,6 +153,11 @@ class RouteHandler(RequestHandler):
         else:
             self.set_header("Content-Type", "application/json")
             self.write(json.dumps(answer.document))
+
+
+def _too_large() -> RestError:
+    text = f"the body is too large; expected at most {LARGEST_BODY:,} bytes"
+    return RestError(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, text)
 
 
 def _refusal(error: BaseException) -> RestError:

@@ -140,7 +140,8 @@ class WorkerControl(Protocol):
         """
         Create a connector, or replace its settings.
 
-        A setting whose text is ``[hidden]`` keeps its stored text: users may write back what they have read.
+        A setting keeps its stored text if its new one is ``[hidden]``, or is what answers show of the stored one: users
+        may write back what they have read.
 
         Returns:
             The connector, and whether it was created.

@@ -14,14 +14,18 @@ from kiel_groups.errors import (
     ConnectorExistsError,
     KielGroupsError,
     RebalanceError,
+    TokenError,
     UnknownConnectorError,
 )
 from kiel_groups.workers.rest_client.http_exchange import HttpAnswer, HttpExchange
 
 __all__ = ["WorkerClient"]
 
-#: The pause before a request that a rebalance has refused is sent again, in seconds.
+#: The pause before a request is sent again, in seconds.
 _PAUSE_S = 0.5
+
+#: Statuses of refusals that may pass: a rebalance, and a ZooKeeper, a leader or an owner that does not answer.
+_PASSING = frozenset({HTTPStatus.CONFLICT, HTTPStatus.SERVICE_UNAVAILABLE})
 
 
 class WorkerClient:
@@ -32,10 +36,11 @@ class WorkerClient:
         url: The URL of the worker's REST interface.
         token: The token of the workers, or "".
         timeout_s: How long a request may take, in seconds.
-        patience_s: How long to repeat a request that a rebalance has refused, in seconds.
+        patience_s: How long to repeat a request that was refused for a reason that passes, in seconds. The default is
+            more than the default session timeout, after which the group replaces a leader that has died.
     """
 
-    def __init__(self, url: str, token: str = "", *, timeout_s: float = 65.0, patience_s: float = 10.0) -> None:
+    def __init__(self, url: str, token: str = "", *, timeout_s: float = 65.0, patience_s: float = 15.0) -> None:
         if not url.startswith(("http://", "https://")):
             raise ConfigError(f"{url!r} is not the URL of a worker; expected one such as http://127.0.0.1:8083")
         self._url = url.rstrip("/")
@@ -64,7 +69,8 @@ class WorkerClient:
             UnknownConnectorError: There is no such connector.
             ConnectorExistsError: A connector of this name exists.
             RebalanceError: The group was still rebalancing when the patience ended.
-            ConfigError: A setting, the token or the URL is wrong.
+            TokenError: The token is missing or wrong.
+            ConfigError: A setting or the URL is wrong.
             KielGroupsError: The worker failed.
         """
         body = b"" if document is None else json.dumps(document).encode()
@@ -74,7 +80,7 @@ class WorkerClient:
             if answer.status < HTTPStatus.MULTIPLE_CHOICES:
                 return answer.document
             is_late = asyncio.get_running_loop().time() + _PAUSE_S > end_s
-            if is_late or not (answer.status == HTTPStatus.CONFLICT and answer.is_temporary):
+            if is_late or not (answer.status in _PASSING and answer.is_temporary):
                 raise self._error(answer)
             await asyncio.sleep(_PAUSE_S)
 
@@ -83,6 +89,8 @@ class WorkerClient:
         match answer.status:
             case HTTPStatus.NOT_FOUND if answer.message:
                 return UnknownConnectorError(text)
+            case HTTPStatus.UNAUTHORIZED:
+                return TokenError(text)
             case HTTPStatus.CONFLICT:
                 return RebalanceError(text) if answer.is_temporary else ConnectorExistsError(text)
             case status if HTTPStatus.BAD_REQUEST <= status < HTTPStatus.INTERNAL_SERVER_ERROR:

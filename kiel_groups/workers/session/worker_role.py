@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Collection
+from contextlib import suppress
 from functools import cached_property
 
 from kiel_groups.config import GroupConfig
@@ -11,16 +13,17 @@ from kiel_groups.coordination.partition_handler import Work
 from kiel_groups.coordination.session.fenced_writes import FencedWriter
 from kiel_groups.coordination.session.session_context import SessionContext
 from kiel_groups.coordination.session.zk_session import Session
-from kiel_groups.errors import CoordinationError
-from kiel_groups.group.znodes.contents import encode_object
+from kiel_groups.errors import CoordinationError, ProtocolError
 from kiel_groups.group.znodes.layout import ROOT, GroupLayout
 from kiel_groups.group.znodes.transactions import Create, Done, Failure, Unknown
+from kiel_groups.group.znodes.worker_info import WorkerInfo
 from kiel_groups.group.znodes.worker_layout import WorkerLayout
 from kiel_groups.listeners import Stall
+from kiel_groups.wording import some
 
 __all__ = ["WorkerKind", "WorkerRole"]
 
-_VERSION = 1
+log = logging.getLogger(__name__)
 
 
 class _SessionLayout(GroupLayout):
@@ -38,12 +41,14 @@ class WorkerKind:
 
     Args:
         url: The address of the worker's REST interface, for operators.
+        token_digest: Identifies the token of that interface, to find workers with another one; see ``WorkerInfo``.
     """
 
     paused = "this worker's writes are paused"
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, token_digest: str | None = None) -> None:
         self._url = url
+        self._token_digest = token_digest
 
     def layout(self, group: str) -> GroupLayout:
         """Return the paths that the session needs."""
@@ -53,7 +58,7 @@ class WorkerKind:
         """Admit every worker: what coordinates the group admits its members."""
 
     def new_role(self, context: SessionContext) -> WorkerRole:
-        return WorkerRole(context, self._url)
+        return WorkerRole(context, self._url, self._token_digest)
 
 
 class WorkerRole:
@@ -61,9 +66,10 @@ class WorkerRole:
 
     candidacy: Candidacy | None = None
 
-    def __init__(self, context: SessionContext, url: str) -> None:
+    def __init__(self, context: SessionContext, url: str, token_digest: str | None = None) -> None:
         self._context = context
         self._url = url
+        self._token_digest = token_digest
         self.worker_id = context.member_id
         self.session = context.session
         self.layout = WorkerLayout(context.group)
@@ -81,16 +87,15 @@ class WorkerRole:
             CoordinationError: ZooKeeper refuses it.
         """
         runtime = self._context.runtime
-        data = encode_object(
-            {
-                "version": _VERSION,
-                "url": self._url,
-                "host": runtime.host(),
-                "pid": runtime.pid(),
-                "session_timeout_ms": self.session.timeout_ms,
-                "started_at": self._context.started_ms,
-            }
+        info = WorkerInfo(
+            url=self._url,
+            host=runtime.host(),
+            pid=runtime.pid(),
+            session_timeout_ms=self.session.timeout_ms,
+            started_at_ms=self._context.started_ms,
+            token_digest=self._token_digest,
         )
+        data = info.encode()
         unanswered = False
         while not isinstance(answer := await self.session.transact([Create(self.proof, data, ephemeral=True)]), Done):
             if isinstance(answer, Unknown):
@@ -106,7 +111,27 @@ class WorkerRole:
                 )
 
     async def joined(self) -> None:
-        """Do nothing: the worker starts when the session is open."""
+        """
+        Warn of workers with another token, or without one.
+
+        They stay in the group: while operators change the token of all workers, one after the other, both are there.
+        """
+        if self._token_digest is None:
+            return
+        names = await self.session.children(self.layout.workers) or ()
+        others: list[str] = []
+        for node in await self.session.get_many([self.layout.worker(name) for name in names]):
+            with suppress(ProtocolError):
+                info = None if node is None else WorkerInfo.parse(node.data, self.layout.workers)
+                if info is not None and info.token_digest not in (None, self._token_digest):
+                    others.append(info.address)
+        if others:
+            log.warning(
+                "group %s: requests between this worker and %s fail, because their tokens differ; give all workers of"
+                " the group the same token",
+                self._context.group,
+                some(sorted(others)),
+            )
 
     def recheck(self) -> None:
         """Do nothing: claims and stores read again what they watch."""

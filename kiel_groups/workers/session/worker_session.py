@@ -30,6 +30,7 @@ class WorkerSession:
         lost: Called when that session is over: all claims are gone, and other workers may have them. Nothing may be
             written for the former work any more.
         on_failure: Called with an error that a new session cannot fix, such as missing rights.
+        token_digest: Identifies the token of the REST interface; see ``WorkerInfo``.
     """
 
     def __init__(
@@ -39,10 +40,11 @@ class WorkerSession:
         opened: Callable[[WorkerRole], None],
         lost: Callable[[WorkerRole], None],
         on_failure: Callable[[KielGroupsError], None],
+        token_digest: str | None = None,
     ) -> None:
         self._process = process
         self._group = process.config.group
-        self._kind = WorkerKind(url)
+        self._kind = WorkerKind(url, token_digest)
         self._opened = opened
         self._lost = lost
         self._tasks = TaskSet(self._failed)

@@ -122,7 +122,7 @@ class FileLines:
             return lines
 
     def take_unfinished(self) -> list[Line]:
-        """Return what follows the last line end as a line, although it has no end; nothing if there is nothing."""
+        """Return the last line, which has no end yet. If there is nothing after the last line end, return nothing."""
         if not self.waiting:
             return []
         value = self._buffer[self._taken :]

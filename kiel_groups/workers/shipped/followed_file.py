@@ -22,8 +22,9 @@ class FollowedFile:
     """
     The lines that programs append to the file of a path.
 
-    If the file is replaced by another one of its name, the old one is read to its end first. If it is not at its path
-    any more, it is looked for beside it, under names that begin with the same word: ``app.log.1`` or ``app-1.log``.
+    If another file takes the path, the old one is read to its end first. If the old one is not open then, as after a
+    restart, it is searched for in the same folder, under names that begin with the same word: ``app.log.1`` or
+    ``app-1.log``.
 
     Args:
         path: The file. It does not have to exist yet.
@@ -36,7 +37,7 @@ class FollowedFile:
         self._longest = longest
         self._next = start or _BEGIN
         self._lines: FileLines | None = None
-        #: The end of a file that is not at its path any more, when it was last seen.
+        #: Where the old file ended at the last call, if another file has its path; -1 otherwise.
         self._old_end = -1
         self._missing = False
 
@@ -69,7 +70,7 @@ class FollowedFile:
         return self._finish(self._lines)
 
     def close(self) -> None:
-        """Close the file, if it is open. It is opened again where this object has stopped if lines are taken."""
+        """Close the file, if it is open. The next ``take`` opens it again, and continues after the last line."""
         if self._lines is not None:
             self._next = self._lines.after
             self._lines.close()
@@ -131,7 +132,7 @@ class FollowedFile:
         return lines
 
     def _old_file(self) -> FileLines | None:
-        """Return the file that was read before, if it has another name now."""
+        """Return the file that was read before from its new name in the same folder, or None if it is not there."""
         # Without a position, or without its check sum, every file fits.
         if self._next.position == 0 or self._next.crc is None:
             return None
@@ -149,7 +150,7 @@ class FollowedFile:
         return None
 
     def _siblings(self) -> list[Path]:
-        """Return the regular files whose names begin as the path's does, those that were changed last first."""
+        """Return the regular files whose names begin with the path's stem, the last changed one first."""
         found: list[tuple[int, Path]] = []
         with suppress(FileNotFoundError):
             for path in self._path.parent.iterdir():

@@ -82,7 +82,7 @@ def dead_letter(record: Record, context: Mapping[str, Any]) -> bytes:
     Return the value of a dead letter: the record, and why it was not delivered.
 
     Args:
-        record: The record. Its key and value are texts if both are UTF-8, and base64 otherwise; ``encoding`` says it.
+        record: The record. Its key and value are texts if both are UTF-8, and base64 otherwise, as ``encoding`` says.
         context: What headers would say in later versions of Kafka, such as the error.
     """
     encoding = TEXT

@@ -16,7 +16,7 @@ from kiel_groups.wording import counted
 from kiel_groups.workers.plugins.config_definition import ConfigDefinition, Settings
 from kiel_groups.workers.plugins.config_key import ConfigKey
 from kiel_groups.workers.plugins.config_types import Password
-from kiel_groups.workers.plugins.config_validators import Validator, at_least, between, each, one_of
+from kiel_groups.workers.plugins.config_validators import Validator, at_least, between, one_of
 from kiel_groups.workers.plugins.connector_interfaces import SinkConnector
 from kiel_groups.workers.plugins.plugin_contexts import ConnectorContext, SinkTaskContext
 from kiel_groups.workers.plugins.standard_keys import TOPIC_NAME
@@ -31,7 +31,9 @@ log = logging.getLogger(__name__)
 
 class HttpSinkTask(SinkTask):
     """
-    Posts records in their order, one request at a time; ``put`` returns when all of them are taken or dead letters.
+    Posts records in their order, one request at a time.
+
+    ``put`` returns when the target has taken all records, apart from those that are dead letters.
 
     After a failure, records that were taken are posted again.
     """
@@ -52,7 +54,7 @@ class HttpSinkTask(SinkTask):
             settings["retry.backoff.max.ms"] / 1000,
             shortening(lambda: fraction),
         )
-        headers = dict(_header(text) for text in settings["headers"])
+        headers = dict(_header(text) for text in _header_texts(settings["headers"]))
         authorization: Password | None = settings["authorization"]
         if authorization is not None:
             headers["Authorization"] = authorization.value
@@ -67,7 +69,9 @@ class HttpSinkTask(SinkTask):
         )
         found, unwritable = batches(records, encoding, most_records, most_bytes)
         for record in unwritable:
-            await self._bury(record, 0, "not a text in UTF-8; the setting encoding=base64 writes any bytes")
+            await self._write_dead_letter(
+                record, 0, "not a text in UTF-8; the setting encoding=base64 writes any bytes"
+            )
         for batch in found:
             await self._deliver(batch)
 
@@ -85,7 +89,7 @@ class HttpSinkTask(SinkTask):
                 left += reversed(current.halves())
             elif answer.meaning is not Meaning.TAKEN:
                 for record in current.records:
-                    await self._bury(record, answer.status, answer.text)
+                    await self._write_dead_letter(record, answer.status, answer.text)
 
     async def _post(self, batch: HttpBatch) -> Answer:
         """
@@ -122,7 +126,7 @@ class HttpSinkTask(SinkTask):
         longest: float = self._settings["retry.backoff.max.ms"] / 1000
         return max(self._backoff.delay_s(failures), min(answer.wait_s, longest))
 
-    async def _bury(self, record: Record, status: int, error: str) -> None:
+    async def _write_dead_letter(self, record: Record, status: int, error: str) -> None:
         """
         Write a record that the target does not take to the dead letter topic.
 
@@ -162,6 +166,10 @@ def _is_url(text: str) -> bool:
     return False
 
 
+def _header_texts(headers: Password | None) -> list[str]:
+    return [text.strip() for text in headers.value.split(",")] if headers and headers.value else []
+
+
 def _header(text: str) -> tuple[str, str]:
     name, _, value = text.partition(":")
     return name.strip(), value.strip()
@@ -173,6 +181,10 @@ def _is_header(text: str) -> bool:
     return legal and bool(value) and name.lower() not in ("authorization", "content-length", "host")
 
 
+def _are_headers(headers: Password) -> bool:
+    return all(map(_is_header, _header_texts(headers)))
+
+
 class HttpSinkConnector(SinkConnector):
     """Posts records to a URL, as a JSON array of objects with topic, partition, offset, key and value."""
 
@@ -181,7 +193,7 @@ class HttpSinkConnector(SinkConnector):
     config = ConfigDefinition(
         ConfigKey(
             "url",
-            documentation="The URL that records are posted to. Secrets belong in authorization.",
+            documentation="The URL that records are posted to. Secrets belong in authorization or headers.",
             importance="high",
             validator=Validator(_is_url, "a URL with http or https and a host, without user and password"),
             group="Target",
@@ -198,11 +210,12 @@ class HttpSinkConnector(SinkConnector):
         ),
         ConfigKey(
             "headers",
-            "list",
-            [],
-            documentation="Further headers, separated by commas, each as Name: value. Values have no commas.",
+            "password",
+            None,
+            documentation="Further headers, separated by commas, each as Name: value. Values have no commas. The whole "
+            "setting is a secret, because headers often have one.",
             importance="low",
-            validator=each(Validator(_is_header, "of the form 'Name: value' (and not Authorization)")),
+            validator=Validator(_are_headers, "entries of the form 'Name: value' (and not Authorization)"),
             group="Target",
             width="long",
         ),

@@ -67,7 +67,7 @@ class ConfigReader:
         return max((offset for offset in map(history_offset_of, names) if offset is not None), default=0)
 
     async def _connectors(self) -> dict[str, ConnectorEntry]:
-        """Read all connectors; those of the last snapshot together with the list of names, which saves a round trip."""
+        """Read all connectors: those of the last snapshot together with the list of names, to save a round trip."""
         expected = self._expected
         names, found = await asyncio.gather(
             self._session.children(self._layout.connectors), self._session.get_many(list(expected.values()))
@@ -143,5 +143,5 @@ class ConfigReader:
 
 
 def _identity(node: Node | None) -> tuple[int, int] | None:
-    """Return what differs between any two states of a znode."""
+    """Return what identifies the present state of a znode among all that it has had, or None if it does not exist."""
     return None if node is None else (node.czxid, node.mzxid)

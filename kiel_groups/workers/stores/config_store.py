@@ -120,7 +120,7 @@ class ConfigStore:
 
     async def snapshot(self, *, current: bool = False) -> ConfigSnapshot:
         """
-        Read all connectors at one configuration offset, as ``ConfigReader.snapshot``.
+        Read all connectors at one configuration offset; see ``ConfigReader.snapshot``.
 
         With ``current``, the snapshot has all changes that any worker has completed before this call. That takes one
         write through the quorum.
@@ -130,7 +130,11 @@ class ConfigStore:
         return await self._reader.snapshot()
 
     async def follow(self, on_snapshot: Callable[[ConfigSnapshot], None]) -> None:
-        """Call a function with each snapshot until the caller cancels this, as ``ConfigReader.follow``."""
+        """
+        Call a function with a snapshot now, and with a newer one after each change, until the caller cancels this.
+
+        ``ConfigReader.follow`` says more.
+        """
         await self._reader.follow(on_snapshot)
 
     async def history(self) -> list[ConfigChange]:
@@ -262,7 +266,7 @@ class ConfigStore:
         return offset
 
     async def clean_up(self) -> None:
-        """Delete the statuses that deleted connectors have left, as ``DeletedConnectors.clean_up``."""
+        """Delete the statuses that deleted connectors have left; see ``DeletedConnectors.clean_up``."""
         await self._deleted.clean_up()
 
     def _rewrite(self, changed: StoredConnector, base: _Base, what: str, keys: tuple[str, ...] = ()) -> _Edit:
@@ -292,7 +296,7 @@ class ConfigStore:
                 return entry.offset
 
     async def _read_base(self, connector: str) -> _Base:
-        """Read what a change of the connector is based on. The offset is first: a later change then has moved it."""
+        """Read what a change is based on, first the offset: if another change follows, the write is refused."""
         path = self._layout.connector(connector)
         config = await self._session.get(self._layout.config)
         while config is None:

@@ -45,7 +45,11 @@ class DeletedConnectors:
             log.debug("group %s: some znodes of deleted connectors stay for now", self._layout.group)
 
     async def _leftovers(self) -> dict[tuple[str, int], tuple[Operation, ...]]:
-        """Return the deletions of what deleted connectors have left, by folder and number."""
+        """
+        Return the transactions that delete what deleted connectors have left.
+
+        The key of each one is the folder that it deletes or empties, and the number of deletions in that folder before.
+        """
         layout = self._layout
         config = await self._session.get(layout.config)
         if config is None:

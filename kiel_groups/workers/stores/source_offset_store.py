@@ -73,7 +73,7 @@ class SourceOffsetStore:
         Store offsets of a task that this worker has claimed.
 
         Many offsets take several transactions, so some of them may be stored if the call fails. A task makes one call
-        at a time: the calls of one task are not ordered otherwise if an answer is lost.
+        at a time: if an answer is lost, calls that overlap could be executed in another order.
 
         Args:
             task: The task.
@@ -110,8 +110,9 @@ class SourceOffsetStore:
         """
         Return the writes of offsets for a transaction of the caller, such as the release of the task's claim.
 
-        The transaction has to check or delete the owner znode of the task. If a write is refused because a znode
-        exists, or does not, another call returns what fits then. ``write`` is for more than fit into one transaction.
+        The transaction has to check or delete the owner znode of the task. If ZooKeeper refuses a write because a znode
+        exists, or does not exist, the caller calls this again. If the offsets do not fit into one transaction, it calls
+        ``write``.
         """
         return tuple(await self._operations(task.connector, _data_by_digest(task, offsets)))
 

@@ -55,7 +55,7 @@ class StatusStore:
         return work in await self.put_many({work: status})
 
     def withdraw(self, work: Work) -> None:
-        """Send no status of this work that has not been sent yet: after its release, it would be another worker's."""
+        """Drop statuses of this work that were not sent yet. After its release, only its next owner may write one."""
         self._newest.pop(work, None)
 
     async def put_many(self, statuses: Mapping[Work, WorkStatus]) -> set[Work]:
@@ -77,7 +77,7 @@ class StatusStore:
     async def _write(
         self, items: Mapping[Work, tuple[Operation, ...]], statuses: Mapping[Work, WorkStatus], rejected: set[Work]
     ) -> dict[Work, WorkStatus]:
-        """Write statuses, and return those that have to be tried again. Add to ``rejected`` those that must not."""
+        """Write statuses, and return those to write again. Add to ``rejected`` the work whose status is refused."""
         again: set[Work] = set()
 
         def on_refused(work: Work, operation: Operation, failure: Failure) -> None:

@@ -11,6 +11,7 @@ from typing import NamedTuple
 import pytest
 
 from kiel_groups.cli.app import run
+from kiel_groups.cli.commands.connectors import _short_names
 from kiel_groups.errors import KielGroupsError, RebalanceError
 from kiel_groups.workers.values.work_ids import ConnectorId, TaskId
 from kiel_groups.workers.values.work_status import WorkState, WorkStatus
@@ -102,7 +103,7 @@ def test_a_new_connector_is_warned_of_unknown_settings(
     assert (status, json.loads("\n".join(out))["name"]) == (0, "new")
     assert err == [f"warning: extra.{name}: there is no such setting" for name in "ab"]
     status, _, err = command("connectors", "config", "new", "connector.class=other.module:Class")
-    assert (status, err) == (0, ["info: connector new has 4 settings now"])
+    assert (status, err) == (0, ["info: connector new has 4 settings now; changed: connector.class"])
 
 
 @pytest.mark.parametrize(
@@ -132,12 +133,19 @@ def test_settings_are_shown_and_changed(worker: FakeWorker, command: Callable[..
     assert ["db.password", "[hidden]"] in rows(command("connectors", "config", "logs").out)
     status, out, err = command("connectors", "config", "logs", "tasks.max=5", "extra=a=b")
     assert (status, out) == (0, [])
-    assert err == ["warning: extra: there is no such setting", "info: connector logs has 5 settings now"]
+    assert err == [
+        "warning: extra: there is no such setting",
+        "info: connector logs has 5 settings now; added: extra; changed: tasks.max",
+    ]
     assert worker.group.configs["logs"] == CONFIG | {"tasks.max": "5", "extra": "a=b", "db.password": "[hidden]"}
     file = tmp_path / "all.json"
     file.write_text('{"connector.class": "FileStreamSource"}')
-    status, out, _ = command("connectors", "config", "logs", "--file", str(file), "--json")
+    new_secret = command("connectors", "config", "logs", "db.password=new")
+    assert new_secret.err[-1] == "info: connector logs has 5 settings now; changed: db.password"
+    status, out, err = command("connectors", "config", "logs", "--file", str(file), "--json")
     assert (status, json.loads("\n".join(out))) == (0, {"connector.class": "FileStreamSource", "name": "logs"})
+    assert err == ["info: connector logs has 2 settings now; removed: db.password, extra, tasks.max"]
+    assert command("connectors", "config", "logs", "name=logs").err[-1].endswith("; nothing has changed")
     assert command("connectors", "config", "logs", "tasks.max").status == 2
     assert command("connectors", "config", "logs", "a=b", "--file", str(file)).status == 2
     assert command("connectors", "config", "absent", "a=b").err == ["error: connector 'absent' does not exist"]
@@ -199,9 +207,22 @@ def test_a_connector_with_an_odd_name_is_found(worker: FakeWorker, command: Call
 def test_plugins_are_listed(command: Callable[..., Printed]) -> None:
     """The table and JSON have what is installed."""
     status, out, err = command("connector-plugins")
-    assert (status, rows(out), err) == (0, [["class", "type", "version"], [PLUGIN, "source", "1.0"]], [])
+    assert (status, rows(out), err) == (
+        0,
+        [["connector", "type", "version"], ["FileStreamSource", "source", "1.0"]],
+        [],
+    )
     found = json.loads("\n".join(command("connector-plugins", "--json").out))
     assert found == [{"class": PLUGIN, "type": "source", "version": "1.0"}]
+
+
+def test_a_name_that_two_plugins_have_is_shown_in_full() -> None:
+    """Each name in the table is one that connector.class takes, so it stands for one class."""
+    assert _short_names(["a.SinkConnector", "b.SinkConnector", "b.Source"]) == {
+        "a.SinkConnector": "a.SinkConnector",
+        "b.SinkConnector": "b.SinkConnector",
+        "b.Source": "Source",
+    }
 
 
 def test_a_worker_without_connectors_says_what_to_give(worker: FakeWorker, command: Callable[..., Printed]) -> None:
@@ -256,6 +277,25 @@ def test_a_command_waits_for_the_end_of_a_rebalance(
     assert command("connectors", "list") == (1, [], ["error: not now"])
 
 
+def test_a_command_waits_until_a_dead_leader_is_replaced(
+    worker: FakeWorker, command: Callable[..., Printed], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker that cannot forward a change answers 503 with ``Retry-After``, and the command sends it again."""
+    monkeypatch.setattr("kiel_groups.workers.rest_client.worker_client._PAUSE_S", 0.01)
+    asked: list[bool] = []
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        dead = f"http://127.0.0.1:{unused.getsockname()[1]}"
+
+        def leader_url() -> str:
+            asked.append(True)
+            return dead if len(asked) < 3 else worker.url
+
+        monkeypatch.setattr(worker, "leader_url", leader_url)
+        assert command("connectors", "delete", "logs").status == 0
+    assert (len(asked), worker.group.done) == (3, [(worker.url, "delete logs")])
+
+
 def test_the_token_is_read_from_a_file(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     """Without the right token, the error says where to give it. A file that others can read causes a warning."""
     file, worker = tmp_path / "token", FakeWorker(FakeGroup())
@@ -266,7 +306,13 @@ def test_the_token_is_read_from_a_file(capsys: pytest.CaptureFixture[str], tmp_p
         assert capsys.readouterr().err == ""
         assert run(["connectors", "list", "--url", worker.url]) == 2
         # The server is a thread of this process, so its log may be in this output, too.
-        assert "\nerror: the token is missing or wrong; " in "\n" + capsys.readouterr().err
+        advice = "asks for a token; give the file with it by '--token-file', or by KIEL_GROUPS_TOKEN_FILE"
+        assert f"\nerror: the worker at {worker.url} {advice}" in "\n" + capsys.readouterr().err
+        other = tmp_path / "other"
+        other.write_text(TOKEN + "!")
+        other.chmod(0o600)
+        assert run(["connectors", "list", "--url", worker.url, "--token-file", str(other)]) == 2
+        assert f"{worker.url} has another token than the file of '--token-file'" in capsys.readouterr().err
         file.chmod(0o644)
         assert run(["connectors", "list", "--url", worker.url, "--token-file", str(file)]) == 0
         assert capsys.readouterr().err.startswith(f"warning: other users can read the token in {file}")

@@ -18,6 +18,7 @@ import pytest
 
 from kiel_groups.cli.app import run
 from kiel_groups.group.znodes.worker_contents import ConfigChange
+from kiel_groups.group.znodes.worker_info import WorkerInfo
 from kiel_groups.workers.execution.worker_settings import WorkerSettings
 from kiel_groups.workers.stores import worker_group_view
 from kiel_groups.workers.stores.worker_group_view import WorkerGroup
@@ -63,11 +64,14 @@ def test_a_worker_runs_until_a_signal(started: list[Any], tmp_path: Path) -> Non
     token.touch(0o600)
     token.write_text("t0ken-of-all-workers\n")
     options = "--host 0.0.0.0 --port 0 --advertised-host w1 --allocator sticky --session-timeout-ms 6000"
+    options += " --debounce-ms 20 --debounce-bound-ms 40 --initial-delay-ms 60"
     assert run([*RUN, *options.split(), "--token-file", str(token)]) == 143
     settings, end = started
     assert end == "ended"
     assert (settings.group, settings.zookeeper, settings.brokers) == ("loaders", "z:2181/kafka", "k1:9092")
     assert (settings.coordination, settings.allocator, settings.session_timeout_ms) == ("zookeeper", "sticky", 6000)
+    debounce = settings.debounce_quiet_ms, settings.debounce_bound_ms, settings.debounce_initial_delay_ms
+    assert debounce == (20, 40, 60)
     assert (settings.rest.token, settings.rest.url(7)) == ("t0ken-of-all-workers", "http://w1:7")
 
 
@@ -81,6 +85,7 @@ def test_the_defaults_of_a_worker(started: list[Any]) -> None:
     ("options", "message"),
     [
         ("--host 0.0.0.0", "error: host: other machines can connect to 0.0.0.0, and no token is given"),
+        ("--debounce-ms 1001", "error: --debounce-ms: 1001 given; expected at most --debounce-bound-ms, which is 1000"),
         ("--port 70000", "error: Invalid value for '--port': 70000 is not in the range 0<=x<=65535."),
         ("--allocator stick", "error: allocator: there is no allocator of work 'stick'"),
         ("--group a/b", "error: group: 'a/b' is not a legal name"),
@@ -194,6 +199,16 @@ def test_a_group_is_described_in_json(monkeypatch: pytest.MonkeyPatch, capsys: p
         (
             group({TaskId("logs", 1): WorkStatus(WorkState.FAILED, "w", "Traceback:\nValueError: no\n")}),
             "task logs-1 has failed: ValueError: no",
+        ),
+        (
+            replace(
+                group({}),
+                workers={
+                    f"w{number}": WorkerInfo(url=f"http://h{number}:8083", token_digest=digest).encode()
+                    for number, digest in enumerate(["", "a1b2", "a1b2", None])
+                },
+            ),
+            "workers have different tokens, so requests that one forwards to another fail: h1:8083, h2:8083 / h0:8083",
         ),
         (group({ConnectorId("logs"): WorkStatus(WorkState.FAILED, "w")}), "connector logs has failed: for an unknown"),
         (

@@ -1,11 +1,13 @@
-"""What a worker passes to its tasks."""
+"""What a worker passes to its tasks, and what it logs while it starts."""
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import Any, Literal
 
 import pytest
 
+from kiel_groups.errors import NoBrokersError
 from kiel_groups.workers.execution import worker
 from kiel_groups.workers.execution.worker_settings import WorkerSettings
 from kiel_groups.workers.rest.rest_settings import RestSettings
@@ -39,3 +41,41 @@ async def test_consumers_of_sinks_expire_with_their_worker(
     )
     await worker.Worker(settings).close()
     assert passed == [("k:9092", zookeeper, expected)]
+
+
+@pytest.mark.parametrize(
+    ("coordination", "waits_for"),
+    [("zookeeper", "ZooKeeper at z:2181"), ("brokers", "a coordinator among the brokers at k:9092")],
+)
+@pytest.mark.parametrize("joins", [True, False])
+async def test_the_interface_is_announced_when_the_worker_has_joined(
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    coordination: Literal["zookeeper", "brokers"],
+    waits_for: str,
+    joins: bool,
+) -> None:
+    """Before that, the log says what the worker waits for. A worker that cannot join announces nothing."""
+    caplog.set_level("INFO", worker.__name__)
+
+    async def open_session(session: object) -> None:
+        """Do without ZooKeeper."""
+
+    async def join(member: object) -> None:
+        assert "REST interface" not in caplog.text
+        if not joins:
+            raise NoBrokersError("no coordinator")
+
+    monkeypatch.setattr(worker.WorkerSession, "start", open_session)
+    monkeypatch.setattr(worker.GenericMember, "start", join)
+    made = worker.Worker(
+        WorkerSettings(
+            group="loaders", zookeeper="z:2181", brokers="k:9092", coordination=coordination, rest=RestSettings(port=0)
+        )
+    )
+    with nullcontext() if joins else pytest.raises(NoBrokersError):
+        await made.start()
+    await made.close()
+    expected = [f"group loaders: joining by {waits_for}"]
+    expected += [f"the REST interface of this worker is at {made.url}"] if joins else []
+    assert caplog.messages == expected

@@ -33,20 +33,29 @@ def test_a_default_is_the_value_of_a_setting_that_is_not_given(default: int | No
     assert key.parse("7") == 7
 
 
-def test_a_default_list_is_not_shared() -> None:
-    """A caller that changes a default list changes only its own."""
-    key = ConfigKey("headers", "list", [])
+@pytest.mark.parametrize("default", [[], ()])
+def test_a_default_list_is_not_shared(default: Any) -> None:
+    """A caller that changes a default list changes only its own. The default may be a tuple, too."""
+    key = ConfigKey("headers", "list", default)
     key.parse(None).append("a")
     assert key.parse(None) == []
 
 
 @pytest.mark.parametrize(
-    ("type_name", "default"),
-    [("int", "5"), ("int", True), ("string", 5), ("list", "a"), ("list", ["a,b"]), ("password", "s"), ("boolean", 1)],
+    ("type_name", "default", "message"),
+    [
+        ("int", "5", "'5' is of the Python type str; a setting of the type int expects an int of 32 bits"),
+        ("int", True, "True is of the Python type bool; a setting of the type int expects an int"),
+        ("string", 5, "5 is of the Python type int; a setting of the type string expects a str"),
+        ("list", "", "'' is of the Python type str; a setting of the type list expects a list or tuple of str"),
+        ("list", ["a,b"], r"\['a,b'\] is of the Python type list; .* expects a list or tuple of str without commas"),
+        ("password", "s3cret", r"\[hidden\] is of the Python type str; .* expects a Password, such as Password\(''\)"),
+        ("boolean", 1, "1 is of the Python type int; a setting of the type boolean expects a bool"),
+    ],
 )
-def test_a_default_of_another_type_is_refused(type_name: Any, default: Any) -> None:
-    """The author of a connector notices a wrong default when the class is imported."""
-    with pytest.raises(ConfigError, match="x: the default"):
+def test_a_default_of_another_type_is_refused(type_name: Any, default: Any, message: str) -> None:
+    """The author of a connector notices a wrong default when the class is imported, and reads what it has to be."""
+    with pytest.raises(ConfigError, match=f"x: the default {message}"):
         ConfigKey("x", type_name, default)
 
 
@@ -93,3 +102,16 @@ def test_an_error_does_not_show_a_secret() -> None:
     with pytest.raises(ConfigError) as raised:
         key.parse("s3cret")
     assert str(raised.value) == "token: [hidden] given; expected 9 characters"
+
+
+def test_an_error_does_not_show_the_secrets_of_a_url() -> None:
+    """The error about a URL hides user, password and parameters, also if the validator itself fails with them."""
+    for refuse, reason in (
+        (lambda url: False, "expected one"),
+        (lambda url: int(url), "its validator raised ValueError"),
+    ):
+        with pytest.raises(ConfigError) as raised:
+            ConfigKey("url", validator=Validator(refuse, "one")).parse("http://u:s3cret@host/?token=s3cret")
+        assert str(raised.value) == f"url: 'http://[hidden]@host/?token=[hidden]' given; {reason}"
+    with pytest.raises(ConfigError, match=r"port: 'http://\[hidden\]@host' given; expected a whole number"):
+        ConfigKey("port", "int").parse("http://u:s3cret@host")

@@ -35,9 +35,11 @@ class Sink(SinkConnector):
     )
 
     @classmethod
-    def check(cls, settings: Mapping[str, Any]) -> Mapping[str, Sequence[str]]:
+    def check(cls, settings: Mapping[str, Any]) -> Mapping[str, str | Sequence[str]]:
         if settings["url"] == "raise":
-            raise RuntimeError("no licence")
+            raise RuntimeError(f"no licence for {settings['token'].value}")
+        if settings["url"] == "text":
+            return {"url": f"url: not http://u:{settings['token'].value}@host!", "mode": ""}
         if settings["url"] == "elsewhere":
             return {"url": ["url: not here"], "zone": ["zone: required there"], "mode": []}
         return {}
@@ -68,11 +70,14 @@ def test_good_settings_have_no_errors() -> None:
     ("change", "expected"),
     [
         ({"name": ""}, "name: '' given; expected 1 to 200 printable characters"),
+        ({"name": "."}, "name: '.' given; expected 1 to 200 printable characters, and neither '.' nor '..', which"),
+        ({"name": ".."}, "name: '..' given"),
         ({"topics": ""}, "topics: '' given; expected the names of one topic or more"),
         ({"topics": "a,b/c"}, "topics: 'a,b/c' given"),
         ({"tasks.max": "0"}, "tasks.max: '0' given; expected at least 1"),
         ({"restart.policy": "always"}, "restart.policy: 'always' given; expected one of none, backoff"),
-        ({"url": "raise"}, "connector.class: Sink.check raised RuntimeError: no licence"),
+        ({"url": "raise"}, "connector.class: Sink.check raised RuntimeError: no licence for [hidden]"),
+        ({"url": "text"}, "url: not http://[hidden]@host!"),
         ({"url": "elsewhere"}, "url: not here; zone: required there"),
     ],
 )
@@ -81,6 +86,11 @@ def test_bad_settings_have_errors(change: Mapping[str, str], expected: str) -> N
     with pytest.raises(ConfigError) as raised:
         _ = checked_config(Sink, GOOD | change).settings
     assert expected in str(raised.value)
+
+
+def test_one_text_is_one_error() -> None:
+    """A check may return a text in place of a list with one text; an empty one is no error."""
+    assert checked_config(Sink, GOOD | {"url": "text"}).errors == {"url": ("url: not http://[hidden]@host!",)}
 
 
 def test_a_task_has_its_connectors_standard_settings() -> None:

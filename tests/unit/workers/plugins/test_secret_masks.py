@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import pytest
 
+from kiel_groups.errors import ConfigError
 from kiel_groups.workers.plugins.config_definition import ConfigDefinition
 from kiel_groups.workers.plugins.config_key import ConfigKey
 from kiel_groups.workers.plugins.secret_masks import masked, with_secrets
@@ -37,4 +40,24 @@ def test_a_hidden_text_that_comes_back_means_the_stored_one() -> None:
     stored = {"url": "u", "login": "s3cret"}
     assert with_secrets({**masked(stored, DEFINITION), "url": "v"}, stored) == {"url": "v", "login": "s3cret"}
     assert with_secrets({"login": "new"}, stored) == {"login": "new"}
-    assert with_secrets({"login": "[hidden]"}, {}) == {"login": "[hidden]"}
+
+
+def test_a_text_that_is_shown_in_part_may_come_back() -> None:
+    """A URL that is written back as it is shown keeps its secrets, and ``[hidden]`` alone keeps it as well."""
+    stored = {"url": "http://u:s3cret@host/?token=s3cret"}
+    shown = masked(stored, DEFINITION)
+    assert shown == {"url": "http://[hidden]@host/?token=[hidden]"}
+    assert with_secrets(shown, stored) == with_secrets({"url": "[hidden]"}, stored) == stored
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"login": "[hidden]"}, r"login: \[hidden\] given, which means the stored value, but none is stored"),
+        ({"url": "http://[hidden]@other/"}, r"url: \[hidden\] given within a changed text; give the text with its"),
+    ],
+)
+def test_a_hidden_text_without_a_stored_one_is_refused(given: Mapping[str, str], message: str) -> None:
+    """The worker does not know the secret: none is stored, or the user has changed what is around it."""
+    with pytest.raises(ConfigError, match=message):
+        with_secrets(given, {"url": "http://u:s3cret@host/"})

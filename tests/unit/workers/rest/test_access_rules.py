@@ -111,6 +111,16 @@ def test_wrong_settings_are_refused(settings: dict[str, object], message: str) -
     assert str(raised.value).startswith(message)
 
 
+def test_a_token_has_a_digest_for_comparisons() -> None:
+    """Workers of a group compare digests. Those of another group differ, and a digest is too short to guess by."""
+    digest = RestSettings(token=TOKEN).token_digest("loaders")
+    assert digest == RestSettings(token=TOKEN).token_digest("loaders")
+    assert digest not in (RestSettings(token=TOKEN + "!").token_digest("loaders"), "")
+    assert digest != RestSettings(token=TOKEN).token_digest("archivers")
+    assert len(digest) == 4
+    assert RestSettings().token_digest("loaders") == ""
+
+
 def test_a_token_is_not_printed() -> None:
     """Logs may show settings."""
     assert TOKEN not in repr(RestSettings(token=TOKEN))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 
 import pytest
@@ -101,16 +102,32 @@ async def test_a_url_may_end_with_a_slash() -> None:
 
 
 async def test_a_leader_that_does_not_answer_is_named() -> None:
-    """The answer is 500, as Kafka Connect's."""
+    """The answer is 503 with ``Retry-After``: if the leader has died, the group has another one soon."""
     (worker,) = group = workers(1)
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         worker.believed_leader = f"http://127.0.0.1:{unused.getsockname()[1]}"
         async with serving(*group):
             got = await ask(f"{worker.url}/connectors/a%2Fb", "DELETE")
-    assert got.status == 500
-    text = f"the request cannot be forwarded: no worker answers at {worker.believed_leader}: connection refused"
-    assert got.document["message"] == text
+    assert (got.status, got.headers["Retry-After"]) == (503, "1")
+    text = f"the request cannot be forwarded: no worker answers at {worker.believed_leader}: connection refused; "
+    assert got.document["message"].startswith(text)
+
+
+async def test_a_leader_that_is_no_worker_is_named() -> None:
+    """The answer is 502 without ``Retry-After``: another server has the port."""
+    (worker,) = group = workers(1)
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: close\r\n\r\nhi")
+        writer.close()
+
+    async with serving(*group), await asyncio.start_server(answer, "127.0.0.1", 0) as other:
+        worker.believed_leader = f"http://127.0.0.1:{other.sockets[0].getsockname()[1]}"
+        got = await ask(f"{worker.url}/connectors/a%2Fb", "DELETE")
+    assert (got.status, "Retry-After" in got.headers) == (502, False)
+    assert got.document["message"].endswith("is not the interface of a worker: its answer 200 is not JSON")
 
 
 async def test_a_rebalance_of_the_leader_is_passed_on() -> None:
@@ -132,8 +149,10 @@ async def test_workers_give_each_other_the_token() -> None:
         async with serving(stranger, token=TOKEN + "!"):
             other.believed_leader = stranger.url
             refused = await ask(f"{other.url}/connectors/a%2Fb", "DELETE", headers=headers)
-    assert (done.status, refused.status) == (204, 500)
-    assert refused.document["message"].endswith("has another token than this one")
+    assert (done.status, refused.status) == (204, 502)
+    assert refused.document["message"].endswith(
+        "has another token than this one; give all workers of the group the same token"
+    )
 
 
 async def test_a_listener_reports_that_its_port_is_in_use() -> None:

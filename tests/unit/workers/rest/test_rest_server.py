@@ -290,7 +290,7 @@ async def test_a_body_must_be_declared_as_json(headers: dict[str, str]) -> None:
     assert (got.status, fine.status) == (415, 400)
 
 
-@pytest.mark.parametrize("size", [(1 << 20) + 1, 20 << 20])
+@pytest.mark.parametrize("size", [(1 << 20) + 1, 100 << 20])
 async def test_a_body_is_bounded(size: int) -> None:
     """A large body is read, but not kept, so the client gets the answer; the largest legal one is parsed."""
     worker = FakeWorker(FakeGroup())
@@ -300,6 +300,21 @@ async def test_a_body_is_bounded(size: int) -> None:
     assert (got.status, got.document["error_code"]) == (413, 413)
     assert got.document["message"] == "the body is too large; expected at most 1,048,576 bytes"
     assert legal.document["message"].startswith("the body is not JSON: ")
+
+
+@pytest.mark.parametrize("length", [str(2 << 30), "9" * 50])
+async def test_a_huge_body_is_refused_before_it_is_sent(length: str) -> None:
+    """The answer is a document, too, and the connection is closed."""
+    worker = FakeWorker(FakeGroup())
+    async with serving(worker):
+        host, _, port = worker.url.removeprefix("http://").partition(":")
+        reader, writer = await asyncio.open_connection(host, int(port))
+        head = f"POST /connectors HTTP/1.1\r\nHost: {host}\r\nContent-Type: application/json\r\n"
+        writer.write(f"{head}Content-Length: {length}\r\n\r\n".encode())
+        answer = await reader.read()
+        writer.close()
+    assert answer.startswith(b"HTTP/1.1 413 ")
+    assert b'{"error_code": 413, "message": "the body is too large' in answer
 
 
 async def test_a_chunked_body_is_bounded() -> None:

@@ -1,0 +1,165 @@
+"""The REST interface of workers on real servers: secrets, names, tokens, and a leader that dies."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from kiel_groups.embedded import Cluster
+from kiel_groups.workers.rest.rest_settings import RestSettings
+from tests.helpers.commands import kiel_groups
+from tests.helpers.waiting import eventually
+from tests.helpers.worker_groups import WorkerPrograms, ask, until_state, worker_on
+
+pytestmark = pytest.mark.integration
+
+SECRET = "S3CRET"
+
+
+class Got(NamedTuple):
+    """The status, the text and ``Retry-After`` of an answer."""
+
+    status: int
+    text: str
+    retry_after: str | None
+
+
+async def request(url: str, method: str, path: str, document: object = None) -> Got:
+    """Send a request, again during a rebalance, and return the answer, whatever its status."""
+    body = None if document is None else json.dumps(document).encode()
+    sent = urllib.request.Request(
+        url.rstrip("/") + path, body, {"Content-Type": "application/json"} if body else {}, method=method
+    )
+
+    def send() -> Got:
+        try:
+            with urllib.request.urlopen(sent, timeout=60) as answer:
+                return Got(answer.status, answer.read().decode(), answer.headers["Retry-After"])
+        except urllib.error.HTTPError as error:
+            return Got(error.code, error.read().decode(), error.headers["Retry-After"])
+
+    async def answer() -> Got | None:
+        got = await asyncio.to_thread(send)
+        return None if got.status == 409 and got.retry_after else got
+
+    return await eventually(answer, f"{method} {path} is answered", 60.0)
+
+
+async def test_no_answer_has_a_secret(
+    cluster_39: Cluster, unique: Callable[[str], str], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Configurations, tasks, checks, refusals and logs show none, and what they show may be written back."""
+    caplog.set_level("DEBUG", "kiel_groups.workers")
+    name = unique("sink")
+    config = {
+        "connector.class": "HttpSink",
+        "topics": unique("topic"),
+        "url": f"http://127.0.0.1:1/in?token={SECRET}",
+        "headers": f"X-Api-Key: {SECRET}H",
+        "authorization": f"Bearer {SECRET}",
+        "sasl.jaas.config": f'Module required username="u" password="{SECRET}";',
+        "aws.access.key.id": SECRET,
+        "proxy": f"http://u:{SECRET}@proxy:3128",
+    }
+    async with worker_on(cluster_39, unique("workers")) as worker:
+        await ask(worker.url, "POST", "/connectors", {"name": name, "config": config})
+        path = f"/connectors/{name}"
+        await eventually(lambda: _has_task(worker.url, path), "the connector has a task")
+        read = ("", "/config", "/tasks", "/status")
+        texts = [(await request(worker.url, "GET", f"{path}{more}")).text for more in read]
+        texts.append((await request(worker.url, "GET", "/connectors?expand=info&expand=status")).text)
+        check = "/connector-plugins/HttpSink/config/validate"
+        texts.append((await request(worker.url, "PUT", check, config)).text)
+        listed = await asyncio.to_thread(kiel_groups, "connectors", "list", "--json", "--url", worker.url)
+        texts.append(listed.stdout)
+        assert all("[hidden]" in text for text in [*texts[:3], *texts[4:]])
+        for wrong in ({"url": f"http://u:{SECRET}@x"}, {"headers": SECRET}, {"tasks.max": f"http://u:{SECRET}@x"}):
+            refused = await request(worker.url, "PUT", f"{path}/config", config | wrong)
+            checked = await request(worker.url, "PUT", check, config | wrong)
+            assert (refused.status, checked.status) == (400, 200)
+            assert "[hidden]" in refused.text
+            texts += [refused.text, checked.text]
+        shown = json.loads(texts[1])
+        assert shown["url"] == "http://127.0.0.1:1/in?token=[hidden]"
+        await ask(worker.url, "PUT", f"{path}/config", shown | {"tasks.max": "2"})
+        assert await worker_config(worker, name) == config | {"name": name, "tasks.max": "2"}
+        moved = await request(worker.url, "PUT", f"{path}/config", shown | {"url": "http://other/?token=[hidden]"})
+        assert (moved.status, "url: [hidden] given within a changed text" in moved.text) == (400, True)
+        await ask(worker.url, "DELETE", path)
+        created = await request(worker.url, "POST", "/connectors", {"name": name, "config": shown})
+        assert (created.status, "[hidden] given, which means the stored value" in created.text) == (400, True)
+    assert not [text for text in [*texts, moved.text, caplog.text] if SECRET in text]
+
+
+async def _has_task(url: str, path: str) -> bool:
+    found: dict[str, Any] = await ask(url, "GET", path)
+    return bool(found["tasks"])
+
+
+async def worker_config(worker: Any, name: str) -> dict[str, str]:
+    """Return the settings of a connector as they are stored."""
+    snapshot = await worker._herder.snapshot(current=True)
+    return dict(snapshot.connectors[name].config)
+
+
+@pytest.mark.parametrize("name", [".", ".."])
+async def test_a_name_that_paths_lose_is_refused(cluster_39: Cluster, unique: Callable[[str], str], name: str) -> None:
+    """Clients resolve such a name in the path, and could not reach the connector."""
+    config = {"connector.class": "FileStreamSource", "file": "f", "topic": "t"}
+    async with worker_on(cluster_39, unique("workers")) as worker:
+        got = await request(worker.url, "POST", "/connectors", {"name": name, "config": config})
+    assert got.status == 400
+    assert f"name: {name!r} given; expected 1 to 200 printable characters, and neither" in got.text
+
+
+async def test_workers_with_different_tokens_are_reported(
+    cluster_39: Cluster, unique: Callable[[str], str], caplog: pytest.LogCaptureFixture
+) -> None:
+    """The second worker warns, ``workers describe --check`` fails, and a request that is forwarded gets 502."""
+    group, token = unique("workers"), "t0ken-of-all-workers"
+    words = ["workers", "describe", group, "--zookeeper", cluster_39.zk_hosts, "--check"]
+    async with worker_on(cluster_39, group, rest=RestSettings(port=0, token=token)) as first:
+        alone = await asyncio.to_thread(kiel_groups, *words)
+        async with worker_on(cluster_39, group) as second:
+            described = await asyncio.to_thread(kiel_groups, *words)
+            forwarded = await request(second.url, "PUT", "/connectors/c/config", {"connector.class": "x:Y"})
+        addresses = [worker.url.split("/")[2] for worker in (first, second)]
+    assert (alone.returncode, described.returncode) == (0, 1)
+    assert token not in described.stdout
+    (problem,) = [line for line in described.stdout.splitlines() if line.startswith("problem: ")]
+    assert problem.startswith("problem: workers have different tokens, so requests that one forwards to another fail: ")
+    assert all(address in problem for address in addresses)
+    assert f"requests between this worker and {addresses[0]} fail, because their tokens differ" in caplog.text
+    assert forwarded.status == 502
+    assert f"the worker at {first.url} has another token than this one" in forwarded.text
+
+
+async def test_a_change_follows_when_a_dead_leader_is_replaced(
+    cluster_39: Cluster, unique: Callable[[str], str], tmp_path: Path
+) -> None:
+    """Until then, the other worker answers 503 with ``Retry-After`` or 409; the command repeats its request."""
+    config = {"connector.class": "FileStreamSource", "file": str(tmp_path / "f"), "topic": unique("topic")}
+    file = tmp_path / "source.json"
+    file.write_text(json.dumps(config))
+    with WorkerPrograms(cluster_39, unique("workers"), 6_000) as programs:
+        (leader,) = await programs.add()
+        (other,) = await programs.add()
+        url = programs.url_of(other)
+        await ask(url, "PUT", f"/connectors/{(before := unique('before'))}/config", config)
+        await until_state(url, before, "RUNNING", "RUNNING")
+        leader.process.kill()
+        leader.process.wait()
+        refused = await request(url, "PUT", f"/connectors/{unique('during')}/config", config)
+        assert (refused.status, refused.retry_after) == (503, "1")
+        assert "if that worker has died, others replace it soon" in refused.text
+        done = await asyncio.to_thread(
+            kiel_groups, "connectors", "create", str(file), "--name", unique("after"), "--url", url
+        )
+    assert (done.returncode, done.stdout) == (0, "")
