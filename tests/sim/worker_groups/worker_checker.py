@@ -245,7 +245,9 @@ class WorkerChecker:
         if claim is not None and claim.token == token:
             return
         deleted_s = self._deleted_s.get(token)
-        if deleted_s is None or self._world.timeline.now_s > deleted_s + NOTICED_S:
+        # A blocked event loop notices nothing.
+        since_s = max(deleted_s or 0.0, self._world.present.process.blocked_until_s)
+        if deleted_s is None or self._world.timeline.now_s > since_s + NOTICED_S:
             raise self.violation(
                 f"{work} {what} in {self._world.present.name} with token {token}; its claim is {claim}"
             )
