@@ -131,7 +131,7 @@ class SimulatedProcess(Host):
     def unblock(self) -> None:
         """End a ``block`` before its time has passed."""
         if self.timeline.now_s < self.blocked_until_s:
-            self.blocked_until_s = 0.0
+            self.blocked_until_s = self.timeline.now_s
             self.timeline.after(0.0, self.run_on_loop, self.loop.turn)
 
     def kill(self) -> None:
