@@ -228,6 +228,27 @@ MUTANTS = (
         _GROUPS_TEST + "::test_a_join_does_not_wait_behind_one_that_was_given_up",
     ),
     Mutant(
+        "the pauses between failed syncs do not grow, because each join succeeds",
+        "group/coordinated/member_state.py",
+        "phase=Phase.SYNCING, generation=answer.generation, member_id=answer.member_id)",
+        "phase=Phase.SYNCING, generation=answer.generation, member_id=answer.member_id, failures=0)",
+        _STATE_TEST,
+    ),
+    Mutant(
+        "a loss that raises leaves out what follows it",
+        _HELD,
+        "            asyncio.get_running_loop().call_soon(self._crashed, error)\n",
+        "            raise\n",
+        _ENDS_TEST,
+    ),
+    Mutant(
+        "the error of a hook has no traceback",
+        _MEMBER,
+        "exc_info=trace, extra",
+        "extra",
+        _ENDS_TEST,
+    ),
+    Mutant(
         "the gate stays open after the partitions are given back",
         _HELD,
         "        await self._hooks.prepare(gate)\n        gate.shut()\n",
