@@ -17,6 +17,7 @@ _COMMITS = "clients/coordinated/coordinator_commits.py"
 _STARTS = "clients/coordinated/start_positions.py"
 
 _STATE_TEST = "tests/unit/group/coordinated/test_member_state.py"
+_FAILURES_TEST = "tests/unit/group/coordinated/test_failure_counts.py"
 _CODES_TEST = "tests/unit/group/coordinated/test_coordinator_codes.py"
 _GATE_TEST = "tests/unit/clients/coordinator/test_generation_gate.py"
 _HEARTBEAT_TEST = "tests/unit/clients/coordinator/test_coordinator_heartbeat.py"
@@ -232,7 +233,7 @@ MUTANTS = (
         "group/coordinated/member_state.py",
         "phase=Phase.SYNCING, generation=answer.generation, member_id=answer.member_id)",
         "phase=Phase.SYNCING, generation=answer.generation, member_id=answer.member_id, failures=0)",
-        _STATE_TEST,
+        _FAILURES_TEST,
     ),
     Mutant(
         "a loss that raises leaves out what follows it",

@@ -194,7 +194,7 @@ MUTANTS = (
     Mutant(
         "a slow step is warned of only once",
         _SLOW,
-        "        self._warn_at(age_s + min(age_s, LONGEST_PAUSE_S))\n",
+        "        self._warn_at(age_s + min(age_s, LONGEST_SILENCE_S))\n",
         "",
         _SLOW_TEST,
     ),

@@ -11,6 +11,7 @@ from kiel_groups.errors import KielGroupsError
 from kiel_groups.group.coordinated.coordinator_codes import CoordinatorCode, GroupRequest, Reaction, reaction_to
 from kiel_groups.metrics import Metrics
 from kiel_groups.wire.error_codes import ErrorCode
+from kiel_groups.wording import counted
 
 __all__ = ["RequestFailures", "reported"]
 
@@ -22,6 +23,9 @@ _WORDS = {
     GroupRequest.SYNC: "sync",
     GroupRequest.HEARTBEAT: "prove its membership",
 }
+
+#: What a request that takes long waits for.
+_AWAITED = {GroupRequest.JOIN: "the answer to its join", GroupRequest.SYNC: "its assignment"}
 
 #: The reactions after which the member continues. A refusal that stops it is reported as an error.
 _REPEATED = frozenset({Reaction.WAIT, Reaction.FIND, Reaction.NEW_ID, Reaction.LOST})
@@ -91,10 +95,10 @@ class RequestFailures:
         if now_s - self._logged_s >= self._repeat_s:
             log.log(
                 self._logged[1],
-                "group %s: could not %s, %d times in %.0f s: %s; retrying",
+                "group %s: could not %s, %s in %.0f s: %s; retrying",
                 self._group,
                 self._words[request],
-                self._count,
+                counted(self._count, "time"),
                 now_s - self._first_s,
                 error,
             )
@@ -112,11 +116,7 @@ class RequestFailures:
         """Return what warns, with the likely cause, while the coordinator does not answer a request of this kind."""
         return SlowStep(
             lambda seconds: log.warning(
-                "group %s: the %s of this member has had no answer for %.0f s: %s",
-                self._group,
-                request.value,
-                seconds,
-                why,
+                "group %s: this member has waited %.0f s for %s: %s", self._group, seconds, _AWAITED[request], why
             )
         )
 

@@ -9,7 +9,7 @@ from types import TracebackType
 __all__ = ["SlowStep"]
 
 #: When the first warning comes. Each later one comes when the step has taken twice as long, but after a minute at most.
-FIRST_S, LONGEST_PAUSE_S = 5.0, 60.0
+FIRST_S, LONGEST_SILENCE_S = 5.0, 60.0
 
 
 class SlowStep:
@@ -39,5 +39,5 @@ class SlowStep:
         self._timer = asyncio.get_running_loop().call_at(self._began_s + age_s, self._due, age_s)
 
     def _due(self, age_s: float) -> None:
-        self._warn_at(age_s + min(age_s, LONGEST_PAUSE_S))
+        self._warn_at(age_s + min(age_s, LONGEST_SILENCE_S))
         self._warn(age_s)

@@ -107,12 +107,12 @@ async def test_a_coordinator_that_fails_each_sync_is_asked_less_and_less_often()
     [
         (
             JoinGroupRequest,
-            "group g: the JoinGroup of this member has had no answer for 0 s: other members may not have given their"
+            "group g: this member has waited 0 s for the answer to its join: other members may not have given their"
             " assignments back yet",
         ),
         (
             SyncGroupRequest,
-            "group g: the SyncGroup of this member has had no answer for 0 s: leader m-1 may not have assigned yet",
+            "group g: this member has waited 0 s for its assignment: leader m-1 may not have assigned yet",
         ),
     ],
 )

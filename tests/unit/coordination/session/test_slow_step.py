@@ -14,7 +14,7 @@ pytestmark = pytest.mark.unit
 @pytest.fixture(autouse=True)
 def _short(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(slow_step, "FIRST_S", 0.01)
-    monkeypatch.setattr(slow_step, "LONGEST_PAUSE_S", 0.04)
+    monkeypatch.setattr(slow_step, "LONGEST_SILENCE_S", 0.04)
 
 
 async def test_the_pauses_between_warnings_grow_to_the_longest_one() -> None:

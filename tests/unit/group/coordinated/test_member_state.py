@@ -212,24 +212,6 @@ CASES: dict[str, tuple[MemberState, Event, MemberState, tuple[Effect, ...]]] = {
         replace(AGAIN, coordinator=None),
         (Pause(1, 1),),
     ),
-    "a join that succeeds does not forget failed syncs": (
-        replace(WAITING, failures=3),
-        JoinAnswered(1, C.NO_ERROR, 5, "m"),
-        replace(WAITING, phase=SYNCING, member_id="m", generation=5, failures=3),
-        (Sync(1),),
-    ),
-    "the pauses grow while syncs fail": (
-        replace(JOINED, failures=3),
-        SyncAnswered(1, C.UNKNOWN),
-        replace(JOINED, phase=UNJOINED, rejoin_due=True, pause=1, is_pausing=True, failures=4),
-        (Pause(1, 4),),
-    ),
-    "a sync that succeeds forgets the failures": (
-        replace(JOINED, failures=3),
-        SyncAnswered(1, C.NO_ERROR),
-        replace(JOINED, phase=STABLE, holding=ASSIGNED),
-        (Open(),),
-    ),
     "a refused join is not repeated": (
         WAITING,
         JoinAnswered(1, C.INCONSISTENT_PROTOCOL),
