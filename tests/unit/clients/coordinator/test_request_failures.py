@@ -68,7 +68,7 @@ async def test_brokers_that_do_not_answer_are_a_warning_at_once(caplog: pytest.L
 async def test_failures_that_go_on_are_repeated_at_growing_intervals(caplog: pytest.LogCaptureFixture) -> None:
     """The lines after the first one say how often the request has failed, and since when."""
     bench = MemberBench()
-    failures = RequestFailures("g", bench.metrics, bench.runtime)
+    failures = RequestFailures("g", bench.metrics, bench.runtime, "find its coordinator")
     for _ in range(240):
         failures.note_code(GroupRequest.SYNC, error_code(C.UNKNOWN))
         bench.runtime.pass_s(1)
