@@ -23,6 +23,7 @@ __all__ = [
     "GroupConfigError",
     "IllegalStateError",
     "ArgumentTypeError",
+    "HookError",
     "AllocatorError",
     "CoordinationError",
     "NoZooKeeperError",
@@ -105,6 +106,10 @@ class IllegalStateError(ConfigError):
 
 class ArgumentTypeError(ConfigError, TypeError):
     """An argument has the wrong type, such as a listener without any hook."""
+
+
+class HookError(ConfigError):
+    """A hook of a program with a generic member raised, or returned something that its group cannot use."""
 
 
 class AllocatorError(KielGroupsError):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
+import logging
 import signal
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
@@ -12,9 +13,11 @@ from typing import Any
 
 import pytest
 
+from kiel_groups.clients.coordinator.member_hooks import JoinedGroup
 from kiel_groups.embedded import Cluster
 from kiel_groups.embedded.jars.kafka_releases import kafka_release
-from kiel_groups.errors import ConfigError, KielGroupsError
+from kiel_groups.errors import HookError, KielGroupsError
+from kiel_groups.wire.groups.join_group import GroupProtocol
 from tests.helpers.cluster_data import zookeeper
 from tests.helpers.commands import Running
 from tests.helpers.generic_program import NUMBERS, NumberProgram
@@ -202,15 +205,73 @@ async def test_operators_see_the_rounds(cluster_39: Cluster, unique: Unique) -> 
             assert client.get_children(f"{root}/members") == client.get_children(f"{root}/election") == []
 
 
-async def test_an_assignment_above_the_limit_is_refused(cluster_39: Cluster, unique: Unique) -> None:
-    """A leader whose program makes an assignment that no znode can take stops with a clear error."""
+LARGE = bytes(2_000_000)
 
-    class LargeProgram(NumberProgram):
-        async def perform_assignment(self, joined: Any) -> Mapping[str, bytes]:
-            return dict.fromkeys(joined.members, bytes(1 << 20))
 
-    program = LargeProgram(unique("group"), {"zk_hosts": cluster_39.zk_hosts})
-    with pytest.raises(ConfigError, match="takes 1365 KiB in ZooKeeper; expected at most 956"):
+class FaultyProgram(NumberProgram):
+    """A program whose hooks return what a test says, unless that is None."""
+
+    offered: Any = None
+    assigned: Any = None
+
+    async def protocols(self) -> Any:
+        return await super().protocols() if self.offered is None else self.offered
+
+    async def perform_assignment(self, joined: JoinedGroup) -> Any:
+        self.calls.append("perform_assignment")
+        found = await super().perform_assignment(joined)
+        return found if self.assigned is None else dict.fromkeys(joined.members, self.assigned)
+
+
+def place(settings: Mapping[str, Any]) -> str:
+    """Return where the data of a group are stored, as errors say it."""
+    return "in its coordinator's message" if "brokers" in settings else "in ZooKeeper"
+
+
+@pytest.mark.parametrize(
+    ("offered", "error"),
+    [
+        ([], "returned no protocol; expected at least one"),
+        ([GroupProtocol("p", "text")], "returned 'text' (str) as the metadata of p; expected bytes"),  # type: ignore[arg-type]
+        ([GroupProtocol("p", LARGE)], "what this member offers (p) takes {size} KiB {place}; expected at most 956"),
+    ],
+    ids=["none", "text", "large"],
+)
+async def test_an_illegal_offer_fails_the_start(
+    offered: Any, error: str, settings: Mapping[str, Any], unique: Unique, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The start raises at once, nothing is sent, and the log has one line about it."""
+    name = unique("group")
+    program = FaultyProgram(name, settings)
+    program.offered = offered
+    with pytest.raises(HookError, match=rf"group {name}: protocols\(\) of FaultyProgram") as found:
         await program.member.start()
     await program.member.close()
+    assert error.format(size=1953 if "brokers" in settings else 2604, place=place(settings)) in str(found.value)
+    lines = [record.message for record in caplog.records if record.levelno >= logging.WARNING]
+    assert lines == [f"group {name}: this member stops: {found.value}"]
     assert program.calls == []
+
+
+@pytest.mark.parametrize(
+    ("assigned", "error"),
+    [("text", "returned 'text' (str) as the assignment of"), (LARGE, "KiB")],
+    ids=["text", "large"],
+)
+async def test_an_illegal_assignment_stops_the_leader_only(
+    assigned: Any, error: str, settings: Mapping[str, Any], unique: Unique
+) -> None:
+    """The leader stops after one try, and leaves; a healthy member leads the next generation, and gets its work."""
+    name = unique("group")
+    faulty = FaultyProgram(name, settings)
+    faulty.assigned = assigned
+    async with group_of(name, settings) as group:
+        with pytest.raises(HookError, match=r"perform_assignment\(\) of FaultyProgram") as found:
+            await faulty.member.start()
+        assert error in str(found.value)
+        assert assigned == "text" or place(settings) in str(found.value)
+        assert faulty.calls == ["perform_assignment"]
+        healthy = await group.join()
+        await group.settled(1)
+        assert healthy.member.leads
+        await faulty.member.close()

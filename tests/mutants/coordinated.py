@@ -17,6 +17,7 @@ _COMMITS = "clients/coordinated/coordinator_commits.py"
 _STARTS = "clients/coordinated/start_positions.py"
 
 _STATE_TEST = "tests/unit/group/coordinated/test_member_state.py"
+_FAILURES_TEST = "tests/unit/group/coordinated/test_failure_counts.py"
 _CODES_TEST = "tests/unit/group/coordinated/test_coordinator_codes.py"
 _GATE_TEST = "tests/unit/clients/coordinator/test_generation_gate.py"
 _HEARTBEAT_TEST = "tests/unit/clients/coordinator/test_coordinator_heartbeat.py"
@@ -226,6 +227,27 @@ MUTANTS = (
         "        if (join, Phase.JOINING) != (self._state.join, self._state.phase):\n            return",
         "        if self._state.phase is not Phase.JOINING:\n            return",
         _GROUPS_TEST + "::test_a_join_does_not_wait_behind_one_that_was_given_up",
+    ),
+    Mutant(
+        "the pauses between failed syncs do not grow, because each join succeeds",
+        "group/coordinated/member_state.py",
+        "phase=Phase.SYNCING, generation=answer.generation, member_id=answer.member_id)",
+        "phase=Phase.SYNCING, generation=answer.generation, member_id=answer.member_id, failures=0)",
+        _FAILURES_TEST,
+    ),
+    Mutant(
+        "a loss that raises leaves out what follows it",
+        _HELD,
+        "            asyncio.get_running_loop().call_soon(self._crashed, error)\n",
+        "            raise\n",
+        _ENDS_TEST,
+    ),
+    Mutant(
+        "the error of a hook has no traceback",
+        _MEMBER,
+        "exc_info=trace, extra",
+        "extra",
+        _ENDS_TEST,
     ),
     Mutant(
         "the gate stays open after the partitions are given back",

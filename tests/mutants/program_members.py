@@ -10,6 +10,14 @@ _MEMBER = "coordination/rounds/round_member.py"
 _COORDINATOR = "clients/generic/zookeeper_coordinator.py"
 _GATE = "clients/generic/session_gate.py"
 _COORDINATOR_TEST = "tests/unit/clients/generic/test_zookeeper_coordinator.py"
+_HOOKS = "clients/generic/checked_hooks.py"
+_SIZES = "clients/generic/stored_sizes.py"
+_SLOW = "coordination/session/slow_step.py"
+_PLANNER = "coordination/rounds/round_planner.py"
+_HOOKS_TEST = "tests/unit/clients/generic/test_checked_hooks.py"
+_SIZES_TEST = "tests/unit/clients/generic/test_stored_sizes.py"
+_SLOW_TEST = "tests/unit/coordination/session/test_slow_step.py"
+_PLANNER_TEST = "tests/unit/coordination/rounds/test_round_planner.py"
 _GATE_TEST = "tests/unit/clients/generic/test_session_gate.py"
 
 MUTANTS = (
@@ -47,13 +55,6 @@ MUTANTS = (
         _COORDINATOR,
         "                if not is_fatal(error):\n",
         "                if True:\n",
-        _COORDINATOR_TEST,
-    ),
-    Mutant(
-        "an assignment above the limit is published",
-        _COORDINATOR,
-        "if (size := len(assignment) * 4 // 3) > _LARGEST_ASSIGNMENT:",
-        "if (size := len(assignment)) > _LARGEST_ASSIGNMENT:",
         _COORDINATOR_TEST,
     ),
     Mutant(
@@ -118,5 +119,90 @@ MUTANTS = (
         "not self.is_shut and self._session.is_open(now_s)",
         "not self.is_shut",
         _GATE_TEST,
+    ),
+    # The hooks of programs
+    Mutant(
+        "an assignment above the limit is published",
+        _SIZES,
+        "return (len(data) + 2) // 3 * 4",
+        "return len(data)",
+        _SIZES_TEST,
+    ),
+    Mutant(
+        "assignments whose sum no broker stores are sent",
+        _SIZES,
+        "+ sum(map(len, assignments.values()))",
+        "+ max(map(len, assignments.values()), default=0)",
+        _SIZES_TEST,
+    ),
+    Mutant(
+        "an assignment that is text is taken for bytes",
+        _HOOKS,
+        '                what = f"{_shown(assignment)} as the assignment of {member_id}"\n',
+        "                continue\n",
+        _HOOKS_TEST,
+    ),
+    Mutant(
+        "a member joins without any protocol",
+        _HOOKS,
+        "        if not found:\n",
+        "        if False:\n",
+        _HOOKS_TEST,
+    ),
+    Mutant(
+        "of two protocols of one name, one is dropped",
+        _HOOKS,
+        "            if name in found:\n",
+        "            if False:\n",
+        _HOOKS_TEST,
+    ),
+    Mutant(
+        "an offer of any size is sent",
+        _HOOKS,
+        "        if what := self._sizes.excess_of_offer(protocols):\n",
+        '        if what := "":\n',
+        _HOOKS_TEST,
+    ),
+    Mutant(
+        "assignments for unknown members are dropped silently",
+        _HOOKS,
+        "        if unknown and unknown != self._unknown:\n",
+        "        if False:\n",
+        _HOOKS_TEST,
+    ),
+    Mutant(
+        "a hook that hangs is not warned of",
+        _HOOKS,
+        "            if name not in _WAITING:\n",
+        "            if True:\n",
+        _HOOKS_TEST,
+    ),
+    Mutant(
+        "an error of a program does not name its hook",
+        _HOOKS,
+        "            raise self._raised(name, error) from error\n",
+        "            raise\n",
+        _HOOKS_TEST,
+    ),
+    Mutant(
+        "a slow step is warned of after its end",
+        _SLOW,
+        "            self._timer.cancel()\n",
+        "            pass\n",
+        _SLOW_TEST,
+    ),
+    Mutant(
+        "a slow step is warned of only once",
+        _SLOW,
+        "        self._warn_at(age_s + min(age_s, LONGEST_SILENCE_S))\n",
+        "",
+        _SLOW_TEST,
+    ),
+    Mutant(
+        "a round that waits does not name its latecomers",
+        _PLANNER,
+        "            self._late = late = latecomers(members, generation)\n",
+        "            late = latecomers(members, generation)\n",
+        _PLANNER_TEST,
     ),
 )

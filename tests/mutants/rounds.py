@@ -288,8 +288,8 @@ MUTANTS = (
     Mutant(
         "a round does not wait for its members",
         _PLANNER,
-        "            if not late or loop.time() >= by_s:\n                break\n",
-        "            break\n",
+        "            if not late or loop.time() >= by_s:\n                return members, late\n",
+        "            return members, late\n",
         _PLANNER_TEST,
     ),
     Mutant(
@@ -302,7 +302,7 @@ MUTANTS = (
     Mutant(
         "a leader whose program hangs keeps its session",
         _PLANNER,
-        '            self._session.end("its program has not given its assignment back in time, so it cannot lead")\n',
+        '            self._session.end(f"{why}, so it cannot lead")\n',
         "",
         _PLANNER_TEST,
     ),

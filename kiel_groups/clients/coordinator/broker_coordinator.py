@@ -61,9 +61,6 @@ class BrokerCoordinator:
         """Send a join; see ``MembershipRequests``."""
         return await self._requests.join(coordinator, member_id)
 
-    def check_assignments(self, assignments: Mapping[str, bytes]) -> None:
-        """Accept all assignments: brokers refuse a request that is too large."""
-
     async def sync(self, coordinator: int, token: GenerationToken, assignments: Mapping[str, bytes]) -> SyncAnswer:
         """Send a sync; see ``MembershipRequests``."""
         answer = await self._requests.sync(coordinator, token, assignments)
@@ -107,4 +104,4 @@ class BrokerCoordinator:
 
     def refusal(self, request: GroupRequest, code: int) -> KielGroupsError:
         """Return the error of a refused member, with the brokers' settings that decide it."""
-        return refusal(request, code, self._context, self._requests.offered)
+        return refusal(request, code, self._context, self._requests.offer)

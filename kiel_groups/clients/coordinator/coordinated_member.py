@@ -26,13 +26,14 @@ from kiel_groups.coordination.session.session_tasks import TaskSet
 from kiel_groups.errors import (
     BrokerError,
     ClosedError,
+    HookError,
     KielGroupsError,
     NoBrokersError,
     ProtocolError,
     SessionLostError,
 )
 from kiel_groups.group.coordinated import member_events as events
-from kiel_groups.group.coordinated.coordinator_codes import CoordinatorCode, GroupRequest
+from kiel_groups.group.coordinated.coordinator_codes import CoordinatorCode, GroupRequest, Reaction, reaction_to
 from kiel_groups.group.coordinated.member_state import Holding, MemberState, Phase, step
 from kiel_groups.model import GenerationToken
 from kiel_groups.wire.error_codes import error_code
@@ -309,7 +310,8 @@ class CoordinatedMember:
         try:
             coordinator = await self._coordination.find()
         except FindError as error:
-            self._failures.note(GroupRequest.FIND, error)
+            if reaction_to(GroupRequest.FIND, error.code) is not Reaction.FAIL:
+                self._failures.note(GroupRequest.FIND, error)
             self._held.report_lease()
             self._feed(events.FindFailed(discovery, error.code))
             return
@@ -323,7 +325,8 @@ class CoordinatedMember:
         if (join, Phase.JOINING) != (self._state.join, self._state.phase):
             return  # The member has left, or was given up, before this task began.
         try:
-            answer = await self._coordination.join(self._coordinator, member_id)
+            with self._failures.slow(GroupRequest.JOIN, "other members may not have given their assignments back yet"):
+                answer = await self._coordination.join(self._coordinator, member_id)
         except (BrokerError, ProtocolError) as error:
             self._failures.note(GroupRequest.JOIN, error)
             self._feed(events.JoinAnswered(join, None))
@@ -339,7 +342,6 @@ class CoordinatedMember:
     async def _assign(self, join: int) -> None:
         try:
             assignments = await self._hooks.perform_assignment(self._joined)
-            self._coordination.check_assignments(assignments)
         except Exception as error:
             if (join, Phase.SYNCING) == (self._state.join, self._state.phase):
                 self._fail(reported(self._name, error))
@@ -354,7 +356,8 @@ class CoordinatedMember:
         self._sync_sent_s = self._runtime.boot_time_s()
         token = GenerationToken(self._state.generation, self._state.member_id)
         try:
-            answer = await self._coordination.sync(self._coordinator, token, assignments)
+            with self._failures.slow(GroupRequest.SYNC, f"leader {self._joined.leader_id} may not have assigned yet"):
+                answer = await self._coordination.sync(self._coordinator, token, assignments)
         except (BrokerError, ProtocolError) as error:
             self._failures.note(GroupRequest.SYNC, error)
             self._feed(events.SyncAnswered(join, None))
@@ -417,8 +420,8 @@ class CoordinatedMember:
 
     def _crashed(self, error: BaseException) -> None:
         """Stop because a part of the member has failed, as by a bug."""
-        known = isinstance(error, KielGroupsError)
-        log.error("group %s: this member failed: %s", self._name, error, exc_info=None if known else error)
+        if self._over.done():
+            log.error("group %s: a part of a member that has stopped failed: %s", self._name, error, exc_info=error)
         self._fail(reported(self._name, error))
         self._feed(events.LeaveAtOnce())
 
@@ -426,6 +429,8 @@ class CoordinatedMember:
         if self._over.done():
             return
         self._metrics.count("member_failures")
-        log.error("group %s: this member stops: %s", self._name, error, extra={"reports": error})
+        # A traceback says where a program, or this package, has failed. Other errors explain themselves.
+        trace = error.__cause__ if isinstance(error, HookError) or type(error) is KielGroupsError else None
+        log.error("group %s: this member stops: %s", self._name, error, exc_info=trace, extra={"reports": error})
         self._on_failure(error)
         self._over.set_result(error)

@@ -81,14 +81,6 @@ class GroupCoordinator(Protocol):
     async def join(self, coordinator: int, member_id: str) -> JoinAnswer:
         """Join with what the hooks offer now, and wait for the other members; a new member has no id."""
 
-    def check_assignments(self, assignments: Mapping[str, bytes]) -> None:
-        """
-        Check the assignments that this member has made as the leader.
-
-        Raises:
-            ConfigError: One is too large to be stored.
-        """
-
     async def sync(self, coordinator: int, token: GenerationToken, assignments: Mapping[str, bytes]) -> SyncAnswer:
         """Wait for the member's assignment; the leader brings those of all members."""
 

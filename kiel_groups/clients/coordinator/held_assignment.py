@@ -124,7 +124,11 @@ class HeldAssignment:
         self.report_lease()
         self._metrics.count("memberships_lost")
         log.warning("group %s: the membership of %s is over; its assignment is lost", self._name, gate.token.member_id)
-        self._hooks.lost(gate)
+        try:
+            self._hooks.lost(gate)
+        except Exception as error:
+            # The member is in the middle of a step, whose other effects come first.
+            asyncio.get_running_loop().call_soon(self._crashed, error)
 
     def _run(self, work: Coroutine[Any, Any, None]) -> None:
         self._hook = asyncio.get_running_loop().create_task(work)

@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from kiel_groups.clients.coordinator.member_hooks import CoordinatedContext
 from kiel_groups.errors import ConfigError, GroupConfigError, KielGroupsError
 from kiel_groups.group.coordinated.coordinator_codes import CoordinatorCode, GroupRequest
 from kiel_groups.wire.error_codes import error_code
+from kiel_groups.wire.groups.consumer_protocol import PROTOCOL_TYPE
 from kiel_groups.wire.groups.join_group import GroupProtocol
 
-__all__ = ["refusal"]
+__all__ = ["JoinOffer", "refusal"]
 
 
-def refusal(
-    request: GroupRequest, code: int, context: CoordinatedContext, offered: Sequence[GroupProtocol]
-) -> KielGroupsError:
+class JoinOffer(NamedTuple):
+    """What a member joins with."""
+
+    protocol_type: str
+    protocols: Sequence[GroupProtocol]
+
+
+def refusal(request: GroupRequest, code: int, context: CoordinatedContext, offer: JoinOffer) -> KielGroupsError:
     """
     Return the error of a member that a coordinator refuses.
 
@@ -23,16 +30,20 @@ def refusal(
         request: The request that was refused.
         code: The coordinator's error code.
         context: The member's settings.
-        offered: The protocols that the member offers.
+        offer: What the member has joined with.
     """
     group, known = context.group.group, error_code(code)
     match code:
         case CoordinatorCode.INCONSISTENT_PROTOCOL:
-            names = ", ".join(protocol.name for protocol in offered)
+            names = ", ".join(protocol.name for protocol in offer.protocols)
+            if offer.protocol_type == PROTOCOL_TYPE:
+                others, advice = "are no consumers", "Give all members the same partition_allocator"
+            else:
+                others = f"are of another type than {offer.protocol_type!r}"
+                advice = "Give the programs of all members a protocol in common"
             return GroupConfigError(
                 f"group {group}: the coordinator refuses this member ({known}): it offers {names}, and the members of"
-                " the group have no such protocol in common, or are no consumers. Give all members the same"
-                " partition_allocator, or choose another group"
+                f" the group have no such protocol in common, or {others}. {advice}, or choose another group"
             )
         case CoordinatorCode.INVALID_SESSION_TIMEOUT:
             return ConfigError(

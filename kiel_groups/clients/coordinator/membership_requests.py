@@ -8,12 +8,13 @@ from typing import Any, TypeVar
 
 from kiel_groups.clients.coordinator.group_coordinator import JoinAnswer
 from kiel_groups.clients.coordinator.group_transport import FindError
+from kiel_groups.clients.coordinator.join_refusals import JoinOffer
 from kiel_groups.clients.coordinator.member_hooks import CoordinatedContext, JoinedGroup, MemberHooks
 from kiel_groups.errors import BrokerError
 from kiel_groups.model import GenerationToken
 from kiel_groups.wire.error_codes import NO_ERROR, UNKNOWN_MEMBER_ID, ErrorCode
 from kiel_groups.wire.framing import Request
-from kiel_groups.wire.groups.join_group import GroupProtocol, JoinGroupRequest, JoinGroupRequestV1, JoinGroupResponse
+from kiel_groups.wire.groups.join_group import JoinGroupRequest, JoinGroupRequestV1, JoinGroupResponse
 from kiel_groups.wire.groups.leave_group_v0 import LeaveGroupRequest
 from kiel_groups.wire.groups.sync_group_v0 import SyncGroupRequest, SyncGroupResponse
 
@@ -38,8 +39,8 @@ class MembershipRequests:
         self._context = context
         self._group = context.group.group
         self._hooks = hooks
-        #: The protocols of the last join.
-        self.offered: tuple[GroupProtocol, ...] = ()
+        #: What the last join has offered.
+        self.offer = JoinOffer("", ())
         #: The join or the sync under way, or what the hooks read before a join.
         self._sending: asyncio.Future[Any] | None = None
 
@@ -53,7 +54,8 @@ class MembershipRequests:
         timing, type_ = self._context.timing, self._hooks.protocol_type
         # A member that is given up while its hooks read something must not join afterwards: ``abandon`` cancels this.
         self._sending = reading = asyncio.ensure_future(self._hooks.protocols())
-        self.offered = offered = tuple(await reading)
+        offered = tuple(await reading)
+        self.offer = JoinOffer(type_, offered)
         request: JoinGroupRequest = JoinGroupRequest(self._group, timing.session_timeout_ms, member_id, type_, offered)
         if self._context.has_rebalance_timeout:
             request = JoinGroupRequestV1(

@@ -13,6 +13,8 @@ from kiel_groups.clients.coordinator.coordinated_member import CoordinatedMember
 from kiel_groups.clients.coordinator.coordinator_brokers import CoordinatorBrokers
 from kiel_groups.clients.coordinator.group_versions import GroupVersions
 from kiel_groups.clients.coordinator.member_hooks import CoordinatedContext, MemberHooks
+from kiel_groups.clients.generic.checked_hooks import CheckedHooks
+from kiel_groups.clients.generic.stored_sizes import MessageSizes, ZnodeSizes
 from kiel_groups.clients.generic.zookeeper_coordinator import ZooKeeperCoordinator
 from kiel_groups.clients.net.cluster_metadata import ClusterMetadata
 from kiel_groups.config import (
@@ -64,9 +66,15 @@ def member_on_zookeeper(
     rebalance_timeout_ms: int,
     on_failure: Callable[[KielGroupsError], None],
 ) -> CoordinatedMember:
-    """Return a member, which has not started, of a group that is coordinated through ZooKeeper."""
-    coordinate = partial(ZooKeeperCoordinator, process, hooks, rebalance_timeout_ms / 1000)
-    return CoordinatedMember(_OnZooKeeper(process), coordinate, hooks, on_failure)
+    """
+    Return a member, which has not started, of a group that is coordinated through ZooKeeper.
+
+    Raises:
+        HookError: A hook is missing, or the protocol type is none.
+    """
+    checked = CheckedHooks(hooks, process.config.group, ZnodeSizes())
+    coordinate = partial(ZooKeeperCoordinator, process, checked, rebalance_timeout_ms / 1000)
+    return CoordinatedMember(_OnZooKeeper(process), coordinate, checked, on_failure)
 
 
 class GenericMember:
@@ -181,8 +189,8 @@ class GenericMember:
             NoZooKeeperError: No ZooKeeper server has answered in time.
             NoBrokersError: No broker has named the coordinator in time.
             GroupConfigError: The group's members are of another type, or have no protocol in common with this one.
-            ConfigError: A setting was refused, or what the member offers is too large.
-            KielGroupsError: The member leads, and its ``perform_assignment`` has failed.
+            ConfigError: A setting was refused.
+            HookError: A hook raised, or returned something illegal or too large.
             ClosedError: The member was closed, or has started already.
         """
         if self._is_closed or self._member is not None:
@@ -196,6 +204,7 @@ class GenericMember:
             return member_on_zookeeper(process, self._hooks, self._rebalance_timeout_ms, self._on_failure)
         assert self._brokers is not None
         assert self._timing is not None
+        hooks = CheckedHooks(self._hooks, self._config.group, MessageSizes())
         self._cluster = ClusterMetadata(self._brokers, self.metrics)
         try:
             await self._cluster.refresh((), "connect")
@@ -211,9 +220,7 @@ class GenericMember:
             metrics=self.metrics,
             runtime=self._runtime,
         )
-        return CoordinatedMember(
-            context, partial(BrokerCoordinator, context, self._hooks), self._hooks, self._on_failure
-        )
+        return CoordinatedMember(context, partial(BrokerCoordinator, context, hooks), hooks, self._on_failure)
 
     @property
     def _started(self) -> CoordinatedMember:

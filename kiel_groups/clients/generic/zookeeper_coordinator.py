@@ -32,7 +32,6 @@ from kiel_groups.errors import (
 )
 from kiel_groups.group.coordinated.coordinator_codes import CoordinatorCode, GroupRequest
 from kiel_groups.group.znodes.round_contents import Offer, OfferedProtocol
-from kiel_groups.group.znodes.transactions import LARGEST_BYTES
 from kiel_groups.model import GenerationToken
 from kiel_groups.wire.error_codes import NO_ERROR, error_code
 
@@ -41,9 +40,6 @@ __all__ = ["ZooKeeperCoordinator"]
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
-
-#: The rest of the znode names the member and the generation.
-_LARGEST_ASSIGNMENT = LARGEST_BYTES - 4_096
 
 _NO_TOKEN = GenerationToken(-1, "")
 _NOTHING = JoinedGroup("", "", {})
@@ -88,9 +84,7 @@ class ZooKeeperCoordinator:
 
     async def _offer(self) -> Offer:
         protocols = await self._hooks.protocols()
-        return Offer(
-            self._hooks.protocol_type, tuple(OfferedProtocol(each.name, bytes(each.metadata)) for each in protocols)
-        )
+        return Offer(self._hooks.protocol_type, tuple(OfferedProtocol(each.name, each.metadata) for each in protocols))
 
     # ------------------------------------------------------------------ sessions
 
@@ -188,20 +182,6 @@ class ZooKeeperCoordinator:
         """
         self._refusal = error
         self._tasks.start(session.close())
-
-    def check_assignments(self, assignments: Mapping[str, bytes]) -> None:
-        """
-        Check that each assignment fits into a znode, as base64.
-
-        Raises:
-            ConfigError: One does not.
-        """
-        for member_id, assignment in assignments.items():
-            if (size := len(assignment) * 4 // 3) > _LARGEST_ASSIGNMENT:
-                raise ConfigError(
-                    f"group {self._group}: the assignment of {member_id} takes {size >> 10} KiB in ZooKeeper; expected"
-                    f" at most {_LARGEST_ASSIGNMENT >> 10}"
-                )
 
     async def sync(self, coordinator: int, token: GenerationToken, assignments: Mapping[str, bytes]) -> SyncAnswer:
         """Wait for the assignment of a generation; see ``RoundMembership.sync``."""

@@ -12,6 +12,7 @@ from kiel_groups.coordination.leader.leader_driver import MakePlan, PlanRequests
 from kiel_groups.coordination.leader.watched_values import WatchedValues
 from kiel_groups.coordination.rounds.round_exchange import RoundExchange
 from kiel_groups.coordination.session.session_context import SessionContext
+from kiel_groups.coordination.session.slow_step import SlowStep
 from kiel_groups.coordination.session.zk_session import Node
 from kiel_groups.group.leader.planner import Publication
 from kiel_groups.group.rounds.round_rules import (
@@ -62,6 +63,8 @@ class RoundPlanner:
         self._disturbed = asyncio.Event()
         #: The live members of the newest plan.
         self._live: frozenset[MemberId] = frozenset()
+        #: The members that the round under way waits for.
+        self._late: Sequence[MemberId] = ()
         #: The plan under way.
         self._planning: asyncio.Task[Publication | None] | None = None
         self._cause = ""
@@ -209,22 +212,8 @@ class RoundPlanner:
         Raises:
             PlanVoid: The member of this process has not joined, so it cannot assign. Its session was ended.
         """
-        loop = asyncio.get_running_loop()
-        by_s = loop.time() + self._timeout_s
-        while True:
-            self._changed.clear()
-            members = await self._members()
-            late = latecomers(members, generation)
-            if all(member.member_id != self._member_id for member in members):
-                # Its znode cannot be read. The member writes it again when it joins.
-                late.append(self._member_id)
-            if not late or loop.time() >= by_s:
-                break
-            try:
-                async with asyncio.timeout_at(by_s):
-                    await self._changed.wait()
-            except TimeoutError:
-                continue
+        with SlowStep(lambda seconds: self._warn_of_late(generation, seconds)):
+            members, late = await self._joined(generation)
         if late:
             self._context.metrics.count("rounds_incomplete")
             log.error(
@@ -241,6 +230,39 @@ class RoundPlanner:
             log.error("group %s: member %s is refused: %s", self._layout.group, member_id, why)
         if self._member_id not in choice.members:
             # The group needs another leader, whose program can assign.
-            self._session.end("its program has not given its assignment back in time, so it cannot lead")
+            refused = choice.refused.get(self._member_id)
+            why = refused or "its program has not given its assignment back in time"
+            self._session.end(f"{why}, so it cannot lead")
             raise PlanVoid("the leader's own member has not joined")
         return choice
+
+    async def _joined(self, generation: int) -> tuple[Sequence[RoundMember], Sequence[MemberId]]:
+        """Wait until all live members have joined, or the rebalance timeout; return them, and those that have not."""
+        loop = asyncio.get_running_loop()
+        by_s = loop.time() + self._timeout_s
+        while True:
+            self._changed.clear()
+            members = await self._members()
+            self._late = late = latecomers(members, generation)
+            if all(member.member_id != self._member_id for member in members):
+                # Its znode cannot be read. The member writes it again when it joins.
+                late.append(self._member_id)
+            if not late or loop.time() >= by_s:
+                return members, late
+            try:
+                async with asyncio.timeout_at(by_s):
+                    await self._changed.wait()
+            except TimeoutError:
+                continue
+
+    def _warn_of_late(self, generation: int, seconds: float) -> None:
+        log.warning(
+            "group %s: round %d has waited %.0f s for %s to give the last assignment back and join: %s; it continues"
+            " without them after %g s",
+            self._layout.group,
+            generation,
+            seconds,
+            counted(self._late, "member"),
+            some(self._late),
+            self._timeout_s,
+        )

@@ -219,9 +219,9 @@ def _react(state: MemberState, event: Event) -> _Step:
 def _joined(state: MemberState, answer: JoinAnswered, code: int | None) -> _Step:
     reaction = reaction_to(GroupRequest.JOIN, code)
     if reaction is Reaction.PROCEED:
-        joined = replace(
-            state, phase=Phase.SYNCING, generation=answer.generation, member_id=answer.member_id, failures=0
-        )
+        # The failures count until the sync has succeeded: otherwise, a coordinator that grants each join and fails each
+        # sync would be asked again without a growing pause.
+        joined = replace(state, phase=Phase.SYNCING, generation=answer.generation, member_id=answer.member_id)
         return joined, (Assign(state.join) if answer.is_leader else Sync(state.join),)
     return _do(replace(state, phase=Phase.UNJOINED, rejoin_due=True), GroupRequest.JOIN, reaction, code)
 

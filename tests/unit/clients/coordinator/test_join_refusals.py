@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kiel_groups.clients.coordinator.join_refusals import refusal
+from kiel_groups.clients.coordinator.join_refusals import JoinOffer, refusal
 from kiel_groups.errors import BrokerError, ConfigError, GroupConfigError, KielGroupsError
 from kiel_groups.group.coordinated.coordinator_codes import CoordinatorCode, GroupRequest
 from kiel_groups.wire.groups.join_group import GroupProtocol
@@ -13,7 +13,7 @@ from tests.helpers.scripted_coordinator import MemberBench
 pytestmark = pytest.mark.unit
 
 C = CoordinatorCode
-OFFERED = (GroupProtocol("range", b""), GroupProtocol("kiel-sticky", b""))
+OFFER = JoinOffer("consumer", (GroupProtocol("range", b""), GroupProtocol("kiel-sticky", b"")))
 
 
 @pytest.mark.parametrize(
@@ -46,7 +46,19 @@ async def test_a_refusal_says_what_to_do(
     request_: GroupRequest, code: int, kind: type[KielGroupsError], words: str
 ) -> None:
     """The class of the error says who can act, its text what to change."""
-    error = refusal(request_, code, MemberBench().context, OFFERED)
+    error = refusal(request_, code, MemberBench().context, OFFER)
     assert type(error) is kind
     with pytest.raises(kind, match=words):
         raise error
+
+
+async def test_a_refused_program_hears_of_programs() -> None:
+    """The words for consumers and their allocators would mislead the author of another program."""
+    offer = JoinOffer("crawlers", (GroupProtocol("by-host", b""),))
+    error = refusal(GroupRequest.JOIN, C.INCONSISTENT_PROTOCOL, MemberBench().context, offer)
+    assert type(error) is GroupConfigError
+    assert str(error) == (
+        "group g: the coordinator refuses this member (INCONSISTENT_GROUP_PROTOCOL (23)): it offers by-host, and the"
+        " members of the group have no such protocol in common, or are of another type than 'crawlers'. Give the"
+        " programs of all members a protocol in common, or choose another group"
+    )

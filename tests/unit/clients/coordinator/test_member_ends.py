@@ -17,6 +17,7 @@ from kiel_groups.errors import (
     BrokerConnectionError,
     ClosedError,
     ConfigError,
+    KielGroupsError,
     SessionLostError,
 )
 from kiel_groups.group.coordinated.coordinator_codes import CoordinatorCode, GroupRequest
@@ -357,6 +358,58 @@ async def test_a_refusal_is_not_announced_as_repeated(caplog: pytest.LogCaptureF
     lines = [record.message for record in caplog.records if record.levelno >= logging.WARNING]
     assert len(lines) == 1
     assert lines[0].startswith("group g: this member stops: group: the coordinator refuses the name 'g'")
+
+
+async def test_a_refused_search_is_not_announced_as_repeated(caplog: pytest.LogCaptureFixture) -> None:
+    """A coordinator that is not named for good stops the member, with one line."""
+    bench = MemberBench()
+    bench.transport.script[FIND].append(C.INVALID_GROUP)
+    with pytest.raises(ConfigError):
+        await bench.member.start()
+    assert [record.message[:28] for record in caplog.records if record.levelno >= logging.WARNING] == [
+        "group g: this member stops: "
+    ]
+
+
+@pytest.mark.parametrize("hook", ["completing", "preparing", "assigning"])
+async def test_a_hook_that_raises_has_one_line_with_its_traceback(hook: str, caplog: pytest.LogCaptureFixture) -> None:
+    """The line that says that the member stops has the traceback of the program's own error, whatever the hook."""
+    bench = await MemberBench().joined()
+    caplog.clear()
+    setattr(bench.hooks, hook, ValueError("broken"))
+    bench.member.request_rejoin()
+    await bench.traced("failed KielGroupsError")
+    lines = [record for record in caplog.records if record.levelno >= logging.ERROR]
+    assert [line.message for line in lines] == ["group g: this member stops: group g: ValueError: broken"]
+    assert lines[0].exc_text is not None
+    assert "in _passed" in lines[0].exc_text
+    await bench.member.close()
+
+
+async def test_an_error_of_this_package_needs_no_traceback(caplog: pytest.LogCaptureFixture) -> None:
+    """Its text says what has happened."""
+    bench = await MemberBench().joined()
+    bench.hooks.assigning = AllocatorError("no capacity")
+    bench.member.request_rejoin()
+    await bench.traced("failed AllocatorError")
+    lines = [record for record in caplog.records if record.levelno >= logging.ERROR]
+    assert [(line.message, line.exc_text) for line in lines] == [("group g: this member stops: no capacity", None)]
+    await bench.member.close()
+
+
+async def test_a_loss_that_raises_stops_the_member_after_the_step() -> None:
+    """The other effects of the loss, such as the next join, are not left out; then the member leaves."""
+    bench = await MemberBench().joined()
+
+    def lost(gate: GenerationGate) -> None:
+        raise ValueError("broken")
+
+    bench.hooks.lost = lost  # type: ignore[method-assign]
+    await bench.beat(C.UNKNOWN_MEMBER)
+    await bench.traced("failed KielGroupsError")
+    with pytest.raises(KielGroupsError, match="group g: ValueError: broken"):
+        await bench.member.ensure_active()
+    await bench.member.close()
 
 
 async def test_a_member_that_is_given_up_when_it_is_about_to_join_does_not() -> None:

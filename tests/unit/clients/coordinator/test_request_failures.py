@@ -7,9 +7,15 @@ import logging
 
 import pytest
 
+from kiel_groups.backoff import Backoff
 from kiel_groups.clients.coordinator.group_transport import FindError
-from kiel_groups.clients.coordinator.request_failures import CREATION_S
+from kiel_groups.clients.coordinator.request_failures import CREATION_S, RequestFailures
+from kiel_groups.coordination.session import slow_step
 from kiel_groups.group.coordinated.coordinator_codes import CoordinatorCode as C
+from kiel_groups.group.coordinated.coordinator_codes import GroupRequest
+from kiel_groups.wire.error_codes import error_code
+from kiel_groups.wire.groups.join_group import JoinGroupRequest
+from kiel_groups.wire.groups.sync_group_v0 import SyncGroupRequest
 from tests.helpers.scripted_coordinator import FIND, MemberBench
 from tests.helpers.waiting import eventually
 
@@ -56,4 +62,70 @@ async def test_brokers_that_do_not_answer_are_a_warning_at_once(caplog: pytest.L
     bench.transport.script[FIND].append(FindError("no broker answers"))
     await bench.member.start()
     assert logged(caplog, logging.WARNING) == ["group g: could not find its coordinator: no broker answers; retrying"]
+    await bench.member.close()
+
+
+async def test_failures_that_go_on_are_repeated_at_growing_intervals(caplog: pytest.LogCaptureFixture) -> None:
+    """The lines after the first one say how often the request has failed, and since when."""
+    bench = MemberBench()
+    failures = RequestFailures("g", bench.metrics, bench.runtime, "find its coordinator")
+    for _ in range(240):
+        failures.note_code(GroupRequest.SYNC, error_code(C.UNKNOWN))
+        bench.runtime.pass_s(1)
+    lines = logged(caplog, logging.WARNING)
+    assert [line.partition(": group g: SyncGroup")[0] for line in lines] == [
+        "group g: could not sync",
+        "group g: could not sync, 61 times in 60 s",
+        "group g: could not sync, 181 times in 180 s",
+    ]
+    assert all("a group whose metadata and assignments exceed its message.max.bytes" in line for line in lines)
+    caplog.clear()
+    failures.forget()
+    failures.note_code(GroupRequest.JOIN, error_code(C.UNKNOWN))
+    assert ["message.max.bytes" in line for line in logged(caplog, logging.WARNING)] == [False]
+
+
+async def test_a_coordinator_that_fails_each_sync_is_asked_less_and_less_often() -> None:
+    """It grants each join, so that the members would otherwise join again without a pause that grows."""
+    bench = MemberBench()
+    asked: list[int] = []
+
+    class Pauses(Backoff):
+        def delay_s(self, failures: int) -> float:
+            asked.append(failures)
+            return 0.001
+
+    bench.member._pauses = Pauses(0.001, 0.001)
+    bench.transport.script[SyncGroupRequest].extend([C.UNKNOWN] * 5)
+    await bench.member.start()
+    assert asked == [1, 2, 3, 4, 5]
+    await bench.member.close()
+
+
+@pytest.mark.parametrize(
+    ("request_", "line"),
+    [
+        (
+            JoinGroupRequest,
+            "group g: this member has waited 0 s for the answer to its join: other members may not have given their"
+            " assignments back yet",
+        ),
+        (
+            SyncGroupRequest,
+            "group g: this member has waited 0 s for its assignment: leader m-1 may not have assigned yet",
+        ),
+    ],
+)
+async def test_a_join_or_a_sync_that_waits_is_warned_of(
+    request_: type, line: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The log of a member that waits for others says so, and names what it may wait for."""
+    monkeypatch.setattr(slow_step, "FIRST_S", 0.01)
+    bench = MemberBench()
+    answer = asyncio.Event()
+    bench.transport.script[request_].append(answer)
+    joining = asyncio.ensure_future(bench.member.start())
+    await eventually(lambda: line in [record.message for record in caplog.records], "a warning")
+    answer.set()
+    await joining
     await bench.member.close()

@@ -14,6 +14,7 @@ from kiel_groups.config import DebounceConfig, GroupConfig
 from kiel_groups.coordination.leader.leader_driver import LeaderDriver, PlanRequests
 from kiel_groups.coordination.rounds.round_exchange import RoundExchange
 from kiel_groups.coordination.rounds.round_planner import RoundPlanner
+from kiel_groups.coordination.session import slow_step
 from kiel_groups.coordination.session.session_tasks import TaskSet
 from kiel_groups.group.rounds.round_rules import Choice
 from kiel_groups.group.znodes.contents import DONE
@@ -170,6 +171,38 @@ async def test_a_round_continues_without_latecomers(caplog: pytest.LogCaptureFix
         bench.join("late", 3)
         bench.join("m", 3)
         assert (await bench.assign(3)).members.keys() == {"m", "late"}
+
+
+async def test_a_round_that_waits_names_its_latecomers(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Long before the rebalance timeout, the leader's log says who has not joined; then it says nothing more."""
+    monkeypatch.setattr(slow_step, "FIRST_S", 0.02)
+    bench = Bench()
+    for name in ("m", "late", "later"):
+        bench.join(name, 1)
+    async with bench.leading():
+        await soon(lambda: bench.phase == (2, JOINING), "the round begins")
+        bench.join("m", 2)
+        expected = "waited 0 s for 2 members to give the last assignment back and join: late, later; it continues"
+        await soon(lambda: f"group g: round 2 has {expected} without them after 60 s" in caplog.text, "a warning")
+        bench.join("late", 2)
+        await soon(lambda: "for 1 member to give the last assignment back and join: later;" in caplog.text, "a warning")
+        bench.join("later", 2)
+        await bench.assign(2)
+        caplog.clear()
+        await throughout(lambda: "give the last assignment back" not in caplog.text, "no warning comes", 0.1)
+
+
+async def test_a_leader_that_offers_nothing_ends_its_session_for_that_reason() -> None:
+    """The reason is not that its program has been late."""
+    bench = Bench()
+    bench.znodes.put(LAYOUT.member("m"), member_of("m", 1, Offer("type", ())))
+    async with bench.leading():
+        await soon(lambda: bench.phase == (2, JOINING), "the round begins")
+        bench.znodes.put(LAYOUT.member("m"), member_of("m", 2, Offer("type", ())))
+        await soon(lambda: bench.znodes.end_reasons, "the session is ended")
+    assert bench.znodes.end_reasons[0] == "it offers no protocol, so it cannot lead"
 
 
 async def test_a_leader_whose_program_has_not_given_back_ends_its_session() -> None:

@@ -1,0 +1,184 @@
+"""
+The hooks of a program, with a check of what each returns: the one place that knows what a legal result is.
+
+The hooks belong to the users of this package. An illegal result is found here, before anything of it is sent or
+written, and so it fails the member in the same way as a hook that raises, whatever coordinates the group.
+"""
+
+from __future__ import annotations
+
+import inspect
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from typing import Any, cast
+
+from kiel_groups.clients.coordinator.generation_gate import GenerationGate
+from kiel_groups.clients.coordinator.member_hooks import JoinedGroup, MemberHooks
+from kiel_groups.clients.generic.stored_sizes import StoredSizes
+from kiel_groups.coordination.session.slow_step import SlowStep
+from kiel_groups.errors import HookError, KielGroupsError
+from kiel_groups.wire.groups.join_group import GroupProtocol
+from kiel_groups.wording import counted, some
+
+__all__ = ["CheckedHooks"]
+
+log = logging.getLogger(__name__)
+
+_HOOKS = ("protocols", "perform_assignment", "complete", "prepare", "lost")
+
+_BYTES = (bytes, bytearray, memoryview)
+
+#: What waits while a hook runs. Nothing waits for ``complete``.
+_WAITING = {
+    "protocols": "this member joins when it has returned",
+    "perform_assignment": "no member has an assignment before it returns",
+    "prepare": "the rebalance, or the leave, waits for it",
+}
+
+
+class CheckedHooks:
+    """
+    The hooks of a program as its member calls them; see ``MemberHooks``.
+
+    Errors of this package that a hook raises are passed on. All others, and illegal results, are a ``HookError`` that
+    names the hook.
+
+    Args:
+        hooks: The program.
+        group: The group's name.
+        sizes: What can be stored.
+
+    Raises:
+        HookError: A hook is missing, or the protocol type is none.
+    """
+
+    def __init__(self, hooks: MemberHooks, group: str, sizes: StoredSizes) -> None:
+        self._hooks = hooks
+        self._group = group
+        self._sizes = sizes
+        self._program = type(hooks).__name__
+        #: The ids that the last warning about unknown members has named.
+        self._unknown: frozenset[str] = frozenset()
+        missing = [name for name in _HOOKS if not callable(getattr(hooks, name, None))]
+        if missing:
+            raise HookError(
+                f"group {group}: the hooks ({self._program}) have no method {', '.join(missing)}; expected the methods"
+                " of kiel_groups.MemberHooks"
+            )
+        type_ = getattr(hooks, "protocol_type", None)
+        if not isinstance(type_, str) or not type_:
+            raise HookError(f"group {group}: protocol_type of {self._program} is {type_!r}; expected a non-empty text")
+        self._protocol_type = type_
+
+    @property
+    def protocol_type(self) -> str:
+        """The type of the program."""
+        return self._protocol_type
+
+    async def protocols(self) -> Sequence[GroupProtocol]:
+        """Return what the program offers: at least one protocol, by different names, with metadata as bytes."""
+        offered = await self._called("protocols", self._hooks.protocols)
+        expected = "a list of GroupProtocol(name, metadata), the preferred one first"
+        if isinstance(offered, (str, bytes, Mapping)) or not isinstance(offered, Iterable):
+            raise self._illegal("protocols", _shown(offered), expected)
+        found: dict[str, GroupProtocol] = {}
+        for each in offered:
+            if not isinstance(each, GroupProtocol):
+                raise self._illegal("protocols", f"{_shown(each)} in its list", expected)
+            name, metadata = cast("tuple[object, object]", each)
+            if not isinstance(name, str) or not name:
+                raise self._illegal("protocols", f"a protocol named {_shown(name)}", "a non-empty text as its name")
+            if not isinstance(metadata, _BYTES):
+                what = f"{_shown(metadata)} as the metadata of {name}"
+                raise self._illegal("protocols", what, "bytes; encode text and objects")
+            if name in found:
+                raise self._illegal("protocols", f"{name} twice", "each name once")
+            found[name] = GroupProtocol(name, bytes(metadata))
+        if not found:
+            raise self._illegal("protocols", "no protocol", f"at least one, which all members know: {expected}")
+        protocols = list(found.values())
+        if what := self._sizes.excess_of_offer(protocols):
+            raise HookError(f"group {self._group}: protocols() of {self._program}: {what}")
+        return protocols
+
+    async def perform_assignment(self, joined: JoinedGroup) -> Mapping[str, bytes]:
+        """Return the assignments of the program, all of which are bytes, for members of this generation only."""
+        assigned = await self._called("perform_assignment", self._hooks.perform_assignment, joined)
+        expected = "a mapping of member ids to bytes"
+        if not isinstance(assigned, Mapping):
+            raise self._illegal("perform_assignment", _shown(assigned), expected)
+        for member_id, assignment in assigned.items():
+            if not isinstance(assignment, _BYTES):
+                what = f"{_shown(assignment)} as the assignment of {member_id}"
+                raise self._illegal("perform_assignment", what, "bytes; encode text and objects")
+        self._report_unknown(frozenset(map(str, assigned.keys() - joined.members.keys())))
+        assignments = {member: bytes(data) for member, data in assigned.items() if member in joined.members}
+        if what := self._sizes.excess_of_assignments(joined.members, assignments):
+            raise HookError(f"group {self._group}: perform_assignment() of {self._program}: {what}")
+        return assignments
+
+    def _report_unknown(self, unknown: frozenset[str]) -> None:
+        if unknown and unknown != self._unknown:
+            log.warning(
+                "group %s: perform_assignment() of %s has assigned to %s, which the generation has no member of; the"
+                " work that these assignments name is done by no member: %s",
+                self._group,
+                self._program,
+                counted(unknown, "unknown id"),
+                some(sorted(unknown)),
+            )
+        self._unknown = unknown
+
+    async def complete(self, gate: GenerationGate, joined: JoinedGroup, assignment: bytes) -> None:
+        """Have the program take its assignment over."""
+        await self._called("complete", self._hooks.complete, gate, joined, assignment)
+
+    async def prepare(self, gate: GenerationGate) -> None:
+        """Have the program give its assignment back."""
+        await self._called("prepare", self._hooks.prepare, gate)
+
+    def lost(self, gate: GenerationGate) -> None:
+        """Have the program drop its assignment."""
+        try:
+            returned = cast("Callable[[GenerationGate], object]", self._hooks.lost)(gate)
+        except KielGroupsError:
+            raise
+        except Exception as error:
+            raise self._raised("lost", error) from error
+        if inspect.iscoroutine(returned):
+            returned.close()
+            raise self._illegal("lost", "a coroutine", "a plain method that acts at once; define it without async")
+
+    async def _called(self, name: str, hook: Callable[..., Awaitable[Any]], *args: object) -> Any:
+        """Call a hook and return its result; log while it runs for long."""
+        try:
+            awaitable = hook(*args)
+            if not inspect.isawaitable(awaitable):
+                raise self._illegal(name, _shown(awaitable), f"a coroutine; define it as async def {name}")
+            if name not in _WAITING:
+                return await awaitable
+            with SlowStep(lambda seconds: self._warn(name, seconds)):
+                return await awaitable
+        except KielGroupsError:
+            raise
+        except Exception as error:
+            raise self._raised(name, error) from error
+
+    def _warn(self, name: str, seconds: float) -> None:
+        log.warning(
+            "group %s: %s() of %s has run for %.0f s; %s", self._group, name, self._program, seconds, _WAITING[name]
+        )
+
+    def _raised(self, name: str, error: Exception) -> HookError:
+        return HookError(f"group {self._group}: {name}() of {self._program} raised {type(error).__name__}: {error}")
+
+    def _illegal(self, name: str, given: str, expected: str) -> HookError:
+        return HookError(f"group {self._group}: {name}() of {self._program} returned {given}; expected {expected}")
+
+
+def _shown(value: object) -> str:
+    """Return a value with its type, cut off."""
+    if value is None:
+        return "None"
+    text = repr(value)
+    return f"{text if len(text) <= 60 else text[:60] + '…'} ({type(value).__name__})"
