@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import weakref
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -26,13 +27,14 @@ MISBEHAVES = "misbehaves as the scenario says"
 #: The records of one poll, and the pause before them, in seconds.
 RECORDS, POLL_S = 3, 0.4
 
-_world: WorkerWorld
+#: The present world, which is garbage after its run.
+_world: weakref.ref[WorkerWorld]
 
 
 def play_in(world: WorkerWorld) -> None:
     """Have connectors that are created from now on report to this world."""
     global _world
-    _world = world
+    _world = weakref.ref(world)
 
 
 class Run:
@@ -43,8 +45,9 @@ class Run:
     """
 
     def __init__(self, work: str, token: int, revision: int) -> None:
-        self.world = _world
-        self.worker = _world.present
+        world = _world()
+        assert world is not None
+        self.world, self.worker = world, world.present
         self.work, self.token, self.revision = work, token, revision
         #: The last number that was delivered.
         self.delivered = 0

@@ -210,12 +210,14 @@ class WorkerChecker:
                 raise self.violation(f"{run.worker.name} starts {run.work} beside its run with token {other.token}")
         self.runs[run.work].append(run)
         assigned = run.worker.herder.assigned_offset
-        known = [revisions for offset, revisions in self._revisions[run.work.partition("-")[0]] if offset <= assigned]
-        expected = known[-1].get(run.work, 0) if known else 0
-        if run.revision < expected:
+        changes = self._revisions[run.work.partition("-")[0]]
+        known = sum(offset <= assigned for offset, _ in changes)
+        # Requests of users may be written in another order than that of their revisions.
+        allowed = [revisions.get(run.work, 0) for _, revisions in changes[max(0, known - 1) :]]
+        if known and run.revision not in allowed and run.revision < allowed[0]:
             raise self.violation(
                 f"{run.worker.name} starts {run.work} with revision {run.revision}; that of its assignment is"
-                f" {expected}"
+                f" {allowed[0]}"
             )
 
     def began(self, run: Run, following: int) -> None:
