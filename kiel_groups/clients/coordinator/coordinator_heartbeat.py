@@ -145,7 +145,8 @@ class CoordinatorHeartbeat:
             self._ended.set()
             return None
         target, now_s = self._target, self._runtime.boot_time_s()
-        if target is None or self._is_waiting:
+        # The thread may see a membership that has just ended before it is told so.
+        if target is None or target.gate.is_shut or self._is_waiting:
             return _IDLE_S
         if now_s >= (due_s := self._due_s):
             passed = (now_s - due_s) // self._interval_s + 1

@@ -47,7 +47,7 @@ __all__ = ["WorkerChecker"]
 
 #: How long after a close tasks that it has cancelled may take to end, in seconds.
 ENDING_S = 3.0
-#: How long the deletion of an owner znode may be under way that an operator deletes, too, in seconds.
+#: How long writes may be under way after an operator has deleted the owner znode that they check, in seconds.
 RELEASING_S = 1.0
 #: How long a worker may take to notice that an operator has deleted its owner znode, in seconds.
 NOTICED_S = 15.0
@@ -132,12 +132,21 @@ class WorkerChecker:
                 self._deleted_s[change.znode.czxid] = self._world.timeline.now_s
                 self._robbed[work] = (change.znode.owner, self._world.timeline.now_s)
             elif entry.session_id != change.znode.owner:
-                robbed, at_s = self._robbed.get(work, (0, 0.0))
-                if entry.session_id == robbed and self._world.timeline.now_s < at_s + RELEASING_S:
-                    # ZooKeeper cannot check whose znode a transaction deletes. The worker was releasing its own.
+                if self._was_robbed(entry, work):
+                    # The worker was releasing its own.
                     self._deleted_s[change.znode.czxid] = self._world.timeline.now_s
                     return
                 raise self.violation(f"session {entry.session_id:x} deletes the owner znode of {work}")
+
+    def _was_robbed(self, entry: Entry, work: str) -> bool:
+        """
+        Return whether an operator has deleted the claim of this writer a moment ago.
+
+        ZooKeeper cannot check whose znode a transaction checks or deletes, and another worker may have claimed the work
+        before the writer notices the deletion.
+        """
+        robbed, at_s = self._robbed.get(work, (0, 0.0))
+        return entry.session_id == robbed and self._world.timeline.now_s < at_s + RELEASING_S
 
     def _config_committed(self, change: Change) -> None:
         if change.kind is Kind.CREATED:
@@ -198,6 +207,8 @@ class WorkerChecker:
 
     def _check_owner(self, entry: Entry, work: str, claims: dict[str, _Claim], what: str) -> None:
         claim = claims.get(work)
+        if claim is not None and self._was_robbed(entry, work):
+            return
         if claim is None or claim.session_id != entry.session_id:
             raise self.violation(f"session {entry.session_id:x} writes {what} of {work}, which belongs to {claim}")
 

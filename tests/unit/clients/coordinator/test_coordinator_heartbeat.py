@@ -137,6 +137,16 @@ async def test_a_membership_that_has_ended_during_the_question_is_asked_for_no_m
     assert bench.reports == []
 
 
+async def test_nothing_is_sent_for_a_membership_that_has_just_ended() -> None:
+    """The event loop shuts the gate before it tells the thread that there is no membership."""
+    bench = Bench()
+    target = bench.target()
+    bench.heartbeat.follow(target)
+    target.gate.shut()
+    bench.manual.pass_s(5)
+    assert bench.sent == []
+
+
 async def test_nothing_is_sent_without_a_membership() -> None:
     """The thread starts with the first membership, and rests while there is none."""
     bench = Bench()
@@ -172,7 +182,7 @@ async def test_a_lease_that_is_over_is_confirmed_at_once_but_not_in_a_loop() -> 
     bench.heartbeat.follow(target)
     bench.manual.pass_s(0)
     assert bench.times() == [3]
-    target.gate.shut()
+    target.gate._deadline_s = 0
     for _ in range(20):
         bench.heartbeat.follow(None)
         bench.heartbeat.follow(target)
