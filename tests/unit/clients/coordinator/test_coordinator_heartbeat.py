@@ -183,11 +183,13 @@ async def test_a_lease_that_is_over_is_confirmed_at_once_but_not_in_a_loop() -> 
     bench.manual.pass_s(0)
     assert bench.times() == [3]
     target.gate._deadline_s = 0
+    bench.answer = bench.sync_answer = 16
     for _ in range(20):
         bench.heartbeat.follow(None)
         bench.heartbeat.follow(target)
         bench.manual.pass_s(0.1)
-    assert [round(at_s, 1) for at_s in bench.times()] == [3, 4, 5]
+    # A refused sync is followed by a heartbeat.
+    assert [round(at_s, 1) for at_s in bench.times()] == [3, 4, 4, 5, 5]
 
 
 @pytest.mark.parametrize("code", [14, 15, 22, 27])
