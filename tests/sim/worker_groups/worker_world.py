@@ -164,18 +164,20 @@ class WorkerWorld(MemberWorld):
 
     def create_last(self) -> None:
         """Have a user create or change one more connector, so that garbage that was written before is noticed."""
-        worker = self.running[0]
         self.is_changing = True
+        if not self.running:
+            self.timeline.after(1.0, self.create_last)
+            return
+        worker = self.running[0]
 
         async def create() -> None:
-            while True:
-                try:
-                    await worker.starting
-                    await worker.requests.put_config("last", self.config(1))
-                    self.is_changing = False
-                    return
-                except KielGroupsError:
-                    await asyncio.sleep(1.0)
+            try:
+                await worker.starting
+                await worker.requests.put_config("last", self.config(1))
+                self.is_changing = False
+            except KielGroupsError:
+                # The worker may have failed for good, and another one may have taken its place.
+                self.timeline.after(1.0, self.create_last)
 
         worker.ask(create)
 
