@@ -57,6 +57,20 @@ MUTANTS = (
         _TEST,
     ),
     Mutant(
+        "work of a membership that nothing confirms is kept for ever",
+        _HERDER,
+        "            if is_doubtful and not self._is_doubtful:\n",
+        "            if False:\n",
+        _TEST,
+    ),
+    Mutant(
+        "a change starts work of a membership that nothing confirms",
+        _HERDER,
+        "        if config.offset < assignment.offset or self._is_doubtful:\n",
+        "        if config.offset < assignment.offset:\n",
+        _TEST,
+    ),
+    Mutant(
         "a worker that leaves keeps its work until it has left",
         _HERDER,
         "        if self._is_closing:\n            await self._give_back()\n            return\n",

@@ -293,8 +293,8 @@ MUTANTS = (
     Mutant(
         "an assignment that has ended stays known",
         _HOOKS,
-        "self.assignment, self._has_started = None, False",
-        "self._has_started = False",
+        "self.assignment, self._gate, self._has_started = None, None, False",
+        "self._gate, self._has_started = None, False",
         _HOOKS_TEST,
     ),
     Mutant(
@@ -342,8 +342,8 @@ MUTANTS = (
     Mutant(
         "the gauges of a lost assignment stay",
         _HOOKS,
-        "        self.assignment, self._has_started = None, False\n        self._set_gauges()\n",
-        "        self.assignment, self._has_started = None, False\n",
+        "        self.assignment, self._gate, self._has_started = None, None, False\n        self._set_gauges()\n",
+        "        self.assignment, self._gate, self._has_started = None, None, False\n",
         _HOOKS_TEST,
     ),
     Mutant(

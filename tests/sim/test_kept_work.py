@@ -9,6 +9,7 @@ import logging
 import pytest
 
 from kiel_groups.group.znodes.worker_contents import StoredStatus
+from kiel_groups.workers.coordination.worker_hooks import WorkerHooks
 from kiel_groups.workers.values.work_ids import ConnectorId, TaskId
 from kiel_groups.workers.values.work_status import WorkState
 from tests.sim.worker_group_bench import LAYOUT, WorkerGroupBench
@@ -293,3 +294,30 @@ def test_a_pause_hides_a_failure_and_a_resume_starts_the_work_again() -> None:
     worker.run(worker.requests.resume("c"))
     bench.until_running("c", 2)
     assert bench.counts.count("start", "c-0") == 2
+
+
+def test_work_of_an_unconfirmed_membership_is_given_back(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """
+    A worker that has lost only the brokers has its claims, and the group may have removed it. Its work starts again
+    when the membership is confirmed, without another assignment.
+    """
+    bench = WorkerGroupBench()
+    (worker,) = bench.start("w1")
+    bench.create("c", **ENDLESS)
+    bench.until_running("c", 1)
+    ended_s = bench.timeline.now_s
+    monkeypatch.setattr(WorkerHooks, "unconfirmed_s", property(lambda _: bench.timeline.now_s - ended_s))
+    bench.timeline.run_for(2.5)
+    assert bench.owner(TaskId("c", 0)) == "w1"
+    bench.timeline.run_for(2.0)
+    assert bench.owned(ConnectorId("c"), TaskId("c", 0)) == {ConnectorId("c"): None, TaskId("c", 0): None}
+    assert "group g: all work stops: nothing has confirmed the membership for long" in caplog.text
+    # A change of the configuration starts nothing meanwhile.
+    worker.run(worker.requests.pause("c"))
+    worker.run(worker.requests.resume("c"))
+    bench.timeline.run_for(2.0)
+    assert bench.owner(TaskId("c", 0)) is None
+    monkeypatch.undo()
+    bench.timeline.run_until(lambda: bench.counts.count("start", "c-0") == 2)

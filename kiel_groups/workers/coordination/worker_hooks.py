@@ -86,6 +86,7 @@ class WorkerHooks:
         #: Leaves the group, or finds out whether that is necessary, and joins again.
         self._leaving: asyncio.Task[None] | None = None
         self._is_closed = False
+        self._gate: GenerationGate | None = None
         #: The present assignment, also a failed one; None between two assignments.
         self.assignment: WorkerAssignment | None = None
         #: Whether the worker may have started work of the present assignment.
@@ -112,6 +113,13 @@ class WorkerHooks:
         """Whether the worker has an assignment whose configuration it has not read yet."""
         assignment = self.assignment
         return assignment is not None and not assignment.is_failed and not self.config.has(assignment.offset)
+
+    @property
+    def unconfirmed_s(self) -> float:
+        """For how long the lease of the membership has been over, in seconds; 0.0 if it runs, or without one."""
+        if self._gate is None or self._gate.is_shut:
+            return 0.0
+        return max(0.0, self._runtime.boot_time_s() - self._gate.deadline_s)
 
     def owner_url(self, work: Work) -> str | None:
         """Return the URL of the work's owner. Only the leader knows it, and only while no rejoin is due; else None."""
@@ -147,7 +155,7 @@ class WorkerHooks:
         """Have the worker start its work as soon as its configuration has the assignment's offset."""
         generation = gate.token.generation
         read = parse_assignment(gate.token.member_id, assignment)
-        self.assignment = read
+        self.assignment, self._gate = read, gate
         self._set_gauges()
         if read.is_failed:
             await self._take_failed(read, generation)
@@ -250,7 +258,7 @@ class WorkerHooks:
             self._listener.on_lost()
 
     def _end_assignment(self) -> None:
-        self.assignment, self._has_started = None, False
+        self.assignment, self._gate, self._has_started = None, None, False
         self._set_gauges()
 
     def _set_gauges(self) -> None:

@@ -96,6 +96,8 @@ class Herder:
         self._ending: dict[Work, WorkSupervisor] = {}
         #: Gives back the work that runs without an assignment.
         self._patience: asyncio.TimerHandle | None = None
+        #: Whether the group may have removed this worker, because nothing has confirmed its membership for long.
+        self._is_doubtful = False
         self._is_closing = False
 
     def attach(self, member: ClosableMember) -> None:
@@ -111,7 +113,27 @@ class Herder:
         self._parts = SessionParts(role, self.context.runtime, self._claim_gone, self._failed)
         self._parts.begin()
         self._parts.start(self._follow)
+        self._parts.start(self._watch_membership)
         self._reconcile()
+
+    async def _watch_membership(self) -> None:
+        """
+        Give the work back while nothing confirms the membership, as for a worker that has lost only the brokers.
+
+        Half a session after the end of the lease, the coordinator may have removed this worker, and others may wait
+        for its claims.
+        """
+        limit_s = self.parts.session.timeout_ms / 2000
+        while True:
+            await asyncio.sleep(limit_s / 4)
+            is_doubtful = self.hooks.unconfirmed_s >= limit_s
+            if is_doubtful and not self._is_doubtful:
+                log.warning("group %s: all work stops: nothing has confirmed the membership for long", self._group)
+                self._begin_stop(list(self._running))
+            is_confirmed = self._is_doubtful and not is_doubtful
+            self._is_doubtful = is_doubtful
+            if is_confirmed:
+                self._reconcile()
 
     def lost(self, role: ProvenSession) -> None:
         """Stop all work at once: its claims ended with this session."""
@@ -213,6 +235,7 @@ class Herder:
         if assignment.is_failed:
             return
         self._end_patience()
+        self._is_doubtful = False
         self._assignment, self._generation = assignment, generation
         self._rejoin_if_outdated()
         self._reconcile()
@@ -349,7 +372,7 @@ class Herder:
         assignment, config = self._assignment, self._config
         if self._parts is None or self._parts.is_over or assignment is None or config is None:
             return
-        if config.offset < assignment.offset:
+        if config.offset < assignment.offset or self._is_doubtful:
             return
         self._ending = {work: each for work, each in self._ending.items() if not each.has_ended}
         wanted = planned(config, assignment.works)
