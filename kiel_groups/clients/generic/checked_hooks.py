@@ -7,6 +7,7 @@ written, and so it fails the member in the same way as a hook that raises, whate
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
@@ -151,6 +152,8 @@ class CheckedHooks:
 
     async def _called(self, name: str, hook: Callable[..., Awaitable[Any]], *args: object) -> Any:
         """Call a hook and return its result; log while it runs for long."""
+        task = asyncio.current_task()
+        cancelled = 0 if task is None else task.cancelling()
         try:
             awaitable = hook(*args)
             if not inspect.isawaitable(awaitable):
@@ -161,6 +164,11 @@ class CheckedHooks:
                 return await awaitable
         except KielGroupsError:
             raise
+        except asyncio.CancelledError as error:
+            if task is not None and task.cancelling() > cancelled:
+                raise
+            # The member has not cancelled the hook: it has awaited a task that was cancelled.
+            raise self._raised(name, error) from error
         except Exception as error:
             raise self._raised(name, error) from error
 
@@ -169,7 +177,7 @@ class CheckedHooks:
             "group %s: %s() of %s has run for %.0f s; %s", self._group, name, self._program, seconds, _WAITING[name]
         )
 
-    def _raised(self, name: str, error: Exception) -> HookError:
+    def _raised(self, name: str, error: BaseException) -> HookError:
         return HookError(f"group {self._group}: {name}() of {self._program} raised {type(error).__name__}: {error}")
 
     def _illegal(self, name: str, given: str, expected: str) -> HookError:

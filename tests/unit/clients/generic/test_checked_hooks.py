@@ -55,7 +55,7 @@ class Program:
 
 
 async def result(given: Any) -> Any:
-    if isinstance(given, Exception):
+    if isinstance(given, BaseException):
         raise given
     if isinstance(given, asyncio.Event):
         await given.wait()
@@ -271,3 +271,30 @@ async def test_work_in_complete_is_not_warned_of(
     asyncio.get_running_loop().call_later(0.05, done.set)
     await checked(program).complete(GATE, JOINED, b"")
     assert not caplog.records
+
+
+@pytest.mark.parametrize("hook", ["protocols", "perform_assignment", "complete", "prepare"])
+async def test_a_hook_that_awaits_a_cancelled_task_has_raised(hook: str) -> None:
+    """The error would otherwise end the member's own task, without a word."""
+    program = Program()
+    program.offered = program.assigned = program.done = asyncio.CancelledError()
+    hooks = checked(program)
+    calls: dict[str, Callable[[], Any]] = {
+        "protocols": hooks.protocols,
+        "perform_assignment": lambda: hooks.perform_assignment(JOINED),
+        "complete": lambda: hooks.complete(GATE, JOINED, b""),
+        "prepare": lambda: hooks.prepare(GATE),
+    }
+    with pytest.raises(HookError, match=rf"{hook}\(\) of Program raised CancelledError"):
+        await calls[hook]()
+
+
+async def test_a_hook_that_the_member_cancels_is_cancelled() -> None:
+    """Also if it was cancelled before it has waited."""
+    program = Program()
+    program.done = asyncio.Event()
+    preparing = asyncio.ensure_future(checked(program).prepare(GATE))
+    await asyncio.sleep(0)
+    preparing.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await preparing
