@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -111,18 +111,25 @@ def read_journal(path: Path) -> list[Entry]:
     return [Entry(what, task, int(token), int(pid)) for what, task, token, pid in found]
 
 
-def check_journal(entries: Sequence[Entry]) -> None:
+def check_journal(entries: Sequence[Entry], frozen: Collection[int] = ()) -> None:
     """
     Fail if a task was polled after another run of it had started, or if tokens do not grow.
 
-    A task that its worker starts again under the same claim has the same token.
+    A task that its worker starts again under the same claim has the same token. A process that was ``frozen`` may
+    finish one call of a task after it continues: it was frozen between its last check of the session and the call.
     """
     newest: dict[str, int] = {}
+    finished: set[tuple[str, int]] = set()
     for number, entry in enumerate(entries):
         known = newest.get(entry.task, -1)
         if entry.what == "start":
             assert entry.token >= known, f"line {number}: {entry} follows token {known}"
             newest[entry.task] = entry.token
+        elif entry.what == "poll" and entry.token != known and entry.pid in frozen:
+            assert (entry.task, entry.token) not in finished, (
+                f"line {number}: a second call: {entry}"
+            )
+            finished.add((entry.task, entry.token))
         elif entry.what in {"poll", "block"}:
             assert entry.token == known, f"line {number}: {entry} beside the run with token {known}"
 
