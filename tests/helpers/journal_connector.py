@@ -126,9 +126,7 @@ def check_journal(entries: Sequence[Entry], frozen: Collection[int] = ()) -> Non
             assert entry.token >= known, f"line {number}: {entry} follows token {known}"
             newest[entry.task] = entry.token
         elif entry.what == "poll" and entry.token != known and entry.pid in frozen:
-            assert (entry.task, entry.token) not in finished, (
-                f"line {number}: a second call: {entry}"
-            )
+            assert (entry.task, entry.token) not in finished, f"line {number}: a second call: {entry}"
             finished.add((entry.task, entry.token))
         elif entry.what in {"poll", "block"}:
             assert entry.token == known, f"line {number}: {entry} beside the run with token {known}"

@@ -180,8 +180,8 @@ MUTANTS = (
     Mutant(
         "an error of a program does not name its hook",
         _HOOKS,
-        "            raise self._raised(name, error) from error\n",
-        "            raise\n",
+        "        except Exception as error:\n            raise self._raised(name, error) from error\n",
+        "        except Exception:\n            raise\n",
         _HOOKS_TEST,
     ),
     Mutant(

@@ -66,3 +66,13 @@ def test_a_worker_without_a_session_answers_with_a_retriable_error() -> None:
         worker.run(worker.requests.config("c"))
     bench.timeline.run_until(lambda: bench.counts.count("start", "c-0") == 2)
     assert worker.run(worker.requests.config("c"))["limit"] == "100000"
+
+
+def test_a_connector_that_another_worker_has_just_created_is_known() -> None:
+    """A client whose request was forwarded asks the same worker next, which may not have followed the change yet."""
+    bench = WorkerGroupBench()
+    first, second = bench.start("w1", "w2")
+    first.run(first.herder.parts.config.put_connector("c", {"connector.class": COUNTING_SOURCE, "name": "c"}))
+    config = second.herder.config
+    assert config is None or "c" not in config.connectors
+    assert second.run(second.requests.config("c"))["name"] == "c"

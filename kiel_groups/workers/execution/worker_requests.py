@@ -152,6 +152,9 @@ class WorkerRequests:
     async def _entry(self, name: str) -> ConnectorEntry:
         entry = (await self._config()).connectors.get(name)
         if entry is None:
+            # Another worker may have created it for a client of this one, a moment ago.
+            entry = (await self._herder.snapshot(current=True)).connectors.get(name)
+        if entry is None:
             raise UnknownConnectorError(f"connector {name!r} does not exist")
         return entry
 
