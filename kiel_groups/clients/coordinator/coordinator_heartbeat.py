@@ -145,7 +145,7 @@ class CoordinatorHeartbeat:
             self._ended.set()
             return None
         target, now_s = self._target, self._runtime.boot_time_s()
-        # The thread may see a membership that has just ended before it is told so.
+        # The event loop shuts the gate of a membership before it tells the thread that the membership has ended.
         if target is None or target.gate.is_shut or self._is_waiting:
             return _IDLE_S
         if now_s >= (due_s := self._due_s):

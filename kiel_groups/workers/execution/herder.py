@@ -267,7 +267,8 @@ class Herder:
             async with asyncio.timeout(_READ_LIMIT_S):
                 config = await self.snapshot(current=True)
         except (KielGroupsError, TimeoutError) as error:
-            log.warning("group %s: all work stops: the configuration could not be read: %s", self._group, error)
+            why = str(error) or f"no answer within {_READ_LIMIT_S:g} s"
+            log.warning("group %s: all work stops: the configuration could not be read: %s", self._group, why)
             return list(self._running)
         return outdated(config, {work: supervisor.spec for work, supervisor in self._running.items()})
 

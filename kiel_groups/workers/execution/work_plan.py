@@ -14,7 +14,7 @@ from kiel_groups.workers.plugins.standard_keys import standard_settings
 from kiel_groups.workers.values.config_snapshot import ConfigSnapshot, ConnectorEntry, TargetState
 from kiel_groups.workers.values.work_ids import ConnectorId, Work
 
-__all__ = ["WorkSpec", "needs_rejoin", "outdated", "planned"]
+__all__ = ["WorkSpec", "needs_rejoin", "outdated", "planned", "still_valid"]
 
 
 @dataclass(frozen=True, slots=True)

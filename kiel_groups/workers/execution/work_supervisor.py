@@ -327,7 +327,7 @@ class WorkSupervisor:
         again = "" if delay_s is None else f"; starting it again in {delay_s:.1f} s"
         log.error("%s failed: %s%s", self.work, without_secrets(str(error)) or type(error).__name__, again)
         if not self._is_stopping:
-            self._report(WorkState.FAILED, without_secrets("".join(traceback.format_exception(error))))
+            self._report(WorkState.FAILED, "".join(traceback.format_exception(error)))
             await self._wait_changed(delay_s)
             self._context.metrics.count("work_restarts")
 
@@ -407,7 +407,7 @@ class WorkSupervisor:
             self._context.parts.reports.report(self.work, status)
 
     def _status(self, state: WorkState, trace: str) -> WorkStatus:
-        return WorkStatus(state, self._context.address, trace, self._generation)
+        return WorkStatus(state, self._context.address, without_secrets(trace), self._generation)
 
 
 def _retrieve(checking: asyncio.Future[Settings]) -> None:

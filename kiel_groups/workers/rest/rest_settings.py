@@ -86,7 +86,7 @@ class RestSettings:
         """Return what identifies the token among those of a group's workers, or "" without a token."""
         if not self.token:
             return ""
-        # Everybody who can read ZooKeeper sees it, so it has to be useless for guessing: it is slow to compute, another
+        # All clients of ZooKeeper can read it, so it has to be useless for guessing: it is slow to compute, another
         # one for each group, and so short that one in 65,536 wrong tokens has it, too. Tools without the token compare
         # the digests of workers, so the salt is the same for all of them.
         salt = b"kiel-groups workers " + group.encode()

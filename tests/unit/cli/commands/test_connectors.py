@@ -217,7 +217,7 @@ def test_plugins_are_listed(command: Callable[..., Printed]) -> None:
 
 
 def test_a_name_that_two_plugins_have_is_shown_in_full() -> None:
-    """Each name in the table is one that connector.class takes, so it stands for one class."""
+    """Each name in the table is one that connector.class takes: no two classes have the same one."""
     assert _short_names(["a.SinkConnector", "b.SinkConnector", "b.Source"]) == {
         "a.SinkConnector": "a.SinkConnector",
         "b.SinkConnector": "b.SinkConnector",
