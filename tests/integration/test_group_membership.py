@@ -278,7 +278,7 @@ async def test_a_shorter_session_timeout_is_granted(
     start_cluster: Callable[..., Cluster], zookeeper_version: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The timeout that the server granted applies to the member znode, the lease and the heartbeat."""
-    cluster = start_cluster(zookeeper=zookeeper_version, max_session_timeout_ms=2000)
+    cluster = start_cluster(zookeeper=zookeeper_version, max_session_timeout_ms=6000)
     await cluster.create_topic("t", 2)
     async with group_of(cluster, "g", ["t"], session_timeout_ms=30_000) as group:
         member = await group.join()
@@ -288,10 +288,10 @@ async def test_a_shorter_session_timeout_is_granted(
         assert member_id is not None
         with zookeeper(cluster) as client:
             info = MemberInfo.parse(member_id, client.get(layout.member(member_id))[0], "")
-            assert info.session_timeout_ms == 2000
-        assert "session_timeout_ms: 30000 was asked for, and ZooKeeper granted 2000" in caplog.text
+            assert info.session_timeout_ms == 6000
+        assert "session_timeout_ms: 30000 was asked for, and ZooKeeper granted 6000" in caplog.text
         metrics = member.consumer.metrics
-        await eventually(lambda: metrics.latency("heartbeat").count >= 9, "three seconds of heartbeats")
+        await eventually(lambda: metrics.latency("heartbeat").count >= 5, "heartbeats for longer than the lease")
         assert metrics.total("sessions_lost") == 0
         assert member.consumer.member_id == member_id
         values = await produce(cluster, "t", 20)
