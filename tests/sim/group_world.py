@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from kiel_groups.testing import Timeline
+from kiel_groups.testing import FakeEnsemble, Timeline
+from kiel_groups.testing.fake_ensemble import Entry
 from tests.sim.application import Application
 
 __all__ = ["GroupWorld"]
@@ -20,6 +21,7 @@ class GroupWorld:
     """
 
     timeline: Timeline
+    ensemble: FakeEnsemble
     topics: dict[str, int]
     consumers: Sequence[Application]
     checker: Any
@@ -29,6 +31,16 @@ class GroupWorld:
         """Return all topics, or one. ``choice`` in [0, 1) selects."""
         names = sorted(self.topics)
         return names if choice < 0.6 else [names[int(choice * 1000) % len(names)]]
+
+    def observe_writes(self, record: Callable[[str], None]) -> None:
+        """Call ``record`` with a description of each later write of any process."""
+
+        def committed(entry: Entry) -> None:
+            changes = " ".join(f"{change.kind} {change.path} {change.znode}" for change in entry.changes)
+            record(f"{entry.zxid} {entry.session_id} {entry.error!r} {changes}")
+
+        # The observer has no reference to the world, so that the world can be collected at the end of the scenario.
+        self.ensemble.observers.append(committed)
 
     @property
     def elapsed_s(self) -> float:

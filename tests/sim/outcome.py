@@ -1,4 +1,4 @@
-"""The outcome of a scenario, whatever coordinates its group."""
+"""Play a scenario and return its outcome, whatever coordinates its group."""
 
 from __future__ import annotations
 
@@ -6,12 +6,19 @@ import time
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Generic, NamedTuple, TypeVar
 
+from tests.sim.garbage_collection import deferred_collection
 from tests.sim.group_world import GroupWorld
 from tests.sim.scenario import Eventful
 
-__all__ = ["Outcome", "Totals", "outcome_of"]
+__all__ = ["Outcome", "Player", "Report", "Totals"]
+
+ScenarioT = TypeVar("ScenarioT", bound=Eventful)
+WorldT = TypeVar("WorldT", bound=GroupWorld)
+
+#: Called for each event, with its time in seconds and a description.
+Report = Callable[[float, str], None]
 
 
 class Totals(NamedTuple):
@@ -41,24 +48,55 @@ class Outcome:
     traceback: str
 
 
-def outcome_of(scenario: Eventful, world: GroupWorld, run: Callable[[], None], total: Callable[[], Totals]) -> Outcome:
+class Player(Generic[ScenarioT, WorldT]):
     """
-    Run a scenario, kill its processes, and return its outcome.
+    Plays scenarios of one kind of groups. Call it with a scenario.
 
     Args:
-        scenario: The scenario.
-        world: Its group, before the first event.
-        run: Plays all events; what it raises is the error of the outcome.
-        total: Counts after the run.
+        make_world: Creates the group of a scenario, before its first event.
+        drive: Plays all events of a scenario, and reports each; what it raises is the error of the outcome.
+        count: Counts what the group has done, after the run.
     """
-    started_s = time.process_time()
-    error = trace = ""
-    try:
-        run()
-    except Exception as raised:
-        error = f"{type(raised).__name__}: {raised}"
-        trace = "".join(traceback.format_exception(raised))
-    for consumer in world.consumers:
-        consumer.kill()
-    cpu_s = time.process_time() - started_s
-    return Outcome(scenario, world.timeline.steps, world.elapsed_s, cpu_s, *total(), error, trace)
+
+    def __init__(
+        self,
+        make_world: Callable[[ScenarioT], WorldT],
+        drive: Callable[[WorldT, ScenarioT, Report], None],
+        count: Callable[[WorldT], Totals],
+    ) -> None:
+        self._make_world = make_world
+        self._drive = drive
+        self._count = count
+
+    def __call__(
+        self,
+        scenario: ScenarioT,
+        report: Report = lambda at_s, done: None,
+        observe: Callable[[WorldT], None] = lambda world: None,
+    ) -> Outcome:
+        """
+        Play a scenario from its beginning to its end, kill its processes, and return its outcome.
+
+        Args:
+            scenario: The scenario.
+            report: Called for each event, with its time in seconds and a description.
+            observe: Called with the world before the first event.
+        """
+        with deferred_collection():
+            return self._outcome(scenario, report, observe)
+
+    def _outcome(self, scenario: ScenarioT, report: Report, observe: Callable[[WorldT], None]) -> Outcome:
+        # A function of its own, so that the world is garbage when the collection of the run comes.
+        world = self._make_world(scenario)
+        observe(world)
+        started_s = time.process_time()
+        error = trace = ""
+        try:
+            self._drive(world, scenario, report)
+        except Exception as raised:
+            error = f"{type(raised).__name__}: {raised}"
+            trace = "".join(traceback.format_exception(raised))
+        for consumer in world.consumers:
+            consumer.kill()
+        cpu_s = time.process_time() - started_s
+        return Outcome(scenario, world.timeline.steps, world.elapsed_s, cpu_s, *self._count(world), error, trace)

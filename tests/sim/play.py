@@ -1,17 +1,16 @@
-"""Play a scenario from its beginning to its end, and report its outcome."""
+"""Play the scenarios of groups of consumers that ZooKeeper coordinates."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import lru_cache
 
 import kazoo.client
 
 from kiel_groups.group.znodes import transactions
-from tests.sim.garbage_collection import deferred_collection
 from tests.sim.operations import perform
-from tests.sim.outcome import Outcome, Totals, outcome_of
+from tests.sim.outcome import Player, Report, Totals
 from tests.sim.scenario import Scenario
 from tests.sim.world import World
 
@@ -24,38 +23,12 @@ SETTLED_S = 60.0
 LEAVING_S = 40.0
 
 
-def play(
-    scenario: Scenario,
-    report: Callable[[float, str], None] = lambda at_s, done: None,
-    observe: Callable[[World], None] = lambda world: None,
-) -> Outcome:
-    """
-    Play a scenario.
-
-    Args:
-        scenario: The scenario.
-        report: Called for each event, with its time in seconds and a description.
-        observe: Called with the world before the first event.
-    """
-    with deferred_collection():
-        return _outcome(scenario, report, observe)
-
-
-def _outcome(scenario: Scenario, report: Callable[[float, str], None], observe: Callable[[World], None]) -> Outcome:
-    # A function of its own, so that the world is garbage when the collection of the run comes.
-    world = World(scenario)
-    observe(world)
-    history = world.history
+def _drive(world: World, scenario: Scenario, report: Report) -> None:
     with _small_transactions(scenario.most_operations), _known_paths():
-        return outcome_of(
-            scenario,
-            world,
-            lambda: _play(world, scenario, report),
-            lambda: Totals(history.deliveries, history.commits, len(history.generations)),
-        )
+        _play_events(world, scenario, report)
 
 
-def _play(world: World, scenario: Scenario, report: Callable[[float, str], None]) -> None:
+def _play_events(world: World, scenario: Scenario, report: Report) -> None:
     for event in scenario.events:
         world.run_for(max(0.0, event.at_s - world.elapsed_s))
         report(event.at_s, perform(world, event))
@@ -90,3 +63,10 @@ def _known_paths() -> Iterator[None]:
         yield
     finally:
         kazoo.client._prefix_root = before
+
+
+def _count(world: World) -> Totals:
+    return Totals(world.history.deliveries, world.history.commits, len(world.history.generations))
+
+
+play = Player(World, _drive, _count)

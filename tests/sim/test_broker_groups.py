@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -21,8 +18,6 @@ from kiel_groups.group.coordinated.member_events import Drained
 from kiel_groups.model import TopicPartition
 from kiel_groups.testing import FakeCoordinator
 from kiel_groups.wire.error_codes import UNKNOWN_MEMBER_ID
-from tests.sim.conftest import BASE
-from tests.sim.coordinated.broker_fingerprint import broker_fingerprint
 from tests.sim.coordinated.broker_scenario import FAULTS, make_broker_scenario
 from tests.sim.coordinated.broker_world import BrokerWorld, brokers_at_rest
 from tests.sim.invariants.invariant import Violation
@@ -30,10 +25,6 @@ from tests.sim.report import GROUPS, replay, shortened
 from tests.sim.scenario import Event
 
 pytestmark = pytest.mark.sim
-
-PIECE = 100
-#: The number of pieces: a fifth of the seeds that groups on ZooKeeper get.
-PIECES = -(-int(os.environ.get("SIM_SEEDS", "5000")) // (5 * PIECE))
 
 
 @pytest.fixture
@@ -43,20 +34,7 @@ def world() -> Iterator[BrokerWorld]:
         yield made
 
 
-# Seeds
-
-
-@pytest.mark.timeout(600)
-@pytest.mark.parametrize("piece", range(PIECES))
-def test_seeds(piece: int, base: int, record_property: Callable[[str, object], None]) -> None:
-    """No seed breaks an invariant. The summary counts the seeds. A failure shows how to repeat it."""
-    seeds = ("--seeds", str(PIECE), "--seed-base", str(base + piece * PIECE))
-    command = [sys.executable, "-m", "tests.sim", "--groups", "brokers", "--jobs", "1", *seeds]
-    played = subprocess.run(command, capture_output=True, text=True, check=False)
-    again = f"the same seeds again: {BASE}={base} scripts/test 'tests/sim/test_broker_groups.py::test_seeds[{piece}]'"
-    assert played.returncode == 0, f"{played.stdout}{played.stderr}\n{again}"
-    record_property("simulated_seeds", PIECE)
-    record_property("simulated_from", base)
+# Scenarios
 
 
 def test_scenarios_have_all_faults_and_settings() -> None:
@@ -69,22 +47,6 @@ def test_scenarios_have_all_faults_and_settings() -> None:
     assert {(scenario.early, scenario.autocommit) for scenario in scenarios} == {
         (early, autocommit) for early in (False, True) for autocommit in (False, True)
     }
-
-
-def test_a_seed_makes_the_same_run_in_every_process() -> None:
-    """No run depends on the order of sets, on addresses, or on the id of a process; the next run is the same."""
-    seeds = [str(seed) for seed in range(7020, 7026)]
-    command = [sys.executable, "-m", "tests.sim.coordinated.broker_fingerprint"]
-
-    def fingerprints(asked: list[str], hash_seed: int) -> list[str]:
-        environment = os.environ | {"PYTHONHASHSEED": str(hash_seed)}
-        played = subprocess.run([*command, *asked], capture_output=True, text=True, check=True, env=environment)
-        return played.stdout.splitlines()
-
-    forward, backward = fingerprints(seeds, 1), fingerprints(seeds[::-1], 2)
-    assert len(forward) == len(seeds)
-    assert forward == backward[::-1]
-    assert broker_fingerprint(make_broker_scenario(7020)) == forward[0]
 
 
 def test_a_failing_seed_is_shortened_and_replayed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
 
@@ -14,8 +11,6 @@ from kiel_groups.clients.coordinator.member_hooks import JoinedGroup
 from kiel_groups.errors import GroupConfigError
 from kiel_groups.group.znodes.contents import DONE, MemberInfo
 from kiel_groups.group.znodes.round_contents import RoundMember, RoundState
-from tests.sim.conftest import BASE
-from tests.sim.programs.program_fingerprint import program_fingerprint
 from tests.sim.programs.program_process import COMMON, STRANGE, Program
 from tests.sim.programs.program_scenario import FAULTS, make_program_scenario
 from tests.sim.programs.program_world import ProgramWorld, programs_at_rest
@@ -23,10 +18,6 @@ from tests.sim.report import GROUPS, shortened
 from tests.sim.world import at_rest
 
 pytestmark = pytest.mark.sim
-
-PIECE = 200
-#: The number of pieces: a fifth of the seeds that groups of consumers on ZooKeeper get.
-PIECES = -(-int(os.environ.get("SIM_SEEDS", "5000")) // (5 * PIECE))
 
 #: How long a session that is not renewed may last, and the longest time between two checks of a member, in seconds.
 EXPIRY_S, CHECK_S = 14.0, 42.0
@@ -49,20 +40,7 @@ def others(world: ProgramWorld, program: Program) -> list[Program]:
     return [each for each in world.running if each is not program]
 
 
-# Seeds
-
-
-@pytest.mark.timeout(600)
-@pytest.mark.parametrize("piece", range(PIECES))
-def test_seeds(piece: int, base: int, record_property: Callable[[str, object], None]) -> None:
-    """No seed breaks an invariant. The summary counts the seeds. A failure shows how to repeat it."""
-    seeds = ("--seeds", str(PIECE), "--seed-base", str(base + piece * PIECE))
-    command = [sys.executable, "-m", "tests.sim", "--groups", "programs", "--jobs", "1", *seeds]
-    played = subprocess.run(command, capture_output=True, text=True, check=False)
-    again = f"the same seeds again: {BASE}={base} scripts/test 'tests/sim/test_program_groups.py::test_seeds[{piece}]'"
-    assert played.returncode == 0, f"{played.stdout}{played.stderr}\n{again}"
-    record_property("simulated_seeds", PIECE)
-    record_property("simulated_from", base)
+# Scenarios
 
 
 def test_scenarios_have_all_faults_and_sizes() -> None:
@@ -71,22 +49,6 @@ def test_scenarios_have_all_faults_and_sizes() -> None:
     assert min(scenario.faults for scenario in scenarios) >= 5
     assert {scenario.members for scenario in scenarios} == {1, 2, 3, 4, 5}
     assert {event.operation for scenario in scenarios for event in scenario.events} >= FAULTS.keys()
-
-
-def test_a_seed_makes_the_same_run_in_every_process() -> None:
-    """No run depends on the order of sets, on addresses, or on the id of a process; the next run is the same."""
-    seeds = [str(seed) for seed in range(7020, 7026)]
-    command = [sys.executable, "-m", "tests.sim.programs.program_fingerprint"]
-
-    def fingerprints(asked: list[str], hash_seed: int) -> list[str]:
-        environment = os.environ | {"PYTHONHASHSEED": str(hash_seed)}
-        played = subprocess.run([*command, *asked], capture_output=True, text=True, check=True, env=environment)
-        return played.stdout.splitlines()
-
-    forward, backward = fingerprints(seeds, 1), fingerprints(seeds[::-1], 2)
-    assert len(forward) == len(seeds)
-    assert forward == backward[::-1]
-    assert forward[0] == program_fingerprint(make_program_scenario(7020))
 
 
 def test_a_scenario_that_passes_is_not_shortened() -> None:

@@ -6,32 +6,43 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from math import ceil
 
 import pytest
 
 from kiel_groups.config import BROKER_V0
 from tests.sim.conftest import BASE
 from tests.sim.fingerprint import fingerprint
+from tests.sim.report import GROUPS
 from tests.sim.scenario import BROKER_FAULTS, FAULTS, RECONCILE_FAULTS, Scenario, make_scenario, shorten
 
 pytestmark = pytest.mark.sim
 
-PIECE = 200
-#: The number of pieces; the environment variable SIM_SEEDS has the number of all seeds.
-PIECES = -(-int(os.environ.get("SIM_SEEDS", "5000")) // PIECE)
+#: The number of seeds that a test plays.
+PIECE = 100
+#: How many of the seeds of SIM_SEEDS are played for each kind of groups: the share is smaller where a seed costs more,
+#: or where consumers on ZooKeeper have played the same code.
+SHARES = {"zookeeper": 1.0, "brokers": 0.2, "programs": 0.2, "workers": 0.05}
+SEEDS = int(os.environ.get("SIM_SEEDS", "5000"))
+PIECES = [(groups, piece) for groups, share in SHARES.items() for piece in range(ceil(SEEDS * share / PIECE))]
 
 
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize("piece", range(PIECES))
-def test_seeds(piece: int, base: int, record_property: Callable[[str, object], None]) -> None:
+@pytest.mark.parametrize(("groups", "piece"), PIECES)
+def test_seeds(groups: str, piece: int, base: int, record_property: Callable[[str, object], None]) -> None:
     """No seed breaks an invariant. The summary shows the number of seeds. A failure shows how to repeat it."""
-    first = base + piece * PIECE
-    command = [sys.executable, "-m", "tests.sim", "--jobs", "1", "--seeds", str(PIECE), "--seed-base", str(first)]
+    seeds = ("--seeds", str(PIECE), "--seed-base", str(base + piece * PIECE))
+    command = [sys.executable, "-m", "tests.sim", "--groups", groups, "--jobs", "1", *seeds]
     played = subprocess.run(command, capture_output=True, text=True, check=False)
-    again = f"the same seeds again: {BASE}={base} scripts/test 'tests/sim/test_sim.py::test_seeds[{piece}]'"
+    again = f"the same seeds again: {BASE}={base} scripts/test 'tests/sim/test_sim.py::test_seeds[{groups}-{piece}]'"
     assert played.returncode == 0, f"{played.stdout}{played.stderr}\n{again}"
     record_property("simulated_seeds", PIECE)
     record_property("simulated_from", base)
+
+
+def test_every_kind_of_groups_is_played() -> None:
+    """No kind of groups is missing among the seeds."""
+    assert SHARES.keys() == GROUPS.keys()
 
 
 def test_a_scenario_has_enough_events_faults_and_members() -> None:
@@ -49,15 +60,11 @@ def test_a_scenario_has_enough_events_faults_and_members() -> None:
     assert 20 <= sum(scenario.store == BROKER_V0 for scenario in scenarios) <= 60
 
 
-def test_a_seed_makes_the_same_run_again() -> None:
-    """Both runs write the same znodes, use the same randomness, and have the same outcome."""
-    assert fingerprint(make_scenario(7)) == fingerprint(make_scenario(7))
-
-
-def test_a_seed_makes_the_same_run_in_every_process() -> None:
-    """No run depends on the order of sets, on addresses, or on the name or id of a process."""
+@pytest.mark.parametrize("groups", GROUPS)
+def test_a_seed_makes_the_same_run_in_every_process(groups: str) -> None:
+    """No run depends on the order of sets, on addresses, on the name or id of a process, or on the runs before it."""
     seeds = [str(seed) for seed in range(7020, 7026)]
-    command = [sys.executable, "-m", "tests.sim.fingerprint"]
+    command = [sys.executable, "-m", "tests.sim.fingerprint", groups]
 
     def fingerprints(asked: list[str], hash_seed: int) -> list[str]:
         environment = os.environ | {"PYTHONHASHSEED": str(hash_seed)}
@@ -65,8 +72,10 @@ def test_a_seed_makes_the_same_run_in_every_process() -> None:
         return played.stdout.splitlines()
 
     forward, backward = fingerprints(seeds, 1), fingerprints(seeds[::-1], 2)
-    assert len(forward) == len(seeds)
+    assert len(set(forward)) == len(seeds)
     assert forward == backward[::-1]
+    again = [fingerprint(GROUPS[groups], int(seeds[0])) for _ in range(2)]
+    assert again == forward[:1] * 2
 
 
 def test_a_scenario_is_shortened_to_the_events_that_it_needs() -> None:

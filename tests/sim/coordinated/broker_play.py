@@ -1,14 +1,11 @@
-"""Play a scenario of a broker-coordinated group from its beginning to its end, and report its outcome."""
+"""Play the scenarios of a broker-coordinated group."""
 
 from __future__ import annotations
-
-from collections.abc import Callable
 
 from tests.sim.coordinated.broker_operations import perform
 from tests.sim.coordinated.broker_scenario import BrokerScenario
 from tests.sim.coordinated.broker_world import BrokerWorld
-from tests.sim.garbage_collection import deferred_collection
-from tests.sim.outcome import Outcome, Totals, outcome_of
+from tests.sim.outcome import Player, Report, Totals
 
 __all__ = ["play_brokers"]
 
@@ -17,36 +14,7 @@ __all__ = ["play_brokers"]
 SETTLED_S, FINISHED_S, LEAVING_S, ENDED_S = 90.0, 60.0, 40.0, 12.0
 
 
-def play_brokers(
-    scenario: BrokerScenario,
-    report: Callable[[float, str], None] = lambda at_s, done: None,
-    observe: Callable[[BrokerWorld], None] = lambda world: None,
-) -> Outcome:
-    """
-    Play a scenario.
-
-    Args:
-        scenario: The scenario.
-        report: Called for each event, with its time in seconds and a description.
-        observe: Called with the world before the first event.
-    """
-    with deferred_collection():
-        return _outcome(scenario, report, observe)
-
-
-def _outcome(
-    scenario: BrokerScenario, report: Callable[[float, str], None], observe: Callable[[BrokerWorld], None]
-) -> Outcome:
-    # A function of its own, so that the world is garbage when the collection of the run comes.
-    world = BrokerWorld(scenario)
-    observe(world)
-    checker = world.checker
-    return outcome_of(
-        scenario, world, lambda: _play(world, scenario, report), lambda: Totals(checker.deliveries, checker.commits, 0)
-    )
-
-
-def _play(world: BrokerWorld, scenario: BrokerScenario, report: Callable[[float, str], None]) -> None:
+def _drive(world: BrokerWorld, scenario: BrokerScenario, report: Report) -> None:
     for event in scenario.events:
         world.run_for(max(0.0, event.at_s - world.elapsed_s))
         report(event.at_s, perform(world, event))
@@ -65,3 +33,10 @@ def _play(world: BrokerWorld, scenario: BrokerScenario, report: Callable[[float,
     world.wait("unclosed", LEAVING_S)
     world.run_for(ENDED_S)
     world.checker.check_committed(partitions)
+
+
+def _count(world: BrokerWorld) -> Totals:
+    return Totals(world.checker.deliveries, world.checker.commits, 0)
+
+
+play_brokers = Player(BrokerWorld, _drive, _count)

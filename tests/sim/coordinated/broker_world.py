@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -11,6 +11,7 @@ from typing import Any
 from kiel_groups.config import CoordinatorConfig, GroupConfig
 from kiel_groups.model import TopicPartition
 from kiel_groups.testing import FakeCoordinator, FakeEnsemble, Timeline
+from kiel_groups.testing.fake_coordinator import AcceptedCommit
 from tests.sim.coordinated.broker_checker import BrokerChecker
 from tests.sim.coordinated.broker_scenario import BrokerScenario, make_broker_scenario
 from tests.sim.coordinated.member_process import BrokerConsumer
@@ -106,6 +107,15 @@ class BrokerWorld(GroupWorld):
         self.began_s = self.timeline.now_s
         for member in range(scenario.members):
             self.join(self.topics if member < 2 else self.some_topics(member / scenario.members))
+
+    def observe_writes(self, record: Callable[[str], None]) -> None:
+        """Call ``record`` with a description of each later commit that the coordinator accepts."""
+
+        def committed(commit: AcceptedCommit) -> None:
+            request = commit.request
+            record(f"{request.generation} {request.member_id} {sorted(request.offsets.items())}")
+
+        self.coordinator.observers.append(committed)
 
     # The group
 

@@ -1,11 +1,8 @@
-"""Play a scenario of a group of programs from its beginning to its end, and report its outcome."""
+"""Play the scenarios of a group of programs."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
-from tests.sim.garbage_collection import deferred_collection
-from tests.sim.outcome import Outcome, Totals, outcome_of
+from tests.sim.outcome import Player, Report, Totals
 from tests.sim.programs.program_operations import perform
 from tests.sim.programs.program_scenario import ProgramScenario
 from tests.sim.programs.program_world import ProgramWorld
@@ -19,36 +16,7 @@ SETTLED_S = 60.0
 LEAVING_S, ENDED_S = 40.0, 12.0
 
 
-def play_programs(
-    scenario: ProgramScenario,
-    report: Callable[[float, str], None] = lambda at_s, done: None,
-    observe: Callable[[ProgramWorld], None] = lambda world: None,
-) -> Outcome:
-    """
-    Play a scenario.
-
-    Args:
-        scenario: The scenario.
-        report: Called for each event, with its time in seconds and a description.
-        observe: Called with the world before the first event.
-    """
-    with deferred_collection():
-        return _outcome(scenario, report, observe)
-
-
-def _outcome(
-    scenario: ProgramScenario, report: Callable[[float, str], None], observe: Callable[[ProgramWorld], None]
-) -> Outcome:
-    # A function of its own, so that the world is garbage when the collection of the run comes.
-    world = ProgramWorld(scenario)
-    observe(world)
-    checker = world.checker
-    return outcome_of(
-        scenario, world, lambda: _play(world, scenario, report), lambda: Totals(checker.completed, 0, checker.published)
-    )
-
-
-def _play(world: ProgramWorld, scenario: ProgramScenario, report: Callable[[float, str], None]) -> None:
+def _drive(world: ProgramWorld, scenario: ProgramScenario, report: Report) -> None:
     for event in scenario.events:
         world.run_for(max(0.0, event.at_s - world.elapsed_s))
         report(event.at_s, perform(world, event))
@@ -63,3 +31,10 @@ def _play(world: ProgramWorld, scenario: ProgramScenario, report: Callable[[floa
         program.leave()
     world.wait(world.checker.unclosed, LEAVING_S)
     world.run_for(ENDED_S)
+
+
+def _count(world: ProgramWorld) -> Totals:
+    return Totals(world.checker.completed, 0, world.checker.published)
+
+
+play_programs = Player(ProgramWorld, _drive, _count)

@@ -1,11 +1,8 @@
-"""Play a scenario of a group of workers from its beginning to its end, and report its outcome."""
+"""Play the scenarios of a group of workers."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
-from tests.sim.garbage_collection import deferred_collection
-from tests.sim.outcome import Outcome, Totals, outcome_of
+from tests.sim.outcome import Player, Report, Totals
 from tests.sim.worker_groups.worker_operations import perform
 from tests.sim.worker_groups.worker_scenario import WorkerScenario
 from tests.sim.worker_groups.worker_world import WorkerWorld
@@ -21,39 +18,7 @@ PROGRESS_S = 20.0
 LEAVING_S, ENDED_S = 40.0, 12.0
 
 
-def play_workers(
-    scenario: WorkerScenario,
-    report: Callable[[float, str], None] = lambda at_s, done: None,
-    observe: Callable[[WorkerWorld], None] = lambda world: None,
-) -> Outcome:
-    """
-    Play a scenario.
-
-    Args:
-        scenario: The scenario.
-        report: Called for each event, with its time in seconds and a description.
-        observe: Called with the world before the first event.
-    """
-    with deferred_collection():
-        return _outcome(scenario, report, observe)
-
-
-def _outcome(
-    scenario: WorkerScenario, report: Callable[[float, str], None], observe: Callable[[WorkerWorld], None]
-) -> Outcome:
-    # A function of its own, so that the world is garbage when the collection of the run comes.
-    world = WorkerWorld(scenario)
-    observe(world)
-    checker = world.checker
-    return outcome_of(
-        scenario,
-        world,
-        lambda: _play(world, scenario, report),
-        lambda: Totals(checker.deliveries, checker.stores, checker.changes),
-    )
-
-
-def _play(world: WorkerWorld, scenario: WorkerScenario, report: Callable[[float, str], None]) -> None:
+def _drive(world: WorkerWorld, scenario: WorkerScenario, report: Report) -> None:
     for event in scenario.events:
         world.run_for(max(0.0, event.at_s - world.elapsed_s))
         report(event.at_s, perform(world, event))
@@ -71,3 +36,10 @@ def _play(world: WorkerWorld, scenario: WorkerScenario, report: Callable[[float,
         worker.leave()
     world.wait(world.checker.unclosed, LEAVING_S)
     world.run_for(ENDED_S)
+
+
+def _count(world: WorkerWorld) -> Totals:
+    return Totals(world.checker.deliveries, world.checker.stores, world.checker.changes)
+
+
+play_workers = Player(WorkerWorld, _drive, _count)
