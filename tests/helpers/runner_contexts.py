@@ -25,8 +25,10 @@ class FakeSession:
     def __init__(self) -> None:
         self.is_over = False
         self.trusted = True
+        self.was_awaited = False
 
     async def wait_trusted(self) -> None:
+        self.was_awaited = True
         while not self.trusted:
             if self.is_over:
                 raise SessionLostError("the session is over")

@@ -110,7 +110,12 @@ class SinkTask(Task, ABC):
 
     @abstractmethod
     def put(self, records: Sequence[Record]) -> Awaitable[None] | None:
-        """Take records, with keys and values as bytes or None. They may be kept until ``flush``."""
+        """
+        Take records, with keys and values as bytes or None. They may be kept until ``flush``.
+
+        A task that is busy with its records for five minutes loses its partitions, as any consumer does: others get
+        them, with the records since the last commit. If this call has to wait longer for its system, it should raise.
+        """
 
     def flush(self, offsets: Mapping[TopicPartition, int]) -> Awaitable[None] | None:
         """

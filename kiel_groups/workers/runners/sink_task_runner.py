@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from contextlib import suppress
-from typing import Any, Literal, TypeAlias
+from itertools import count
+from typing import Any, Literal, Protocol, TypeAlias, TypeVar
 
 from kiel_groups.backoff import Backoff
 from kiel_groups.errors import ClosedError, CommitFailedError, KielGroupsError, TaskStoppedError
@@ -37,6 +38,15 @@ _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.2, 10.0
 
 _Hook: TypeAlias = Callable[[frozenset[TopicPartition]], Awaitable[None]]
 
+#: The records of one ``getmany``.
+_Found: TypeAlias = dict[TopicPartition, list[Record]]
+
+_Value = TypeVar("_Value")
+
+
+class _Filter(Protocol):
+    def __call__(self, values: Mapping[TopicPartition, _Value]) -> dict[TopicPartition, _Value]: ...
+
 
 class SinkTaskRunner(Runner):
     """Runs one sink task. It is the listener of its consumer."""
@@ -47,7 +57,11 @@ class SinkTaskRunner(Runner):
         assert isinstance(task, SinkTask)
         self._task = task
         self._producer: SourceProducer | None = None
-        #: The next offset of each partition, after the last record that the task has taken.
+        #: The partitions of the consumer, with the number of the hook that has assigned each. A partition that was lost
+        #: and assigned again has another number, and what the task has taken of it before is not committed.
+        self._owned: dict[TopicPartition, int] = {}
+        self._assignments = count()
+        #: The next offset of each owned partition, after the last record that the task has taken.
         self._taken: dict[TopicPartition, int] = {}
         self._committed: dict[TopicPartition, int] = {}
         self._committed_s = context.runtime.boot_time_s()
@@ -99,14 +113,14 @@ class SinkTaskRunner(Runner):
         """Put records until a stop is requested, and commit now and then."""
         while not self.should_stop:
             try:
-                records = await self._next(consumer)
+                found = await self._next(consumer)
             except KielGroupsError as error:
                 await self._wait_after(error)
                 continue
             if self._failure.done():
                 self._failure.result()
             self._pauses.reset()
-            await self._put(records)
+            await self._put(found)
             if self.context.runtime.boot_time_s() - self._committed_s >= _COMMIT_INTERVAL_S:
                 await self._flush_and_commit()
 
@@ -117,9 +131,9 @@ class SinkTaskRunner(Runner):
         log.warning("task %s: %s; trying again", self.context.work, error)
         await self.pause(self._pauses.next_s())
 
-    async def _next(self, consumer: SinkConsumer) -> list[Record]:
+    async def _next(self, consumer: SinkConsumer) -> _Found:
         """Return the next records: none if none came in time, a stop was requested, or a hook has failed."""
-        getting: asyncio.Future[dict[TopicPartition, list[Record]]] = asyncio.ensure_future(
+        getting: asyncio.Future[_Found] = asyncio.ensure_future(
             consumer.getmany(timeout_ms=_WAIT_MS, max_records=_MOST_RECORDS)
         )
         try:
@@ -129,20 +143,22 @@ class SinkTaskRunner(Runner):
                 # Records that arrive after that are delivered again, to the next owner of the partition.
                 getting.cancel()
         if self._failure.done():
-            return []
-        return records_of(getting.result()) if getting.done() and not getting.cancelled() else []
+            return {}
+        return getting.result() if getting.done() and not getting.cancelled() else {}
 
-    async def _failure_or(self, getting: asyncio.Future[dict[TopicPartition, list[Record]]]) -> None:
+    async def _failure_or(self, getting: asyncio.Future[_Found]) -> None:
         waiting: set[asyncio.Future[Any]] = {getting, self._failure}
         await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
 
-    async def _put(self, records: list[Record]) -> None:
-        if not records or self.should_stop:
+    async def _put(self, found: _Found) -> None:
+        if not found or self.should_stop:
             return
+        still_owned = self._still_owned()
         await self.context.fence.wait_open()
-        await self.calls.call(self._task.put, records)
-        for record in records:
-            self._taken[TopicPartition(record.topic, record.partition)] = record.offset + 1
+        found = still_owned(found)
+        if found:
+            await self.calls.call(self._task.put, records_of(found))
+            self._taken |= still_owned({partition: records[-1].offset + 1 for partition, records in found.items()})
 
     async def _flush_and_commit(self) -> None:
         """Have the task write out what it has taken, and commit that."""
@@ -151,11 +167,26 @@ class SinkTaskRunner(Runner):
             due = {each: offset for each, offset in self._taken.items() if self._committed.get(each) != offset}
             if not due:
                 return
+            still_owned = self._still_owned()
             await self.context.fence.wait_open()
             await self.calls.call(self._task.flush, dict(self._taken))
             await self.context.fence.wait_open()
             assert self._consumer is not None
-            await self._commit(self._consumer, due)
+            if due := still_owned(due):
+                await self._commit(self._consumer, due)
+
+    def _still_owned(self) -> _Filter:
+        """Return a function that keeps the values of partitions that are owned now and were not lost since."""
+        owned = dict(self._owned)
+
+        def still_owned(values: Mapping[TopicPartition, _Value]) -> dict[TopicPartition, _Value]:
+            return {
+                partition: value
+                for partition, value in values.items()
+                if partition in owned and self._owned.get(partition) == owned[partition]
+            }
+
+        return still_owned
 
     async def _commit(self, consumer: SinkConsumer, due: dict[TopicPartition, int]) -> None:
         """Commit offsets; those of partitions that were lost meanwhile stay with their new owners."""
@@ -173,6 +204,7 @@ class SinkTaskRunner(Runner):
     # ------------------------------------------------------------------ hooks of the consumer
 
     async def on_partitions_assigned(self, partitions: Collection[TopicPartition]) -> None:
+        self._owned |= dict.fromkeys(partitions, next(self._assignments))
         await self._hook(self._open, partitions)
 
     async def on_partitions_revoked(self, partitions: Collection[TopicPartition]) -> None:
@@ -206,6 +238,7 @@ class SinkTaskRunner(Runner):
 
     def _forget(self, partitions: Collection[TopicPartition]) -> None:
         for partition in partitions:
+            self._owned.pop(partition, None)
             self._taken.pop(partition, None)
             self._committed.pop(partition, None)
 

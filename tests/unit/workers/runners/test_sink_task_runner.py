@@ -182,6 +182,51 @@ async def test_lost_partitions_are_closed_without_a_flush() -> None:
     assert consumer.commits == []
 
 
+@pytest.mark.parametrize("during", ["put", "flush"])
+async def test_partitions_that_were_lost_during_a_call_are_not_committed(during: str) -> None:
+    """Their next claim starts where the last one has committed; other partitions are committed as ever."""
+    bench = Bench()
+    consumer = await bench.start()
+    await consumer.assign(P1)
+    busy, go_on = asyncio.Event(), asyncio.Event()
+
+    async def wait() -> None:
+        busy.set()
+        await go_on.wait()
+
+    bench.counts.hooks[during] = wait
+    consumer.add(records(P0, 0, 1) | records(P1, 7))
+    if during == "flush":
+        await bench.put(3)
+        bench.runner.request_stop()
+    await busy.wait()
+    losing = asyncio.ensure_future(consumer.listener.on_partitions_lost([P0]))
+    await asyncio.sleep(0)
+    assigning = asyncio.ensure_future(consumer.listener.on_partitions_assigned([P0]))
+    await asyncio.sleep(0)
+    del bench.counts.hooks[during]
+    go_on.set()
+    await asyncio.gather(losing, assigning)
+    await bench.stop()
+    assert consumer.commits == [{P1: 8}]
+
+
+async def test_records_of_partitions_that_were_lost_are_not_put() -> None:
+    """They were fetched before the loss, and wait for a session that is trusted."""
+    bench = Bench()
+    consumer = await bench.start()
+    await consumer.assign(P1)
+    bench.session.trusted = False
+    consumer.add(records(P0, 0, 1) | records(P1, 7))
+    await eventually(lambda: bench.session.was_awaited, "a wait for the session")
+    await consumer.listener.on_partitions_lost([P0])
+    bench.session.trusted = True
+    await bench.put(1)
+    assert bench.counts.put == records(P1, 7)[P1]
+    await bench.stop()
+    assert consumer.commits == [{P1: 8}]
+
+
 @pytest.mark.parametrize("method", ["put", "flush", "open", "start"])
 async def test_a_task_that_raises_commits_nothing(method: str) -> None:
     """The error is the task's, also if a hook of the consumer has called it; ``stop`` follows."""
