@@ -258,8 +258,8 @@ class HttpSinkConnector(SinkConnector):
             "retry.max",
             "int",
             10,
-            documentation="How often a request is sent again after a status of 408, 429, or 500 and above, a timeout, "
-            "or an error of the connection. After that the task fails.",
+            documentation="How often a request is sent again after a status of 408, 425, 429, or 500 and above, a "
+            "timeout, or an error of the connection. After that the task fails.",
             validator=between(0, 1_000_000),
             group="Failures",
             width="short",
@@ -287,8 +287,8 @@ class HttpSinkConnector(SinkConnector):
         ConfigKey(
             "dead.letter.topic",
             default=None,
-            documentation="The topic for records that the target refuses (a status from 400 to 499, except 408 and "
-            "429) or that encoding cannot write. Without it, such a record makes the task fail.",
+            documentation="The topic for records that the target refuses (a status of 400, 409, 413 or 422) or that "
+            "encoding cannot write. Without it, such a record makes the task fail.",
             validator=TOPIC_NAME,
             group="Failures",
         ),
