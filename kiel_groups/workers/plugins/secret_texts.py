@@ -33,23 +33,58 @@ _WORDS = frozenset({"auth", "header", "headers", "key", "keys", "pass", "pwd", "
 #: Settings with these names are about the keys of records, such as ``key.converter`` of Kafka Connect.
 _ABOUT_RECORDS = "key."
 
-# Each pattern takes time in proportion to the text, which may have a megabyte.
+# Each pattern takes time in proportion to the text, which may have a megabyte: what it repeats is bounded, or a match
+# consumes it. Where a password may end at several places, the pattern takes the last one.
+
+#: The names that texts give to secrets, such as "Pwd" in ODBC, and "AccountKey", "SharedAccessSignature" and "sig" in
+#: Azure.
+_SECRET_NAME = (
+    r"(?:(?:password|passwd|passphrase|secret|token|credential|authorization|cookie|accesssignature)\w{0,20}"
+    r"|(?:access|account|api|auth|private|shared)[ _-]?key"
+    r"|pwd|(?<![a-z])(?:pass|pw|sig))"
+)
 
 #: A secret that a text gives a name, as in ``password='x'``.
-_NAMED_SECRET = re.compile(r"(?:password|passwd|secret|token|credential)\w{0,20}[\"']?\s*[=:]", re.IGNORECASE)
+_NAMED_SECRET = re.compile(rf"{_SECRET_NAME}[\"']?\s*[=:]", re.IGNORECASE)
 
-#: From the start of a URL's host to the next blank.
-_AFTER_SCHEME = re.compile(r"(?<=://)\S+")
+#: A parameter of a URL, or of a path that an error message shows. It ends at a blank: the message may continue there.
+_NAMED_PARAMETER = re.compile(rf"([?&][\w.%-]{{0,40}}?{_SECRET_NAME}=)[^\s&]+", re.IGNORECASE)
 
-#: User and password. A password that is not encoded may have any character, so it reaches up to the last "@" unless
-#: what follows the first colon is a port.
-_USER_INFO = re.compile(r"[^\s/?#@:]*:(?!\d*(?:[/?#,;]|$))\S*@|[^\s/?#]*@")
+#: A property, as in ``Pwd=x;``, or an item of a dict or of JSON. An unquoted "name: x" does not count: errors about a
+#: setting begin with its name.
+_NAMED_VALUE = re.compile(
+    rf"({_SECRET_NAME}(?:[ \t]{{0,9}}=|\\?[\"'][ \t]{{0,9}}[=:]))(?![ \t]{{0,9}}\[hidden\])([ \t]{{0,9}})"
+    r"(?:([\"'])(?:\\.|[^\\\n])*?\3(?=[ \t]{0,9}(?:[,;:)}\]]|$))"  # in quotes
+    r"|\{[^\n]*?\}(?=[ \t]{0,9}(?:;|$))"  # in braces, as in ODBC
+    r"|(?:(?!;[ \t]{0,9}(?:[\w.%-][\w .%-]{0,60}=|$))[^\n])+)",  # up to the next property, or the end of the line
+    re.IGNORECASE | re.MULTILINE,
+)
 
-#: User and password where there is no scheme, or a mistyped one.
-_CREDENTIALS = re.compile(r"(?<![^\s/,])[^\s/,:@]*:[^\s/]*@")
+#: From the end of a URL's scheme to the next URL or the end of the line: a password that is not encoded may have
+#: blanks.
+_AFTER_SCHEME = re.compile(r"(?<=://)(?:(?![\s,;|\"'<(\[]\w[\w+.:-]*://)[^\n])+")
+
+#: What precedes the last "@" if it is user and password. What looks like a port may be the start of a password.
+_USER_AND_PASSWORD = re.compile(r"[^\s/?#:]*:")
+
+#: A user or a token without a password.
+_USER = re.compile(r"[^\s/?#]*@")
 
 #: The value of a parameter, or all that follows "?" if that is no parameter.
-_PARAMETER = re.compile(r"([?&;#])([^?&;#=]*=)?([^?&;#]*)")
+_PARAMETER = re.compile(r"([?&;#])([^?&;#]*=)?([^?&;#]*)")
+
+#: A word, or what precedes or follows the scheme of a URL in it.
+_WORD = re.compile(r"(?:(?!://)\S)+")
+
+#: The start of user and password where there is no scheme, or a mistyped one, as in ``user:x@tcp(host:3306)/db``. The
+#: exceptions are ``C:\x``, ``file:/x``, ``mailto:x``, and the "(?:" and "[^:" of regular expressions.
+_CREDENTIALS = re.compile(
+    r"(?<![^/,])(?!(?:[a-z]|file):[/\\]|mailto:|[^/,:@]*(?:\(\?|\[\^|\[:))[^/,:@]*:", re.IGNORECASE
+)
+
+#: User and password of Oracle, as in ``scott/tiger@//host:1521/x``. With another end, ``a/b@c`` may be anything.
+_ORACLE_USER = re.compile(r"[^/]+/.")
+_ORACLE_HOST = re.compile(r"//|\(\s*DESCRIPTION|[\w.-]+:\d{4,5}(?!\d)", re.IGNORECASE)
 
 
 def may_be_secret(name: str, text: str) -> bool:
@@ -62,17 +97,37 @@ def may_be_secret(name: str, text: str) -> bool:
 
 
 def without_secrets(text: str) -> str:
-    """Return a text with ``[hidden]`` for user and password, and for the values of parameters, of each URL in it."""
-    return _CREDENTIALS.sub(f"{HIDDEN}@", _AFTER_SCHEME.sub(lambda found: _masked(found[0]), text))
+    """
+    Return a text with ``[hidden]`` for its secrets.
+
+    These are user and password, and the values of parameters, of each URL; user and password in front of a host; and
+    values that the text itself gives the name of a secret.
+    """
+    text = _NAMED_PARAMETER.sub(rf"\1{HIDDEN}", text)
+    text = _NAMED_VALUE.sub(rf"\1\2{HIDDEN}", text)
+    text = _AFTER_SCHEME.sub(lambda found: _masked_url(found[0]), text)
+    return _WORD.sub(lambda found: _masked_word(found[0]), text)
 
 
-def _masked(url: str) -> str:
+def _masked_url(url: str) -> str:
     """Mask a URL without its scheme. What follows the URL in the same word, such as a quote, may be masked with it."""
-    if user_info := _USER_INFO.match(url):
-        url = f"{HIDDEN}@{url[user_info.end() :]}"
-    return _PARAMETER.sub(_masked_parameter, url)
+    credentials, at, rest = url.rpartition("@")
+    if at and _USER_AND_PASSWORD.match(credentials):
+        url = f"{HIDDEN}@{rest}"
+    elif user := _USER.match(url):
+        url = f"{HIDDEN}@{url[user.end() :]}"
+    return re.sub(r"^\S+", lambda found: _PARAMETER.sub(_masked_parameter, found[0]), url)
 
 
 def _masked_parameter(found: re.Match[str]) -> str:
     separator, name, value = found.groups()
     return f"{separator}{name or ''}{HIDDEN if value else ''}"
+
+
+def _masked_word(word: str) -> str:
+    credentials, at, host = word.rpartition("@")
+    if _ORACLE_USER.match(credentials) and _ORACLE_HOST.match(host):
+        return f"{HIDDEN}@{host}"
+    if at and (found := _CREDENTIALS.search(credentials)):
+        return f"{credentials[: found.start()]}{HIDDEN}@{host}"
+    return word
