@@ -32,6 +32,7 @@ from tests.mutants import (
     program_members,
     resets,
     rounds,
+    secret_values,
     session,
     subscription,
     tracker,
@@ -76,6 +77,7 @@ MUTANTS: tuple[Mutant, ...] = (
     *worker_runtime.MUTANTS,
     *worker_execution.MUTANTS,
     *kept_work.MUTANTS,
+    *secret_values.MUTANTS,
     *rounds.MUTANTS,
     *program_members.MUTANTS,
 )

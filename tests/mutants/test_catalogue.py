@@ -67,7 +67,7 @@ def test_the_page_has_the_numbers_of_the_catalogue() -> None:
     kinds = Counter(_kind(mutant.killer) for mutant in MUTANTS)
     page = " ".join((ROOT / "docs/simulation.rst").read_text(encoding="utf-8").split())
     assert (
-        f"``scripts/mutants`` has {len(MUTANTS)} breakages, and none survives: {kinds['scenarios']} are found by"
+        f"``scripts/mutants`` has {len(MUTANTS):,} breakages, and none survives: {kinds['scenarios']} are found by"
         f" scenarios, within 500 seeds, {kinds['no servers']} by tests without servers, and {kinds['servers']} by tests"
         " on real ones"
     ) in page

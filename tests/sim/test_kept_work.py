@@ -254,6 +254,24 @@ def test_failed_work_that_stays_is_not_started_by_a_rebalance() -> None:
     assert bench.counts.count("start", "c-0") == 1
 
 
+def test_a_failure_is_reported_without_secrets(caplog: pytest.LogCaptureFixture) -> None:
+    """The errors of plugins may quote URLs with passwords. Neither the log line nor the stored trace shows them."""
+    bench = WorkerGroupBench()
+    bench.start("w1")
+
+    async def raise_error() -> None:
+        raise OSError("no answer from http://u:12/s3cret@host/")
+
+    bench.counts.hooks["poll", "c-0"] = raise_error
+    bench.create("c", tasks_max="2", **ENDLESS)
+    bench.timeline.run_until(lambda: bench.state(TaskId("c", 0)) == WorkState.FAILED)
+    bench.timeline.run_for(1.0)
+    path = LAYOUT.status("c", 0)
+    for shown in (caplog.text, bench.ensemble.tree.get(path).data.decode()):
+        assert "no answer from http://[hidden]@host/" in shown
+        assert "s3cret" not in shown
+
+
 def test_a_rebalance_does_not_reset_the_restarts_of_failed_work() -> None:
     """The work that stays with its worker is started ``restart.max`` times in all."""
     bench = WorkerGroupBench()

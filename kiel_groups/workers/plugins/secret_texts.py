@@ -44,6 +44,9 @@ _SECRET_NAME = (
     r"|pwd|(?<![a-z])(?:pass|pw|sig))"
 )
 
+#: Around the name of a secret. Values do not begin in the next line.
+_BLANKS = r"[ \t]{0,9}"
+
 #: A secret that a text gives a name, as in ``password='x'``.
 _NAMED_SECRET = re.compile(rf"{_SECRET_NAME}[\"']?\s*[=:]", re.IGNORECASE)
 
@@ -53,10 +56,11 @@ _NAMED_PARAMETER = re.compile(rf"([?&][\w.%-]{{0,40}}?{_SECRET_NAME}=)[^\s&]+", 
 #: A property, as in ``Pwd=x;``, or an item of a dict or of JSON. An unquoted "name: x" does not count: errors about a
 #: setting begin with its name.
 _NAMED_VALUE = re.compile(
-    rf"({_SECRET_NAME}(?:[ \t]{{0,9}}=|\\?[\"'][ \t]{{0,9}}[=:]))(?![ \t]{{0,9}}\[hidden\])([ \t]{{0,9}})"
-    r"(?:([\"'])(?:\\.|[^\\\n])*?\3(?=[ \t]{0,9}(?:[,;:)}\]]|$))"  # in quotes
-    r"|\{[^\n]*?\}(?=[ \t]{0,9}(?:;|$))"  # in braces, as in ODBC
-    r"|(?:(?!;[ \t]{0,9}(?:[\w.%-][\w .%-]{0,60}=|$))[^\n])+)",  # up to the next property, or the end of the line
+    rf"({_SECRET_NAME}(?:{_BLANKS}=|\\?[\"']{_BLANKS}[=:]))(?!{_BLANKS}\[hidden\])({_BLANKS})(?:"
+    rf"([\"'])(?:\\.|[^\\\n])*?\3(?={_BLANKS}(?:[,;:)}}\]]|$))"  # in quotes
+    rf"|\{{[^\n]*?\}}(?={_BLANKS}(?:;|$))"  # in braces, as in ODBC
+    rf"|(?:(?!;{_BLANKS}(?:[\w.%-][\w .%-]{{0,60}}=|$))[^\n])+"  # up to the next property, or the end of the line
+    ")",
     re.IGNORECASE | re.MULTILINE,
 )
 

@@ -151,6 +151,13 @@ def test_a_report_has_errors_and_warnings() -> None:
     assert "s3cret" not in json.dumps(report)
 
 
+def test_a_report_has_no_secrets_of_texts() -> None:
+    """The value of a setting that is no password is shown without the password in it."""
+    report = validation_report("Sink", Sink, GOOD | {"url": "http://u:12/pw@host/"})
+    values = {each["value"]["name"]: each["value"]["value"] for each in report["configs"]}
+    assert values["url"] == "http://[hidden]@host/"
+
+
 def test_a_report_has_errors_of_undeclared_settings() -> None:
     """An error of a setting that is not declared has no definition."""
     report = validation_report("Sink", Sink, GOOD | {"url": "elsewhere", "zone": "z"})
