@@ -65,8 +65,15 @@ MUTANTS = (
     Mutant(
         "an empty answer does not end the count of failures",
         _ANSWERS,
-        "        state.empty_answers += 1\n        state.failures = state.unreadable = 0\n",
-        "        state.empty_answers += 1\n",
+        "        state.failures = state.unreadable = 0\n        return False\n",
+        "        return False\n",
+        _REQUEST_TESTS,
+    ),
+    Mutant(
+        "records do not end the count of failures",
+        _ANSWERS,
+        "                state.empty_answers += 1\n        state.failures = state.unreadable = 0\n",
+        "                state.empty_answers += 1\n",
         _REQUEST_TESTS,
     ),
     Mutant(

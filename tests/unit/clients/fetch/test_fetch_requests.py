@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kiel_groups.clients.fetch.fetch_answers import AnswerReader
+from kiel_groups.clients.fetch.fetch_answers import AnswerReader, Quantum
 from kiel_groups.clients.fetch.fetch_buffer import FetchBuffer
 from kiel_groups.clients.fetch.fetch_requests import (
     LEAST_SHARE_BYTES,
@@ -29,6 +29,7 @@ from kiel_groups.metrics import Metrics
 from kiel_groups.model import TopicPartition
 from kiel_groups.wire.api.fetch_v0 import FetchedPartition
 from kiel_groups.wire.error_codes import NO_ERROR
+from tests.helpers.fake_broker import message_set
 
 pytestmark = pytest.mark.unit
 
@@ -169,6 +170,16 @@ def test_an_empty_answer_ends_the_failures() -> None:
     assert (state.failures, state.unreadable, state.empty_answers, state.high_watermark) == (0, 0, 1, 7)
     assert reader.note(state, FetchedPartition(NO_ERROR, 8, memoryview(b"messages")))
     assert (state.empty_answers, marks) == (0, [(state.topic_partition, 7), (state.topic_partition, 8)])
+
+
+async def test_records_end_the_failures() -> None:
+    """The next failure of the partition is the first one again."""
+    state = partition(0)
+    state.failures, state.unreadable = 3, 2
+    reader = AnswerReader(CONFIG, FetchBuffer(CONFIG), Metrics(), None, Runtime())
+    fetched = FetchedPartition(NO_ERROR, 7, memoryview(message_set(b"value")))
+    await reader.read(state, MIB, fetched, Quantum())
+    assert (state.failures, state.unreadable, state.position) == (0, 0, 1)
 
 
 def test_dropped_wide_polls_are_abandoned() -> None:
