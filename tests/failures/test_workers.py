@@ -14,79 +14,16 @@ import pytest
 from kiel_groups.embedded import Cluster, ZooKeeperServer
 from kiel_groups.embedded.faults.fault_proxy import FaultProxy
 from kiel_groups.workers.execution.worker import Worker
-from tests.helpers.journal_connector import Entry, check_journal, check_order, journal_source, read_journal
+from tests.helpers.journal_connector import BLOCKING_SOURCE, JOURNAL_SOURCE, check_order, journal_source
 from tests.helpers.waiting import eventually, throughout
-from tests.helpers.worker_groups import WorkerPrograms, ask, numbers_in, until_state, worker_on
+from tests.helpers.worker_groups import WorkerPrograms, ask, until_state, worker_on
+from tests.helpers.worker_journals import RECOVERY_S, journal_on
 
 pytestmark = pytest.mark.failures
 
 Unique = Callable[[str], str]
 
 SESSION_TIMEOUT_MS = 4_000
-
-#: A session timeout and a rebalance on a busy machine, in seconds.
-RECOVERY_S = 60.0
-
-
-class Journal:
-    """The journal of the connectors of one test, and the file that says how they misbehave."""
-
-    def __init__(self, cluster: Cluster, topic: str, folder: Path) -> None:
-        self.cluster = cluster
-        self.topic = topic
-        self._file = folder / "journal.txt"
-        self._fault = folder / "fault.txt"
-        #: The tasks that have been created.
-        self.tasks: set[str] = set()
-        #: The processes that were frozen.
-        self.frozen: set[int] = set()
-
-    async def create(self, url: str, name: str, tasks: int = 1, **settings: object) -> None:
-        """Create a connector through a worker."""
-        await ask(url, "POST", "/connectors", {"name": name, "config": self.config(name, tasks, **settings)})
-
-    def config(self, name: str, tasks: int, **settings: object) -> dict[str, str]:
-        """Return the configuration of a connector that obeys ``misbehave``."""
-        self.tasks |= {f"{name}-{number}" for number in range(tasks)}
-        return journal_source(self._file, self.topic, tasks, fault=self._fault, **settings)
-
-    async def create_other(self, url: str, name: str, fault: str) -> None:
-        """Create a connector without tasks, because it misbehaves when it configures them."""
-        path = self._fault.with_name(f"{name}.txt")
-        path.write_text(fault)
-        config = journal_source(self._file, self.topic, 1, fault=path)
-        await ask(url, "POST", "/connectors", {"name": name, "config": config})
-
-    def misbehave(self, how: str) -> None:
-        """Have the connectors misbehave; "" ends that."""
-        self._fault.write_text(how)
-
-    def entries(self, what: str = "") -> list[Entry]:
-        """Return the lines of the journal, or those of one kind."""
-        return [entry for entry in read_journal(self._file) if entry.what == what or not what]
-
-    async def all_run(self, *pids: int) -> None:
-        """Wait until every task is polled anew, by these processes only, each of which has some."""
-        begin, wanted = len(self.entries()), set(pids or [os.getpid()])
-
-        def polled() -> bool:
-            newest = {entry.task: entry.pid for entry in self.entries()[begin:] if entry.what == "poll"}
-            return newest.keys() == self.tasks and set(newest.values()) == wanted
-
-        await eventually(polled, f"all tasks run in {wanted}", RECOVERY_S)
-        check_journal(self.entries(), self.frozen)
-
-    async def check(self) -> None:
-        """Check that no task ran twice at a time, and that all of its records are in the topic."""
-        check_journal(self.entries(), self.frozen)
-        await numbers_in(self.cluster, self.topic, self.tasks)
-
-
-async def journal_on(cluster: Cluster, unique: Unique, folder: Path) -> Journal:
-    """Return a journal with a new topic."""
-    topic = unique("topic")
-    await cluster.create_topic(topic, 1)
-    return Journal(cluster, topic, folder)
 
 
 async def test_workers_are_killed_frozen_stopped_and_added(cluster_39: Cluster, unique: Unique, tmp_path: Path) -> None:
@@ -263,12 +200,15 @@ async def test_a_worker_is_stopped_while_a_task_hangs(cluster_39: Cluster, uniqu
     await journal.check()
 
 
-async def test_a_worker_is_killed_by_a_second_signal(cluster_39: Cluster, unique: Unique, tmp_path: Path) -> None:
-    """It waits for nothing then, also not for a task that hangs."""
+@pytest.mark.parametrize("source", [JOURNAL_SOURCE, BLOCKING_SOURCE], ids=["thread", "loop"])
+async def test_a_worker_is_killed_by_a_second_signal(
+    cluster_39: Cluster, unique: Unique, tmp_path: Path, source: str
+) -> None:
+    """It waits for nothing then, also not for a task that hangs, even if that blocks the event loop."""
     journal = await journal_on(cluster_39, unique, tmp_path)
     with WorkerPrograms(cluster_39, unique("workers"), SESSION_TIMEOUT_MS) as workers:
         (worker,) = await workers.add()
-        await journal.create(workers.url, "c", 1, task_stop_timeout_ms=600_000)
+        await journal.create(workers.url, "c", 1, task_stop_timeout_ms=600_000, connector_class=source)
         await journal.all_run(worker.process.pid)
         journal.misbehave("block")
         await eventually(lambda: journal.entries("block"), "the task blocks")

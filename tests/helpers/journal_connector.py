@@ -21,9 +21,18 @@ from kiel_groups.workers.plugins.connector_interfaces import SourceConnector
 from kiel_groups.workers.plugins.plugin_contexts import ConnectorContext, SourceTaskContext
 from kiel_groups.workers.plugins.task_interfaces import SourceRecord, SourceTask
 
-__all__ = ["JOURNAL_SOURCE", "Entry", "check_journal", "check_order", "journal_source", "read_journal"]
+__all__ = [
+    "BLOCKING_SOURCE",
+    "JOURNAL_SOURCE",
+    "Entry",
+    "check_journal",
+    "check_order",
+    "journal_source",
+    "read_journal",
+]
 
 JOURNAL_SOURCE = f"{__name__}:JournalConnector"
+BLOCKING_SOURCE = f"{__name__}:BlockingConnector"
 
 _PAUSE_S = 0.05
 
@@ -82,6 +91,13 @@ class JournalTask(SourceTask):
         self._write("stopped")
 
 
+class BlockingTask(JournalTask):
+    """Blocks the worker's event loop during each poll."""
+
+    async def poll(self) -> Sequence[SourceRecord]:  # type: ignore[override]
+        return super().poll()
+
+
 class JournalConnector(SourceConnector):
     """Has ``tasks.max`` tasks."""
 
@@ -97,6 +113,12 @@ class JournalConnector(SourceConnector):
         if fault == "configs":
             return [7]  # type: ignore[list-item]
         return [] if fault == "none" else [self._config] * most
+
+
+class BlockingConnector(JournalConnector):
+    """Has tasks that block the event loop."""
+
+    task_class = BlockingTask
 
 
 def journal_source(journal: Path, topic: str, tasks: int, **settings: object) -> dict[str, str]:

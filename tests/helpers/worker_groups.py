@@ -30,8 +30,10 @@ _TRY_AGAIN = (409, 503)
 
 def worker_on(cluster: Cluster, group: str, **settings: Any) -> Worker:
     """Return a worker of a group, which has not started, with a port of the system's choice."""
-    given = {"zookeeper": cluster.zk_hosts, "session_timeout_ms": 6_000, "rest": RestSettings(port=0), **settings}
-    return Worker(WorkerSettings(group=group, brokers=",".join(cluster.brokers), **given))
+    if "zookeeper" not in settings:
+        settings["zookeeper"] = cluster.zk_hosts
+    defaults = {"brokers": ",".join(cluster.brokers), "session_timeout_ms": 6_000, "rest": RestSettings(port=0)}
+    return Worker(WorkerSettings(group=group, **(defaults | settings)))
 
 
 async def ask(url: str, method: str, path: str, body: object = None) -> Any:

@@ -314,6 +314,44 @@ def test_a_pause_hides_a_failure_and_a_resume_starts_the_work_again() -> None:
     assert bench.counts.count("start", "c-0") == 2
 
 
+def test_a_restart_is_counted_when_failed_work_starts_again() -> None:
+    """A resume or a user restarts it. A pause does not, and a start of work that has not failed is no restart."""
+    bench = WorkerGroupBench()
+    (worker,) = bench.start("w1")
+    fail(bench, "c-0")
+
+    def counted() -> tuple[float, float]:
+        return worker.metrics.total("work_failed"), worker.metrics.total("work_restarts")
+
+    bench.timeline.run_until(lambda: bench.state(TaskId("c", 0)) == WorkState.FAILED)
+    worker.run(worker.requests.pause("c"))
+    bench.timeline.run_until(lambda: bench.state(TaskId("c", 0)) == WorkState.PAUSED)
+    bench.timeline.run_for(1.0)
+    assert counted() == (1, 0)
+    worker.run(worker.requests.resume("c"))
+    bench.timeline.run_until(lambda: counted() == (2, 1))
+    bench.counts.hooks.clear()
+    worker.run(worker.requests.restart_task("c", 0))
+    bench.until_running("c", 2)
+    assert counted() == (2, 2)
+    # The task has not failed since.
+    worker.run(worker.requests.restart_task("c", 0))
+    bench.timeline.run_until(lambda: bench.counts.count("start", "c-0") == 4)
+    worker.run(worker.requests.pause("c"))
+    worker.run(worker.requests.resume("c"))
+    bench.timeline.run_until(lambda: bench.counts.count("start", "c-0") == 5)
+    assert counted() == (2, 2)
+
+
+def test_a_restart_by_the_policy_is_counted() -> None:
+    """After ``restart.max`` restarts, the next failure is not followed by one."""
+    bench = WorkerGroupBench()
+    (worker,) = bench.start("w1")
+    times = fail(bench, "c-0", restart_policy="backoff", restart_max="3", restart_backoff_ms="100")
+    bench.timeline.run_for(60.0)
+    assert (len(times), worker.metrics.total("work_failed"), worker.metrics.total("work_restarts")) == (4, 4, 3)
+
+
 def test_work_of_an_unconfirmed_membership_is_given_back(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -17,10 +17,13 @@ __all__ = ["BlockingTermination", "Termination", "end_process"]
 #: The exit status of a process that a signal ended is this plus the number of the signal.
 _SIGNALLED = 128
 
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
 
 class Termination:
     """
-    Cancels the current task at the first SIGINT or SIGTERM, or at ``end``. A second signal kills the process.
+    Cancels the current task at the first SIGINT or SIGTERM, or at ``end``. A second signal kills the process, also if
+    a callback blocks the event loop, so that the loop has not processed the first one.
 
     ``status`` is the exit status, or None until the task is cancelled.
     """
@@ -30,8 +33,12 @@ class Termination:
         self._task = asyncio.current_task()
         self._is_settled = False
         loop = asyncio.get_running_loop()
-        for number in (signal.SIGINT, signal.SIGTERM):
+        for number in _SIGNALS:
+            # The loop reads the number of the signal from its wake-up socket, and then calls ``_on_signal``.
             loop.add_signal_handler(number, self._on_signal, number)
+            # Python calls this handler also while a callback blocks the loop. It replaces one of the loop that does
+            # nothing, and for which the kernel restarts system calls: during a ``read``, Python would call no handler.
+            signal.signal(number, _restore_defaults)
 
     def end(self, number: int) -> None:
         """Cancel the task as if this signal had arrived; do nothing after ``settle`` or an earlier cancellation."""
@@ -45,10 +52,11 @@ class Termination:
 
     def _on_signal(self, number: int) -> None:
         loop = asyncio.get_running_loop()
-        for each in (signal.SIGINT, signal.SIGTERM):
+        for each in _SIGNALS:
+            # This installs Python's own handler of SIGINT, which cancels all tasks and waits for them; one of them may
+            # not end.
             loop.remove_signal_handler(each)
-            # Python's own handler of SIGINT cancels all tasks and waits for them; one of them may not end.
-            signal.signal(each, signal.SIG_DFL)
+        _restore_defaults()
         self.end(number)
 
 
@@ -63,14 +71,19 @@ class BlockingTermination:
     def __init__(self) -> None:
         self.status: int | None = None
         self.asked = threading.Event()
-        for number in (signal.SIGINT, signal.SIGTERM):
+        for number in _SIGNALS:
             signal.signal(number, self._on_signal)
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
-        for each in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(each, signal.SIG_DFL)
+        _restore_defaults()
         self.status = _SIGNALLED + number
         self.asked.set()
+
+
+def _restore_defaults(*_: object) -> None:
+    """Restore the default handlers: the next SIGINT or SIGTERM kills the process. This is itself a handler."""
+    for each in _SIGNALS:
+        signal.signal(each, signal.SIG_DFL)
 
 
 def end_process(status: int) -> NoReturn:

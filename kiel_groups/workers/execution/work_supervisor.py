@@ -83,6 +83,8 @@ class WorkSupervisor:
         #: What was reported last; None before the claim.
         self.status: WorkStatus | None = None
         self._generation = context.generation
+        #: Whether the next run is a restart: it is the first one after a failure.
+        self._has_failed = False
         #: Whether a status is written although it equals the last one: it may have been deleted.
         self._reports_again = False
         self._main = asyncio.get_running_loop().create_task(self._supervise())
@@ -328,8 +330,8 @@ class WorkSupervisor:
         log.error("%s failed: %s%s", self.work, without_secrets(str(error)) or type(error).__name__, again)
         if not self._is_stopping:
             self._report(WorkState.FAILED, "".join(traceback.format_exception(error)))
+            self._has_failed = True
             await self._wait_changed(delay_s)
-            self._context.metrics.count("work_restarts")
 
     async def _wait_changed(self, limit_s: float | None = None) -> None:
         with suppress(TimeoutError):
@@ -342,6 +344,9 @@ class WorkSupervisor:
         fence = self._fence = WorkFence(parts.session)
         runner = self._context.factory.runner(start, parts, fence, self._started)
         running = self._running = asyncio.get_running_loop().create_task(runner.run())
+        if self._has_failed:
+            self._has_failed = False
+            self._context.metrics.count("work_restarts")
         changed = asyncio.ensure_future(self._changed.wait())
         try:
             await asyncio.wait({running, changed}, return_when=asyncio.FIRST_COMPLETED)

@@ -9,10 +9,30 @@ from collections.abc import Iterator
 import pytest
 
 from kiel_groups.cli.terminal.termination import BlockingTermination, Termination
+from tests.helpers.commands import Running
 
 pytestmark = pytest.mark.unit
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+#: A command whose coroutine blocks the event loop. A thread says when the first signal was noticed.
+BLOCKED = """
+import asyncio, os, signal, threading, time
+from kiel_groups.cli.terminal.termination import Termination
+
+def watch():
+    while signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+        time.sleep(0.01)
+    print("noticed", flush=True)
+
+async def command():
+    Termination()
+    threading.Thread(target=watch, daemon=True).start()
+    print("blocked", flush=True)
+    {}
+
+asyncio.run(command())
+"""
 
 
 @pytest.fixture(autouse=True)
@@ -48,3 +68,34 @@ async def test_the_first_signal_cancels_the_task_and_the_second_kills(number: in
     ending = await asyncio.create_task(command())
     assert ending.status == status
     assert {signal.getsignal(each) for each in SIGNALS} == {signal.SIG_DFL}
+
+
+@pytest.mark.parametrize("number", SIGNALS)
+@pytest.mark.parametrize("call", ["while True: pass", "time.sleep(1000)", "os.read(os.pipe()[0], 1)"])
+def test_the_second_signal_kills_although_the_loop_is_blocked(call: str, number: int) -> None:
+    """The event loop cannot process the first signal while a coroutine, such as a connector's, blocks it."""
+    with Running(["-c", BLOCKED.format(call)]) as command:
+        command.wait_for_lines(1)
+        command.process.send_signal(number)
+        assert command.wait_for_lines(2) == ["blocked", "noticed"]
+        assert command.end(number) == -number
+
+
+def test_a_signal_wakes_an_idle_loop() -> None:
+    """The command ends in order at once, with the status of the signal."""
+    program = BLOCKED.replace("    Termination()", "    ending = Termination()").format(
+        "try: await asyncio.Event().wait()\n    except asyncio.CancelledError: os._exit(ending.status)"
+    )
+    with Running(["-c", program]) as command:
+        command.wait_for_lines(1)
+        assert command.end(signal.SIGTERM) == 143
+
+
+def test_a_command_that_has_ended_leaves_the_default_handlers() -> None:
+    """A signal after the end of the event loop is not passed to that loop."""
+
+    async def command() -> None:
+        Termination()
+
+    asyncio.run(command())
+    assert [signal.getsignal(each) for each in SIGNALS] == [signal.default_int_handler, signal.SIG_DFL]
