@@ -50,6 +50,7 @@ class RouteHandler(RequestHandler):
         self._rules = rules
         self._operations = operations
         self._body = bytearray()
+        self._received = 0
         self._is_too_large = False
 
     def set_default_headers(self) -> None:
@@ -85,7 +86,13 @@ class RouteHandler(RequestHandler):
             )
 
     def data_received(self, chunk: bytes) -> None:
-        """Keep a part of the body, unless the body is too large."""
+        """Keep a part of the body, unless the body is too large; if it is far too large, answer before its end."""
+        self._received += len(chunk)
+        if self._received > LARGEST_READ:
+            # Tornado closes the connection after the answer, and passes nothing more of the body.
+            error = _too_large()
+            self.send_error(error.status, exc_info=(type(error), error, None))
+            return
         if self._is_too_large or len(self._body) + len(chunk) > LARGEST_BODY:
             self._is_too_large = True
             self._body.clear()

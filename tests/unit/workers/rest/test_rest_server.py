@@ -14,6 +14,7 @@ from kiel_groups.errors import (
     RebalanceError,
     UnknownTopicError,
 )
+from kiel_groups.workers.rest import route_handler
 from kiel_groups.workers.rest.rest_routes import ROUTES
 from kiel_groups.workers.rest.rest_server import RestListener, RestServer
 from kiel_groups.workers.rest.rest_settings import RestSettings
@@ -302,7 +303,7 @@ async def test_a_body_is_bounded(size: int) -> None:
     assert legal.document["message"].startswith("the body is not JSON: ")
 
 
-@pytest.mark.parametrize("length", [str(2 << 30), "9" * 50])
+@pytest.mark.parametrize("length", [str(2 << 30), "9" * 50, "9" * 4_000], ids=["2 GiB", "50 digits", "4000 digits"])
 async def test_a_huge_body_is_refused_before_it_is_sent(length: str) -> None:
     """The answer is a document, too, and the connection is closed."""
     worker = FakeWorker(FakeGroup())
@@ -315,6 +316,7 @@ async def test_a_huge_body_is_refused_before_it_is_sent(length: str) -> None:
         writer.close()
     assert answer.startswith(b"HTTP/1.1 413 ")
     assert b'{"error_code": 413, "message": "the body is too large' in answer
+    assert answer.count(b"HTTP/1.1 ") == 1
 
 
 async def test_a_chunked_body_is_bounded() -> None:
@@ -333,6 +335,32 @@ async def test_a_chunked_body_is_bounded() -> None:
         writer.close()
     assert answer.startswith(b"HTTP/1.1 413 ")
     assert b'"error_code": 413' in answer
+
+
+@pytest.mark.parametrize(
+    "headers",
+    ["Transfer-Encoding: chunked\r\n\r\n80000000", "Transfer-Encoding: chunked\r\n\r\n" + "f" * 60],
+    ids=["2 GiB", "60 digits"],
+)
+@pytest.mark.parametrize("method", ["POST", "GET"])
+async def test_a_huge_chunked_body_is_answered_before_its_end(
+    method: str, headers: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker does not read without end: the answer is a document, too, and the connection is closed."""
+    monkeypatch.setattr(route_handler, "LARGEST_READ", 2 << 20)
+    worker = FakeWorker(FakeGroup())
+    async with serving(worker):
+        host, _, port = worker.url.removeprefix("http://").partition(":")
+        reader, writer = await asyncio.open_connection(host, int(port))
+        head = f"{method} /connectors HTTP/1.1\r\nHost: {host}\r\nContent-Type: application/json\r\n"
+        writer.write(f"{head}{headers}\r\n".encode() + b"x" * ((2 << 20) + 1))
+        answer = await reader.read()
+        writer.close()
+        legal = await ask(f"{worker.url}/connectors")
+    assert answer.startswith(b"HTTP/1.1 413 ")
+    assert b'{"error_code": 413, "message": "the body is too large' in answer
+    assert answer.count(b"HTTP/1.1 ") == 1
+    assert legal.status == 200
 
 
 async def test_secrets_are_in_no_log(caplog: pytest.LogCaptureFixture) -> None:
