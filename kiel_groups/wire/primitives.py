@@ -15,7 +15,7 @@ import six
 
 from kiel_groups.errors import ConfigError, ProtocolError
 
-__all__ = ["Buffer", "Reader", "Writer"]
+__all__ = ["LONGEST_STRING", "Buffer", "Reader", "Writer"]
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
@@ -26,7 +26,9 @@ _INT64 = Struct(">q")
 #: The length of a null string and of null bytes.
 _NULL = -1
 _EMPTY = memoryview(b"")
-_LONGEST_STRING = 0x7FFF
+
+#: The most bytes of a string, whose length has 16 bits.
+LONGEST_STRING = 0x7FFF
 
 
 class Writer:
@@ -57,10 +59,10 @@ class Writer:
             encoded = six.ensure_binary(text, "utf-8")
         except UnicodeEncodeError as error:
             raise ConfigError(f"{text!r} cannot be sent to a broker: it has no UTF-8 form") from error
-        if len(encoded) > _LONGEST_STRING:
+        if len(encoded) > LONGEST_STRING:
             raise ConfigError(
                 f"a text of {len(encoded)} bytes ({text[:20]!r}…) cannot be sent to a broker; "
-                f"at most {_LONGEST_STRING} bytes are allowed"
+                f"at most {LONGEST_STRING} bytes are allowed"
             )
         self._parts += (_INT16.pack(len(encoded)), encoded)
 

@@ -15,8 +15,9 @@ from kiel_groups.admin.group_inspection import read_group
 from kiel_groups.embedded import Cluster
 from kiel_groups.group.znodes.worker_layout import WorkerLayout
 from tests.helpers.cluster_data import zookeeper
-from tests.helpers.commands import kiel_groups
-from tests.helpers.generic_program import NumberProgram
+from tests.helpers.commands import Running, kiel_groups
+from tests.helpers.generic_program import NUMBERS, NumberProgram
+from tests.helpers.waiting import eventually
 from tests.helpers.worker_groups import ask, until_state, worker_on
 
 pytestmark = pytest.mark.integration
@@ -106,3 +107,25 @@ async def test_a_group_of_programs(cluster_39: Cluster, unique: Callable[[str], 
         await program.member.close()
     assert await outline(command, group) == ("numbers", 0, "empty")
     assert (await command("describe", group, "--check")).returncode == 0
+
+
+async def test_an_allocator_process_gives_way_to_programs(cluster_39: Cluster, unique: Callable[[str], str]) -> None:
+    """
+    An allocator process that was started before its group has members stops when programs found the group: it would
+    lead them for ever, and they would wait for an assignment. One of them leads then.
+    """
+    group = unique("numbers")
+    with Running(["-m", "kiel_groups", "serve", "--zookeeper", cluster_39.zk_hosts, "--group", group]) as process:
+        await eventually(lambda: any(line.endswith(" leads") for line in process.errors), "it is the leader")
+        program = NumberProgram(group, {"zk_hosts": cluster_39.zk_hosts})
+        try:
+            async with asyncio.timeout(20):
+                await program.member.start()
+            assert program.member.leads
+            assert program.held == NUMBERS
+            assert await asyncio.to_thread(process.wait) == 2
+        finally:
+            await program.member.close()
+    stops = [line for line in process.errors if "share no partitions" in line]
+    assert len(stops) == 1, process.errors
+    assert "its members are of the type 'numbers'" in stops[0]

@@ -233,9 +233,11 @@ def place(settings: Mapping[str, Any]) -> str:
     [
         ([], "returned no protocol; expected at least one"),
         ([GroupProtocol("p", "text")], "returned 'text' (str) as the metadata of p; expected bytes"),  # type: ignore[arg-type]
+        ([GroupProtocol("p\udcff", b"")], "returned a protocol named 'p\\udcff' (str); expected a text that UTF-8 can"),
+        ([GroupProtocol("p" * 40_000, b"")], "expected a text of at most 32,767 bytes in UTF-8, not of 40,000"),
         ([GroupProtocol("p", LARGE)], "what this member offers (p) takes {size} KiB {place}; expected at most 956"),
     ],
-    ids=["none", "text", "large"],
+    ids=["none", "text", "surrogate", "long", "large"],
 )
 async def test_an_illegal_offer_fails_the_start(
     offered: Any, error: str, settings: Mapping[str, Any], unique: Unique, caplog: pytest.LogCaptureFixture

@@ -138,8 +138,22 @@ MUTANTS = (
     Mutant(
         "an assignment that is text is taken for bytes",
         _HOOKS,
-        '                what = f"{_shown(assignment)} as the assignment of {member_id}"\n',
-        "                continue\n",
+        '            raise self._illegal(name, f"{_shown(data)} as {role}", "bytes; encode text and objects")\n',
+        '            return b""\n',
+        _HOOKS_TEST,
+    ),
+    Mutant(
+        "a name that has no UTF-8 form is offered",
+        _HOOKS,
+        '        return "a text that UTF-8 can encode, without lone surrogates"\n',
+        '        return ""\n',
+        _HOOKS_TEST,
+    ),
+    Mutant(
+        "a name that brokers cannot carry is offered on ZooKeeper",
+        _HOOKS,
+        '    return "" if size <= LONGEST_STRING else',
+        '    return "" if True else',
         _HOOKS_TEST,
     ),
     Mutant(

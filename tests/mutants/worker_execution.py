@@ -49,6 +49,20 @@ MUTANTS = (
         _CALLS_TEST,
     ),
     Mutant(
+        "a slow constructor blocks the event loop",
+        _CALLS,
+        "            if _needs_thread(plugin_class):\n",
+        "            if False:\n",
+        _CALLS_TEST,
+    ),
+    Mutant(
+        "a constructor that needs the running loop has none",
+        _CALLS,
+        "    return not any(inspect.iscoroutinefunction(getattr(plugin_class, name, None)) for name in _METHODS)\n",
+        "    return True\n",
+        _CALLS_TEST,
+    ),
+    Mutant(
         "offsets of records that were not delivered are stored",
         _SOURCE,
         "        for outcome in outcomes:\n            outcome.result()\n",

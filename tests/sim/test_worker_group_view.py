@@ -51,6 +51,19 @@ def test_tools_see_what_workers_see(workers: WorkerBench) -> None:
     assert (after.workers, after.owners) == ({}, {})
 
 
+def test_tools_see_garbage_that_workers_have_not_read_yet(workers: WorkerBench) -> None:
+    """A worker reads the connectors again when the configuration offset has moved; an operator does not move it."""
+    worker = workers.worker()
+    workers.run(worker, worker.configuration.put_connector("c", {"a": "1"}))
+    known = workers.run(worker, worker.configuration.snapshot())
+    client = started(workers)
+    client.set(LAYOUT.connector("c"), b"garbage")
+    assert LAYOUT.connector("c") in describe_workers(client, "g").configuration.connectors["c"].problem
+    assert workers.run(worker, worker.configuration.snapshot()) == known
+    workers.run(worker, worker.configuration.put_connector("d", {"a": "1"}))
+    assert workers.run(worker, worker.configuration.snapshot()).connectors["c"].problem
+
+
 def test_a_group_without_workers_is_described(workers: WorkerBench) -> None:
     """A group that has no znodes of workers has no connector."""
     assert describe_workers(started(workers), "g").configuration.connectors == {}

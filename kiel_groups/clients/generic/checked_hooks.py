@@ -10,8 +10,8 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from typing import Any, cast
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence, Set
+from typing import Any, TypeVar, cast
 
 from kiel_groups.clients.coordinator.generation_gate import GenerationGate
 from kiel_groups.clients.coordinator.member_hooks import JoinedGroup, MemberHooks
@@ -19,6 +19,7 @@ from kiel_groups.clients.generic.stored_sizes import StoredSizes
 from kiel_groups.coordination.session.slow_step import SlowStep
 from kiel_groups.errors import HookError, KielGroupsError
 from kiel_groups.wire.groups.join_group import GroupProtocol
+from kiel_groups.wire.primitives import LONGEST_STRING
 from kiel_groups.wording import counted, some
 
 __all__ = ["CheckedHooks"]
@@ -28,6 +29,8 @@ log = logging.getLogger(__name__)
 _HOOKS = ("protocols", "perform_assignment", "complete", "prepare", "lost")
 
 _BYTES = (bytes, bytearray, memoryview)
+
+_ReadT = TypeVar("_ReadT")
 
 #: What waits while a hook runs. Nothing waits for ``complete``.
 _WAITING = {
@@ -50,7 +53,7 @@ class CheckedHooks:
         sizes: What can be stored.
 
     Raises:
-        HookError: A hook is missing, or the protocol type is none.
+        HookError: A hook is missing, or the protocol type is not one that both coordinations can store.
     """
 
     def __init__(self, hooks: MemberHooks, group: str, sizes: StoredSizes) -> None:
@@ -66,10 +69,10 @@ class CheckedHooks:
                 f"group {group}: the hooks ({self._program}) have no method {', '.join(missing)}; expected the methods"
                 " of kiel_groups.MemberHooks"
             )
-        type_ = getattr(hooks, "protocol_type", None)
-        if not isinstance(type_, str) or not type_:
-            raise HookError(f"group {group}: protocol_type of {self._program} is {type_!r}; expected a non-empty text")
-        self._protocol_type = type_
+        type_: Any = getattr(hooks, "protocol_type", None)
+        if expected := _expected_text(type_):
+            raise HookError(f"group {group}: protocol_type of {self._program} is {_shown(type_)}; expected {expected}")
+        self._protocol_type: str = type_
 
     @property
     def protocol_type(self) -> str:
@@ -83,18 +86,15 @@ class CheckedHooks:
         if isinstance(offered, (str, bytes, Mapping)) or not isinstance(offered, Iterable):
             raise self._illegal("protocols", _shown(offered), expected)
         found: dict[str, GroupProtocol] = {}
-        for each in offered:
+        for each in self._read("protocols", offered, lambda: list(offered), expected):
             if not isinstance(each, GroupProtocol):
                 raise self._illegal("protocols", f"{_shown(each)} in its list", expected)
-            name, metadata = cast("tuple[object, object]", each)
-            if not isinstance(name, str) or not name:
-                raise self._illegal("protocols", f"a protocol named {_shown(name)}", "a non-empty text as its name")
-            if not isinstance(metadata, _BYTES):
-                what = f"{_shown(metadata)} as the metadata of {name}"
-                raise self._illegal("protocols", what, "bytes; encode text and objects")
+            name, metadata = cast("tuple[Any, object]", each)
+            if why := _expected_text(name):
+                raise self._illegal("protocols", f"a protocol named {_shown(name)}", f"{why} as its name")
             if name in found:
                 raise self._illegal("protocols", f"{name} twice", "each name once")
-            found[name] = GroupProtocol(name, bytes(metadata))
+            found[name] = GroupProtocol(name, self._bytes("protocols", metadata, f"the metadata of {name}"))
         if not found:
             raise self._illegal("protocols", "no protocol", f"at least one, which all members know: {expected}")
         protocols = list(found.values())
@@ -108,17 +108,20 @@ class CheckedHooks:
         expected = "a mapping of member ids to bytes"
         if not isinstance(assigned, Mapping):
             raise self._illegal("perform_assignment", _shown(assigned), expected)
-        for member_id, assignment in assigned.items():
-            if not isinstance(assignment, _BYTES):
-                what = f"{_shown(assignment)} as the assignment of {member_id}"
-                raise self._illegal("perform_assignment", what, "bytes; encode text and objects")
-        self._report_unknown(frozenset(map(str, assigned.keys() - joined.members.keys())))
-        assignments = {member: bytes(data) for member, data in assigned.items() if member in joined.members}
+        found = self._read("perform_assignment", assigned, lambda: dict(assigned.items()), expected)
+        assignments: dict[str, bytes] = {}
+        for member_id, assignment in found.items():
+            if why := _expected_text(member_id):
+                raise self._illegal("perform_assignment", f"{_shown(member_id)} as a member id", why)
+            what = f"the assignment of {member_id}"
+            assignments[member_id] = self._bytes("perform_assignment", assignment, what)
+        self._report_unknown(assignments.keys() - joined.members.keys())
+        assignments = {member: data for member, data in assignments.items() if member in joined.members}
         if what := self._sizes.excess_of_assignments(joined.members, assignments):
             raise HookError(f"group {self._group}: perform_assignment() of {self._program}: {what}")
         return assignments
 
-    def _report_unknown(self, unknown: frozenset[str]) -> None:
+    def _report_unknown(self, unknown: Set[str]) -> None:
         if unknown and unknown != self._unknown:
             log.warning(
                 "group %s: perform_assignment() of %s has assigned to %s, which the generation has no member of; the"
@@ -128,7 +131,7 @@ class CheckedHooks:
                 counted(unknown, "unknown id"),
                 some(sorted(unknown)),
             )
-        self._unknown = unknown
+        self._unknown = frozenset(unknown)
 
     async def complete(self, gate: GenerationGate, joined: JoinedGroup, assignment: bytes) -> None:
         """Have the program take its assignment over."""
@@ -172,6 +175,25 @@ class CheckedHooks:
         except Exception as error:
             raise self._raised(name, error) from error
 
+    def _read(self, name: str, returned: object, read: Callable[[], _ReadT], expected: str) -> _ReadT:
+        """Read a collection that a hook has returned once; its class may be the program's own, and raise."""
+        try:
+            return read()
+        except KielGroupsError:
+            raise
+        except (Exception, asyncio.CancelledError) as error:
+            given = f"an object ({type(returned).__name__}) whose items raised {type(error).__name__}: {error}"
+            raise self._illegal(name, given, expected) from error
+
+    def _bytes(self, name: str, data: object, role: str) -> bytes:
+        """Return a copy of bytes that a hook has returned in some form."""
+        if not isinstance(data, _BYTES):
+            raise self._illegal(name, f"{_shown(data)} as {role}", "bytes; encode text and objects")
+        try:
+            return bytes(data)
+        except ValueError as error:
+            raise self._illegal(name, f"{_shown(data)} as {role}", "bytes that are not released") from error
+
     def _warn(self, name: str, seconds: float) -> None:
         log.warning(
             "group %s: %s() of %s has run for %.0f s; %s", self._group, name, self._program, seconds, _WAITING[name]
@@ -184,9 +206,24 @@ class CheckedHooks:
         return HookError(f"group {self._group}: {name}() of {self._program} returned {given}; expected {expected}")
 
 
+def _expected_text(given: object) -> str:
+    """Return what was expected if this is no text that both coordinations can store, otherwise ""."""
+    if not isinstance(given, str) or not given:
+        return "a non-empty text"
+    try:
+        size = len(given.encode())
+    except UnicodeEncodeError:
+        return "a text that UTF-8 can encode, without lone surrogates"
+    # Brokers have 16 bits for the length. ZooKeeper could store more, but a program should work with either.
+    return "" if size <= LONGEST_STRING else f"a text of at most {LONGEST_STRING:,} bytes in UTF-8, not of {size:,}"
+
+
 def _shown(value: object) -> str:
     """Return a value with its type, cut off."""
     if value is None:
         return "None"
-    text = repr(value)
+    try:
+        text = repr(value)
+    except Exception:  # code of the program
+        text = "an object"
     return f"{text if len(text) <= 60 else text[:60] + '…'} ({type(value).__name__})"

@@ -13,7 +13,7 @@ from kiel_groups.coordination.member.group_session import GroupSession
 from kiel_groups.coordination.member.session_supervisor import SessionSupervisor
 from kiel_groups.coordination.partition_handler import Work
 from kiel_groups.coordination.session.session_context import ProcessContext, SessionContext
-from kiel_groups.coordination.session.zk_session import Session
+from kiel_groups.coordination.session.zk_session import Node, Session
 from kiel_groups.errors import GroupConfigError, KielGroupsError, ProtocolError
 from kiel_groups.group.znodes.layout import GroupLayout
 from kiel_groups.group.znodes.round_contents import RoundSettings
@@ -93,25 +93,37 @@ class AllocatorKind:
         Raises:
             GroupConfigError: The members are programs, which would not understand a plan of partitions.
         """
-        node = await session.get(layout.config)
-        try:
-            programs = None if node is None else RoundSettings.parse(node.data, layout.config)
-        except ProtocolError:
-            return
-        if programs is not None:
-            raise GroupConfigError(
-                f"group {layout.group}: its members are of the type {programs.protocol_type!r}, and share no"
-                " partitions; their leader is one of them. Choose another group"
-            )
+        _check_type(layout, await session.get(layout.config))
 
     def new_role(self, context: SessionContext) -> AllocatorRole:
         return AllocatorRole(context, self._allocator)
 
 
+def _check_type(layout: GroupLayout, config: Node | None) -> None:
+    """Raise GroupConfigError if the settings of a group say that its members are programs."""
+    try:
+        programs = None if config is None else RoundSettings.parse(config.data, layout.config)
+    except ProtocolError:
+        return
+    if programs is not None:
+        raise GroupConfigError(
+            f"group {layout.group}: its members are of the type {programs.protocol_type!r}, and share no partitions;"
+            " their leader is one of them. Choose another group"
+        )
+
+
 class AllocatorRole:
-    """An allocator process on one session, which registers nothing and owns nothing; see ``SessionRole``."""
+    """
+    An allocator process on one session, which registers nothing and owns nothing; see ``SessionRole``.
+
+    It may have been started before the group has members. It follows the group's settings, which the first member
+    writes, and stops if the members are programs: while it led, they would wait for an assignment without end.
+    """
 
     def __init__(self, context: SessionContext, allocator: Allocator) -> None:
+        self._layout = context.layout
+        self._session = context.session
+        self._tasks = context.tasks
         # A candidate has no znode of its own to check. Checking the election folder still goes through the quorum.
         self.proof = context.layout.election
         self.candidacy = Candidacy(context, partial(PartitionPlanner, context, allocator), self.proof)
@@ -120,13 +132,29 @@ class AllocatorRole:
         """Do nothing: the election znode is the only one."""
 
     async def joined(self) -> None:
-        """Do nothing: the candidacy has started."""
+        """
+        Follow the group's settings. The candidacy has started.
+
+        Raises:
+            GroupConfigError: The members are programs.
+        """
+        await self._follow_settings()
+
+    async def _follow_settings(self) -> None:
+        path = self._layout.config
+        node = await self._session.get(path, self.recheck)
+        # A read of a missing znode sets no watch.
+        if node is None and await self._session.exists(path, self.recheck) is not None:
+            node = await self._session.get(path, self.recheck)
+        _check_type(self._layout, node)
 
     def recheck(self) -> None:
-        """Do nothing: only the candidacy watches znodes."""
+        """Read the group's settings again; an error ends the session."""
+        self._tasks.start(self._follow_settings())
 
     async def restore(self) -> None:
-        """Do nothing: the candidacy restores the election znode."""
+        """Read the group's settings again, in case a watch was lost. The candidacy restores the election znode."""
+        await self._follow_settings()
 
     def in_progress(self) -> Collection[Work]:
         """Return nothing: there is no application."""

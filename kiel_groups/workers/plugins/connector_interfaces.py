@@ -22,7 +22,8 @@ class Connector(ABC):
     """
     What source connectors and sink connectors have in common. A connector is created without arguments.
 
-    A method that raises an error makes the connector FAILED; its tasks continue.
+    A method that raises an error makes the connector FAILED, and so does the constructor; its tasks continue. The
+    constructor runs on the worker's event loop if any method is a coroutine function, and on a thread otherwise.
     """
 
     #: The version of the plugin, as users see it.

@@ -47,6 +47,7 @@ class Task:
 
     A method that raises an error makes the task FAILED, and ``stop`` follows. If the task gives up because
     ``context.should_stop`` is True, it raises ``TaskStoppedError``: it does not fail then, and nothing is committed.
+    The constructor runs on the worker's event loop if any method is a coroutine function, and on a thread otherwise.
     """
 
     #: The settings of a task, if they differ from those of its connector. Standard settings are added.

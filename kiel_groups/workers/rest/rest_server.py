@@ -18,7 +18,7 @@ from kiel_groups.workers.rest.request_forwarding import RequestForwarding
 from kiel_groups.workers.rest.rest_answers import ConfigMask
 from kiel_groups.workers.rest.rest_calls import RestSite
 from kiel_groups.workers.rest.rest_routes import ROUTES
-from kiel_groups.workers.rest.rest_settings import LARGEST_READ, RestSettings
+from kiel_groups.workers.rest.rest_settings import RestSettings
 from kiel_groups.workers.rest.route_handler import RequestRules, RouteHandler
 from kiel_groups.workers.rest.worker_control import WorkerControl
 from kiel_groups.workers.rest_client.http_exchange import HttpExchange
@@ -29,6 +29,10 @@ log = logging.getLogger(__name__)
 
 #: How long a client may take for the headers of a request, also of its next one, and for its body, in seconds.
 _IDLE_TIMEOUT_S, _BODY_TIMEOUT_S = 60.0, 30.0
+
+#: More than any length that Tornado parses. Tornado would answer a larger body without a document; the handler, which
+#: drops what it does not need, refuses it instead.
+_UNBOUNDED = 1 << 16_384
 
 
 class RestListener:
@@ -88,7 +92,7 @@ class RestServer:
         )
         self._server = HTTPServer(
             application,
-            max_body_size=LARGEST_READ,
+            max_body_size=_UNBOUNDED,
             idle_connection_timeout=_IDLE_TIMEOUT_S,
             body_timeout=_BODY_TIMEOUT_S,
         )

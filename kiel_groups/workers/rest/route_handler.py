@@ -50,7 +50,10 @@ class RouteHandler(RequestHandler):
         self._rules = rules
         self._operations = operations
         self._body = bytearray()
+        self._received = 0
         self._is_too_large = False
+        #: Whether the answer is written already, before the end of the body.
+        self._is_refused = False
 
     def set_default_headers(self) -> None:
         """Name the program, but not Tornado's version, and forbid proxies to store the answer."""
@@ -85,14 +88,31 @@ class RouteHandler(RequestHandler):
             )
 
     def data_received(self, chunk: bytes) -> None:
-        """Keep a part of the body, unless the body is too large."""
+        """Keep a part of the body, unless the body is too large; if it is far too large, answer before its end."""
+        self._received += len(chunk)
         if self._is_too_large or len(self._body) + len(chunk) > LARGEST_BODY:
             self._is_too_large = True
             self._body.clear()
         else:
             self._body += chunk
+        if self._received > LARGEST_READ and not self._is_refused:
+            self._refuse_early()
+
+    def _refuse_early(self) -> None:
+        """
+        Write the answer now, and continue to read until the end of the body, or the end of its time limit.
+
+        A connection that is closed with unread data is reset, and a client that still sends would lose the answer.
+        """
+        self._is_refused = True
+        document = _document(_too_large())
+        self._write(Answer(document, HTTPStatus.REQUEST_ENTITY_TOO_LARGE))
+        self.set_header("Content-Length", str(len(json.dumps(document))))
+        self.flush()
 
     async def _serve(self, *arguments: str) -> None:
+        if self._is_refused:
+            return
         if self._is_too_large:
             raise _too_large()
         operation = self._operation
@@ -118,7 +138,7 @@ class RouteHandler(RequestHandler):
         refusal = _refusal(kwargs["exc_info"][1])
         for name, value in refusal.headers.items():
             self.set_header(name, value)
-        self._write(Answer({"error_code": refusal.status, "message": str(refusal)}, refusal.status))
+        self._write(Answer(_document(refusal), refusal.status))
 
     def log_exception(
         self,
@@ -158,6 +178,11 @@ class RouteHandler(RequestHandler):
 def _too_large() -> RestError:
     text = f"the body is too large; expected at most {LARGEST_BODY:,} bytes"
     return RestError(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, text)
+
+
+def _document(refusal: RestError) -> dict[str, object]:
+    """Return the document of an error, as Kafka Connect has it."""
+    return {"error_code": refusal.status, "message": str(refusal)}
 
 
 def _refusal(error: BaseException) -> RestError:

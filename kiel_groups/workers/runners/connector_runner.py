@@ -7,6 +7,7 @@ import logging
 from collections.abc import Mapping, Sequence
 
 from kiel_groups.errors import ConfigError, UnknownConnectorError
+from kiel_groups.workers.plugins.connector_interfaces import Connector
 from kiel_groups.workers.runners.runner_contexts import RunnerConnectorContext
 from kiel_groups.workers.runners.runner_interface import Runner, RunnerContext
 
@@ -21,15 +22,17 @@ class ConnectorRunner(Runner):
     def __init__(self, context: RunnerContext) -> None:
         super().__init__(context)
         self._name = context.work.connector
-        self._connector = context.connector_class()
+        #: None before it is created.
+        self._connector: Connector | None = None
         #: Set when the connector wants its tasks to be configured again, or has reported an error.
         self._notified = asyncio.Event()
         self._is_outdated = True
         self._error: BaseException | None = None
 
     async def _run_plugin(self) -> None:
+        connector = self._connector = await self.calls.create(self.context.connector_class)
         given = RunnerConnectorContext(self._name, self.context.config, self._reconfigure, self._fail)
-        await self.calls.call(self._connector.start, given, self.context.settings)
+        await self.calls.call(connector.start, given, self.context.settings)
         self.context.started()
         while not self.should_stop:
             self._notified.clear()
@@ -37,12 +40,13 @@ class ConnectorRunner(Runner):
                 raise self._error
             if self._is_outdated:
                 self._is_outdated = False
-                await self._configure()
+                await self._configure(connector)
             else:
                 await self.until_stop(self._notified.wait())
 
     async def _stop_plugin(self) -> None:
-        await self.calls.call(self._connector.stop)
+        if self._connector is not None:
+            await self.calls.call(self._connector.stop)
 
     def _reconfigure(self) -> None:
         self._is_outdated = True
@@ -53,10 +57,10 @@ class ConnectorRunner(Runner):
         self._error = error if isinstance(error, Exception) else ConfigError(f"the connector reports {error!r}")
         self._notified.set()
 
-    async def _configure(self) -> None:
+    async def _configure(self, connector: Connector) -> None:
         """Ask for the configurations of the tasks, and store them if they have changed."""
         most: int = self.context.settings["tasks.max"]
-        configs = _checked(self._name, await self.calls.call(self._connector.task_configs, most), most)
+        configs = _checked(self._name, await self.calls.call(connector.task_configs, most), most)
         if self.should_stop:
             return
         await self.context.fence.wait_open()

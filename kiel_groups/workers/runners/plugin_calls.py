@@ -1,6 +1,9 @@
 """
 Call the methods of a connector or a task, one at a time: coroutine functions on the event loop, others on a thread.
 
+A constructor may be slow, too, so it runs on a thread. If any method of the class is a coroutine function, it runs on
+the event loop: the clients of asyncio and Tornado that such a class creates may need the running loop.
+
 A thread cannot be cancelled. If a call is cancelled while its thread runs, it still waits for the thread: until then,
 the method may write to its system, so the claim of the work must not be released.
 """
@@ -12,7 +15,7 @@ import inspect
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar, cast
 
 from kiel_groups.coordination.zookeeper.runtime import Runtime
 from kiel_groups.errors import KielGroupsError
@@ -36,6 +39,11 @@ _DEFAULTS = frozenset(
     }
 )
 
+#: The names of all methods that a worker calls on an object.
+_METHODS = frozenset({method.__name__ for method in _DEFAULTS} | {"task_configs", "poll", "put"})
+
+_PluginT = TypeVar("_PluginT")
+
 
 class PluginCalls:
     """
@@ -50,6 +58,22 @@ class PluginCalls:
         self._runtime = runtime
         self._name = name
         self._lock = asyncio.Lock()
+
+    async def create(self, plugin_class: type[_PluginT]) -> _PluginT:
+        """
+        Create the object of the plugin. If this is cancelled, it waits for the constructor, and drops the object.
+
+        Raises:
+            KielGroupsError: The constructor has tried to end the process, or to cancel the worker.
+            Exception: Any error of the constructor.
+        """
+        async with self._lock:
+            if _needs_thread(plugin_class):
+                return cast("_PluginT", await self._on_thread(partial(guarded, plugin_class, ())))
+            try:
+                return plugin_class()
+            except (SystemExit, asyncio.CancelledError) as error:
+                raise _refused(plugin_class, error) from error
 
     async def call(self, method: Callable[..., Any], *arguments: Any) -> Any:
         """
@@ -104,6 +128,13 @@ class PluginCalls:
             running.exception()
             raise asyncio.CancelledError
         return running.result()
+
+
+def _needs_thread(plugin_class: type[object]) -> bool:
+    """Return whether a class has a constructor of its own that may not need the running loop."""
+    if plugin_class.__init__ is object.__init__ and plugin_class.__new__ is object.__new__:
+        return False
+    return not any(inspect.iscoroutinefunction(getattr(plugin_class, name, None)) for name in _METHODS)
 
 
 def guarded(method: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:

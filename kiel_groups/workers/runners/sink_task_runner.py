@@ -53,9 +53,8 @@ class SinkTaskRunner(Runner):
 
     def __init__(self, context: RunnerContext) -> None:
         super().__init__(context)
-        task = context.connector_class.task_class()
-        assert isinstance(task, SinkTask)
-        self._task = task
+        #: The task; None before it is created.
+        self._plugin: SinkTask | None = None
         self._producer: SourceProducer | None = None
         #: The partitions of the consumer, with the number of the hook that has assigned each. A partition that was lost
         #: and assigned again has another number, and what the task has taken of it before is not committed.
@@ -76,8 +75,11 @@ class SinkTaskRunner(Runner):
 
     async def _run_plugin(self) -> None:
         settings = self.context.settings
+        task = await self.calls.create(self.context.connector_class.task_class)
+        assert isinstance(task, SinkTask)
+        self._plugin = task
         try:
-            await self.calls.call(self._task.start, SinkRunnerContext(self, self._dead_letters), settings)
+            await self.calls.call(task.start, SinkRunnerContext(self, self._dead_letters), settings)
             policy: Literal["raise", "skip"] = "skip" if settings["errors.tolerance"] == "all" else "raise"
             group = sink_group(self.context.work.connector)
             consumer = self._consumer = self.context.clients.consumer(group, self, policy)
@@ -95,9 +97,15 @@ class SinkTaskRunner(Runner):
         self._is_active = False
         self._failure.cancel()
         try:
-            await self.calls.call(self._task.stop)
+            if self._plugin is not None:
+                await self.calls.call(self._plugin.stop)
         finally:
             await self._close_clients()
+
+    @property
+    def _task(self) -> SinkTask:
+        assert self._plugin is not None, "the task is created before its consumer"
+        return self._plugin
 
     async def _join(self, consumer: SinkConsumer) -> None:
         """Join the group. A cluster that does not answer is tried again."""

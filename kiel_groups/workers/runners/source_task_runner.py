@@ -37,9 +37,8 @@ class SourceTaskRunner(Runner):
         super().__init__(context)
         assert isinstance(context.work, TaskId)
         self._task_id = context.work
-        task = context.connector_class.task_class()
-        assert isinstance(task, SourceTask)
-        self._task = task
+        #: None before it is created.
+        self._task: SourceTask | None = None
         self._producer: SourceProducer | None = None
         #: The offsets that are delivered, and not stored yet, by the canonical form of their partitions.
         self._unstored: dict[bytes, tuple[JsonObject, JsonObject]] = {}
@@ -48,7 +47,9 @@ class SourceTaskRunner(Runner):
         self._due_s = float("-inf")
 
     async def _run_plugin(self) -> None:
-        task = self._task
+        task = await self.calls.create(self.context.connector_class.task_class)
+        assert isinstance(task, SourceTask)
+        self._task = task
         try:
             await self.calls.call(task.start, SourceRunnerContext(self), self.context.settings)
             self.context.started()
@@ -65,7 +66,8 @@ class SourceTaskRunner(Runner):
 
     async def _stop_plugin(self) -> None:
         try:
-            await self.calls.call(self._task.stop)
+            if self._task is not None:
+                await self.calls.call(self._task.stop)
         finally:
             producer, self._producer = self._producer, None
             if producer is not None:

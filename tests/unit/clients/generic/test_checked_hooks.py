@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, ItemsView, Iterator, Mapping
 from typing import Any
 
 import pytest
@@ -12,7 +12,7 @@ import pytest
 from kiel_groups.clients.coordinator.generation_gate import GenerationGate
 from kiel_groups.clients.coordinator.member_hooks import JoinedGroup
 from kiel_groups.clients.generic.checked_hooks import CheckedHooks
-from kiel_groups.clients.generic.stored_sizes import MessageSizes
+from kiel_groups.clients.generic.stored_sizes import MessageSizes, StoredSizes, ZnodeSizes
 from kiel_groups.coordination.session import slow_step
 from kiel_groups.errors import AllocatorError, HookError
 from kiel_groups.model import GenerationToken
@@ -62,8 +62,59 @@ async def result(given: Any) -> Any:
     return given
 
 
-def checked(program: Any) -> CheckedHooks:
-    return CheckedHooks(program, "g", MessageSizes())
+def checked(program: Any, sizes: StoredSizes | None = None) -> CheckedHooks:
+    return CheckedHooks(program, "g", sizes or MessageSizes())
+
+
+class Unreadable(Mapping[str, bytes]):
+    """A mapping of the program's own class, whose items cannot be read."""
+
+    def __init__(self, error: BaseException) -> None:
+        self._error = error
+
+    def __getitem__(self, key: str) -> bytes:
+        raise self._error
+
+    def __iter__(self) -> Iterator[str]:
+        raise self._error
+
+    def __len__(self) -> int:
+        return 1
+
+    def items(self) -> ItemsView[str, bytes]:
+        raise self._error
+
+    def __repr__(self) -> str:
+        raise self._error
+
+
+class Pairless(Mapping[str, bytes]):
+    """A mapping whose items are no pairs."""
+
+    def __getitem__(self, key: str) -> bytes:
+        return b""
+
+    def __iter__(self) -> Iterator[str]:
+        return iter("a")
+
+    def __len__(self) -> int:
+        return 1
+
+    def items(self) -> Any:
+        return [5]
+
+
+def released() -> memoryview:
+    """Return a view whose bytes cannot be read any more."""
+    view = memoryview(b"1")
+    view.release()
+    return view
+
+
+def broken_list() -> Iterator[GroupProtocol]:
+    """Yield one protocol, and fail."""
+    yield GroupProtocol("p", b"")
+    raise ValueError("no file")
 
 
 async def test_legal_results_are_passed_on_as_bytes() -> None:
@@ -136,6 +187,84 @@ async def test_an_illegal_assignment_names_its_hook(assigned: Any, error: str) -
         await checked(program).perform_assignment(JOINED)
     assert str(found.value).startswith("group g: perform_assignment() of Program")
     assert error in str(found.value)
+
+
+UTF_8 = "expected a text that UTF-8 can encode, without lone surrogates"
+
+IDS = "expected a mapping of member ids to bytes"
+
+
+@pytest.mark.parametrize("sizes", [MessageSizes(), ZnodeSizes()], ids=["brokers", "zookeeper"])
+@pytest.mark.parametrize(
+    ("offered", "error"),
+    [
+        ([GroupProtocol("p\udcff", b"")], rf"returned a protocol named 'p\udcff' (str); {UTF_8} as its name"),
+        (
+            [GroupProtocol("ä" * 20_000, b"")],
+            f"returned a protocol named '{'ä' * 59}… (str); expected a text of at most 32,767 bytes in UTF-8, not of"
+            " 40,000 as its name",
+        ),
+        (broken_list(), f"returned an object (generator) whose items raised ValueError: no file; {LIST}"),
+        (
+            [GroupProtocol("p", released())],  # type: ignore[arg-type]
+            "(memoryview) as the metadata of p; expected bytes that are not released",
+        ),
+    ],
+    ids=["surrogate", "long", "iterator", "released"],
+)
+async def test_an_offer_that_only_one_coordination_could_store_is_illegal_in_both(
+    offered: Any, error: str, sizes: StoredSizes
+) -> None:
+    """The text is the same, so a program that works with one coordination works with the other."""
+    program = Program()
+    # A generator can be read once only.
+    program.offered = broken_list() if isinstance(offered, Iterator) else offered
+    with pytest.raises(HookError) as found:
+        await checked(program, sizes).protocols()
+    assert str(found.value).startswith("group g: protocols() of Program returned ")
+    assert str(found.value).endswith(error)
+
+
+@pytest.mark.parametrize("sizes", [MessageSizes(), ZnodeSizes()], ids=["brokers", "zookeeper"])
+@pytest.mark.parametrize(
+    ("assigned", "error"),
+    [
+        ({"a\udcff": b"1"}, rf"returned 'a\udcff' (str) as a member id; {UTF_8}"),
+        ({5: b"1"}, "returned 5 (int) as a member id; expected a non-empty text"),
+        (
+            {"x" * 40_000: b"1"},
+            "… (str) as a member id; expected a text of at most 32,767 bytes in UTF-8, not of 40,000",
+        ),
+        ({"a": released()}, "(memoryview) as the assignment of a; expected bytes that are not released"),
+        (Unreadable(ValueError("no")), f"returned an object (Unreadable) whose items raised ValueError: no; {IDS}"),
+        (
+            Unreadable(asyncio.CancelledError()),
+            f"returned an object (Unreadable) whose items raised CancelledError: ; {IDS}",
+        ),
+        (Pairless(), "returned an object (Pairless) whose items raised TypeError: "),
+        ({"a": Unreadable(ValueError("no"))}, "returned an object (Unreadable) as the assignment of a; expected bytes"),
+    ],
+    ids=["surrogate", "number", "long", "released", "items", "cancelled", "pairs", "repr"],
+)
+async def test_an_assignment_that_cannot_be_read_or_stored_is_illegal_in_both_coordinations(
+    assigned: Any, error: str, sizes: StoredSizes
+) -> None:
+    """Objects of the program's own classes may raise while they are read; the hook is named all the same."""
+    program = Program()
+    program.assigned = assigned
+    with pytest.raises(HookError) as found:
+        await checked(program, sizes).perform_assignment(JOINED)
+    assert str(found.value).startswith("group g: perform_assignment() of Program returned ")
+    assert error in str(found.value)
+
+
+async def test_an_error_of_this_package_from_a_collection_is_passed_on() -> None:
+    """A mapping that is read lazily may say itself why there is no assignment, as its hook may."""
+    program, error = Program(), AllocatorError("no capacity")
+    program.assigned = Unreadable(error)
+    with pytest.raises(AllocatorError) as found:
+        await checked(program).perform_assignment(JOINED)
+    assert found.value is error
 
 
 async def test_assignments_of_unknown_members_are_dropped_with_one_warning(caplog: pytest.LogCaptureFixture) -> None:
@@ -214,13 +343,25 @@ async def test_hooks_of_the_wrong_kind_are_named() -> None:
         checked(Async()).lost(GATE)
 
 
-@pytest.mark.parametrize("type_", [None, "", b"x"])
-def test_a_program_needs_a_type(type_: object) -> None:
-    """All members of a group have the same type, so there must be one."""
+@pytest.mark.parametrize(
+    ("type_", "error"),
+    [
+        (None, "is None; expected a non-empty text"),
+        ("", "is '' (str); expected a non-empty text"),
+        (b"x", "is b'x' (bytes); expected a non-empty text"),
+        ("x\udcff", rf"is 'x\udcff' (str); {UTF_8}"),
+        ("x" * 40_000, "… (str); expected a text of at most 32,767 bytes in UTF-8, not of 40,000"),
+    ],
+    ids=["none", "empty", "bytes", "surrogate", "long"],
+)
+def test_a_program_needs_a_type(type_: object, error: str) -> None:
+    """All members of a group have the same type, so there must be one that either coordination can store."""
     program = Program()
     program.protocol_type = type_
-    with pytest.raises(HookError, match=rf"protocol_type of Program is {type_!r}; expected a non-empty text"):
+    with pytest.raises(HookError) as found:
         checked(program)
+    assert str(found.value).startswith("group g: protocol_type of Program ")
+    assert str(found.value).endswith(error)
 
 
 def test_missing_hooks_are_named() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 
 import pytest
 
@@ -14,6 +15,7 @@ from kiel_groups.errors import (
     RebalanceError,
     UnknownTopicError,
 )
+from kiel_groups.workers.rest import route_handler
 from kiel_groups.workers.rest.rest_routes import ROUTES
 from kiel_groups.workers.rest.rest_server import RestListener, RestServer
 from kiel_groups.workers.rest.rest_settings import RestSettings
@@ -302,7 +304,7 @@ async def test_a_body_is_bounded(size: int) -> None:
     assert legal.document["message"].startswith("the body is not JSON: ")
 
 
-@pytest.mark.parametrize("length", [str(2 << 30), "9" * 50])
+@pytest.mark.parametrize("length", [str(2 << 30), "9" * 50, "9" * 4_000], ids=["2 GiB", "50 digits", "4000 digits"])
 async def test_a_huge_body_is_refused_before_it_is_sent(length: str) -> None:
     """The answer is a document, too, and the connection is closed."""
     worker = FakeWorker(FakeGroup())
@@ -315,6 +317,7 @@ async def test_a_huge_body_is_refused_before_it_is_sent(length: str) -> None:
         writer.close()
     assert answer.startswith(b"HTTP/1.1 413 ")
     assert b'{"error_code": 413, "message": "the body is too large' in answer
+    assert answer.count(b"HTTP/1.1 ") == 1
 
 
 async def test_a_chunked_body_is_bounded() -> None:
@@ -333,6 +336,54 @@ async def test_a_chunked_body_is_bounded() -> None:
         writer.close()
     assert answer.startswith(b"HTTP/1.1 413 ")
     assert b'"error_code": 413' in answer
+
+
+@pytest.mark.parametrize("size", ["80000000", "f" * 60], ids=["2 GiB", "60 digits"])
+@pytest.mark.parametrize("method", ["POST", "GET"])
+async def test_a_huge_chunked_body_is_answered_before_its_end(
+    method: str, size: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The answer is a complete document, and the client may continue to send after it: the connection is not reset."""
+    monkeypatch.setattr(route_handler, "LARGEST_READ", 2 << 20)
+    worker = FakeWorker(FakeGroup())
+    async with serving(worker):
+        host, _, port = worker.url.removeprefix("http://").partition(":")
+        reader, writer = await asyncio.open_connection(host, int(port))
+        head = f"{method} /connectors HTTP/1.1\r\nHost: {host}\r\nContent-Type: application/json\r\n"
+        writer.write(f"{head}Transfer-Encoding: chunked\r\n\r\n{size}\r\n".encode() + b"x" * ((2 << 20) + 1))
+        answer = await reader.readuntil(b"\r\n\r\n")
+        document = json.loads(await reader.readexactly(int(answer.lower().split(b"content-length: ")[1].split()[0])))
+        for _ in range(64):
+            writer.write(b"x" * (1 << 16))
+            await writer.drain()
+        assert not reader.at_eof()
+        writer.close()
+        legal = await ask(f"{worker.url}/connectors")
+    assert answer.startswith(b"HTTP/1.1 413 ")
+    assert document == {"error_code": 413, "message": "the body is too large; expected at most 1,048,576 bytes"}
+    assert legal.status == 200
+
+
+async def test_a_client_that_reads_after_it_has_sent_gets_the_answer(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """There is one answer, and the log has no error."""
+    monkeypatch.setattr(route_handler, "LARGEST_READ", 2 << 20)
+    worker = FakeWorker(FakeGroup())
+    async with serving(worker):
+        host, _, port = worker.url.removeprefix("http://").partition(":")
+        reader, writer = await asyncio.open_connection(host, int(port))
+        head = f"POST /connectors HTTP/1.1\r\nHost: {host}\r\nContent-Type: application/json\r\n"
+        writer.write(f"{head}Transfer-Encoding: chunked\r\nConnection: close\r\n\r\n".encode())
+        for _ in range(64):
+            writer.write(b"10000\r\n" + b"x" * 0x10000 + b"\r\n")
+            await writer.drain()
+        writer.write(b"0\r\n\r\n")
+        answer = await reader.read()
+        writer.close()
+    assert answer.startswith(b"HTTP/1.1 413 ")
+    assert answer.count(b"HTTP/1.1 ") == answer.count(b'{"error_code": 413') == 1
+    assert not [record for record in caplog.records if record.levelname in {"WARNING", "ERROR"}]
 
 
 async def test_secrets_are_in_no_log(caplog: pytest.LogCaptureFixture) -> None:

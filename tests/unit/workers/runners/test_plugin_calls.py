@@ -11,9 +11,13 @@ import pytest
 
 from kiel_groups.coordination.zookeeper.runtime import Runtime
 from kiel_groups.errors import KielGroupsError
-from kiel_groups.workers.plugins.task_interfaces import SourceTask
+from kiel_groups.workers.plugins.connector_interfaces import SinkConnector, SourceConnector
+from kiel_groups.workers.plugins.task_interfaces import SinkTask, SourceTask
+from kiel_groups.workers.runners.connector_runner import ConnectorRunner
 from kiel_groups.workers.runners.plugin_calls import PluginCalls
 from kiel_groups.workers.runners.runner_interface import Runner
+from kiel_groups.workers.runners.sink_task_runner import SinkTaskRunner
+from kiel_groups.workers.runners.source_task_runner import SourceTaskRunner
 from tests.helpers.counting_connectors import CountingSourceConnector
 from tests.helpers.runner_contexts import runner_context
 from tests.helpers.waiting import eventually
@@ -155,3 +159,135 @@ async def test_a_method_that_is_not_overridden_needs_no_thread() -> None:
     assert await calls().call(Task().flush) is None
     assert await calls().call(Task().stop) is None
     assert threading.active_count() == before
+
+
+class OnThread(SourceTask):
+    """A task of plain methods, whose constructor notes where it runs."""
+
+    def __init__(self) -> None:
+        self.thread = threading.get_ident()
+
+    def poll(self) -> Any:
+        return ()
+
+
+class OnLoop(OnThread):
+    """A task with a coroutine function, whose constructor needs the running loop."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.loop = asyncio.get_running_loop()
+
+    async def flush(self) -> None: ...
+
+
+class Bare(SourceTask):
+    """A task without a constructor."""
+
+    def poll(self) -> Any:
+        return ()
+
+
+async def test_a_constructor_runs_where_the_methods_run() -> None:
+    """A plain class may block in it; a class with coroutine functions may create clients that need the loop."""
+    on_loop = threading.get_ident()
+    assert (await calls().create(OnThread)).thread != on_loop
+    created = await calls().create(OnLoop)
+    assert (created.thread, created.loop) == (on_loop, asyncio.get_running_loop())
+    before = threading.active_count()
+    assert isinstance(await calls().create(Bare), Bare)
+    assert threading.active_count() == before
+
+
+@pytest.mark.parametrize("base", [OnThread, OnLoop])
+@pytest.mark.parametrize(
+    ("error", "raised"),
+    [(SystemExit(3), KielGroupsError), (asyncio.CancelledError(), KielGroupsError), (ValueError("no"), ValueError)],
+)
+async def test_a_constructor_ends_neither_the_process_nor_the_worker(
+    base: type[OnThread], error: BaseException, raised: type[Exception]
+) -> None:
+    """Its error is that of the work."""
+
+    class Broken(base):  # type: ignore[valid-type, misc]
+        def __init__(self) -> None:
+            raise error
+
+    with pytest.raises(raised, match=str(error) if raised is ValueError else type(error).__name__):
+        await calls().create(Broken)
+
+
+class Constructors:
+    """Connector and task classes whose constructors wait for the test, and the methods that were called on them."""
+
+    def __init__(self) -> None:
+        self.begun, self.release = threading.Event(), threading.Event()
+        self.called: list[str] = []
+        slow = self
+
+        class Slow:
+            def __init__(self) -> None:
+                slow.begun.set()
+                slow.release.wait(10)
+
+            def start(self, context: object, settings: object) -> None:
+                slow.called.append("start")
+
+            def stop(self) -> None:
+                slow.called.append("stop")
+
+        class Source(Slow, SourceTask):
+            def poll(self) -> Any:
+                return ()
+
+        class Sink(Slow, SinkTask):
+            def put(self, records: object) -> None: ...
+
+        class SlowSource(Slow, SourceConnector):
+            task_class = Source
+
+            def task_configs(self, most: int) -> Any:
+                return ()
+
+        class SlowSink(Slow, SinkConnector):
+            task_class = Sink
+
+            def task_configs(self, most: int) -> Any:
+                return ()
+
+        self.source, self.sink = SlowSource, SlowSink
+
+    def runner(self, kind: type[Runner]) -> Runner:
+        """Return a runner of one of the classes."""
+        config = {"topics": "t"} if kind is SinkTaskRunner else {}
+        task = None if kind is ConnectorRunner else 0
+        return kind(runner_context(self.sink if kind is SinkTaskRunner else self.source, config, task=task))
+
+
+@pytest.mark.parametrize("kind", [ConnectorRunner, SourceTaskRunner, SinkTaskRunner])
+async def test_a_slow_constructor_leaves_the_event_loop_free(kind: type[Runner]) -> None:
+    """The worker's heartbeats and its other work continue; ``start`` follows, and a stop ends the run in order."""
+    slow = Constructors()
+    running = asyncio.ensure_future(slow.runner(kind).run())
+    await eventually(slow.begun.is_set, "the constructor")
+    assert not slow.release.is_set()
+    slow.release.set()
+    await eventually(lambda: slow.called, "the start")
+    running.cancel()
+    await asyncio.wait({running})
+    assert slow.called == ["start", "stop"]
+
+
+@pytest.mark.parametrize("kind", [ConnectorRunner, SourceTaskRunner, SinkTaskRunner])
+async def test_an_object_whose_creation_was_cancelled_is_dropped(kind: type[Runner]) -> None:
+    """The run ends after the constructor, because the claim is released then; no method is called."""
+    slow = Constructors()
+    running = asyncio.ensure_future(slow.runner(kind).run())
+    await eventually(slow.begun.is_set, "the constructor")
+    running.cancel()
+    done, _ = await asyncio.wait({running}, timeout=0.05)
+    assert not done
+    slow.release.set()
+    await asyncio.wait({running})
+    assert running.cancelled()
+    assert slow.called == []
