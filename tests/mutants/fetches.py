@@ -11,6 +11,7 @@ _REQUESTS = "clients/fetch/fetch_requests.py"
 _BUFFER = "clients/fetch/fetch_buffer.py"
 _FETCHER = "clients/fetch/fetcher.py"
 _ANSWERS = "clients/fetch/fetch_answers.py"
+_ANSWER_TESTS = "tests/unit/clients/fetch/test_fetch_answers.py"
 _PARTITION = "clients/fetch/partition_fetch.py"
 _RUNS = "wire/message_sets/message_runs.py"
 _COMPILED = "wire/message_sets/compiled_decoder.py"
@@ -67,14 +68,14 @@ MUTANTS = (
         _ANSWERS,
         "        state.failures = state.unreadable = 0\n        return False\n",
         "        return False\n",
-        _REQUEST_TESTS,
+        _ANSWER_TESTS,
     ),
     Mutant(
         "records do not end the count of failures",
         _ANSWERS,
         "                state.empty_answers += 1\n        state.failures = state.unreadable = 0\n",
         "                state.empty_answers += 1\n",
-        _REQUEST_TESTS,
+        _ANSWER_TESTS,
     ),
     Mutant(
         "an IPv6 address is connected to with its brackets",

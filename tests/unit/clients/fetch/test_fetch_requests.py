@@ -6,8 +6,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kiel_groups.clients.fetch.fetch_answers import AnswerReader, Quantum
-from kiel_groups.clients.fetch.fetch_buffer import FetchBuffer
 from kiel_groups.clients.fetch.fetch_requests import (
     LEAST_SHARE_BYTES,
     SHORT_WAIT_MS,
@@ -23,13 +21,8 @@ from kiel_groups.clients.fetch.partition_fetch import FetchedBatch, PartitionFet
 from kiel_groups.clients.fetch.ready_queue import ANY, Selection
 from kiel_groups.clients.fetch.starving_callers import StarvingCallers
 from kiel_groups.config import FetchConfig
-from kiel_groups.coordination.zookeeper.runtime import Runtime
 from kiel_groups.fetch_sizing import MessageSizes
-from kiel_groups.metrics import Metrics
 from kiel_groups.model import TopicPartition
-from kiel_groups.wire.api.fetch_v0 import FetchedPartition
-from kiel_groups.wire.error_codes import NO_ERROR
-from tests.helpers.fake_broker import message_set
 
 pytestmark = pytest.mark.unit
 
@@ -159,27 +152,6 @@ def test_a_wide_poll_always_has_a_lane() -> None:
     assert lanes.has_free_lane
     assert lanes.plan_poll(ROOM) is not None
     assert not lanes.has_free_lane
-
-
-def test_an_empty_answer_ends_the_failures() -> None:
-    """The next failure is the first one again, and the high watermark is known."""
-    state, marks = partition(0), []
-    state.failures, state.unreadable = 3, 2
-    reader = AnswerReader(CONFIG, FetchBuffer(CONFIG), Metrics(), lambda *mark: marks.append(mark), Runtime())
-    assert not reader.note(state, FetchedPartition(NO_ERROR, 7, memoryview(b"")))
-    assert (state.failures, state.unreadable, state.empty_answers, state.high_watermark) == (0, 0, 1, 7)
-    assert reader.note(state, FetchedPartition(NO_ERROR, 8, memoryview(b"messages")))
-    assert (state.empty_answers, marks) == (0, [(state.topic_partition, 7), (state.topic_partition, 8)])
-
-
-async def test_records_end_the_failures() -> None:
-    """The next failure of the partition is the first one again."""
-    state = partition(0)
-    state.failures, state.unreadable = 3, 2
-    reader = AnswerReader(CONFIG, FetchBuffer(CONFIG), Metrics(), None, Runtime())
-    fetched = FetchedPartition(NO_ERROR, 7, memoryview(message_set(b"value")))
-    await reader.read(state, MIB, fetched, Quantum())
-    assert (state.failures, state.unreadable, state.position) == (0, 0, 1)
 
 
 def test_dropped_wide_polls_are_abandoned() -> None:
