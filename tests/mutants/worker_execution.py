@@ -91,9 +91,9 @@ MUTANTS = (
         _SOURCE_TEST,
     ),
     Mutant(
-        "a failed write of offsets ends a task beside its poll",
-        _SOURCE,
-        "            await _ended(polling)\n",
+        "a run that is cancelled ends beside a call of its plugin",
+        "workers/runners/runner_interface.py",
+        "        except BaseException:\n            await self.calls.ended()\n            raise\n",
         "",
         _SOURCE_TEST,
     ),

@@ -99,8 +99,9 @@ class SourceTaskRunner(Runner):
                     await self._store()
             return await polling
         except (Exception, asyncio.CancelledError):
+            # The run does not end before the thread of the poll, which may still read the source.
+            polling.add_done_callback(_retrieve)
             polling.cancel()
-            await _ended(polling)
             raise
 
     def _due_in_s(self) -> float:
@@ -143,14 +144,6 @@ class SourceTaskRunner(Runner):
             except KielGroupsError:
                 # The error of the task is more important. Its last records are delivered again.
                 self._unstored.clear()
-
-
-async def _ended(polling: asyncio.Future[object]) -> None:
-    """Wait for a poll that was cancelled: its thread may still read the source. Later cancellations change nothing."""
-    while not polling.done():
-        with suppress(asyncio.CancelledError):
-            await asyncio.wait({polling})
-    _retrieve(polling)
 
 
 def _retrieve(outcome: asyncio.Future[object]) -> None:
