@@ -46,7 +46,7 @@ class ConnectorRunner(Runner):
 
     async def _stop_plugin(self) -> None:
         if self._connector is not None:
-            await self.calls.call(self._connector.stop)
+            await self.calls.call_last(self._connector.stop)
 
     def _reconfigure(self) -> None:
         self._is_outdated = True

@@ -18,7 +18,7 @@ from functools import partial
 from typing import Any, TypeVar, cast
 
 from kiel_groups.coordination.zookeeper.runtime import Runtime
-from kiel_groups.errors import KielGroupsError
+from kiel_groups.errors import KielGroupsError, TaskStoppedError
 from kiel_groups.workers.plugins.connector_interfaces import Connector
 from kiel_groups.workers.plugins.task_interfaces import SinkTask, SourceTask, Task
 
@@ -58,6 +58,8 @@ class PluginCalls:
         self._runtime = runtime
         self._name = name
         self._lock = asyncio.Lock()
+        #: Whether the last call has begun, or waits for the calls before it.
+        self._is_last = False
 
     async def create(self, plugin_class: type[_PluginT]) -> _PluginT:
         """
@@ -80,16 +82,45 @@ class PluginCalls:
         Call a method after the calls before it, and return its result.
 
         Raises:
+            TaskStoppedError: The last call was made already.
             KielGroupsError: The method has tried to end the process, or to cancel the worker.
             Exception: Any error of the method.
         """
+        if self._is_last:
+            raise TaskStoppedError(f"{self._name} is stopped")
         async with self._lock:
-            if getattr(method, "__func__", None) in _DEFAULTS:
-                return None
-            if inspect.iscoroutinefunction(method):
-                return await self._awaited(method, method(*arguments))
-            result = await self._on_thread(partial(guarded, method, arguments))
-            return await self._awaited(method, result) if inspect.isawaitable(result) else result
+            return await self._run(method, arguments)
+
+    async def call_last(self, method: Callable[..., Any]) -> None:
+        """
+        Call a method after the calls before it, also if this is cancelled while it waits for them; refuse later calls.
+
+        Raises:
+            KielGroupsError: The method has tried to end the process, or to cancel the worker.
+            Exception: Any error of the method.
+        """
+        self._is_last = True
+        is_cancelled = False
+        while True:
+            try:
+                await self._lock.acquire()
+                break
+            except asyncio.CancelledError:
+                is_cancelled = True
+        try:
+            await self._run(method, ())
+        finally:
+            self._lock.release()
+        if is_cancelled:
+            raise asyncio.CancelledError
+
+    async def _run(self, method: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
+        if getattr(method, "__func__", None) in _DEFAULTS:
+            return None
+        if inspect.iscoroutinefunction(method):
+            return await self._awaited(method, method(*arguments))
+        result = await self._on_thread(partial(guarded, method, arguments))
+        return await self._awaited(method, result) if inspect.isawaitable(result) else result
 
     async def ended(self) -> None:
         """

@@ -18,7 +18,7 @@ from kiel_groups.workers.runners.task_clients import TaskClients
 from kiel_groups.workers.runners.work_fence import WorkFence
 from kiel_groups.workers.values.work_ids import TaskId, Work
 
-__all__ = ["Runner", "RunnerContext", "RunnerStores", "SourceOffsets"]
+__all__ = ["Runner", "RunnerContext", "RunnerStores", "SourceOffsets", "retrieve"]
 
 #: Pairs of a source partition and its offset.
 SourceOffsets = Sequence[tuple[JsonObject, JsonObject]]
@@ -160,7 +160,7 @@ class Runner(ABC):
                 task.result()
             return task.done()
         finally:
-            task.add_done_callback(_retrieve)
+            task.add_done_callback(retrieve)
             task.cancel()
             stop.cancel()
 
@@ -172,7 +172,7 @@ class Runner(ABC):
         return self.should_stop
 
 
-def _retrieve(task: asyncio.Future[Any]) -> None:
+def retrieve(task: asyncio.Future[Any]) -> None:
     """Look at the error of a cancelled call: a client that is closed meanwhile ends its calls with one."""
     if not task.cancelled():
         task.exception()

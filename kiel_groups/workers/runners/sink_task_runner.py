@@ -19,7 +19,7 @@ from kiel_groups.errors import ClosedError, CommitFailedError, KielGroupsError, 
 from kiel_groups.model import Record, TopicPartition
 from kiel_groups.workers.plugins.task_interfaces import SinkTask
 from kiel_groups.workers.runners.runner_contexts import SinkRunnerContext
-from kiel_groups.workers.runners.runner_interface import Runner, RunnerContext
+from kiel_groups.workers.runners.runner_interface import Runner, RunnerContext, retrieve
 from kiel_groups.workers.runners.task_clients import SinkConsumer, SourceProducer, records_of, sink_group
 
 __all__ = ["SinkTaskRunner"]
@@ -98,7 +98,7 @@ class SinkTaskRunner(Runner):
         self._failure.cancel()
         try:
             if self._plugin is not None:
-                await self.calls.call(self._plugin.stop)
+                await self.calls.call_last(self._plugin.stop)
         finally:
             await self._close_clients()
 
@@ -144,6 +144,8 @@ class SinkTaskRunner(Runner):
         getting: asyncio.Future[_Found] = asyncio.ensure_future(
             consumer.getmany(timeout_ms=_WAIT_MS, max_records=_MOST_RECORDS)
         )
+        # If a stop is requested or a hook fails meanwhile, nothing looks at its error, which asyncio would log.
+        getting.add_done_callback(retrieve)
         try:
             await self.until_stop(self._failure_or(getting))
         finally:

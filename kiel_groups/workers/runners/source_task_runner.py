@@ -67,7 +67,7 @@ class SourceTaskRunner(Runner):
     async def _stop_plugin(self) -> None:
         try:
             if self._task is not None:
-                await self.calls.call(self._task.stop)
+                await self.calls.call_last(self._task.stop)
         finally:
             producer, self._producer = self._producer, None
             if producer is not None:
