@@ -49,7 +49,7 @@ def test_the_checker_notices_work_that_does_not_run(world: WorkerWorld, monkeypa
     """Supervisors that ignore a changed configuration leave work with old settings."""
     monkeypatch.setattr(WorkSupervisor, "update", lambda supervisor, spec, generation: None)
     worker = world.running[0]
-    config = world.config(2)
+    config = world.config("c1", 2)
     worker.ask(lambda: worker.requests.put_config("c1", config))
     world.run_for(3.0)
     with pytest.raises(Violation, match="c1"):

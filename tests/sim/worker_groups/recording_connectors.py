@@ -16,9 +16,9 @@ from kiel_groups.workers.plugins.task_interfaces import SourceRecord, SourceTask
 if TYPE_CHECKING:
     from tests.sim.worker_groups.worker_world import WorkerWorld
 
-__all__ = ["CONNECTORS", "MISBEHAVES", "Run", "play_in"]
+__all__ = ["CONNECTORS", "MISBEHAVES", "Recording", "Run", "play_in"]
 
-#: The classes by whether their short methods run on threads.
+#: The classes of sources by whether their short methods run on threads.
 CONNECTORS = {False: f"{__name__}:RecordingConnector", True: f"{__name__}:ThreadedConnector"}
 
 #: The error of connectors and tasks that misbehave.
@@ -108,12 +108,10 @@ class RecordingTask(SourceTask):
             await self._run.stop()
 
 
-class RecordingConnector(SourceConnector):
-    """Has as many tasks as the world says, but at most ``tasks.max``."""
+class Recording:
+    """What recording sources and sinks have in common: the world says how many tasks they have."""
 
-    task_class = RecordingTask
     version: ClassVar[str] = "1"
-    config = ConfigDefinition(ConfigKey("rev", "int", 0))
     _run: Run | None = None
 
     async def start(self, context: ConnectorContext, settings: Settings) -> None:
@@ -133,6 +131,13 @@ class RecordingConnector(SourceConnector):
     async def stop(self) -> None:
         if self._run is not None:
             await self._run.stop()
+
+
+class RecordingConnector(Recording, SourceConnector):
+    """Has as many tasks as the world says, but at most ``tasks.max``."""
+
+    task_class: ClassVar[type[SourceTask]] = RecordingTask
+    config = ConfigDefinition(ConfigKey("rev", "int", 0))
 
 
 class ThreadedTask(RecordingTask):

@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING, Any
 from kiel_groups.errors import KielGroupsError
 from kiel_groups.workers.execution.herder import Herder
 from kiel_groups.workers.execution.plugin_runners import PluginRunners
+from kiel_groups.workers.runners.task_clients import sink_group
 from kiel_groups.workers.values.worker_assignment import WorkerAssignment
 from tests.helpers.counting_connectors import FakeClients, FakeProducer
 from tests.sim.worker_group_bench import WorkerProcess
+from tests.sim.worker_groups.sink_consumer import SinkConsumerProcess
 
 if TYPE_CHECKING:
     from tests.sim.worker_groups.worker_world import WorkerWorld
@@ -52,6 +54,10 @@ class _Clients(FakeClients):
 
     def producer(self) -> FakeProducer:
         return _Producer(self)
+
+    def consumer(self, group: str, listener: object, on_bad_record: Any) -> SinkConsumerProcess:
+        cluster = self.worker.world.cluster
+        return SinkConsumerProcess(cluster, cluster.group(group.removeprefix(sink_group(""))), self.worker, listener)
 
 
 class _Herder(Herder):

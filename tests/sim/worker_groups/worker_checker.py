@@ -243,17 +243,18 @@ class WorkerChecker:
 
     def polling(self, run: Run) -> None:
         """Check that a task may read from its source."""
-        self._check_claim(run.work, run.token, "is polled")
+        self.check_claim(run.work, run.token, "is polled")
 
     def delivering(self, work: str, token: int, number: int) -> None:
         """Check that a task may deliver."""
         self.deliveries += 1
-        self._check_claim(work, token, f"delivers {number}")
+        self.check_claim(work, token, f"delivers {number}")
         for run in self.runs[work]:
             if run.token == token:
                 run.delivered = number
 
-    def _check_claim(self, work: str, token: int, what: str) -> None:
+    def check_claim(self, work: str, token: int, what: str) -> None:
+        """Check that a task may do something now."""
         claim = self._claims.get(work)
         if claim is not None and claim.token == token:
             return
@@ -304,8 +305,22 @@ class WorkerChecker:
         return work in self._world.hanging or self._world.timeline.now_s < ended_s + ENDING_S
 
     def progress(self) -> dict[str, int]:
-        """Return what each running task has delivered."""
-        return {run.work: run.delivered for runs in self.runs.values() for run in runs if run.token}
+        """Return what each running task of a source has delivered."""
+        sinks = self._world.scenario.sinks
+        return {
+            run.work: run.delivered
+            for runs in self.runs.values()
+            for run in runs
+            if run.token and run.work.rpartition("-")[0] not in sinks
+        }
+
+    def running_sinks(self) -> list[str]:
+        """Return the sinks that have to run, and have tasks."""
+        return [
+            name
+            for name, stored in sorted(self._connectors.items())
+            if name in self._world.scenario.sinks and stored.target == "STARTED" and stored.tasks
+        ]
 
     # Conditions: each returns what is missing, or ""
 

@@ -44,7 +44,8 @@ def _name(event: Event) -> str:
 
 
 def _create(world: WorkerWorld, worker: SimWorker, event: Event) -> str:
-    name, config = _name(event), world.config(1 + event.target % MOST_TASKS, restarts=event.target % 3 != 0)
+    name = _name(event)
+    config = world.config(name, 1 + event.target % MOST_TASKS, restarts=event.target % 3 != 0)
     worker.ask(lambda: worker.requests.create(name, config))
     return name
 
@@ -56,7 +57,8 @@ def _delete(world: WorkerWorld, worker: SimWorker, event: Event) -> str:
 
 def _configure(world: WorkerWorld, worker: SimWorker, event: Event) -> str:
     """Change the settings of a connector, or replace garbage by a new connector."""
-    name, config = _name(event), world.config(1 + event.target % MOST_TASKS, restarts=event.target % 3 != 0)
+    name = _name(event)
+    config = world.config(name, 1 + event.target % MOST_TASKS, restarts=event.target % 3 != 0)
     if world.workers_layout.connector(name) in world.ensemble.tree.znodes:
         worker.ask(lambda: worker.requests.put_config(name, config))
     return f"{name} with revision {config['rev']}"
@@ -135,6 +137,25 @@ def _stop_hangs(world: WorkerWorld, event: Event) -> str:
     return work
 
 
+def _lose_partitions(world: WorkerWorld, event: Event) -> str:
+    return world.cluster.lose_partitions(event.choice)
+
+
+def _refuse_commits(world: WorkerWorld, event: Event) -> str:
+    world.cluster.refuses_until_s = world.timeline.now_s + event.duration_s
+    return ""
+
+
+def _silence_brokers(world: WorkerWorld, event: Event) -> str:
+    world.cluster.silent_until_s = world.timeline.now_s + event.duration_s
+    return ""
+
+
+def _slow_sinks(world: WorkerWorld, event: Event) -> str:
+    world.cluster.slow_until_s = world.timeline.now_s + event.duration_s
+    return ""
+
+
 # Operators
 
 
@@ -200,6 +221,10 @@ _ON_THE_GROUP: dict[str, Callable[[WorkerWorld, Event], str]] = {
     "task_raises": _task_raises,
     "connector_raises": _connector_raises,
     "stop_hangs": _stop_hangs,
+    "lose_partitions": _lose_partitions,
+    "refuse_commits": _refuse_commits,
+    "silence_brokers": _silence_brokers,
+    "slow_sinks": _slow_sinks,
     "delete_owner": _delete_owner,
     "delete_worker": _delete_worker,
     "delete_status": _delete_status,

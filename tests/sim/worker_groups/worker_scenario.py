@@ -25,6 +25,10 @@ FAULTS = {
     "task_raises": 5,
     "connector_raises": 3,
     "stop_hangs": 5,
+    "lose_partitions": 6,
+    "refuse_commits": 3,
+    "silence_brokers": 3,
+    "slow_sinks": 4,
     "delete_owner": 4,
     "delete_worker": 2,
     "delete_status": 2,
@@ -60,6 +64,8 @@ CHANGES = {
 
 LEAST_FAULTS, MOST_FAULTS = 4, 10
 LEAST_CHANGES, MOST_CHANGES = 6, 14
+#: The names of all connectors, and how many of them are sinks.
+NAMES, SINK_PORTION = ("c1", "c2", "c3", "c4", "last"), 0.45
 #: Seconds between two events, on average.
 PACE_S = 2.0
 
@@ -71,6 +77,14 @@ class WorkerScenario:
     seed: int
     members: int
     connectors: int
+    #: The names of the connectors that are sinks, and the number of partitions of their topic.
+    sinks: tuple[str, ...]
+    partitions: int
+    #: The most seconds that a call of a sink task takes, the time between two commits, and how often a consumer loses
+    #: its partitions, in seconds.
+    call_s: float
+    commit_s: float
+    losses_s: float
     allocator: str
     #: The most seconds that ``start`` and ``stop`` of connectors and tasks take.
     start_s: float
@@ -91,7 +105,8 @@ class WorkerScenario:
         """The settings, for a report."""
         threads = ", on threads" if self.is_threaded else ""
         return (
-            f"{self.members} workers, {self.connectors} connectors, {self.allocator}, start up to {self.start_s:g} s,"
+            f"{self.members} workers, {self.connectors} connectors, sinks {list(self.sinks)} of {self.partitions}"
+            f" partitions with calls up to {self.call_s:g} s, {self.allocator}, start up to {self.start_s:g} s,"
             f" stop up to {self.stop_s:g} s{threads}, rebalance timeout {self.rebalance_timeout_ms} ms, checks every"
             f" {self.reconcile_interval_ms} ms"
         )
@@ -112,6 +127,11 @@ def make_worker_scenario(seed: int) -> WorkerScenario:
         seed=seed,
         members=random.randint(1, 5),
         connectors=random.randint(1, 3),
+        sinks=tuple(name for name in NAMES if random.random() < SINK_PORTION),
+        partitions=random.randint(1, 4),
+        call_s=random.choice([0.05, 0.3, 1.0]),
+        commit_s=random.choice([1.0, 5.0]),
+        losses_s=random.choice([4.0, 15.0, 60.0]),
         allocator=random.choice(["round_robin", "sticky"]),
         start_s=random.choice([0.0, 0.0, 0.5, 3.0]),
         stop_s=random.choice([0.0, 0.0, 0.5, 1.5]),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -17,7 +18,10 @@ from kiel_groups.workers.values.work_status import WorkState
 from tests.sim.garbage_collection import deferred_collection
 from tests.sim.programs.member_world import MemberWorld
 from tests.sim.worker_groups.recording_connectors import CONNECTORS, Run, play_in
+from tests.sim.worker_groups.recording_sinks import SINKS
 from tests.sim.worker_groups.sim_worker import SimWorker
+from tests.sim.worker_groups.sink_checker import SinkChecker
+from tests.sim.worker_groups.sink_groups import TOPIC, SinkCluster
 from tests.sim.worker_groups.worker_checker import WorkerChecker
 from tests.sim.worker_groups.worker_scenario import WorkerScenario, make_worker_scenario
 
@@ -29,6 +33,11 @@ RESTART_S = 3.0
 AT_REST: dict[str, Any] = {
     "members": 2,
     "connectors": 1,
+    "sinks": (),
+    "partitions": 2,
+    "call_s": 0.05,
+    "commit_s": 5.0,
+    "losses_s": math.inf,
     "allocator": "round_robin",
     "start_s": 0.0,
     "stop_s": 0.0,
@@ -83,7 +92,8 @@ class WorkerWorld(MemberWorld):
         self.revision = 0
         #: Whether the last change is under way.
         self.is_changing = False
-        self.checker = WorkerChecker(self)
+        self.checker, self.sinks = WorkerChecker(self), SinkChecker(self)
+        self.cluster = SinkCluster(self, scenario.partitions, scenario.losses_s)
         self.ensemble.observers.append(self.checker.committed)
         play_in(self)
         for _ in range(scenario.members):
@@ -95,15 +105,17 @@ class WorkerWorld(MemberWorld):
         async def create() -> None:
             worker = self.running[0]
             await worker.starting
-            await worker.requests.create(name, self.config(2))
+            await worker.requests.create(name, self.config(name, 2))
 
         return create
 
-    def config(self, tasks_max: int, *, restarts: bool = True) -> dict[str, str]:
+    def config(self, connector: str, tasks_max: int, *, restarts: bool = True) -> dict[str, str]:
         """Return new settings of a connector."""
         self.revision += 1
+        is_sink = connector in self.scenario.sinks
         return {
-            "connector.class": CONNECTORS[self.scenario.is_threaded],
+            "connector.class": (SINKS if is_sink else CONNECTORS)[self.scenario.is_threaded],
+            **({"topics": TOPIC} if is_sink else {}),
             "tasks.max": str(tasks_max),
             "rev": str(self.revision),
             "restart.policy": "backoff" if restarts else "none",
@@ -114,7 +126,8 @@ class WorkerWorld(MemberWorld):
     def task_configs(self, connector: str, revision: int, most: int) -> Sequence[Mapping[str, str]]:
         """Return the settings of the tasks that a connector wants."""
         count = min(most, self.wanted.get(connector, 2))
-        return [{"rev": str(revision), "number": str(number)} for number in range(count)]
+        topics = {"topics": TOPIC} if connector in self.scenario.sinks else {}
+        return [{"rev": str(revision), "number": str(number)} | topics for number in range(count)]
 
     def want(self, connector: str, tasks: int) -> None:
         """Have a connector want another number of tasks; its present run is notified."""
@@ -152,6 +165,7 @@ class WorkerWorld(MemberWorld):
             hang.end()
             self.hung_until_s[work] = self.timeline.now_s
         self.hanging.clear()
+        self.cluster.heal()
         self.heal_environment()
         self._empty_garbled_config()
 
@@ -173,7 +187,7 @@ class WorkerWorld(MemberWorld):
         async def create() -> None:
             try:
                 await worker.starting
-                await worker.requests.put_config("last", self.config(1))
+                await worker.requests.put_config("last", self.config("last", 1))
                 self.is_changing = False
             except KielGroupsError:
                 # The worker may have failed for good, and another one may have taken its place.
