@@ -112,6 +112,27 @@ MUTANTS = (
         _SINK_TEST,
     ),
     Mutant(
+        "a stop that waits for a hook is left out if it is cancelled",
+        "workers/runners/plugin_calls.py",
+        "                await self._lock.acquire()\n                break\n            except asyncio.CancelledError:\n",
+        "                await self._lock.acquire()\n                break\n            except TimeoutError:\n",
+        _CALLS_TEST,
+    ),
+    Mutant(
+        "a hook of a sink calls its task after stop",
+        "workers/runners/plugin_calls.py",
+        "        if self._is_last:\n",
+        "        if False:\n",
+        _SINK_TEST,
+    ),
+    Mutant(
+        "the error of a fetch that was given up is logged",
+        _SINK,
+        "        getting.add_done_callback(retrieve)\n",
+        "",
+        _SINK_TEST,
+    ),
+    Mutant(
         "a sink that has failed in a hook continues",
         _SINK,
         "                self._failure.set_exception(error)\n",

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from kiel_groups.coordination.zookeeper.runtime import Runtime
-from kiel_groups.errors import KielGroupsError
+from kiel_groups.errors import KielGroupsError, TaskStoppedError
 from kiel_groups.workers.plugins.connector_interfaces import SinkConnector, SourceConnector
 from kiel_groups.workers.plugins.task_interfaces import SinkTask, SourceTask
 from kiel_groups.workers.runners.connector_runner import ConnectorRunner
@@ -76,6 +76,31 @@ async def test_methods_of_one_object_never_run_at_the_same_time() -> None:
     release.set()
     await asyncio.gather(*running)
     assert order == ["first", "second"]
+
+
+async def test_the_last_call_is_made_although_its_wait_is_cancelled() -> None:
+    """It follows the calls before it; later calls are refused."""
+    plugin, order, release = calls(), list[str](), asyncio.Event()
+
+    async def busy() -> None:
+        await release.wait()
+        order.append("busy")
+
+    async def stop() -> None:
+        order.append("stop")
+
+    running = asyncio.ensure_future(plugin.call(busy))
+    await asyncio.sleep(0)
+    last = asyncio.ensure_future(plugin.call_last(stop))
+    await asyncio.sleep(0)
+    last.cancel()
+    with pytest.raises(TaskStoppedError):
+        await plugin.call(busy)
+    release.set()
+    await running
+    with pytest.raises(asyncio.CancelledError):
+        await last
+    assert order == ["busy", "stop"]
 
 
 async def test_a_cancelled_call_waits_for_its_thread() -> None:

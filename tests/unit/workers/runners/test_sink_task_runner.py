@@ -339,6 +339,43 @@ async def test_a_task_that_cannot_join_stops_at_once() -> None:
     assert bench.methods == ["start", "stop"]
 
 
+async def test_the_error_of_a_fetch_that_was_given_up_is_not_logged() -> None:
+    """A hook has failed in the same moment, so nothing looks at the fetch any more."""
+    bench, reported = Bench(), list[Any]()
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: reported.append(context))
+    consumer = await bench.start()
+
+    def fail() -> None:
+        raise ValueError("no")
+
+    bench.counts.hooks["open"] = fail
+    await consumer.assign(P1)
+    consumer.add(NoBrokersError())
+    with pytest.raises(ValueError, match="no"):
+        await bench.running
+    gc.collect()
+    assert reported == []
+
+
+async def test_a_hook_that_waits_calls_nothing_after_stop() -> None:
+    """The task has failed meanwhile: neither flush nor close follow its stop."""
+    bench = Bench()
+    consumer = await bench.start()
+    consumer.add(records(P0, 0))
+    await bench.put(1)
+    bench.session.trusted = False
+    revoking = asyncio.ensure_future(consumer.revoke(P0))
+    await eventually(lambda: bench.session.was_awaited, "a wait for the session")
+    consumer.add(DamagedRecordError("bad", topic_partition=P0, offset=1, next_offset=2))
+    await eventually(lambda: bench.methods[-1] == "stop", "the stop")
+    bench.session.trusted = True
+    await revoking
+    with pytest.raises(DamagedRecordError):
+        await bench.running
+    assert bench.methods == ["start", "open", "put", "stop"]
+    assert consumer.commits == []
+
+
 async def test_damaged_records_are_skipped_if_the_user_wants_that() -> None:
     """The consumer logs and skips them."""
     bench = Bench(**{"errors.tolerance": "all"})
