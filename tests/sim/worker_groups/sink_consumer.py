@@ -68,7 +68,7 @@ class SinkConsumerProcess:
         self._is_expelled = self._is_closing = False
         #: The number of sessions that have ended.
         self._sessions = 0
-        self._changed, self._arrived = asyncio.Event(), asyncio.Event()
+        self._changed, self._arrived, self._closed = asyncio.Event(), asyncio.Event(), asyncio.Event()
         self._following: asyncio.Task[None] | None = None
         self._leaving: asyncio.Task[None] | None = None
         #: The running hook, if a loss of its partitions cancels it.
@@ -162,9 +162,7 @@ class SinkConsumerProcess:
 
     async def _commit(self, offsets: dict[TopicPartition, int]) -> None:
         random, sessions = self._cluster.timeline.random, self._sessions
-        await self._pause(0.0, SLOW_COMMIT_S if self._cluster.is_slow and random.random() < 0.3 else COMMIT_S)
-        if self._is_closing and self._leaving is not None and self._leaving.done():
-            raise ClosedError("the consumer was closed")
+        await self._answered(SLOW_COMMIT_S if self._cluster.is_slow and random.random() < 0.3 else COMMIT_S)
         if self._sessions != sessions and random.random() < 0.3:
             raise SessionLostError("the session is over")
         self._check_offsets(offsets)
@@ -174,9 +172,16 @@ class SinkConsumerProcess:
         if refuses and random.random() < 0.4:
             raise CommitFailedError("refused, as the scenario says")
         self._group.commit(offsets)
-        await self._pause(0.0, COMMIT_S)
+        await self._answered(COMMIT_S)
         if refuses and random.random() < 0.3:
             raise NoBrokersError
+
+    async def _answered(self, most_s: float) -> None:
+        """Wait for an answer to a commit. A close does not wait for it."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self._cluster.timeline.random.uniform(0.0, most_s)):
+                await self._closed.wait()
+            raise ClosedError("the consumer was closed")
 
     def _check_offsets(self, offsets: Mapping[TopicPartition, int]) -> None:
         """Refuse offsets as ``ChosenCommits`` does."""
@@ -200,6 +205,7 @@ class SinkConsumerProcess:
                 self._following.cancel()
                 await asyncio.wait({self._following})
         self._group.leave(self)
+        self._closed.set()
 
     # The claims, and the hooks
 
