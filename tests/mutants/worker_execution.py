@@ -37,9 +37,16 @@ MUTANTS = (
     Mutant(
         "records are delivered while the session is not trusted",
         _FENCE,
-        "            if self._session.trusted:\n",
-        "            if True:\n",
+        "return not self.shut_reason and self._session.trusted",
+        "return not self.shut_reason",
         _SOURCE_TEST,
+    ),
+    Mutant(
+        "the fence is not looked at after the wait for other calls",
+        _CALLS,
+        "                if self._fence.is_open:\n",
+        "                if True:\n",
+        _CALLS_TEST,
     ),
     Mutant(
         "a cancelled call does not wait for its thread",
@@ -100,8 +107,8 @@ MUTANTS = (
     Mutant(
         "a sink commits what it has not flushed",
         _SINK,
-        "            await self.calls.call(self._task.flush, dict(self._taken))\n",
-        "",
+        "                await call(self._task.flush, dict(self._taken))\n",
+        "                pass\n",
         _SINK_TEST,
     ),
     Mutant(
@@ -120,9 +127,9 @@ MUTANTS = (
     ),
     Mutant(
         "a hook of a sink calls its task after stop",
-        "workers/runners/plugin_calls.py",
-        "        if self._is_last:\n",
-        "        if False:\n",
+        _CALLS,
+        "        self._is_last = True\n",
+        "",
         _SINK_TEST,
     ),
     Mutant(

@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Awaitable, Callable
-from contextlib import suppress
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
 from functools import partial
 from typing import Any, TypeVar, cast
 
@@ -21,6 +21,7 @@ from kiel_groups.coordination.zookeeper.runtime import Runtime
 from kiel_groups.errors import KielGroupsError, TaskStoppedError
 from kiel_groups.workers.plugins.connector_interfaces import Connector
 from kiel_groups.workers.plugins.task_interfaces import SinkTask, SourceTask, Task
+from kiel_groups.workers.runners.work_fence import WorkFence
 
 __all__ = ["PluginCalls", "guarded"]
 
@@ -52,11 +53,13 @@ class PluginCalls:
     Args:
         runtime: The threads.
         name: Part of the threads' names.
+        fence: Passed at the beginning of each turn.
     """
 
-    def __init__(self, runtime: Runtime, name: str) -> None:
+    def __init__(self, runtime: Runtime, name: str, fence: WorkFence) -> None:
         self._runtime = runtime
         self._name = name
+        self._fence = fence
         self._lock = asyncio.Lock()
         #: Whether the last call has begun, or waits for the calls before it.
         self._is_last = False
@@ -89,7 +92,35 @@ class PluginCalls:
         if self._is_last:
             raise TaskStoppedError(f"{self._name} is stopped")
         async with self._lock:
-            return await self._run(method, arguments)
+            return await self._run(method, *arguments)
+
+    @asynccontextmanager
+    async def turn(self) -> AsyncIterator[Callable[..., Awaitable[Any]]]:
+        """
+        Wait until the calls before are done and the fence is open. No other call begins during the block.
+
+        Yields:
+            A function that calls a method, as ``call`` does.
+
+        Raises:
+            TaskStoppedError: The last call was made already.
+            ClaimLostError: The fence was shut.
+            SessionLostError: The session is over.
+        """
+        while True:
+            await self._fence.wait_open()
+            if self._is_last:
+                raise TaskStoppedError(f"{self._name} is stopped")
+            async with self._lock:
+                # The process may have been frozen while it waited for the calls before.
+                if self._fence.is_open:
+                    yield self._run
+                    return
+
+    async def call_fenced(self, method: Callable[..., Any], *arguments: Any) -> Any:
+        """Call a method in a turn of its own; see ``turn`` and ``call``."""
+        async with self.turn() as call:
+            return await call(method, *arguments)
 
     async def call_last(self, method: Callable[..., Any]) -> None:
         """
@@ -108,13 +139,13 @@ class PluginCalls:
             except asyncio.CancelledError:
                 is_cancelled = True
         try:
-            await self._run(method, ())
+            await self._run(method)
         finally:
             self._lock.release()
         if is_cancelled:
             raise asyncio.CancelledError
 
-    async def _run(self, method: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
+    async def _run(self, method: Callable[..., Any], *arguments: Any) -> Any:
         if getattr(method, "__func__", None) in _DEFAULTS:
             return None
         if inspect.iscoroutinefunction(method):

@@ -91,7 +91,7 @@ class Runner(ABC):
 
     def __init__(self, context: RunnerContext) -> None:
         self.context = context
-        self.calls = PluginCalls(context.runtime, str(context.work))
+        self.calls = PluginCalls(context.runtime, str(context.work), context.fence)
         self._stop_requested = asyncio.Event()
         #: What a source task has delivered, and not stored yet. It is set when ``run`` has returned.
         self.delivered: SourceOffsets = ()

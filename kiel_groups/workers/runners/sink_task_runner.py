@@ -164,11 +164,11 @@ class SinkTaskRunner(Runner):
         if not found or self.should_stop:
             return
         still_owned = self._still_owned()
-        await self.context.fence.wait_open()
-        found = still_owned(found)
-        if found:
-            await self.calls.call(self._task.put, records_of(found))
-            self._taken |= still_owned({partition: records[-1].offset + 1 for partition, records in found.items()})
+        async with self.calls.turn() as call:
+            if found := still_owned(found):
+                await call(self._task.put, records_of(found))
+                taken = {partition: records[-1].offset + 1 for partition, records in found.items()}
+                self._taken |= still_owned(taken)
 
     async def _flush_and_commit(self) -> None:
         """Have the task write out what it has taken, and commit that."""
@@ -178,8 +178,8 @@ class SinkTaskRunner(Runner):
             if not due:
                 return
             still_owned = self._still_owned()
-            await self.context.fence.wait_open()
-            await self.calls.call(self._task.flush, dict(self._taken))
+            async with self.calls.turn() as call:
+                await call(self._task.flush, dict(self._taken))
             await self.context.fence.wait_open()
             assert self._consumer is not None
             if due := still_owned(due):

@@ -77,8 +77,6 @@ class SourceTaskRunner(Runner):
 
     async def _copy(self, task: SourceTask) -> None:
         """Deliver one batch, and store offsets if that is due."""
-        # A task whose claim may be gone is not even polled: it may take records away from its source.
-        await self.context.fence.wait_open()
         records = _checked(await self._poll(task))
         if records:
             await self._deliver(records)
@@ -91,7 +89,8 @@ class SourceTaskRunner(Runner):
 
     async def _poll(self, task: SourceTask) -> object:
         """Poll the task. If offsets become due before it returns, they are stored: it may wait for its source."""
-        polling = asyncio.ensure_future(self.calls.call(task.poll))
+        # A task whose claim may be gone is not even polled: it may take records away from its source.
+        polling = asyncio.ensure_future(self.calls.call_fenced(task.poll))
         try:
             if self._unstored:
                 await asyncio.wait({polling}, timeout=max(0.0, self._due_in_s()))

@@ -44,6 +44,11 @@ class WorkFence:
         """Have the runner deliver and commit nothing more. Of several reasons, the first is kept."""
         self.shut_reason = self.shut_reason or reason
 
+    @property
+    def is_open(self) -> bool:
+        """Whether records may be delivered now."""
+        return not self.shut_reason and self._session.trusted
+
     async def wait_open(self) -> None:
         """
         Wait until records may be delivered. A session without a connection opens the fence when it is back.
@@ -52,9 +57,7 @@ class WorkFence:
             ClaimLostError: The fence was shut.
             SessionLostError: The session is over.
         """
-        while True:
+        while not self.is_open:
             if self.shut_reason:
                 raise ClaimLostError(f"nothing is delivered any more: {self.shut_reason}")
-            if self._session.trusted:
-                return
             await self._session.wait_trusted()

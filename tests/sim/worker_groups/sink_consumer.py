@@ -163,7 +163,7 @@ class SinkConsumerProcess:
     async def _commit(self, offsets: dict[TopicPartition, int]) -> None:
         random, sessions = self._cluster.timeline.random, self._sessions
         await self._answered(SLOW_COMMIT_S if self._cluster.is_slow and random.random() < 0.3 else COMMIT_S)
-        if self._sessions != sessions and random.random() < 0.3:
+        if self._sessions != sessions:
             raise SessionLostError("the session is over")
         self._check_offsets(offsets)
         refuses = self._cluster.refuses

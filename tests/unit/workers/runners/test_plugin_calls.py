@@ -18,15 +18,16 @@ from kiel_groups.workers.runners.plugin_calls import PluginCalls
 from kiel_groups.workers.runners.runner_interface import Runner
 from kiel_groups.workers.runners.sink_task_runner import SinkTaskRunner
 from kiel_groups.workers.runners.source_task_runner import SourceTaskRunner
+from kiel_groups.workers.runners.work_fence import WorkFence
 from tests.helpers.counting_connectors import CountingSourceConnector
-from tests.helpers.runner_contexts import runner_context
+from tests.helpers.runner_contexts import FakeSession, runner_context
 from tests.helpers.waiting import eventually
 
 pytestmark = pytest.mark.unit
 
 
-def calls() -> PluginCalls:
-    return PluginCalls(Runtime(), "test")
+def calls(session: FakeSession | None = None) -> PluginCalls:
+    return PluginCalls(Runtime(), "test", WorkFence(session or FakeSession()))
 
 
 async def test_a_plain_method_runs_on_a_thread_and_a_coroutine_function_on_the_loop() -> None:
@@ -316,3 +317,28 @@ async def test_an_object_whose_creation_was_cancelled_is_dropped(kind: type[Runn
     await asyncio.wait({running})
     assert running.cancelled()
     assert slow.called == []
+
+
+async def test_a_turn_begins_with_an_open_fence_after_the_calls_before() -> None:
+    """The session may have ended while a call waited for others, as that of a process that was frozen."""
+    session, release, done = FakeSession(), asyncio.Event(), list[str]()
+    plugin = calls(session)
+
+    async def wait() -> None:
+        await release.wait()
+
+    async def put() -> None:
+        done.append("put")
+
+    before = asyncio.ensure_future(plugin.call(wait))
+    await asyncio.sleep(0)
+    waiting = asyncio.ensure_future(plugin.call_fenced(put))
+    await asyncio.sleep(0)
+    session.trusted = False
+    release.set()
+    await before
+    await eventually(lambda: session.was_awaited, "a wait for the session")
+    assert done == []
+    session.trusted = True
+    await waiting
+    assert done == ["put"]
