@@ -252,6 +252,8 @@ class SinkConsumerProcess:
             await self._call(self._listener.on_partitions_lost, lost, forgets=True)
 
     async def _revoke(self, partitions: list[TopicPartition]) -> None:
+        for partition in partitions:
+            self._claims[partition].is_open = False
         if await self._call(self._listener.on_partitions_revoked, partitions, is_cancelled=True):
             self._notified.difference_update(partitions)
             for partition in partitions:
