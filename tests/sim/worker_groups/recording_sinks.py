@@ -1,4 +1,4 @@
-"""The sinks of simulated groups of workers: they report what they get, and misbehave when told to."""
+"""The sinks of simulated groups of workers: they report what they get, and misbehave as the scenario says."""
 
 from __future__ import annotations
 
