@@ -1,4 +1,4 @@
-"""The connectors of simulated groups of workers: they report to the world what they do, and misbehave as the scenario says."""
+"""The connectors of simulated groups of workers: they report what they do, and misbehave as the scenario says."""
 
 from __future__ import annotations
 
