@@ -1,4 +1,4 @@
-"""The REST interface of workers on real servers: secrets, names, tokens, and a leader that dies."""
+"""The REST interface of workers on real servers: secrets, names, tokens, odd classes, and a leader that dies."""
 
 from __future__ import annotations
 
@@ -6,14 +6,18 @@ import asyncio
 import json
 import urllib.error
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 
 from kiel_groups.embedded import Cluster
+from kiel_groups.workers.plugins.config_definition import ConfigDefinition
+from kiel_groups.workers.plugins.config_key import ConfigKey
+from kiel_groups.workers.plugins.connector_interfaces import SourceConnector
 from kiel_groups.workers.rest.rest_settings import RestSettings
+from kiel_groups.workers.shipped.file_stream_source import FileStreamSourceConnector
 from tests.helpers.commands import kiel_groups
 from tests.helpers.waiting import eventually
 from tests.helpers.worker_groups import WorkerPrograms, ask, until_state, worker_on
@@ -163,3 +167,61 @@ async def test_a_change_follows_when_a_dead_leader_is_replaced(
             kiel_groups, "connectors", "create", str(file), "--name", unique("after"), "--url", url
         )
     assert (done.returncode, done.stdout) == (0, "")
+
+
+class OddConnector(SourceConnector):
+    """Declares what each test gives it, and has no tasks."""
+
+    version = "1"
+    task_class = FileStreamSourceConnector.task_class
+    config = ConfigDefinition(ConfigKey("key", default="x"))
+
+    def task_configs(self, most: int) -> Sequence[Mapping[str, str]]:
+        return []
+
+
+@pytest.mark.parametrize(
+    ("attribute", "value", "reason"),
+    [
+        ("config", None, "has a config of the type NoneType; expected a ConfigDefinition"),
+        ("version", property(lambda self: "1"), "has a version of the type property; expected a str"),
+    ],
+)
+async def test_a_class_that_cannot_be_used_harms_no_other_connector(
+    cluster_39: Cluster,
+    unique: Callable[[str], str],
+    monkeypatch: pytest.MonkeyPatch,
+    attribute: str,
+    value: object,
+    reason: str,
+) -> None:
+    """After an update of its package, its connector is FAILED with the reason; answers about others are as before."""
+    group, odd_class = unique("workers"), f"{__name__}:OddConnector"
+    file = {"connector.class": "FileStreamSource", "file": "no-such-file", "topic": unique("topic")}
+    odd = {"connector.class": odd_class, "key": SECRET}
+    async with worker_on(cluster_39, group) as worker:
+        for name, config in (("file", file), ("odd", odd)):
+            await ask(worker.url, "PUT", f"/connectors/{name}/config", config)
+    monkeypatch.setattr(OddConnector, attribute, value)
+    async with worker_on(cluster_39, group) as worker:
+        status = await until_state(worker.url, "odd", "FAILED")
+        await until_state(worker.url, "file", "RUNNING", "RUNNING")
+        listed = await ask(worker.url, "GET", "/connectors?expand=status&expand=info")
+        shown = [
+            await ask(worker.url, "GET", f"/connectors/odd{more}") for more in ("", "/config", "/status", "/tasks")
+        ]
+        plugins = await ask(worker.url, "GET", "/connector-plugins")
+        validate = f"/connector-plugins/{odd_class}/config/validate"
+        refused = [
+            await request(worker.url, "PUT", "/connectors/odd/config", odd),
+            await request(worker.url, "POST", "/connectors", {"name": "new", "config": odd}),
+            await request(worker.url, "PUT", validate, odd),
+        ]
+        await ask(worker.url, "DELETE", "/connectors/odd")
+    assert reason in status["connector"]["trace"]
+    assert {name: detail["info"]["type"] for name, detail in listed.items()} == {"file": "source", "odd": "unknown"}
+    assert listed["odd"]["status"] == status == shown[2]
+    assert shown[0]["config"] == shown[1] == odd | {"name": "odd", "key": "[hidden]"}
+    assert "FileStreamSource" in str(plugins)
+    expected = f"connector.class: '{odd_class}' {reason}"
+    assert [(got.status, expected in got.text) for got in refused] == [(400, True)] * 3

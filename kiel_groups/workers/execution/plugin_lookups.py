@@ -8,16 +8,17 @@ the worker's heartbeats and all of its work.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from kiel_groups.coordination.zookeeper.runtime import Runtime
-from kiel_groups.errors import ConfigError
+from kiel_groups.errors import ConfigError, KielGroupsError
 from kiel_groups.workers.plugins.class_loader import full_name
 from kiel_groups.workers.plugins.config_definition import CheckedConfig
 from kiel_groups.workers.plugins.connector_checks import checked_config, validation_report
 from kiel_groups.workers.plugins.connector_interfaces import Connector
-from kiel_groups.workers.plugins.plugin_registry import ConnectorPlugin, PluginRegistry
+from kiel_groups.workers.plugins.plugin_registry import ENTRY_POINTS, ConnectorPlugin, PluginRegistry
 from kiel_groups.workers.runners.plugin_calls import guarded
 
 __all__ = ["PluginLookups", "class_name"]
@@ -25,7 +26,11 @@ __all__ = ["PluginLookups", "class_name"]
 #: How long the code of a plugin may take, in seconds: half of what a request to the REST interface may take.
 _LIMIT_S = 30.0
 
+_INSTALLED = "the import of the installed connectors"
+
 _T = TypeVar("_T")
+
+log = logging.getLogger(__name__)
 
 
 class PluginLookups:
@@ -50,7 +55,7 @@ class PluginLookups:
         Return the class of a connector; see ``PluginRegistry.resolve``.
 
         Raises:
-            ConfigError: There is no such class, it cannot be imported, or its import takes too long.
+            ConfigError: There is no such class, it cannot be imported or used, or its import takes too long.
         """
         if name not in self._found:
             self._found[name] = await self._on_thread(f"the import of {name!r}", self._registry.resolve, name)
@@ -96,7 +101,26 @@ class PluginLookups:
         Raises:
             ConfigError: Their import takes too long.
         """
-        return await self._on_thread("the import of the installed connectors", lambda: self._registry.plugins)
+        return await self._on_thread(_INSTALLED, lambda: self._registry.plugins)
+
+    async def warn_of_problems(self) -> None:
+        """
+        Import the installed connectors, and log a warning for each entry point whose class cannot be used.
+
+        Otherwise a package whose connector is missing in ``installed`` gives no reason. This raises no error.
+        """
+        try:
+            problems = await self._on_thread(_INSTALLED, lambda: self._registry.problems)
+        except KielGroupsError as error:
+            log.warning("cannot list the installed connectors: %s", error)
+            return
+        for problem in problems:
+            log.warning(
+                "the entry point %r of the group %s offers no usable connector: %s",
+                problem.entry_point,
+                ENTRY_POINTS,
+                problem.error,
+            )
 
     async def _on_thread(self, what: str, function: Callable[..., _T], *arguments: object) -> _T:
         running: asyncio.Future[_T] = self._runtime.in_thread(lambda: guarded(function, arguments), "plugins")

@@ -63,7 +63,8 @@ class Worker:
         self._closing: asyncio.Task[None] | None = None
         runtime = Runtime()
         context = WorkerContext(group=settings.group, url=self.url, metrics=self.metrics, runtime=runtime)
-        lookups = PluginLookups(plugins or PluginRegistry(), runtime)
+        lookups = self._lookups = PluginLookups(plugins or PluginRegistry(), runtime)
+        self._warning: asyncio.Task[None] | None = None
         factory = PluginRunners(lookups, _clients(settings), runtime)
         self._herder = Herder(context, factory, settings.allocator, self._fail)
         self._session = WorkerSession(
@@ -114,6 +115,8 @@ class Worker:
             await self._session.start()
             # Other workers may ask this one as soon as it is a member.
             self._server.start()
+            # The import of all installed connectors may take long, and the group does not wait for it.
+            self._warning = asyncio.get_running_loop().create_task(self._lookups.warn_of_problems())
             log.info("group %s: joining by %s", self._settings.group, self._coordinators())
             await self._member.start()
         except BaseException:
@@ -165,6 +168,8 @@ class Worker:
         await asyncio.shield(self._closing)
 
     async def _close(self) -> None:
+        if self._warning is not None:
+            self._warning.cancel()
         try:
             await self._herder.close(self._on_stuck)
         finally:

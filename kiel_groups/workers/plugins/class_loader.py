@@ -23,7 +23,7 @@ def load_class(name: str) -> type:
 
     Raises:
         ConfigError: The text is no such name, the module cannot be imported, or it has no such class. The text has the
-            error of the import.
+            error of the import, whatever the module raises.
     """
     module_name, colon, class_name = name.partition(":")
     if not colon:
@@ -32,11 +32,15 @@ def load_class(name: str) -> type:
         raise ConfigError(f"{name!r} is not the name of a class; expected 'module:Class' or 'package.module.Class'")
     try:
         found: object = import_module(module_name)
-    # A module may raise anything when it is imported, and may even exit.
-    except (Exception, SystemExit) as error:
+        # The module may have a ``__getattr__`` of its own, which imports more.
+        for part in class_name.split("."):
+            found = getattr(found, part, None)
+    except KeyboardInterrupt:
+        raise
+    # A module may raise anything when it is imported, and may even exit. Errors of test frameworks and of extensions in
+    # Rust are no ``Exception``.
+    except BaseException as error:
         raise ConfigError(f"{name!r}: cannot import {module_name!r}: {type(error).__name__}: {error}") from error
-    for part in class_name.split("."):
-        found = getattr(found, part, None)
     if not isinstance(found, type):
         raise ConfigError(f"{name!r}: the module {module_name!r} has no class {class_name!r}")
     return found

@@ -54,7 +54,7 @@ class ConfigDefinition:
         keys: The settings. Their names differ.
 
     Raises:
-        ConfigError: Two settings have the same name.
+        ConfigError: Two settings have the same name, or one is no ``ConfigKey``.
     """
 
     __slots__ = ("_keys",)
@@ -62,6 +62,8 @@ class ConfigDefinition:
     def __init__(self, *keys: ConfigKey) -> None:
         self._keys: dict[str, ConfigKey] = {}
         for key in keys:
+            if not isinstance(key, ConfigKey):
+                raise ConfigError(f"a setting is of the type {type(key).__name__}; expected a ConfigKey")
             if key.name in self._keys:
                 raise ConfigError(f"the setting {key.name!r} is declared twice")
             self._keys[key.name] = key

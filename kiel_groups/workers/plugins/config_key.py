@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, Final, Literal, TypeAlias
+from typing import Any, Final, Literal, TypeAlias, get_args
 
 from kiel_groups.errors import ConfigError
 from kiel_groups.workers.plugins.config_types import TYPES, TypeName, given, parsed
@@ -44,7 +44,7 @@ class ConfigKey:
         dependents: The names of other settings that the value has an effect on.
 
     Raises:
-        ConfigError: The default is not a legal value.
+        ConfigError: The default is not a legal value, or another argument is not of its type.
     """
 
     name: str
@@ -59,6 +59,7 @@ class ConfigKey:
     dependents: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
+        self._check_arguments()
         if self.type not in TYPES:
             raise ConfigError(f"{self.name}: there is no type {self.type!r}; expected one of {', '.join(TYPES)}")
         if self.default is REQUIRED or self.default is None:
@@ -71,6 +72,21 @@ class ConfigKey:
                 f" the type {self.type} expects {rules.python}"
             )
         self._validate(self.default, rules.text(self.default))
+
+    def _check_arguments(self) -> None:
+        """Check what users see of the setting: a wrong type would not be noticed before an answer to a user fails."""
+        if not isinstance(self.name, str):
+            raise ConfigError(f"the name of a setting is {self.name!r}; expected a str")
+        for argument in ("documentation", "group", "display_name"):
+            if not isinstance(found := getattr(self, argument), str):
+                raise ConfigError(f"{self.name}: {argument} is {found!r}; expected a str")
+        for argument, choices in (("importance", get_args(Importance)), ("width", get_args(Width))):
+            if (found := getattr(self, argument)) not in choices:
+                raise ConfigError(f"{self.name}: {argument} is {found!r}; expected one of {', '.join(choices)}")
+        if not isinstance(self.validator, Validator | None):
+            raise ConfigError(f"{self.name}: validator is {self.validator!r}; expected a Validator or None")
+        if not isinstance(self.dependents, list | tuple) or not all(isinstance(name, str) for name in self.dependents):
+            raise ConfigError(f"{self.name}: dependents is {self.dependents!r}; expected a tuple of str")
 
     @property
     def required(self) -> bool:
@@ -114,7 +130,7 @@ class ConfigKey:
         if self.validator is None:
             return
         try:
-            is_legal = self.validator.accepts(value)
+            is_legal = bool(self.validator.accepts(value))
         except Exception as error:  # code of a plugin, whose error may quote a secret
             raise ConfigError(
                 f"{self.name}: {given(self.type, text)} given; its validator raised {type(error).__name__}"

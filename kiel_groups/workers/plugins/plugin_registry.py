@@ -6,21 +6,25 @@ import inspect
 from collections.abc import Iterable
 from difflib import get_close_matches
 from functools import cached_property
-from importlib.metadata import entry_points
+from importlib.metadata import EntryPoint, entry_points
 from typing import Literal, NamedTuple, TypeAlias
 
 from kiel_groups.errors import ConfigError
 from kiel_groups.workers.plugins.class_loader import full_name, load_class
+from kiel_groups.workers.plugins.config_definition import ConfigDefinition
 from kiel_groups.workers.plugins.connector_interfaces import Connector, SinkConnector, SourceConnector
 from kiel_groups.workers.plugins.standard_keys import definition_of, task_definition_of
 from kiel_groups.workers.plugins.task_interfaces import SinkTask, SourceTask
 
-__all__ = ["ENTRY_POINTS", "ConnectorPlugin", "PluginRegistry"]
+__all__ = ["ENTRY_POINTS", "ConnectorPlugin", "PluginProblem", "PluginRegistry"]
 
 #: The group of entry points by which packages offer connectors: any name, and ``module:Class``.
 ENTRY_POINTS = "kiel_groups.connectors"
 
 _SUFFIX = "Connector"
+
+#: How errors begin: users name the class by this setting.
+_SETTING = "connector.class: "
 
 PluginKind: TypeAlias = Literal["source", "sink"]
 
@@ -36,6 +40,13 @@ class ConnectorPlugin(NamedTuple):
     alias: str
     kind: PluginKind
     version: str
+
+
+class PluginProblem(NamedTuple):
+    """The name of an entry point whose class cannot be used as a connector, and why."""
+
+    entry_point: str
+    error: str
 
 
 class _Offer(NamedTuple):
@@ -67,7 +78,7 @@ class PluginRegistry:
 
     def __init__(self, offers: Iterable[tuple[str, str]] | None = None) -> None:
         if offers is None:
-            offers = [(point.name, f"{point.module}:{point.attr}") for point in entry_points(group=ENTRY_POINTS)]
+            offers = [(point.name, _target(point)) for point in entry_points(group=ENTRY_POINTS)]
         split = ((name, *target.partition(":")[::2]) for name, target in offers)
         # The same package may be found twice on the path.
         self._offers = sorted(dict.fromkeys(_Offer(*each) for each in split))
@@ -82,13 +93,13 @@ class PluginRegistry:
 
         Raises:
             ConfigError: There is no such class, several have this short name, the class cannot be imported, or it is no
-                connector. The text lists what exists.
+                connector that a worker can use. The text lists what exists, or says what is wrong with the class.
         """
         if ":" in name:
             return _connector_class(name)
         found = {offer.full_name: offer for offer in self._offers if name in {offer.full_name, *offer.short_names}}
         if len(found) > 1:
-            raise ConfigError(f"connector.class: {name!r} is ambiguous; expected one of {', '.join(sorted(found))}")
+            raise ConfigError(f"{_SETTING}{name!r} is ambiguous; expected one of {', '.join(sorted(found))}")
         if found:
             return next(iter(found.values())).load()
         if "." in name:
@@ -96,7 +107,7 @@ class PluginRegistry:
                 return _connector_class(name)
             except ConfigError as error:
                 raise ConfigError(f"{error}; {self._expected(name.rpartition('.')[2])}") from error
-        raise ConfigError(f"connector.class: there is no connector {name!r}; {self._expected(name)}")
+        raise ConfigError(f"{_SETTING}there is no connector {name!r}; {self._expected(name)}")
 
     @property
     def plugins(self) -> list[ConnectorPlugin]:
@@ -104,19 +115,19 @@ class PluginRegistry:
         return self._loaded[0]
 
     @property
-    def problems(self) -> dict[str, str]:
-        """Why the other installed connectors cannot be used, by the full names of their classes."""
+    def problems(self) -> list[PluginProblem]:
+        """The entry points whose classes cannot be used, sorted by name."""
         return self._loaded[1]
 
     @cached_property
-    def _loaded(self) -> tuple[list[ConnectorPlugin], dict[str, str]]:
+    def _loaded(self) -> tuple[list[ConnectorPlugin], list[PluginProblem]]:
         plugins: dict[str, ConnectorPlugin] = {}
-        problems: dict[str, str] = {}
+        problems: list[PluginProblem] = []
         for offer in self._offers:
             try:
                 found = offer.load()
             except ConfigError as error:
-                problems[offer.full_name] = str(error)
+                problems.append(PluginProblem(offer.name, str(error).removeprefix(_SETTING)))
             else:
                 name = full_name(found)
                 kind: PluginKind = "sink" if issubclass(found, SinkConnector) else "source"
@@ -131,25 +142,40 @@ class PluginRegistry:
         return f"expected {installed}'module:Class'{meant}"
 
 
+def _target(point: EntryPoint) -> str:
+    """Return where the class of an entry point is, as ``module:Class``; the text as it is if it has another form."""
+    try:
+        return f"{point.module}:{point.attr or ''}"
+    except AttributeError:  # The properties of ``EntryPoint`` fail with it for such a text.
+        return point.value
+
+
 def _connector_class(name: str) -> type[Connector]:
     """
-    Import the class of a connector, and check that it is complete.
+    Import the class of a connector, and check all that a worker and its REST interface read of it.
 
     Raises:
-        ConfigError: It cannot be imported, or is not complete.
+        ConfigError: It cannot be imported, or is not complete, or declares something of another type than expected.
     """
     try:
         found = load_class(name)
     except ConfigError as error:
-        raise ConfigError(f"connector.class: {error}") from error
-    problem = _problem(found)
+        raise ConfigError(f"{_SETTING}{error}") from error
+    try:
+        problem = _problem(found)
+    except Exception as error:  # code of a plugin, such as its metaclass
+        problem = f"cannot be used: {type(error).__name__}: {error}"
     if problem:
-        raise ConfigError(f"connector.class: {name!r} {problem}")
+        raise ConfigError(f"{_SETTING}{name!r} {problem}")
     return found
 
 
 def _problem(found: type) -> str:
-    """Return what makes a class unusable as a connector, or ""."""
+    """
+    Return what makes a class unusable as a connector, or "".
+
+    Later code may rely on the declared types: answers about all connectors would fail by a single class.
+    """
     if not issubclass(found, SourceConnector | SinkConnector):
         return "is not a connector; expected a subclass of SourceConnector or SinkConnector"
     if inspect.isabstract(found):
@@ -160,9 +186,23 @@ def _problem(found: type) -> str:
         return f"has no task_class; expected a subclass of {wanted.__name__}"
     if inspect.isabstract(task_class):
         return f"has an abstract task_class; {task_class.__name__} lacks {', '.join(task_class.__abstractmethods__)}"
+    version: object = found.version
+    if not isinstance(version, str):
+        return f"has a version of the type {_type_name(version)}; expected a str, such as '1.0'"
+    config: object = found.config
+    if not isinstance(config, ConfigDefinition):
+        return f"has a config of the type {_type_name(config)}; expected a ConfigDefinition"
+    task_config: object = task_class.config
+    if not isinstance(task_config, ConfigDefinition | None):
+        task = f"the task_class {task_class.__name__}, whose config is of the type {_type_name(task_config)}"
+        return f"has {task}; expected a ConfigDefinition or None"
     try:
         definition_of(found)
         task_definition_of(found)
     except ConfigError as error:
         return f"cannot be used: {error}"
     return ""
+
+
+def _type_name(value: object) -> str:
+    return type(value).__name__

@@ -21,7 +21,7 @@ def masked(config: Mapping[str, str], definition: ConfigDefinition | None) -> di
 
     Args:
         config: The texts by name.
-        definition: The declared settings. If it is None, because the connector's class cannot be imported, every
+        definition: The declared settings. If it is None, because the connector's class cannot be used, every
             setting but the standard ones is hidden.
     """
     return {

@@ -30,7 +30,7 @@ __all__ = [
     "WorkerControl",
 ]
 
-#: ``unknown`` if the connector's class cannot be imported.
+#: ``unknown`` if the connector's class cannot be imported or used.
 ConnectorKind: TypeAlias = Literal["source", "sink", "unknown"]
 
 

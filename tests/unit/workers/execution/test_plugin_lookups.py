@@ -15,6 +15,7 @@ from kiel_groups.coordination.zookeeper.runtime import Runtime
 from kiel_groups.errors import ConfigError, KielGroupsError
 from kiel_groups.workers.execution.plugin_lookups import PluginLookups
 from kiel_groups.workers.plugins.config_definition import Settings
+from kiel_groups.workers.plugins.plugin_registry import PluginRegistry
 from tests.helpers.counting_connectors import COUNTING_SOURCE, CountingSourceConnector, plugins
 from tests.helpers.waiting import eventually
 
@@ -109,3 +110,33 @@ async def test_a_class_is_required() -> None:
     """Without one, nothing can be checked."""
     with pytest.raises(ConfigError, match=r"connector\.class: required, but not given"):
         await lookups().checked({"name": "c"})
+
+
+async def test_entry_points_without_a_connector_are_warned_of(caplog: pytest.LogCaptureFixture) -> None:
+    """The log has one warning for each, with its name and the error; the others are listed."""
+    offers = [("Gone", f"{__name__}:Gone"), ("Absent", "absent_module:X"), ("Counting", COUNTING_SOURCE)]
+    found = PluginLookups(PluginRegistry(offers), Runtime())
+    await found.warn_of_problems()
+    assert [plugin.alias for plugin in await found.installed()] == ["CountingSource"]
+    assert caplog.messages == [
+        "the entry point 'Absent' of the group kiel_groups.connectors offers no usable connector: 'absent_module:X':"
+        " cannot import 'absent_module': ModuleNotFoundError: No module named 'absent_module'",
+        "the entry point 'Gone' of the group kiel_groups.connectors offers no usable connector:"
+        f" '{__name__}:Gone': the module '{__name__}' has no class 'Gone'",
+    ]
+
+
+async def test_a_warning_that_takes_too_long_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The log says that the installed connectors are not known."""
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "slow_plugin.py").write_text(f"import sys\nsys.modules[{__name__!r}].released.wait(10)\n")
+    try:
+        await PluginLookups(PluginRegistry([("Slow", "slow_plugin:X")]), Runtime(), 0.05).warn_of_problems()
+    finally:
+        released.set()
+        sys.modules.pop("slow_plugin", None)
+    (message,) = caplog.messages
+    assert message.startswith("cannot list the installed connectors: ")
+    assert message.endswith("the import of the installed connectors did not return within 0.05 s")

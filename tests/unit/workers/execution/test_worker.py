@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from contextlib import nullcontext
 from typing import Any, Literal
 
@@ -10,7 +11,9 @@ import pytest
 from kiel_groups.errors import NoBrokersError
 from kiel_groups.workers.execution import worker
 from kiel_groups.workers.execution.worker_settings import WorkerSettings
+from kiel_groups.workers.plugins.plugin_registry import PluginRegistry
 from kiel_groups.workers.rest.rest_settings import RestSettings
+from tests.helpers.waiting import eventually
 
 pytestmark = pytest.mark.unit
 
@@ -79,3 +82,28 @@ async def test_the_interface_is_announced_when_the_worker_has_joined(
     expected = [f"group loaders: joining by {waits_for}"]
     expected += [f"the REST interface of this worker is at {made.url}"] if joins else []
     assert caplog.messages == expected
+
+
+async def test_a_worker_warns_at_its_start_of_entry_points_without_a_connector(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It joins its group meanwhile: the import of the installed connectors may take long."""
+    joined = asyncio.Event()
+
+    async def open_session(session: object) -> None:
+        """Do without ZooKeeper."""
+
+    async def join(member: object) -> None:
+        await eventually(lambda: "Gone" in caplog.text, "the warning")
+        joined.set()
+
+    monkeypatch.setattr(worker.WorkerSession, "start", open_session)
+    monkeypatch.setattr(worker.GenericMember, "start", join)
+    settings = WorkerSettings(group="loaders", zookeeper="z:2181", brokers="k:9092", rest=RestSettings(port=0))
+    made = worker.Worker(settings, PluginRegistry([("Gone", f"{__name__}:Missing")]))
+    await made.start()
+    await made.close()
+    assert joined.is_set()
+    (warning,) = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert "the entry point 'Gone' of the group kiel_groups.connectors offers no usable connector" in warning
+    assert "has no class 'Missing'" in warning

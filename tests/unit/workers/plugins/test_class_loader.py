@@ -46,6 +46,7 @@ def test_what_is_no_class_is_refused(name: str) -> None:
         ("raise RuntimeError('no licence')", "cannot import 'broken_plugin': RuntimeError: no licence"),
         ("import sys; sys.exit(3)", "cannot import 'broken_plugin': SystemExit: 3"),
         ("class :", "SyntaxError"),
+        ("class Skipped(BaseException): ...\nraise Skipped('no broker')", "Skipped: no broker"),
     ],
 )
 def test_the_error_of_an_import_is_reported(
@@ -57,3 +58,12 @@ def test_the_error_of_an_import_is_reported(
     with pytest.raises(ConfigError, match=expected):
         load_class("broken_plugin:Anything")
     assert "broken_plugin" not in sys.modules
+
+
+def test_the_error_of_a_late_import_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A module may import its classes when they are asked for."""
+    (tmp_path / "late_plugin.py").write_text("def __getattr__(name): raise OSError('no licence')", encoding="utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(ConfigError, match="cannot import 'late_plugin': OSError: no licence"):
+        load_class("late_plugin:Anything")
+    sys.modules.pop("late_plugin")

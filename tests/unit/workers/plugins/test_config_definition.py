@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from kiel_groups.errors import ConfigError
@@ -76,3 +78,10 @@ def test_definitions_are_joined() -> None:
     assert (len(both), "url" in both, "url" in DEFINITION, both["url"].group) == (4, True, False, "Target")
     with pytest.raises(ConfigError, match="the setting 'file' is declared twice"):
         _ = both + DEFINITION
+
+
+@pytest.mark.parametrize("key", ["file", None, [ConfigKey("file")]])
+def test_what_is_no_setting_is_refused(key: Any) -> None:
+    """The author of a connector notices it when the class is imported."""
+    with pytest.raises(ConfigError, match=rf"a setting is of the type {type(key).__name__}; expected a ConfigKey"):
+        ConfigDefinition(key)

@@ -115,3 +115,46 @@ def test_an_error_does_not_show_the_secrets_of_a_url() -> None:
         assert str(raised.value) == f"url: 'http://[hidden]@host/?token=[hidden]' given; {reason}"
     with pytest.raises(ConfigError, match=r"port: 'http://\[hidden\]@host' given; expected a whole number"):
         ConfigKey("port", "int").parse("http://u:s3cret@host")
+
+
+@pytest.mark.parametrize(
+    ("argument", "value", "expected"),
+    [
+        ("name", 3, "the name of a setting is 3; expected a str"),
+        ("documentation", None, "x: documentation is None; expected a str"),
+        ("group", None, "x: group is None; expected a str"),
+        ("display_name", b"X", "x: display_name is b'X'; expected a str"),
+        ("importance", "urgent", "x: importance is 'urgent'; expected one of high, medium, low"),
+        ("width", None, "x: width is None; expected one of none, short, medium, long"),
+        ("dependents", "mode", "x: dependents is 'mode'; expected a tuple of str"),
+        ("dependents", (1,), r"x: dependents is \(1,\); expected a tuple of str"),
+        ("validator", str.islower, "x: validator is <method .*>; expected a Validator or None"),
+    ],
+)
+def test_an_argument_of_another_type_is_refused(argument: str, value: Any, expected: str) -> None:
+    """The author of a connector notices it when the class is imported, not when a user asks for the settings."""
+    arguments: dict[str, Any] = {"name": "x", argument: value}
+    with pytest.raises(ConfigError, match=f"^{expected}$"):
+        ConfigKey(**arguments)
+
+
+def test_a_validator_describes_legal_values_by_texts() -> None:
+    """Users read the description, and the choices."""
+    expected: Any = None
+    with pytest.raises(ConfigError, match="the legal values of a validator are of the type NoneType; expected a str"):
+        Validator(bool, expected)
+    choices: Any = (1, 2)
+    with pytest.raises(ConfigError, match=r"the choices of a validator are \(1, 2\); expected a tuple of str"):
+        one_of(*choices)
+
+
+def test_a_validator_whose_answer_has_no_truth_is_an_error() -> None:
+    """An answer of a validator may be an array."""
+
+    class Truthless:
+        def __bool__(self) -> bool:
+            raise ValueError("ambiguous")
+
+    answers: Any = lambda value: Truthless()  # noqa: E731
+    with pytest.raises(ConfigError, match="x: 'a' given; its validator raised ValueError"):
+        ConfigKey("x", validator=Validator(answers, "a text")).parse("a")

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
+from importlib.metadata import EntryPoint
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from kiel_groups.errors import ConfigError
+from kiel_groups.workers.plugins import plugin_registry
 from kiel_groups.workers.plugins.config_definition import ConfigDefinition
 from kiel_groups.workers.plugins.config_key import ConfigKey
 from kiel_groups.workers.plugins.connector_interfaces import Connector, SinkConnector, SourceConnector
-from kiel_groups.workers.plugins.plugin_registry import ConnectorPlugin, PluginRegistry
+from kiel_groups.workers.plugins.plugin_registry import ENTRY_POINTS, ConnectorPlugin, PluginProblem, PluginRegistry
 from kiel_groups.workers.plugins.task_interfaces import SourceRecord, SourceTask
 
 pytestmark = pytest.mark.unit
@@ -50,6 +53,19 @@ class WithAbstractTask(PlainConnector):
 
 class WithStandardSetting(PlainConnector):
     config = ConfigDefinition(ConfigKey("tasks.max", "int"))
+
+
+class Raising(type(PlainConnector)):  # type: ignore[misc]
+    @property
+    def version(cls) -> str:
+        raise RuntimeError("no licence")
+
+
+class WithRaisingMetaclass(SourceConnector, metaclass=Raising):
+    task_class = Task
+
+    def task_configs(self, most: int) -> Sequence[Mapping[str, str]]:
+        return []
 
 
 class NeitherConnector(Connector):
@@ -125,26 +141,84 @@ def test_a_class_that_is_no_connector_is_refused(name: str, expected: str) -> No
         PluginRegistry([]).resolve(f"{__name__}:{name}")
 
 
+@pytest.mark.parametrize(
+    ("attribute", "value", "expected"),
+    [
+        ("version", None, "has a version of the type NoneType; expected a str, such as '1.0'"),
+        ("version", 3, "has a version of the type int; expected a str"),
+        ("version", property(lambda self: "1"), "has a version of the type property; expected a str"),
+        ("config", None, "has a config of the type NoneType; expected a ConfigDefinition"),
+        ("config", {"file": "x"}, "has a config of the type dict; expected a ConfigDefinition"),
+        ("config", [ConfigKey("file")], "has a config of the type list; expected a ConfigDefinition"),
+        ("config", "file", "has a config of the type str; expected a ConfigDefinition"),
+        ("config", ConfigDefinition, "has a config of the type type; expected a ConfigDefinition"),
+        ("task_class", property(lambda self: Task), "has no task_class; expected a subclass of SourceTask"),
+        ("task_class", None, "has no task_class; expected a subclass of SourceTask"),
+    ],
+)
+def test_a_class_with_an_attribute_of_another_type_is_refused(
+    attribute: str, value: Any, expected: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The error names the class, what it has and what is expected; other connectors are listed."""
+    monkeypatch.setattr(PlainConnector, attribute, value, raising=False)
+    shipped = "kiel_groups.workers.shipped.file_stream_source:FileStreamSourceConnector"
+    registry = PluginRegistry([("Plain", f"{__name__}:PlainConnector"), ("File", shipped)])
+    with pytest.raises(ConfigError) as raised:
+        registry.resolve("Plain")
+    assert str(raised.value).startswith(f"connector.class: '{__name__}:PlainConnector' {expected}")
+    assert [plugin.alias for plugin in registry.plugins] == ["FileStreamSource"]
+    assert registry.problems == [PluginProblem("Plain", str(raised.value).removeprefix("connector.class: "))]
+
+
+@pytest.mark.parametrize("config", [{"file": "x"}, [ConfigKey("file")], "file", property(lambda self: None)])
+def test_a_task_class_with_a_config_of_another_type_is_refused(config: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The settings of a task are a definition, or None if they are those of its connector."""
+    monkeypatch.setattr(Task, "config", config)
+    expected = f"has the task_class Task, whose config is of the type {type(config).__name__}; expected a Config"
+    with pytest.raises(ConfigError, match=f"connector.class: '{PLAIN}' {expected}"):
+        PluginRegistry([]).resolve(PLAIN)
+
+
+def test_an_attribute_that_raises_is_refused() -> None:
+    """A metaclass of a plugin may raise anything."""
+    with pytest.raises(ConfigError, match=r"WithRaisingMetaclass' cannot be used: RuntimeError: no licence"):
+        PluginRegistry([]).resolve(f"{__name__}:WithRaisingMetaclass")
+
+
 def test_a_plugin_that_cannot_be_imported_harms_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The others are listed and found. The broken one is a problem with the error of its import."""
     (tmp_path / "broken_connectors.py").write_text("import sys; sys.exit('no licence')", encoding="utf-8")
     monkeypatch.syspath_prepend(tmp_path)
     registry = PluginRegistry([("Broken", "broken_connectors:Broken"), ("Plain", f"{__name__}:PlainConnector")])
     assert registry.plugins == [ConnectorPlugin(PLAIN, "Plain", "source", "2.3")]
-    assert list(registry.problems) == ["broken_connectors.Broken"]
-    assert "SystemExit: no licence" in registry.problems["broken_connectors.Broken"]
+    error = "'broken_connectors:Broken': cannot import 'broken_connectors': SystemExit: no licence"
+    assert registry.problems == [PluginProblem("Broken", error)]
     with pytest.raises(ConfigError, match="no licence"):
         registry.resolve("Broken")
     assert registry.resolve("Plain") is PlainConnector
 
 
 def test_an_entry_point_that_is_found_twice_is_one() -> None:
-    """A package that is on the path twice offers its connectors once; an entry point without a class is a problem."""
+    """A package that is on the path twice offers its connectors once."""
     offers = [("Plain", f"{__name__}:PlainConnector")] * 2
     assert PluginRegistry(offers).resolve("Plain") is PlainConnector
     assert len(PluginRegistry(offers).plugins) == 1
-    registry = PluginRegistry([("Empty", __name__)])
-    assert "is not the name of a class" in next(iter(registry.problems.values()))
+
+
+def test_each_entry_point_without_a_class_is_a_problem(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The problem has the name of the entry point, also if its text is not legal, or another one has the same text."""
+    texts = {"Empty": __name__, "Gone": f"{__name__}:Gone", "Gone2": f"{__name__}:Gone", "Odd": "no reference!"}
+    points = [EntryPoint(name, text, ENTRY_POINTS) for name, text in texts.items()]
+    monkeypatch.setattr(plugin_registry, "entry_points", lambda group: points)
+    registry = PluginRegistry()
+    assert registry.plugins == []
+    found = dict(registry.problems)
+    assert found == {
+        "Empty": f"'{__name__}:' is not the name of a class; expected 'module:Class' or 'package.module.Class'",
+        "Gone": f"'{__name__}:Gone': the module '{__name__}' has no class 'Gone'",
+        "Gone2": found["Gone"],
+        "Odd": "'no reference!:' is not the name of a class; expected 'module:Class' or 'package.module.Class'",
+    }
 
 
 def test_the_installed_package_offers_its_connectors() -> None:
