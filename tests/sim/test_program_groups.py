@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 
 import pytest
 
 from kiel_groups.clients.coordinator.member_hooks import JoinedGroup
 from kiel_groups.errors import GroupConfigError
-from kiel_groups.group.znodes.contents import DONE, MemberInfo
+from kiel_groups.group.znodes.contents import DONE, GroupSettings, MemberInfo
 from kiel_groups.group.znodes.round_contents import RoundMember, RoundState
 from tests.sim.programs.program_process import COMMON, STRANGE, Program
 from tests.sim.programs.program_scenario import FAULTS, make_program_scenario
@@ -371,7 +370,7 @@ def test_a_generic_member_does_not_join_a_group_of_consumers() -> None:
     with programs_at_rest(members=0) as world:
         world.operator.create(
             world.layout.config,
-            json.dumps({"version": 1, "store": "zookeeper", "mode": "group"}).encode(),
+            GroupSettings(store="zookeeper", mode="group", auto_offset_reset="earliest").encode(),
             makepath=True,
         )
         stopped: list[Exception] = []
@@ -380,7 +379,7 @@ def test_a_generic_member_does_not_join_a_group_of_consumers() -> None:
         world.run_for(0.9)
         (error,) = stopped
         assert isinstance(error, GroupConfigError)
-        assert "its members are consumers" in str(error)
+        assert str(error) == "group g: its members are consumers; choose another group"
         assert world.ensemble.tree.children(world.layout.members) == []
 
 

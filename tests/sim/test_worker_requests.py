@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import pytest
 
 from kiel_groups.errors import (
@@ -76,3 +78,22 @@ def test_a_connector_that_another_worker_has_just_created_is_known() -> None:
     config = second.herder.config
     assert config is None or "c" not in config.connectors
     assert second.run(second.requests.config("c"))["name"] == "c"
+
+
+def test_a_change_is_answered_although_another_client_deletes_the_connector() -> None:
+    """The answer is about what was written, whatever follows."""
+    bench = WorkerGroupBench()
+    (worker,) = bench.start("w1")
+    bench.create("c", tasks_max="1", limit="10")
+    store, put = worker.herder.parts.config, worker.herder.parts.config.put_connector
+
+    async def put_then_delete(name: str, config: Mapping[str, str], *, is_new: bool = False) -> int:
+        await put(name, config, is_new=is_new)
+        return await store.delete_connector(name)
+
+    store.put_connector = put_then_delete  # type: ignore[method-assign]
+    settings = {"connector.class": COUNTING_SOURCE, "limit": "7"}
+    info, is_new = worker.run(worker.requests.put_config("c", settings))
+    assert (info.config, is_new) == ({**settings, "name": "c"}, False)
+    with pytest.raises(UnknownConnectorError):
+        worker.run(worker.requests.config("c"))

@@ -34,7 +34,10 @@ def _file_argument(file: IO[bytes]) -> dict[str, Any]:
     except OSError as error:
         raise ConfigError(f"{name} cannot be read: {error.strerror}") from error
     except (ValueError, RecursionError) as error:
-        raise ConfigError(f"{name} is not JSON: {error}") from error
+        raise ConfigError(
+            f"{name} is not JSON: {error}; expected an object with the settings of a connector (files of Kafka"
+            " Connect's standalone mode, with key=value lines, are not read)"
+        ) from error
     if not isinstance(found, dict):
         raise ConfigError(f"{name} has no JSON object; expected the settings of a connector by name")
     return found

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, Collection
+from contextlib import suppress
 from functools import partial
 
 from kiel_groups.config import GroupConfig
@@ -14,6 +15,7 @@ from kiel_groups.coordination.rounds.round_planner import RoundPlanner
 from kiel_groups.coordination.session.session_context import SessionContext
 from kiel_groups.coordination.session.zk_session import Session
 from kiel_groups.errors import GroupConfigError, ProtocolError
+from kiel_groups.group.znodes.contents import GroupSettings
 from kiel_groups.group.znodes.layout import GroupLayout
 from kiel_groups.group.znodes.round_contents import Offer, RoundLayout, RoundSettings
 from kiel_groups.group.znodes.transactions import Create, Done, Unknown
@@ -62,13 +64,7 @@ class RoundKind:
             node = await session.get(layout.config)
             if node is None and not isinstance(answer, Unknown):
                 await session.ensure(layout.parents)
-        try:
-            group = RoundSettings.parse(node.data, layout.config)
-        except ProtocolError as error:
-            raise GroupConfigError(
-                f"group {layout.group}: its members are consumers, or its settings cannot be read: {error}. Choose"
-                " another group, or delete that znode while no member is alive"
-            ) from error
+        group = _parsed(node.data, layout)
         if group != mine:
             raise GroupConfigError(
                 f"group {layout.group}: its members are of the type {group.protocol_type!r}, and this one is of the"
@@ -119,3 +115,22 @@ class RoundRole:
 
     def end(self) -> None:
         """Do nothing: the member hears of the session's end from the session."""
+
+
+def _parsed(data: bytes, layout: GroupLayout) -> RoundSettings:
+    """
+    Return the settings of the group, which are those of programs.
+
+    Raises:
+        GroupConfigError: They are those of consumers, or cannot be read.
+    """
+    try:
+        return RoundSettings.parse(data, layout.config)
+    except ProtocolError as error:
+        with suppress(ProtocolError):
+            GroupSettings.parse(data, layout.config)
+            raise GroupConfigError(f"group {layout.group}: its members are consumers; choose another group") from None
+        raise GroupConfigError(
+            f"group {layout.group}: its settings cannot be read: {error}. Choose another group, or delete that znode"
+            " while no member is alive"
+        ) from error

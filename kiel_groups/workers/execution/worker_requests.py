@@ -110,7 +110,9 @@ class WorkerRequests:
         whole = with_secrets({**config, "name": name}, former.config if former is not None else {})
         await self._check(name, whole)
         await self._written(await self._herder.parts.config.put_connector(name, whole))
-        return await self._info(name, await self._entry(name)), former is None
+        entry = (await self._config()).connectors.get(name)
+        # Another client may have changed or deleted the connector since: this answers for what was written.
+        return await self._info(name, ConnectorEntry(whole, tasks=entry.tasks if entry else None)), former is None
 
     async def delete(self, name: str) -> None:
         await self._written(await self._herder.parts.config.delete_connector(name))

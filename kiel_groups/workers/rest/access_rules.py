@@ -50,8 +50,10 @@ class AccessRules:
             )
         if not self._refuses_pages:
             return
-        host = _host_of(f"//{headers.get('Host', '')}")
-        if not (is_address(host) or host in self._hosts):
+        given = headers.get("Host", "")
+        host = _host_of(f"//{given}")
+        # Every browser sends it; a health check by HTTP/1.0 may not.
+        if given and not (is_address(host) or host in self._hosts):
             raise RestError(
                 HTTPStatus.FORBIDDEN, f"the header 'Host' has {host!r:.100}; expected the address of this worker"
             )

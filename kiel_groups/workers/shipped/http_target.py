@@ -8,6 +8,7 @@ from typing import NamedTuple
 from urllib.parse import urlsplit, urlunsplit
 
 from tornado.httpclient import AsyncHTTPClient, HTTPError, HTTPRequest
+from tornado.simple_httpclient import HTTPStreamClosedError
 
 __all__ = ["Answer", "HttpTarget", "Meaning", "meaning_of", "shown_url"]
 
@@ -100,9 +101,13 @@ class HttpTarget:
         )
         try:
             response = await self._client.fetch(request, raise_error=False)
-        # Tornado reports a connection that ends early by an HTTPError with a status of its own.
+        except HTTPStreamClosedError:
+            return Answer(Meaning.AGAIN, 0, "the connection ended before a whole answer, or the answer is malformed")
         except (HTTPError, OSError) as error:
             return Answer(Meaning.AGAIN, 0, str(error) or type(error).__name__)
+        except Exception as error:
+            # Tornado raises various errors for answers that it cannot read, such as headers that are too large.
+            return Answer(Meaning.AGAIN, 0, f"the answer cannot be read: {error or type(error).__name__}")
         shown = bytes(start).decode("utf-8", "replace").strip()
         text = f"{response.code} {response.reason}{f': {shown}' if shown else ''}"
         return Answer(meaning_of(response.code), response.code, text, _seconds(response.headers.get("Retry-After")))

@@ -110,6 +110,7 @@ def test_a_new_connector_is_warned_of_unknown_settings(
     ("content", "message"),
     [
         ("{", "FILE is not JSON: "),
+        ("name=c\n", "FILE is not JSON: Expecting value: line 1 column 1 (char 0); expected an object"),
         ("[]", "FILE has no JSON object; expected the settings of a connector by name"),
         ("{}", "the connector has no name; give one by 'name' in the file, or by --name"),
         ('{"name": "new"}', "connector.class: required, but not given"),

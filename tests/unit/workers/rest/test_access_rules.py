@@ -58,6 +58,7 @@ def test_a_token_must_be_given(given: str, status: int) -> None:
         ({"Host": "[::1]:8083"}, 200),
         ({"Host": "LOCALHOST:8083"}, 200),
         ({"Host": "worker.example"}, 200),
+        ({}, 200),
         ({"Host": "attacker.example"}, 403),
         ({"Host": "[::1"}, 403),
         ({"Host": "localhost", "Origin": "http://localhost:8000"}, 200),

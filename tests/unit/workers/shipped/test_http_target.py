@@ -113,22 +113,34 @@ def test_a_server_that_is_not_there_is_an_outcome() -> None:
     asyncio.run(run())
 
 
-def test_a_connection_that_ends_early_is_an_outcome() -> None:
-    """A server that closes the connection without an answer is no error of the program."""
+@pytest.mark.parametrize(
+    ("reply", "text"),
+    [
+        (b"", "the connection ended before a whole answer"),
+        (b"HTTP/1.1 204 No Content\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", "or the answer is malformed"),
+        (b"HTTP/1.1 200\r\nContent-Length: 0\r\n\r\n", "or the answer is malformed"),
+        (b"HTTP/1.1 200 OK\r\nX: " + b"x" * 100_000 + b"\r\n\r\n", "the answer cannot be read: "),
+    ],
+    ids=["nothing", "a body that may not be there", "no reason", "large headers"],
+)
+def test_an_answer_that_cannot_be_read_is_an_outcome(reply: bytes, text: str) -> None:
+    """A server that closes the connection without an answer, or sends a malformed one, is no error of the program."""
 
     async def run() -> None:
-        async def end(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            await reader.read(10)
+        async def answer_and_end(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await reader.readuntil(b"[]")
+            writer.write(reply)
+            await writer.drain()
             writer.close()
 
-        server = await asyncio.start_server(end, "127.0.0.1", 0)
+        server = await asyncio.start_server(answer_and_end, "127.0.0.1", 0)
         port = server.sockets[0].getsockname()[1]
         async with server:
             target = HttpTarget(f"http://127.0.0.1:{port}/", {}, 5)
             answer = await target.post(b"[]")
             target.close()
         assert (answer.meaning, answer.status) == (Meaning.AGAIN, 0)
-        assert answer.text
+        assert text in answer.text
 
     asyncio.run(run())
 
