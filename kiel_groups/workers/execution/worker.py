@@ -22,6 +22,7 @@ from kiel_groups.workers.execution.worker_settings import WorkerSettings
 from kiel_groups.workers.plugins.plugin_registry import PluginRegistry
 from kiel_groups.workers.rest.config_masks import DeclaredMask
 from kiel_groups.workers.rest.rest_server import RestListener, RestServer
+from kiel_groups.workers.runners.broker_probe import probe_brokers
 from kiel_groups.workers.runners.task_clients import KafkaClients
 from kiel_groups.workers.session.worker_session import WorkerSession
 from kiel_groups.workers.values.work_ids import Work
@@ -61,6 +62,7 @@ class Worker:
         self._failed = asyncio.Event()
         self._failure: KielGroupsError | None = None
         self._closing: asyncio.Task[None] | None = None
+        self._probing: asyncio.Task[None] | None = None
         runtime = Runtime()
         context = WorkerContext(group=settings.group, url=self.url, metrics=self.metrics, runtime=runtime)
         lookups = PluginLookups(plugins or PluginRegistry(), runtime)
@@ -114,6 +116,10 @@ class Worker:
             await self._session.start()
             # Other workers may ask this one as soon as it is a member.
             self._server.start()
+            if self._settings.coordination == "zookeeper":
+                # Brokers that coordinate the group are asked by the member, which cannot start without them.
+                probe = probe_brokers(self._settings.group, self._settings.brokers)
+                self._probing = asyncio.get_running_loop().create_task(probe)
             log.info("group %s: joining by %s", self._settings.group, self._coordinators())
             await self._member.start()
         except BaseException:
@@ -165,6 +171,8 @@ class Worker:
         await asyncio.shield(self._closing)
 
     async def _close(self) -> None:
+        if self._probing is not None:
+            self._probing.cancel()
         try:
             await self._herder.close(self._on_stuck)
         finally:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from contextlib import nullcontext
 from typing import Any, Literal
 
@@ -79,3 +80,38 @@ async def test_the_interface_is_announced_when_the_worker_has_joined(
     expected = [f"group loaders: joining by {waits_for}"]
     expected += [f"the REST interface of this worker is at {made.url}"] if joins else []
     assert caplog.messages == expected
+
+
+@pytest.mark.parametrize(("coordination", "probes"), [("zookeeper", 1), ("brokers", 0)])
+async def test_brokers_are_asked_beside_the_start(
+    monkeypatch: pytest.MonkeyPatch, coordination: Literal["zookeeper", "brokers"], probes: int
+) -> None:
+    """The start does not wait for their answer, and a close ends the question."""
+    ended: list[asyncio.CancelledError] = []
+    asked = asyncio.Event()
+
+    async def probe(group: str, brokers: str) -> None:
+        assert (group, brokers) == ("loaders", "k:9092")
+        asked.set()
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError as error:
+            ended.append(error)
+            raise
+
+    async def open_nothing(part: object) -> None:
+        """Do without servers."""
+
+    monkeypatch.setattr(worker, "probe_brokers", probe)
+    monkeypatch.setattr(worker.WorkerSession, "start", open_nothing)
+    monkeypatch.setattr(worker.GenericMember, "start", open_nothing)
+    made = worker.Worker(
+        WorkerSettings(
+            group="loaders", zookeeper="z:2181", brokers="k:9092", coordination=coordination, rest=RestSettings(port=0)
+        )
+    )
+    await made.start()
+    if probes:
+        await asked.wait()
+    await made.close()
+    assert len(ended) == probes
