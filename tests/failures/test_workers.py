@@ -7,17 +7,22 @@ import os
 import signal
 from collections.abc import Callable
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from kiel_groups.coordination.session.session_context import ProcessContext
 from kiel_groups.embedded import Cluster, ZooKeeperServer
 from kiel_groups.embedded.faults.fault_proxy import FaultProxy
+from kiel_groups.workers.execution import worker as worker_module
 from kiel_groups.workers.execution.worker import Worker
+from kiel_groups.workers.session.worker_session import WorkerSession
 from tests.helpers.journal_connector import BLOCKING_SOURCE, JOURNAL_SOURCE, check_order, journal_source
 from tests.helpers.waiting import eventually, throughout
 from tests.helpers.worker_groups import WorkerPrograms, ask, until_state, worker_on
-from tests.helpers.worker_journals import RECOVERY_S, journal_on
+from tests.helpers.worker_journals import RECOVERY_S, Journal, journal_on
 
 pytestmark = pytest.mark.failures
 
@@ -283,32 +288,60 @@ async def test_a_worker_on_brokers_loses_zookeeper(
     A worker that is behind its assignment starts nothing. Either one leaves the group after six seconds; the other
     worker leads, and runs all tasks. The former one joins again when it has ZooKeeper.
     """
-    cluster, group = shared_clusters("3.9.5", "0.9.0.1"), unique("workers")
-    journal = await journal_on(cluster, unique, tmp_path)
+    cluster = shared_clusters("3.9.5", "0.9.0.1")
     settings = {"coordination": "brokers", "session_timeout_ms": 6_000}
     with FaultProxy(cluster.zk_hosts) as proxy:
+        group, journal = unique("workers"), await journal_on(cluster, unique, tmp_path)
         cut_off = worker_on(cluster, group, zookeeper=proxy.address, **settings)
-        other = worker_on(cluster, group, **settings)
-        first, second = (cut_off, other) if leads else (other, cut_off)
-        async with first, second:
-            await journal.create(other.url, "c", 4)
-            await journal.all_run()
-            await eventually(lambda: running_on(cut_off) and running_on(other), "both have tasks", RECOVERY_S)
-            assert cut_off._member.leads == leads
-            proxy.stall()
-            await eventually(lambda: has_lost_sessions(cut_off), "its session is given up")
-            # A change that was made just before, and that the worker has not read.
-            await other._herder.parts.config.put_connector("d", {**journal.config("d", 1), "name": "d"}, is_new=True)
-            if leads:
-                await eventually(lambda: other.metrics.total("config_mismatches"), "nothing is assigned")
-            await eventually(lambda: cut_off.metrics.total("workers_unsynced") == 1, "it leaves", RECOVERY_S)
-            await eventually(lambda: running_on(other) == 5, "the other worker has all tasks", RECOVERY_S)
-            await journal.all_run()
-            assert running_on(cut_off) == 0
-            proxy.heal()
-            await eventually(lambda: running_on(cut_off) and running_on(other), "both have tasks again", RECOVERY_S)
-            await journal.all_run()
-            assert cut_off.metrics.total("workers_unsynced") == 1
+        await check_without_configuration(proxy, journal, cut_off, worker_on(cluster, group, **settings), leads=leads)
+
+
+@pytest.mark.parametrize("leads", [True, False], ids=["leader", "other"])
+async def test_a_worker_loses_only_the_session_of_its_claims(
+    cluster_39: Cluster, unique: Unique, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, leads: bool
+) -> None:
+    """
+    ZooKeeper coordinates the workers, and the membership on the worker's other session continues. The worker cannot
+    read the configuration, and does the same as one on brokers: it leaves the group after six seconds.
+    """
+    with FaultProxy(cluster_39.zk_hosts) as proxy:
+        group, journal = unique("workers"), await journal_on(cluster_39, unique, tmp_path)
+        session = worker_module.WorkerSession
+
+        def on_proxy(process: ProcessContext, *arguments: Any) -> WorkerSession:
+            servers = replace(process.zookeeper, hosts=proxy.address)
+            return session(replace(process, zookeeper=servers), *arguments)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(worker_module, "WorkerSession", on_proxy)
+            cut_off = worker_on(cluster_39, group)
+        await check_without_configuration(proxy, journal, cut_off, worker_on(cluster_39, group), leads=leads)
+
+
+async def check_without_configuration(
+    proxy: FaultProxy, journal: Journal, cut_off: Worker, other: Worker, *, leads: bool
+) -> None:
+    """Stall the ``proxy`` through which a worker has its claims and the configuration, and heal it."""
+    first, second = (cut_off, other) if leads else (other, cut_off)
+    async with first, second:
+        await journal.create(other.url, "c", 4)
+        await journal.all_run()
+        await eventually(lambda: running_on(cut_off) and running_on(other), "both have tasks", RECOVERY_S)
+        assert cut_off._member.leads == leads
+        proxy.stall()
+        await eventually(lambda: has_lost_sessions(cut_off), "its session is given up")
+        # A change that was made just before, and that the worker has not read.
+        await other._herder.parts.config.put_connector("d", {**journal.config("d", 1), "name": "d"}, is_new=True)
+        if leads:
+            await eventually(lambda: other.metrics.total("config_mismatches"), "nothing is assigned")
+        await eventually(lambda: cut_off.metrics.total("workers_unsynced") == 1, "it leaves", RECOVERY_S)
+        await eventually(lambda: running_on(other) == 5, "the other worker has all tasks", RECOVERY_S)
+        await journal.all_run()
+        assert running_on(cut_off) == 0
+        proxy.heal()
+        await eventually(lambda: running_on(cut_off) and running_on(other), "both have tasks again", RECOVERY_S)
+        await journal.all_run()
+        assert cut_off.metrics.total("workers_unsynced") == 1
     await journal.check()
 
 

@@ -18,13 +18,14 @@ from typing import Any, NamedTuple
 from kiel_groups.workers.plugins.config_definition import ConfigDefinition, Settings
 from kiel_groups.workers.plugins.config_key import ConfigKey
 from kiel_groups.workers.plugins.connector_interfaces import SourceConnector
-from kiel_groups.workers.plugins.plugin_contexts import ConnectorContext, SourceTaskContext
+from kiel_groups.workers.plugins.plugin_contexts import ConnectorContext, SourceTaskContext, TaskContext
 from kiel_groups.workers.plugins.task_interfaces import SourceRecord, SourceTask
 
 __all__ = [
     "BLOCKING_SOURCE",
     "JOURNAL_SOURCE",
     "Entry",
+    "JournalPen",
     "check_journal",
     "check_order",
     "journal_source",
@@ -52,43 +53,57 @@ def _fault(settings: Mapping[str, Any]) -> str:
     return path.read_text() if path is not None and path.exists() else ""
 
 
+class JournalPen:
+    """Writes the lines of one task, with its fencing token, into the journal."""
+
+    def __init__(self, context: TaskContext, settings: Settings) -> None:
+        self._settings = settings
+        self._token = context.fencing_token
+        self.task = f"{context.connector}-{context.task}"
+        self._file = os.open(settings["journal"], os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+
+    def write(self, what: str) -> None:
+        """Write a line about a call."""
+        # One short write to a file that is opened for appending is atomic.
+        os.write(self._file, f"{what} {self.task} {self._token} {os.getpid()}\n".encode())
+
+    def block(self) -> None:
+        """Write lines while the task is told to block."""
+        while _fault(self._settings) == "block":
+            self.write("block")
+            time.sleep(_PAUSE_S)
+
+
 class JournalTask(SourceTask):
     """Writes a line for each call, and a record for each poll."""
 
     def start(self, context: SourceTaskContext, settings: Settings) -> None:
-        self._context = context
         self._settings = settings
-        self._task = f"{context.connector}-{context.task}"
+        self._pen = JournalPen(context, settings)
+        self._task = self._pen.task
         self._topic = settings["topic"]
-        self._file = os.open(settings["journal"], os.O_WRONLY | os.O_APPEND | os.O_CREAT)
         stored = context.run(context.offset({"task": self._task}))
         self._next = 0 if stored is None else stored["next"]
-        self._write("start")
-
-    def _write(self, what: str) -> None:
-        # One short write to a file that is opened for appending is atomic.
-        os.write(self._file, f"{what} {self._task} {self._context.fencing_token} {os.getpid()}\n".encode())
+        self._pen.write("start")
 
     def poll(self) -> Sequence[SourceRecord]:
-        self._write("poll")
+        self._pen.write("poll")
         fault = _fault(self._settings)
         if fault == "raise":
             raise RuntimeError("told to raise")
         if fault == "garbage":
             return ["garbage"]  # type: ignore[list-item]
-        while _fault(self._settings) == "block":
-            self._write("block")
-            time.sleep(_PAUSE_S)
+        self._pen.block()
         time.sleep(_PAUSE_S)
         number, self._next = self._next, self._next + 1
         value = f"{self._task} {number}".encode()
         return [SourceRecord({"task": self._task}, {"next": self._next}, self._topic, value)]
 
     def stop(self) -> None:
-        self._write("stop")
+        self._pen.write("stop")
         while _fault(self._settings) == "hang":
             time.sleep(_PAUSE_S)
-        self._write("stopped")
+        self._pen.write("stopped")
 
 
 class BlockingTask(JournalTask):
@@ -129,7 +144,8 @@ def journal_source(journal: Path, topic: str, tasks: int, **settings: object) ->
 
 def read_journal(path: Path) -> list[Entry]:
     """Return the lines of a journal, in the order in which they were written."""
-    found = [line.split() for line in path.read_text().splitlines()] if path.exists() else []
+    # A line that is being written has no end yet.
+    found = [line.split() for line in path.read_text().split("\n")[:-1]] if path.exists() else []
     return [Entry(what, task, int(token), int(pid)) for what, task, token, pid in found]
 
 

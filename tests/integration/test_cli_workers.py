@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from tornado.testing import bind_unused_port
@@ -16,6 +18,8 @@ from kiel_groups.workers.session.worker_session import WorkerSession
 from kiel_groups.workers.stores.config_store import ConfigStore
 from tests.helpers.commands import Running, kiel_groups
 from tests.helpers.contexts import process_context
+from tests.helpers.waiting import eventually
+from tests.helpers.worker_groups import ask, until_state, worker_on
 
 pytestmark = pytest.mark.integration
 
@@ -70,3 +74,28 @@ def test_a_worker_without_zookeeper_says_what_it_tries() -> None:
         assert worker.process.poll() is None
         line = worker.errors[0]
     assert f"warning: group g: no ZooKeeper server at {place} has answered for 3 s; trying for 12 s more" in line
+
+
+async def test_a_worker_with_wrong_brokers_says_so(
+    cluster_39: Cluster, unique: Callable[[str], str], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It warns once when it starts. A sink that waits for brokers is a problem of the worker that has claimed it."""
+    caplog.set_level("WARNING", "kiel_groups.workers")
+    socket, port = bind_unused_port()
+    socket.close()
+    place, group, name = f"127.0.0.1:{port}", unique("workers"), unique("sink")
+    config = {"connector.class": "FileStreamSink", "file": str(tmp_path / "f"), "topics": "t"}
+    async with worker_on(cluster_39, group, brokers=place) as worker:
+        warning = f"group {group}: no broker answered: {place}: "
+        await eventually(lambda: warning in caplog.text, "the worker warns")
+        assert "is it a broker that runs there?; tasks wait until one answers" in caplog.text
+        await ask(worker.url, "POST", "/connectors", {"name": name, "config": config})
+        await until_state(worker.url, name, "RUNNING", "UNASSIGNED")
+        await eventually(lambda: f"task {name}-0: no broker answered" in caplog.text, "the task waits for brokers")
+        words = ["workers", "describe", group, "--zookeeper", cluster_39.zk_hosts, "--check"]
+        described = await asyncio.to_thread(kiel_groups, *words)
+        assert described.returncode == 1
+        address = worker.url.split("/")[2]
+        problem = f"problem: task {name}-0 is not running yet on {address}; see the log of that worker"
+        assert [line for line in described.stdout.splitlines() if "problem" in line] == [problem]
+    assert caplog.text.count(warning) == 1

@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+from kafka_connect import KafkaConnect
+from requests import HTTPError
 
 from kiel_groups.embedded import Cluster
 from kiel_groups.workers.plugins.config_definition import ConfigDefinition
@@ -21,6 +23,7 @@ from kiel_groups.workers.shipped.file_stream_source import FileStreamSourceConne
 from tests.helpers.commands import kiel_groups
 from tests.helpers.waiting import eventually
 from tests.helpers.worker_groups import WorkerPrograms, ask, until_state, worker_on
+from tests.helpers.worker_journals import journal_on
 
 pytestmark = pytest.mark.integration
 
@@ -225,3 +228,64 @@ async def test_a_class_that_cannot_be_used_harms_no_other_connector(
     assert "FileStreamSource" in str(plugins)
     expected = f"connector.class: '{odd_class}' {reason}"
     assert [(got.status, expected in got.text) for got in refused] == [(400, True)] * 3
+
+
+async def test_a_public_client_drives_workers(
+    cluster_39: Cluster, unique: Callable[[str], str], tmp_path: Path
+) -> None:
+    """kafka-connect-py creates, reads, changes, pauses, resumes, restarts and deletes a connector of two workers."""
+    journal, name = await journal_on(cluster_39, unique, tmp_path), unique("source")
+    settings = {"group": unique("workers"), "rest": RestSettings(port=0, token="t0ken-of-all-workers")}
+    async with worker_on(cluster_39, **settings), worker_on(cluster_39, **settings) as worker:
+        # Its password is the token: it knows no bearers. Changes are forwarded to the leader, the first worker.
+        client = KafkaConnect(worker.url, auth="anyone:t0ken-of-all-workers")
+
+        async def until(*states: str) -> None:
+            async def are_present() -> bool:
+                status = await driven(client.get_connector_status, name)
+                return [each["state"] for each in (status["connector"], *status["tasks"])] == list(states)
+
+            await eventually(are_present, f"the states are {states}", 60.0)
+
+        config = journal.config(name, 2)
+        created = await driven(client.create_connector, {"name": name, "config": config})
+        assert (created["name"], created["type"]) == (name, "source")
+        await until("RUNNING", "RUNNING", "RUNNING")
+        assert await driven(client.list_connectors) == [name]
+        assert await driven(client.get_connector_config, name) == config | {"name": name}
+        await driven(client.update_connector, name, journal.config(name, 3))
+        await until("RUNNING", "RUNNING", "RUNNING", "RUNNING")
+        await driven(client.pause_connector, name)
+        await until("PAUSED", "PAUSED", "PAUSED", "PAUSED")
+        await driven(client.resume_connector, name)
+        await until("RUNNING", "RUNNING", "RUNNING", "RUNNING")
+        await journal.all_run()
+        starts = len(journal.entries("start"))
+        await driven(client.restart_connector_task, name, 1)
+        await eventually(lambda: len(journal.entries("start")) == starts + 1, "the task has started again")
+        journal.misbehave("raise")
+        await until("RUNNING", "FAILED", "FAILED", "FAILED")
+        journal.misbehave("")
+        await driven(client.restart_connector, name, include_tasks=True, only_failed=True)
+        await until("RUNNING", "RUNNING", "RUNNING", "RUNNING")
+        await journal.all_run()
+        await driven(client.delete_connector, name)
+        assert await driven(client.list_connectors) == []
+        with pytest.raises(HTTPError, match="404"):
+            await driven(client.get_connector_status, name)
+    await journal.check()
+
+
+async def driven(method: Callable[..., Any], *arguments: object, **settings: object) -> Any:
+    """Call a method of a client that blocks, again during a rebalance, and return its result."""
+
+    def call() -> list[Any]:
+        try:
+            return [method(*arguments, **settings)]
+        except HTTPError as error:
+            if error.response.status_code not in (409, 503):
+                raise
+            return []
+
+    (found,) = await eventually(lambda: asyncio.to_thread(call), f"{method.__name__} is answered", 60.0)
+    return found

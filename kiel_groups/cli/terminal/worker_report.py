@@ -102,6 +102,9 @@ def _problems(group: WorkerGroup) -> Iterator[str]:
         if status.state is WorkState.FAILED:
             reason = (status.trace.strip().splitlines() or ["for an unknown reason"])[-1]
             yield f"{kind} {work} has failed: {reason}"
+        elif status.state is WorkState.UNASSIGNED and (owner := group.owners.get(work)) is not None:
+            address = _info(group.workers.get(owner, b"")).address or owner
+            yield f"{kind} {work} is not running yet on {address}; see the log of that worker"
         elif status.state is WorkState.UNASSIGNED and group.workers:
             yield f"{kind} {work} does not run: it has no worker at the moment"
 

@@ -22,6 +22,7 @@ from kiel_groups.workers.execution.worker_settings import WorkerSettings
 from kiel_groups.workers.plugins.plugin_registry import PluginRegistry
 from kiel_groups.workers.rest.config_masks import DeclaredMask
 from kiel_groups.workers.rest.rest_server import RestListener, RestServer
+from kiel_groups.workers.runners.broker_probe import probe_brokers
 from kiel_groups.workers.runners.task_clients import KafkaClients
 from kiel_groups.workers.session.worker_session import WorkerSession
 from kiel_groups.workers.values.work_ids import Work
@@ -64,7 +65,8 @@ class Worker:
         runtime = Runtime()
         context = WorkerContext(group=settings.group, url=self.url, metrics=self.metrics, runtime=runtime)
         lookups = self._lookups = PluginLookups(plugins or PluginRegistry(), runtime)
-        self._warning: asyncio.Task[None] | None = None
+        #: What warns of mistakes that do not prevent a start.
+        self._checks: list[asyncio.Task[None]] = []
         factory = PluginRunners(lookups, _clients(settings), runtime)
         self._herder = Herder(context, factory, settings.allocator, self._fail)
         self._session = WorkerSession(
@@ -115,14 +117,22 @@ class Worker:
             await self._session.start()
             # Other workers may ask this one as soon as it is a member.
             self._server.start()
-            # The import of all installed connectors may take long, and the group does not wait for it.
-            self._warning = asyncio.get_running_loop().create_task(self._lookups.warn_of_problems())
+            self._start_checks()
             log.info("group %s: joining by %s", self._settings.group, self._coordinators())
             await self._member.start()
         except BaseException:
             await self.close()
             raise
         log.info("the REST interface of this worker is at %s", self.url)
+
+    def _start_checks(self) -> None:
+        """Begin to look for mistakes that do not prevent a start. The group does not wait for these checks."""
+        loop, settings = asyncio.get_running_loop(), self._settings
+        # The import of all installed connectors may take long.
+        self._checks.append(loop.create_task(self._lookups.warn_of_problems()))
+        if settings.coordination == "zookeeper":
+            # Brokers that coordinate the group are asked by the member, which cannot start without them.
+            self._checks.append(loop.create_task(probe_brokers(settings.group, settings.brokers)))
 
     def _coordinators(self) -> str:
         """Return what coordinates the group, for a log line that says what the worker waits for."""
@@ -168,8 +178,8 @@ class Worker:
         await asyncio.shield(self._closing)
 
     async def _close(self) -> None:
-        if self._warning is not None:
-            self._warning.cancel()
+        for check in self._checks:
+            check.cancel()
         try:
             await self._herder.close(self._on_stuck)
         finally:

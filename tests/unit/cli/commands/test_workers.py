@@ -212,8 +212,18 @@ def test_a_group_is_described_in_json(monkeypatch: pytest.MonkeyPatch, capsys: p
         ),
         (group({ConnectorId("logs"): WorkStatus(WorkState.FAILED, "w")}), "connector logs has failed: for an unknown"),
         (
+            replace(group({TaskId("logs", 0): WorkStatus(WorkState.UNASSIGNED, "")}), owners={}),
+            "task logs-0 does not run: it has no worker at the moment",
+        ),
+        (
             group({TaskId("logs", 0): WorkStatus(WorkState.UNASSIGNED, "")}),
-            "task logs-0 does not run: it has no worker",
+            "task logs-0 is not running yet on 10.0.0.1:8083; see the log of that worker",
+        ),
+        (
+            replace(
+                group({ConnectorId("logs"): WorkStatus(WorkState.UNASSIGNED, "")}), owners={ConnectorId("logs"): "w3"}
+            ),
+            "connector logs is not running yet on w3; see the log of that worker",
         ),
         (group({}, workers=()), "no worker is alive, so no connector runs"),
         (group({}, problem="field 'tasks' is missing"), "connector logs: field 'tasks' is missing"),

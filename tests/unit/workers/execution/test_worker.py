@@ -69,8 +69,12 @@ async def test_the_interface_is_announced_when_the_worker_has_joined(
         if not joins:
             raise NoBrokersError("no coordinator")
 
+    async def probe(group: str, brokers: str) -> None:
+        """Do without brokers."""
+
     monkeypatch.setattr(worker.WorkerSession, "start", open_session)
     monkeypatch.setattr(worker.GenericMember, "start", join)
+    monkeypatch.setattr(worker, "probe_brokers", probe)
     made = worker.Worker(
         WorkerSettings(
             group="loaders", zookeeper="z:2181", brokers="k:9092", coordination=coordination, rest=RestSettings(port=0)
@@ -97,8 +101,12 @@ async def test_a_worker_warns_at_its_start_of_entry_points_without_a_connector(
         await eventually(lambda: "Gone" in caplog.text, "the warning")
         joined.set()
 
+    async def probe(group: str, brokers: str) -> None:
+        """Do without brokers."""
+
     monkeypatch.setattr(worker.WorkerSession, "start", open_session)
     monkeypatch.setattr(worker.GenericMember, "start", join)
+    monkeypatch.setattr(worker, "probe_brokers", probe)
     settings = WorkerSettings(group="loaders", zookeeper="z:2181", brokers="k:9092", rest=RestSettings(port=0))
     made = worker.Worker(settings, PluginRegistry([("Gone", f"{__name__}:Missing")]))
     await made.start()
@@ -107,3 +115,38 @@ async def test_a_worker_warns_at_its_start_of_entry_points_without_a_connector(
     (warning,) = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
     assert "the entry point 'Gone' of the group kiel_groups.connectors offers no usable connector" in warning
     assert "has no class 'Missing'" in warning
+
+
+@pytest.mark.parametrize(("coordination", "probes"), [("zookeeper", 1), ("brokers", 0)])
+async def test_brokers_are_asked_beside_the_start(
+    monkeypatch: pytest.MonkeyPatch, coordination: Literal["zookeeper", "brokers"], probes: int
+) -> None:
+    """The start does not wait for their answer, and a close ends the question."""
+    ended: list[asyncio.CancelledError] = []
+    asked = asyncio.Event()
+
+    async def probe(group: str, brokers: str) -> None:
+        assert (group, brokers) == ("loaders", "k:9092")
+        asked.set()
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError as error:
+            ended.append(error)
+            raise
+
+    async def open_nothing(part: object) -> None:
+        """Do without servers."""
+
+    monkeypatch.setattr(worker, "probe_brokers", probe)
+    monkeypatch.setattr(worker.WorkerSession, "start", open_nothing)
+    monkeypatch.setattr(worker.GenericMember, "start", open_nothing)
+    made = worker.Worker(
+        WorkerSettings(
+            group="loaders", zookeeper="z:2181", brokers="k:9092", coordination=coordination, rest=RestSettings(port=0)
+        )
+    )
+    await made.start()
+    if probes:
+        await asked.wait()
+    await made.close()
+    assert len(ended) == probes
