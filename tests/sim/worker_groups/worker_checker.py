@@ -47,8 +47,9 @@ __all__ = ["WorkerChecker"]
 
 #: How long after a close tasks that it has cancelled may take to end, in seconds.
 ENDING_S = 3.0
-#: How long writes may be under way after an operator has deleted the owner znode that they check, in seconds.
-RELEASING_S = 1.0
+#: How long writes may be under way after an operator has deleted the owner znode that they check, in seconds: a session
+#: whose connection has stalled lasts as long.
+RELEASING_S = 10.0
 #: How long a worker may take to notice that an operator has deleted its owner znode, in seconds.
 NOTICED_S = 15.0
 #: Texts of which the trace of failed work has one.
@@ -140,7 +141,7 @@ class WorkerChecker:
 
     def _was_robbed(self, entry: Entry, work: str) -> bool:
         """
-        Return whether an operator has deleted the claim of this writer a moment ago.
+        Return whether an operator has deleted the claim of this writer, whose writes may still be under way.
 
         ZooKeeper cannot check whose znode a transaction checks or deletes, and another worker may have claimed the work
         before the writer notices the deletion.
