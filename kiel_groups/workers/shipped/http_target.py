@@ -23,8 +23,8 @@ _PASSING = frozenset({408, 425, 429})
 _SHOWN_BYTES = 300
 #: Tornado tells these two apart only in its log.
 _NO_ANSWER = (
-    "the connection ended before a whole answer, or the answer is malformed; Tornado logs why an answer is malformed at"
-    " the level INFO (--verbose)"
+    "the connection ended before a whole answer, or the answer is malformed (Tornado logs why at the level INFO, as"
+    " with --verbose)"
 )
 #: Answers are not kept, so their size does not matter.
 _ANY_SIZE = 1 << 40
