@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 import pytest
@@ -365,21 +366,35 @@ def test_a_group_recovers_when_zookeeper_is_back(world: ProgramWorld) -> None:
 # Other kinds of groups
 
 
-def test_a_generic_member_does_not_join_a_group_of_consumers() -> None:
-    """The settings of a consumers' group refuse a program, and the group goes on."""
-    with programs_at_rest(members=0) as world:
-        world.operator.create(
-            world.layout.config,
+@pytest.mark.parametrize(
+    ("config", "refusal"),
+    [
+        (
             GroupSettings(store="zookeeper", mode="group", auto_offset_reset="earliest").encode(),
-            makepath=True,
-        )
+            r"group g: its members are consumers; choose another group$",
+        ),
+        (
+            b"garbage",
+            r"group g: its settings cannot be read: .*/config: .*\. Choose another group, or delete that znode",
+        ),
+    ],
+    ids=["consumers", "garbage"],
+)
+def test_a_generic_member_does_not_join_a_group_of_consumers(config: bytes, refusal: str) -> None:
+    """
+    The settings of a consumers' group refuse a program, and the group goes on.
+
+    Only settings that no member can read may be deleted.
+    """
+    with programs_at_rest(members=0) as world:
+        world.operator.create(world.layout.config, config, makepath=True)
         stopped: list[Exception] = []
         world.checker.stopped = lambda program, error: stopped.append(error)  # type: ignore[method-assign]
         world.join()
         world.run_for(0.9)
         (error,) = stopped
         assert isinstance(error, GroupConfigError)
-        assert str(error) == "group g: its members are consumers; choose another group"
+        assert re.match(refusal, str(error))
         assert world.ensemble.tree.children(world.layout.members) == []
 
 

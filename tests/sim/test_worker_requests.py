@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from typing import Any
 
 import pytest
 
@@ -15,9 +15,21 @@ from kiel_groups.errors import (
 )
 from kiel_groups.workers.values.work_ids import TaskId
 from tests.helpers.counting_connectors import COUNTING_SOURCE
-from tests.sim.worker_group_bench import WorkerGroupBench
+from tests.sim.worker_group_bench import WorkerGroupBench, WorkerProcess
 
 pytestmark = pytest.mark.sim
+
+
+def delete_after(worker: WorkerProcess, change: str) -> None:
+    """Have another client delete the connector ``c`` directly after a change of the configuration is stored."""
+    store = worker.herder.parts.config
+    stored_change = getattr(store, change)
+
+    async def change_then_delete(*arguments: Any, **options: Any) -> int:
+        await stored_change(*arguments, **options)
+        return await store.delete_connector("c")
+
+    setattr(store, change, change_then_delete)
 
 
 def test_requests_are_answered_as_users_expect() -> None:
@@ -80,20 +92,38 @@ def test_a_connector_that_another_worker_has_just_created_is_known() -> None:
     assert second.run(second.requests.config("c"))["name"] == "c"
 
 
-def test_a_change_is_answered_although_another_client_deletes_the_connector() -> None:
-    """The answer is about what was written, whatever follows."""
+@pytest.mark.parametrize("exists", [True, False])
+def test_new_settings_are_answered_although_another_client_deletes_the_connector(exists: bool) -> None:
+    """The answer is about what was written, and whether that has created the connector, whatever follows."""
     bench = WorkerGroupBench()
     (worker,) = bench.start("w1")
-    bench.create("c", tasks_max="1", limit="10")
-    store, put = worker.herder.parts.config, worker.herder.parts.config.put_connector
-
-    async def put_then_delete(name: str, config: Mapping[str, str], *, is_new: bool = False) -> int:
-        await put(name, config, is_new=is_new)
-        return await store.delete_connector(name)
-
-    store.put_connector = put_then_delete  # type: ignore[method-assign]
+    if exists:
+        bench.create("c", tasks_max="1", limit="10")
+    delete_after(worker, "put_connector")
     settings = {"connector.class": COUNTING_SOURCE, "limit": "7"}
     info, is_new = worker.run(worker.requests.put_config("c", settings))
-    assert (info.config, is_new) == ({**settings, "name": "c"}, False)
+    assert (info.config, info.kind, is_new) == ({**settings, "name": "c"}, "source", not exists)
     with pytest.raises(UnknownConnectorError):
         worker.run(worker.requests.config("c"))
+
+
+def test_a_new_connector_is_answered_although_another_client_deletes_it() -> None:
+    """The answer is about what was written, as for new settings."""
+    bench = WorkerGroupBench()
+    (worker,) = bench.start("w1")
+    delete_after(worker, "put_connector")
+    settings = {"connector.class": COUNTING_SOURCE, "limit": "7"}
+    info = worker.run(worker.requests.create("c", settings))
+    assert (info.config, info.kind) == ({**settings, "name": "c"}, "source")
+    assert worker.run(worker.requests.connectors()) == []
+
+
+@pytest.mark.parametrize("pauses", [True, False])
+def test_a_target_state_is_stored_although_another_client_deletes_the_connector(pauses: bool) -> None:
+    """No error follows a pause or a resumption that was written."""
+    bench = WorkerGroupBench()
+    (worker,) = bench.start("w1")
+    bench.create("c")
+    delete_after(worker, "set_target_state")
+    worker.run((worker.requests.pause if pauses else worker.requests.resume)("c"))
+    assert worker.run(worker.requests.connectors()) == []

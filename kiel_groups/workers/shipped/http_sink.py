@@ -160,8 +160,8 @@ def _advice(status: int) -> str:
 def _is_url(text: str) -> bool:
     with suppress(ValueError):
         parts = urlsplit(text)
-        # A bad port raises an error when it is asked for.
-        _ = parts.port
+        # A bad port raises an error when it is asked for. Every look-up of a name encodes it for DNS.
+        _ = parts.port, (parts.hostname or "").encode("idna")
         return parts.scheme in ("http", "https") and bool(parts.hostname) and "@" not in parts.netloc
     return False
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from enum import Enum
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from urllib.parse import urlsplit, urlunsplit
 
-from tornado.httpclient import AsyncHTTPClient, HTTPError, HTTPRequest
-from tornado.simple_httpclient import HTTPStreamClosedError
+from tornado.httpclient import HTTPError, HTTPRequest, HTTPResponse
+from tornado.iostream import IOStream, StreamClosedError
+from tornado.simple_httpclient import HTTPStreamClosedError, SimpleAsyncHTTPClient
+from tornado.tcpclient import TCPClient
 
 __all__ = ["Answer", "HttpTarget", "Meaning", "meaning_of", "shown_url"]
 
@@ -18,6 +21,11 @@ _ABOUT_RECORDS = frozenset({400, 409, 413, 422})
 _PASSING = frozenset({408, 425, 429})
 #: How much of an answer errors show.
 _SHOWN_BYTES = 300
+#: Tornado tells these two apart only in its log.
+_NO_ANSWER = (
+    "the connection ended before a whole answer, or the answer is malformed (Tornado logs why at the level INFO, as"
+    " with --verbose)"
+)
 #: Answers are not kept, so their size does not matter.
 _ANY_SIZE = 1 << 40
 
@@ -65,6 +73,30 @@ def shown_url(url: str) -> str:
     return urlunsplit(urlsplit(url)._replace(query="", fragment=""))
 
 
+class _Connections(TCPClient):
+    """Makes one connection after the other. Unlike Tornado's own, it ends the present one when it closes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._stream: IOStream | None = None
+        self._is_closed = False
+
+    async def connect(self, *arguments: Any, **options: Any) -> IOStream:
+        """Return a new connection, as Tornado's own client does, unless this was closed meanwhile."""
+        stream = await super().connect(*arguments, **options)
+        if self._is_closed:
+            stream.close()
+            raise StreamClosedError
+        self._stream = stream
+        return stream
+
+    def close(self) -> None:
+        super().close()
+        self._is_closed = True
+        if self._stream is not None:
+            self._stream.close()
+
+
 class HttpTarget:
     """
     The URL that records are posted to.
@@ -79,10 +111,15 @@ class HttpTarget:
         self._url = url
         self._headers = dict(headers)
         self._timeout_s = timeout_s
-        self._client = AsyncHTTPClient(force_instance=True, max_clients=1, max_body_size=_ANY_SIZE)
+        self._client = SimpleAsyncHTTPClient(force_instance=True, max_clients=1, max_body_size=_ANY_SIZE)
+        self._client.tcp_client = _Connections()
 
     async def post(self, body: bytes) -> Answer:
-        """Send one request, and return its outcome. Errors of the connection are outcomes, too."""
+        """
+        Send one request, and return its outcome. Errors of the connection are outcomes, too.
+
+        If this is cancelled, the request ends at once, and the target takes no other one.
+        """
         start = bytearray()
 
         def keep_start(chunk: bytes) -> None:
@@ -100,9 +137,9 @@ class HttpTarget:
             streaming_callback=keep_start,
         )
         try:
-            response = await self._client.fetch(request, raise_error=False)
+            response = await self._fetch(request)
         except HTTPStreamClosedError:
-            return Answer(Meaning.AGAIN, 0, "the connection ended before a whole answer, or the answer is malformed")
+            return Answer(Meaning.AGAIN, 0, _NO_ANSWER)
         except (HTTPError, OSError) as error:
             return Answer(Meaning.AGAIN, 0, str(error) or type(error).__name__)
         except Exception as error:
@@ -113,8 +150,20 @@ class HttpTarget:
         return Answer(meaning_of(response.code), response.code, text, _seconds(response.headers.get("Retry-After")))
 
     def close(self) -> None:
-        """Close the connection."""
+        """Close the connection. A request that has no answer yet ends, too."""
         self._client.close()
+
+    async def _fetch(self, request: HTTPRequest) -> HTTPResponse:
+        fetching = self._client.fetch(request, raise_error=False)
+        try:
+            await asyncio.wait({fetching})
+        except asyncio.CancelledError:
+            # Tornado would continue the request: it might post records that another worker posts by then.
+            self.close()
+            # Nothing awaits the error of the closed connection, which asyncio would log.
+            fetching.add_done_callback(asyncio.Future.exception)
+            raise
+        return fetching.result()
 
 
 def _seconds(retry_after: str | None) -> float:

@@ -168,6 +168,7 @@ async def test_a_restart_of_several(query: str, done: list[str], restarting: int
     [
         ("GET", "/nothing", None, 404, "HTTP 404 Not Found"),
         ("GET", "/connectors/a/b", None, 404, "HTTP 404 Not Found"),
+        ("GET", f"{PATH}/topics", None, 404, "HTTP 404 Not Found"),
         ("GET", "/connectors/x/tasks/one/status", None, 404, "HTTP 404 Not Found"),
         ("PATCH", "/connectors", {}, 405, "HTTP 405 Method Not Allowed"),
         ("POST", PATH, {}, 405, "HTTP 405 Method Not Allowed"),
@@ -318,6 +319,22 @@ async def test_a_huge_body_is_refused_before_it_is_sent(length: str) -> None:
     assert answer.startswith(b"HTTP/1.1 413 ")
     assert b'{"error_code": 413, "message": "the body is too large' in answer
     assert answer.count(b"HTTP/1.1 ") == 1
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [("", 200), ("Host: attacker.example\r\n", 403), ("Origin: http://attacker.example\r\n", 403)],
+)
+async def test_a_health_check_by_http_1_0_needs_no_host(headers: str, status: int) -> None:
+    """Load balancers send such requests, but no browser does; what a web page sends is refused as ever."""
+    worker = FakeWorker(FakeGroup())
+    async with serving(worker):
+        host, _, port = worker.url.removeprefix("http://").partition(":")
+        reader, writer = await asyncio.open_connection(host, int(port))
+        writer.write(f"GET / HTTP/1.0\r\n{headers}\r\n".encode())
+        answer = await reader.read()
+        writer.close()
+    assert answer.startswith(f"HTTP/1.1 {status} ".encode())
 
 
 async def test_a_chunked_body_is_bounded() -> None:

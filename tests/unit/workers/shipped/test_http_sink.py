@@ -284,6 +284,7 @@ def test_a_dead_letter_that_cannot_be_written_fails_the_task() -> None:
         ({"url": "http://user:pw@h/"}, "without user and password"),
         ({"url": "http://h:99999/"}, "url: "),
         ({"url": "/path"}, "url: "),
+        ({"url": "http://a..b/"}, "url: 'http://a..b/' given; expected a URL with http or https and a host"),
         ({"headers": "NoColon"}, r"headers: \[hidden\] given; expected entries of the form 'Name: value'"),
         ({"headers": "Authorization: x"}, r"headers: \[hidden\] .*\(and not Authorization\)"),
         ({"headers": "A\nB: x"}, "headers: "),

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections.abc import Callable, Coroutine
 from typing import Any
 
 import pytest
+from tornado.iostream import IOStream
+from tornado.tcpclient import TCPClient
 from tornado.testing import bind_unused_port
 
 from kiel_groups.workers.shipped.http_target import Answer, HttpTarget, Meaning, meaning_of, shown_url
@@ -119,9 +122,11 @@ def test_a_server_that_is_not_there_is_an_outcome() -> None:
         (b"", "the connection ended before a whole answer"),
         (b"HTTP/1.1 204 No Content\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", "or the answer is malformed"),
         (b"HTTP/1.1 200\r\nContent-Length: 0\r\n\r\n", "or the answer is malformed"),
+        (b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Length: 3\r\n\r\nabc", "or the answer is malformed"),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nabc", "the connection ended before a whole answer"),
         (b"HTTP/1.1 200 OK\r\nX: " + b"x" * 100_000 + b"\r\n\r\n", "the answer cannot be read: "),
     ],
-    ids=["nothing", "a body that may not be there", "no reason", "large headers"],
+    ids=["nothing", "a body that may not be there", "no reason", "no gzip", "a part", "large headers"],
 )
 def test_an_answer_that_cannot_be_read_is_an_outcome(reply: bytes, text: str) -> None:
     """A server that closes the connection without an answer, or sends a malformed one, is no error of the program."""
@@ -143,6 +148,68 @@ def test_an_answer_that_cannot_be_read_is_an_outcome(reply: bytes, text: str) ->
         assert text in answer.text
 
     asyncio.run(run())
+
+
+def test_a_cancelled_request_ends_at_once(caplog: pytest.LogCaptureFixture) -> None:
+    """The server sees the end of the connection long before the timeout, and the log has no error of the request."""
+
+    async def run() -> None:
+        has_arrived, has_ended = asyncio.Event(), asyncio.Event()
+
+        async def hang(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await reader.readuntil(b"[]")
+            has_arrived.set()
+            await reader.read()
+            writer.close()
+            has_ended.set()
+
+        server = await asyncio.start_server(hang, "127.0.0.1", 0)
+        async with server, asyncio.timeout(20):
+            target = HttpTarget(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/", {}, 600)
+            posting = asyncio.create_task(target.post(b"[]"))
+            await has_arrived.wait()
+            posting.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await posting
+            target.close()
+            await has_ended.wait()
+
+    asyncio.run(run())
+    # An error that nothing has retrieved is logged when its future is deleted.
+    gc.collect()
+    assert caplog.records == []
+
+
+def test_a_request_that_is_cancelled_while_it_connects_posts_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A connection that is made after that ends without a byte."""
+    is_connecting, may_connect = asyncio.Event(), asyncio.Event()
+    connect = TCPClient.connect
+
+    async def connect_late(*arguments: Any, **options: Any) -> IOStream:
+        is_connecting.set()
+        await may_connect.wait()
+        return await connect(*arguments, **options)
+
+    async def run() -> bytes:
+        received: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+
+        async def receive(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            received.set_result(await reader.read())
+            writer.close()
+
+        server = await asyncio.start_server(receive, "127.0.0.1", 0)
+        async with server, asyncio.timeout(20):
+            target = HttpTarget(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/", {}, 600)
+            posting = asyncio.create_task(target.post(b"[]"))
+            await is_connecting.wait()
+            posting.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await posting
+            may_connect.set()
+            return await received
+
+    monkeypatch.setattr(TCPClient, "connect", connect_late)
+    assert asyncio.run(run()) == b""
 
 
 def test_a_url_is_shown_without_its_query() -> None:
