@@ -123,7 +123,7 @@ async def test_a_task_raises(cluster_39: Cluster, unique: Unique, tmp_path: Path
         await journal.all_run()
         journal.misbehave("raise")
         status = await until_state(worker.url, "stays", "RUNNING", "FAILED")
-        assert "RuntimeError: told to raise" in status["tasks"][0]["trace"]
+        assert "RuntimeError: raises as ordered" in status["tasks"][0]["trace"]
         starts = len([entry for entry in journal.entries("start") if entry.task == "stays-0"])
         await until_state(worker.url, "returns", "RUNNING", "FAILED")
         journal.misbehave("")

@@ -1,4 +1,4 @@
-"""Connectors for tests of workers: their tasks count, write down what happens to them, and misbehave when told to."""
+"""Connectors for tests of workers: their tasks count, write down what happens to them, and misbehave as a test says."""
 
 from __future__ import annotations
 

@@ -68,7 +68,7 @@ class JournalPen:
         os.write(self._file, f"{what} {self.task} {self._token} {os.getpid()}\n".encode())
 
     def block(self) -> None:
-        """Write lines while the task is told to block."""
+        """Write lines while the order of the test is to block."""
         while _fault(self._settings) == "block":
             self.write("block")
             time.sleep(_PAUSE_S)
@@ -90,7 +90,7 @@ class JournalTask(SourceTask):
         self._pen.write("poll")
         fault = _fault(self._settings)
         if fault == "raise":
-            raise RuntimeError("told to raise")
+            raise RuntimeError("raises as ordered")
         if fault == "garbage":
             return ["garbage"]  # type: ignore[list-item]
         self._pen.block()

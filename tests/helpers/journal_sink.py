@@ -2,7 +2,7 @@
 A sink whose tasks write the journal of ``journal_connector``, a line for each put, and the records to another file.
 
 A task keeps records until it has to flush, so a commit without a flush, or before one, is seen from outside: its
-records are not in the file. Like the sources, a task that is told to ``block`` is slow in its next put.
+records are not in the file. Like the sources, a task with the order ``block`` is slow in its next put.
 """
 
 from __future__ import annotations

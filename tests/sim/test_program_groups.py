@@ -196,7 +196,7 @@ def test_a_member_that_registers_during_a_round_takes_part_in_it() -> None:
     """
     A round may be complete when a member that registered during it sends its join.
 
-    The member then takes that round's assignment, and does not wait for the next round, which nobody has asked for.
+    The member then takes that round's assignment, and does not wait for the next round, which no member has requested.
     """
     with programs_at_rest(members=2, complete_s=3.0) as world:
         world.on_begun = lambda _: world.timeline.after(0.05, world.join)
@@ -382,7 +382,7 @@ def test_a_group_recovers_when_zookeeper_is_back(world: ProgramWorld) -> None:
 )
 def test_a_generic_member_does_not_join_a_group_of_consumers(config: bytes, refusal: str) -> None:
     """
-    The settings of a consumers' group refuse a program, and the group goes on.
+    The settings of a group of consumers refuse a program, and the group continues.
 
     Only settings that no member can read may be deleted.
     """

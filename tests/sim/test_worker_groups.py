@@ -84,7 +84,7 @@ def test_the_checker_notices_sinks_that_keep_lost_partitions(
     sinks: WorkerWorld, monkeypatch: pytest.MonkeyPatch, method: str
 ) -> None:
     """A runner may flush and commit nothing of partitions that its consumer has lost, also if a call was running."""
-    broken = {"_forget": lambda runner, partitions: None, "_still_owned": lambda runner: dict}
+    broken = {"_forget": lambda runner, partitions: None, "_still_owned": lambda runner, values, owned: dict(values)}
     monkeypatch.setattr(SinkTaskRunner, method, broken[method])
     monkeypatch.setattr(recording_sinks, "SLOW_PORTION", 1.0)
     monkeypatch.setattr(recording_sinks, "SLOW_S", 1.5)

@@ -167,7 +167,7 @@ class WorkSupervisor:
         return self._abandoned.is_set() or (self._former is not None and self._former.is_abandoned)
 
     async def stopped(self) -> None:
-        """Wait until no code of the plugin runs any more, after the supervisor was told to stop."""
+        """Wait until no code of the plugin runs any more, after ``begin_stop`` or ``lose``."""
         if self._former is not None:
             await self._former.stopped()
         if self._running is not None:

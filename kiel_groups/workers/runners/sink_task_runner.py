@@ -12,7 +12,7 @@ import logging
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from contextlib import suppress
 from itertools import count
-from typing import Any, Literal, Protocol, TypeAlias, TypeVar
+from typing import Any, Literal, TypeAlias, TypeVar
 
 from kiel_groups.backoff import Backoff
 from kiel_groups.errors import ClosedError, CommitFailedError, KielGroupsError, TaskStoppedError
@@ -42,10 +42,6 @@ _Hook: TypeAlias = Callable[[frozenset[TopicPartition]], Awaitable[None]]
 _Found: TypeAlias = dict[TopicPartition, list[Record]]
 
 _Value = TypeVar("_Value")
-
-
-class _Filter(Protocol):
-    def __call__(self, values: Mapping[TopicPartition, _Value]) -> dict[TopicPartition, _Value]: ...
 
 
 class SinkTaskRunner(Runner):
@@ -163,12 +159,12 @@ class SinkTaskRunner(Runner):
     async def _put(self, found: _Found) -> None:
         if not found or self.should_stop:
             return
-        still_owned = self._still_owned()
+        owned = dict(self._owned)
         async with self.calls.turn() as call:
-            if found := still_owned(found):
+            if found := self._still_owned(found, owned):
                 await call(self._task.put, records_of(found))
                 taken = {partition: records[-1].offset + 1 for partition, records in found.items()}
-                self._taken |= still_owned(taken)
+                self._taken |= self._still_owned(taken, owned)
 
     async def _flush_and_commit(self) -> None:
         """Have the task write out what it has taken, and commit that."""
@@ -177,26 +173,23 @@ class SinkTaskRunner(Runner):
             due = {each: offset for each, offset in self._taken.items() if self._committed.get(each) != offset}
             if not due:
                 return
-            still_owned = self._still_owned()
+            owned = dict(self._owned)
             async with self.calls.turn() as call:
                 await call(self._task.flush, dict(self._taken))
             await self.context.fence.wait_open()
             assert self._consumer is not None
-            if due := still_owned(due):
+            if due := self._still_owned(due, owned):
                 await self._commit(self._consumer, due)
 
-    def _still_owned(self) -> _Filter:
-        """Return a function that keeps the values of partitions that are owned now and were not lost since."""
-        owned = dict(self._owned)
-
-        def still_owned(values: Mapping[TopicPartition, _Value]) -> dict[TopicPartition, _Value]:
-            return {
-                partition: value
-                for partition, value in values.items()
-                if partition in owned and self._owned.get(partition) == owned[partition]
-            }
-
-        return still_owned
+    def _still_owned(
+        self, values: Mapping[TopicPartition, _Value], owned: Mapping[TopicPartition, int]
+    ) -> dict[TopicPartition, _Value]:
+        """Return the values of partitions that were in ``owned`` then, and were not lost since."""
+        return {
+            partition: value
+            for partition, value in values.items()
+            if partition in owned and self._owned.get(partition) == owned[partition]
+        }
 
     async def _commit(self, consumer: SinkConsumer, due: dict[TopicPartition, int]) -> None:
         """Commit offsets; those of partitions that were lost meanwhile stay with their new owners."""

@@ -337,14 +337,23 @@ async def test_a_health_check_by_http_1_0_needs_no_host(headers: str, status: in
     assert answer.startswith(f"HTTP/1.1 {status} ".encode())
 
 
+async def begin_chunked(
+    worker: FakeWorker, method: str, *, closes: bool = False
+) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """Send the headers of a request whose body comes in chunks."""
+    host, _, port = worker.url.removeprefix("http://").partition(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    head = f"{method} /connectors HTTP/1.1\r\nHost: {host}\r\nContent-Type: application/json\r\n"
+    connection = "Connection: close\r\n" if closes else ""
+    writer.write(f"{head}Transfer-Encoding: chunked\r\n{connection}\r\n".encode())
+    return reader, writer
+
+
 async def test_a_chunked_body_is_bounded() -> None:
     """A body without a length is read to its end, and refused if it was too large."""
     worker = FakeWorker(FakeGroup())
     async with serving(worker):
-        host, _, port = worker.url.removeprefix("http://").partition(":")
-        reader, writer = await asyncio.open_connection(host, int(port))
-        head = f"POST /connectors HTTP/1.1\r\nHost: {host}\r\nContent-Type: application/json\r\n"
-        writer.write(f"{head}Transfer-Encoding: chunked\r\nConnection: close\r\n\r\n".encode())
+        reader, writer = await begin_chunked(worker, "POST", closes=True)
         for _ in range(20):
             writer.write(b"10000\r\n" + b"x" * 0x10000 + b"\r\n")
             await writer.drain()
@@ -364,10 +373,8 @@ async def test_a_huge_chunked_body_is_answered_before_its_end(
     monkeypatch.setattr(route_handler, "LARGEST_READ", 2 << 20)
     worker = FakeWorker(FakeGroup())
     async with serving(worker):
-        host, _, port = worker.url.removeprefix("http://").partition(":")
-        reader, writer = await asyncio.open_connection(host, int(port))
-        head = f"{method} /connectors HTTP/1.1\r\nHost: {host}\r\nContent-Type: application/json\r\n"
-        writer.write(f"{head}Transfer-Encoding: chunked\r\n\r\n{size}\r\n".encode() + b"x" * ((2 << 20) + 1))
+        reader, writer = await begin_chunked(worker, method)
+        writer.write(f"{size}\r\n".encode() + b"x" * ((2 << 20) + 1))
         answer = await reader.readuntil(b"\r\n\r\n")
         document = json.loads(await reader.readexactly(int(answer.lower().split(b"content-length: ")[1].split()[0])))
         for _ in range(64):
@@ -388,10 +395,7 @@ async def test_a_client_that_reads_after_it_has_sent_gets_the_answer(
     monkeypatch.setattr(route_handler, "LARGEST_READ", 2 << 20)
     worker = FakeWorker(FakeGroup())
     async with serving(worker):
-        host, _, port = worker.url.removeprefix("http://").partition(":")
-        reader, writer = await asyncio.open_connection(host, int(port))
-        head = f"POST /connectors HTTP/1.1\r\nHost: {host}\r\nContent-Type: application/json\r\n"
-        writer.write(f"{head}Transfer-Encoding: chunked\r\nConnection: close\r\n\r\n".encode())
+        reader, writer = await begin_chunked(worker, "POST", closes=True)
         for _ in range(64):
             writer.write(b"10000\r\n" + b"x" * 0x10000 + b"\r\n")
             await writer.drain()

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import gc
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
@@ -116,6 +117,16 @@ def test_a_server_that_is_not_there_is_an_outcome() -> None:
     asyncio.run(run())
 
 
+@asynccontextmanager
+async def target_at(answer: Callable[[asyncio.StreamReader, asyncio.StreamWriter], Any]) -> AsyncIterator[HttpTarget]:
+    """Provide a target whose connections a function handles."""
+    server = await asyncio.start_server(answer, "127.0.0.1", 0)
+    async with server, asyncio.timeout(20):
+        target = HttpTarget(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/", {}, 600)
+        yield target
+        target.close()
+
+
 @pytest.mark.parametrize(
     ("reply", "text"),
     [
@@ -138,12 +149,8 @@ def test_an_answer_that_cannot_be_read_is_an_outcome(reply: bytes, text: str) ->
             await writer.drain()
             writer.close()
 
-        server = await asyncio.start_server(answer_and_end, "127.0.0.1", 0)
-        port = server.sockets[0].getsockname()[1]
-        async with server:
-            target = HttpTarget(f"http://127.0.0.1:{port}/", {}, 5)
+        async with target_at(answer_and_end) as target:
             answer = await target.post(b"[]")
-            target.close()
         assert (answer.meaning, answer.status) == (Meaning.AGAIN, 0)
         assert text in answer.text
 
@@ -163,9 +170,7 @@ def test_a_cancelled_request_ends_at_once(caplog: pytest.LogCaptureFixture) -> N
             writer.close()
             has_ended.set()
 
-        server = await asyncio.start_server(hang, "127.0.0.1", 0)
-        async with server, asyncio.timeout(20):
-            target = HttpTarget(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/", {}, 600)
+        async with target_at(hang) as target:
             posting = asyncio.create_task(target.post(b"[]"))
             await has_arrived.wait()
             posting.cancel()
@@ -197,9 +202,7 @@ def test_a_request_that_is_cancelled_while_it_connects_posts_nothing(monkeypatch
             received.set_result(await reader.read())
             writer.close()
 
-        server = await asyncio.start_server(receive, "127.0.0.1", 0)
-        async with server, asyncio.timeout(20):
-            target = HttpTarget(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/", {}, 600)
+        async with target_at(receive) as target:
             posting = asyncio.create_task(target.post(b"[]"))
             await is_connecting.wait()
             posting.cancel()
