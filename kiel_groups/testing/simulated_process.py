@@ -369,15 +369,19 @@ class SimulatedRuntime(Runtime):
         return self._timeline.random.uniform(low, high)
 
     def in_thread(self, function: Callable[[], _Result], name: str) -> asyncio.Future[_Result]:
-        """Call the function at once. The returned future gets the result or the error a little later."""
+        """Call the function a little later, also if the future is cancelled meanwhile, as a thread does."""
         process = self._process
         future: asyncio.Future[_Result] = process.loop.create_future()
-        try:
-            complete = partial(_set_result, future, function())
-        except Exception as error:
-            complete = partial(_set_error, future, error)
+
+        def run() -> None:
+            try:
+                complete = partial(_set_result, future, function())
+            except Exception as error:
+                complete = partial(_set_error, future, error)
+            process.loop.call_soon_threadsafe(complete)
+
         delay_s = self._timeline.random.uniform(0.0, MAX_THREAD_S)
-        self._timeline.after(delay_s, process.run_on_thread, process.loop.call_soon_threadsafe, complete)
+        self._timeline.after(delay_s, process.run_on_thread, run)
         return future
 
     def ticker(self, tick: Callable[[], float | None], name: str) -> Ticking:

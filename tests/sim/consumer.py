@@ -174,6 +174,11 @@ class Consumer(Application):
         self.in_flight.clear()
         self.fetches.resets.clear()
 
+    @property
+    def has_client(self) -> bool:
+        """Whether a ZooKeeper client of this process runs, with or without a connection."""
+        return any(not connection.stopped for connection in self.process.connections)
+
     def leave(self) -> None:
         """Leave the group cleanly."""
         if not self.closing:
@@ -182,6 +187,10 @@ class Consumer(Application):
 
     async def _leave(self) -> None:
         self._running.cancel()
+        if self.world.timeline.random.random() < 0.5:
+            # An application may cancel a connect, and close the consumer right after that.
+            await asyncio.sleep(0)
+            self._running.cancel()
         await asyncio.wait({self._running})
         await self.member.close()
         self.closed = True

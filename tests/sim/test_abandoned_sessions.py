@@ -10,6 +10,7 @@ from kazoo.protocol.serialization import Close, Connect
 from kiel_groups.testing import fake_ensemble
 from kiel_groups.testing.fake_network import Link
 from kiel_groups.testing.fake_server import FakeServer
+from kiel_groups.testing.simulated_process import MAX_THREAD_S
 from tests.sim.outages import cut_off_for
 from tests.sim.world import SESSION_TIMEOUT_MS, at_rest
 
@@ -54,6 +55,24 @@ def test_an_abandoned_session_is_closed_on_the_next_connection(monkeypatch: pyte
         ]
         assert [[type(request) for request in requests] for requests in resumed] == [[Connect, Close]]
         world.settle(30.0)
+
+
+def test_no_client_runs_on_after_a_close_during_its_start() -> None:
+    """
+    A client starts on a thread, which a close does not end. A client that has not started yet does not start any more,
+    and another one stops.
+    """
+    started = set()
+    with at_rest(members=1, topics=(1,)) as world:
+        for _ in range(30):
+            consumer = world.join(world.topics)
+            world.run_for(world.timeline.random.uniform(0.0, 2 * MAX_THREAD_S))
+            started.add(consumer.has_client)
+            consumer.leave()
+            world.run_for(1.0)
+            assert consumer.closed
+            assert not consumer.has_client
+    assert started == {False, True}
 
 
 def test_no_session_follows_an_abandoned_one_that_has_expired(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -98,8 +98,10 @@ class ConnectedConsumer:
             # The subscription may have changed while the member joined.
             self.reader.owned.follow_subscription()
         except BaseException:
-            await self.member.close()
-            self.reader.close()
+            try:
+                await self.member.close()
+            finally:
+                self.reader.close()
             raise
         if self._settings.group.autocommit:
             self._background.append(spawn(self._auto_commit.run(), "auto-commit"))

@@ -181,7 +181,8 @@ class ZooKeeperCoordinator:
         The later rounds would wait for the member as long as its znode exists.
         """
         self._refusal = error
-        self._tasks.start(session.close())
+        # ``_supervise`` waits for the end of the close.
+        session.close()
 
     async def sync(self, coordinator: int, token: GenerationToken, assignments: Mapping[str, bytes]) -> SyncAnswer:
         """Wait for the assignment of a generation; see ``RoundMembership.sync``."""

@@ -375,11 +375,19 @@ class GroupSession(Generic[RoleT]):
                 releasing.cancel()
         await self.close()
 
-    async def close(self) -> None:
-        """Close the session, which deletes its ephemeral znodes at once."""
+    def close(self) -> asyncio.Future[Any]:
+        """
+        Close the session, which deletes its ephemeral znodes at once.
+
+        The close begins before this returns: a caller that is cancelled twice, as a join that a close interrupts, must
+        not leave a session behind.
+
+        Returns:
+            A future that is done when the session is closed, and its tasks have ended.
+        """
         self._finish(None)
         # Concurrently: a slow hook of the application must not delay the close of the session.
-        await asyncio.gather(self._tasks.cancel(), self.session.close())
+        return asyncio.gather(self._tasks.cancel(), self.session.close())
 
     async def close_within(self, limit: CloseLimit) -> None:
         """Close the session as ``close`` does; after the limit, leave the rest to the session's threads."""

@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from kiel_groups.backoff import Backoff
 from kiel_groups.coordination.member.group_session import GroupSession, is_fatal
@@ -57,7 +57,7 @@ class SessionSupervisor(Generic[_RoleT]):
         #: Why the last join failed, or None after a success.
         self._cause: str | None = None
         self._task: asyncio.Task[None] | None = None
-        self._closing: set[asyncio.Task[None]] = set()
+        self._closing: set[asyncio.Future[Any]] = set()
 
     async def start(self) -> None:
         """
@@ -136,8 +136,8 @@ class SessionSupervisor(Generic[_RoleT]):
             await self._rejoin()
 
     def _close_in_background(self, session: GroupSession[_RoleT]) -> None:
-        """Close a session in a task: an unreachable server may delay the close, but not the next session."""
-        closing = asyncio.get_running_loop().create_task(session.close())
+        """Close a session without waiting: an unreachable server may delay the close, but not the next session."""
+        closing = asyncio.ensure_future(session.close())
         self._closing.add(closing)
         closing.add_done_callback(self._closing.discard)
 

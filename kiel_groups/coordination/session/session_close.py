@@ -1,5 +1,5 @@
 """
-Close one ZooKeeper session, whether or not its client is connected at that moment.
+Start the client of one ZooKeeper session, and close the session, whether or not the client is connected at that moment.
 
 A session that is not closed keeps its owner znodes for the whole session timeout, although its gate is shut and no
 consumer uses them. kazoo closes a session over its connection. Without a connection, kazoo's client stops and leaves
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 import socket
+import threading
 from collections.abc import Callable
 
 from kazoo.client import KazooClient
@@ -32,7 +33,7 @@ THREAD_S = 1.0
 
 class SessionClose:
     """
-    Stops a session's client, and closes the session.
+    Starts and stops a session's client, and closes the session.
 
     A client that resumes the session connects with the session's id and password, sends one request, Close, and stops.
     If a server answers that the session is over, kazoo would open a new session. The client is stopped before that.
@@ -59,6 +60,9 @@ class SessionClose:
         self._ended = ended
         self._runtime = runtime
         self._is_own = True
+        self._has_begun = False
+        #: Held while the client starts. A client that were stopped before the end of its start would run for ever.
+        self._starting = threading.Lock()
         #: Id and password; None before there was a session.
         self._session: tuple[int, bytes] | None = None
         self._timeout_ms = config.session_timeout_ms
@@ -70,6 +74,12 @@ class SessionClose:
         #: When the current client started to stop, in seconds of boot time; None before that.
         self._stopping_s: float | None = None
         self._ticker = runtime.ticker(self._step, "close")
+
+    def start_client(self) -> None:
+        """Start the session's own client, unless the close has begun. Any thread may call this method."""
+        with self._starting:
+            if not self._has_begun:
+                self._client.start_async()
 
     def granted(self, session_id: int, timeout_ms: int) -> None:
         """Process a server's response to Connect. This is called on kazoo's thread."""
@@ -97,6 +107,7 @@ class SessionClose:
     def begin(self) -> None:
         """Start a thread that closes the session. Any thread may call this method, but only once."""
         self._give_up_s = self._runtime.boot_time_s() + self._timeout_ms / 1000
+        self._has_begun = True
         self._ticker.start()
 
     def _step(self) -> float | None:
@@ -105,7 +116,8 @@ class SessionClose:
         if self._stopping_s is None:
             if self._is_own or client.connected or self._is_over or now_s >= self._give_up_s:
                 self._stopping_s = now_s
-                begin_stop(client)
+                with self._starting:
+                    begin_stop(client)
         elif client.client_state == KeeperState.CLOSED:
             self._end_client()
             if self._is_over or self._session is None or now_s >= self._give_up_s:

@@ -19,7 +19,7 @@ log = logging.getLogger(__name__)
 _AGAIN_S = 0.02
 
 
-async def cancelled_by(tasks: Collection[asyncio.Task[Any]], limit: CloseLimit) -> None:
+async def cancelled_by(tasks: Collection[asyncio.Future[Any]], limit: CloseLimit) -> None:
     """
     Cancel tasks and wait until they have ended, but not for servers beyond the limit.
 

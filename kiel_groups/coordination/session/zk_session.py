@@ -170,7 +170,7 @@ class Session:
         await self._runtime.check_hosts(self._config)
         observe_connect(self.client, self._config.session_timeout_ms, self._granted)
         self.client.add_listener(self._state_changed)
-        await self._runtime.in_thread(self.client.start_async, "connect")
+        await self._runtime.in_thread(self._close.start_client, "connect")
         await self._connected.wait()
         if self._config.chroot and await self.get("/") is None:
             raise ChrootMissingError(
@@ -238,15 +238,19 @@ class Session:
             self._open_lock.release()
         return closed
 
-    async def close(self) -> None:
+    def close(self) -> asyncio.Future[None]:
         """
         Close the session. ZooKeeper then deletes its ephemeral znodes immediately.
 
-        The call returns when kazoo's client has stopped. If the client had no connection or got no answer, a thread
-        closes the session in the background, over another connection, unless the process or the session ends first.
+        The close begins before this returns, and continues if the future that is returned is cancelled. The future is
+        done when kazoo's client has stopped. If the client had no connection or got no answer, a thread closes the
+        session in the background, over another connection, unless the process or the session ends first.
         """
         self.gate.shut("closed")
         self._begin_closing()
+        return asyncio.ensure_future(self._wait_closed())
+
+    async def _wait_closed(self) -> None:
         await self._closed.wait()
         self.end("closed")
 

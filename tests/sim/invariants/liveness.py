@@ -77,14 +77,17 @@ class EveryPartitionOwned(Invariant):
 
 
 class EveryMemberLeaves(Invariant):
-    """Members that are asked to leave have left in time, and no owner znode remains when all sessions have ended."""
+    """
+    Members that are asked to leave have left in time. When all sessions have ended, no owner znode remains, and no
+    client of a member that has left.
+    """
 
     def wait(self, limit_s: float, session_timeout_s: float) -> None:
         """
-        Advance the time until all members that were asked to leave have left, and no owner znode remains.
+        Advance the time until all members that were asked to leave have left, and no owner znode or client remains.
 
         Raises:
-            Violation: A member has not left within ``limit_s``, or owner znodes remain two session timeouts later.
+            Violation: A member has not left within ``limit_s``, or something remains two session timeouts later.
         """
         timeline = self.world.timeline
         leaving = [consumer for consumer in self.world.consumers if consumer.closing and not consumer.process.killed]
@@ -95,7 +98,7 @@ class EveryMemberLeaves(Invariant):
                 raise self.violation(f"{limit_s:g} s after all members were asked to leave, {names} have not")
             self.world.run_for(CHECK_S)
         # A session that its member could not close has to expire first.
-        while claims := self.world.claims():
+        while remaining := [*self.world.claims(), *(f"a client of {each.name}" for each in leaving if each.has_client)]:
             if timeline.now_s > end_s + 2 * session_timeout_s:
-                raise self.violation(f"all members have left, and {claims[0]} is still there")
+                raise self.violation(f"all members have left, and {remaining[0]} is still there")
             self.world.run_for(CHECK_S)
