@@ -24,7 +24,7 @@ from kiel_groups.embedded import Cluster
 from kiel_groups.wire.groups.consumer_protocol import ConsumerAssignment
 from kiel_groups.wire.groups.describe_groups_v0 import DescribedGroup, DescribeGroupsRequest
 from tests.helpers.commands import Running
-from tests.helpers.waiting import eventually
+from tests.helpers.waiting import eventually, within
 
 __all__ = ["CLIENTS", "MemberProcess", "MixedGroup", "Place"]
 
@@ -138,8 +138,9 @@ class MixedGroup:
 
         The coordinator's description has to say so, and the members have to agree with it.
         """
-        found = await eventually(self._settled, f"the members share {self.topic}", _SETTLED_S)
-        assert found is not None
+        found = await within(self._settled, _SETTLED_S)
+        seen = [(member.client, list(member.lines), member.errors) for member in self.members if not member.is_over]
+        assert found is not None, f"not within {_SETTLED_S:g} s: the members share {self.topic}: {seen}"
         return found
 
     def _settled(self) -> DescribedGroup | None:

@@ -406,8 +406,8 @@ MUTANTS = (
     Mutant(
         "a failed start leaves the fetcher running",
         _CONNECTED_CONSUMER,
-        "        except BaseException:\n            await self.member.close()\n            self.reader.close()\n",
-        "        except BaseException:\n            await self.member.close()\n",
+        "            finally:\n                self.reader.close()\n",
+        "            finally:\n                pass\n",
         _CONNECTED_CONSUMER_TESTS,
     ),
     Mutant(

@@ -195,7 +195,30 @@ MUTANTS = (
         "        pass\n",
         _GROUP_SESSION_TESTS,
     ),
-    # The close of a session
+    # The start and the close of a session
+    Mutant(
+        "a client starts although the close of its session has begun",
+        _SESSION_CLOSE,
+        "            if not self._has_begun:\n",
+        "            if True:\n",
+        "tests/unit/coordination/session/test_session_close.py",
+    ),
+    Mutant(
+        "a client is stopped before the end of its start",
+        _SESSION_CLOSE,
+        "                with self._starting:\n                    begin_stop(client)",
+        "                if True:\n                    begin_stop(client)",
+        "tests/unit/coordination/session/test_session_close.py",
+    ),
+    Mutant(
+        "a join that is cancelled twice leaves its session open",
+        _ZK_SESSION,
+        "        self._begin_closing()\n        return asyncio.ensure_future(self._wait_closed())\n\n"
+        "    async def _wait_closed(self) -> None:\n",
+        "        return asyncio.ensure_future(self._wait_closed())\n\n    async def _wait_closed(self) -> None:\n"
+        "        self._begin_closing()\n",
+        "tests/sim/test_abandoned_sessions.py",
+    ),
     Mutant(
         "a session whose client has no connection is not resumed to be closed",
         _SESSION_CLOSE,

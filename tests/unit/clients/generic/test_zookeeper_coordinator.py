@@ -106,9 +106,10 @@ class FakeSession:
         self.calls.append("leave")
         await self.close()
 
-    async def close(self) -> None:
+    def close(self) -> asyncio.Future[BaseException | None]:
         self.calls.append("close")
         self.end()
+        return self.over
 
     def end(self, error: BaseException | None = None) -> None:
         if not self.over.done():

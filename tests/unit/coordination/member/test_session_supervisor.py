@@ -43,9 +43,11 @@ class Session:
             await asyncio.Event().wait()
         await self.close()
 
-    async def close(self) -> None:
-        if not self._closes:
-            await asyncio.Event().wait()
+    def close(self) -> asyncio.Future[object]:
+        closed = asyncio.get_running_loop().create_future()
+        if self._closes:
+            closed.set_result(None)
+        return closed
 
     async def close_within(self, limit: CloseLimit) -> None:
         try:

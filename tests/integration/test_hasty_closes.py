@@ -1,4 +1,4 @@
-"""An application cancels the start of a member at any moment, and closes the member right after that."""
+"""Closes right after a start was cancelled, or while a former membership ends: none leaves anything."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from kiel_groups import GenericMember
+from kiel_groups import GenericMember, TopicPartition
 from kiel_groups.errors import ClosedError
 from tests.helpers.group_backends import GroupBackend
 from tests.helpers.leftovers import Leftovers
@@ -20,6 +20,9 @@ from tests.helpers.scripted_coordinator import RecordedHooks
 pytestmark = pytest.mark.integration
 
 Unique = Callable[[str], str]
+
+#: The seconds between an ``assign`` and the close that follows; None: not even a turn of the event loop.
+_PAUSES_S = (None, 0.0, 0.005, 0.02)
 
 #: How many moments of a start are played.
 _MOMENTS = 24
@@ -69,4 +72,22 @@ async def test_a_cancelled_start_leaves_nothing(
         await member.close()
         with suppress(asyncio.CancelledError, ClosedError):
             await starting
+    await before.check(0.5, _THREADS_S)
+
+
+@pytest.mark.parametrize("timeout_s", [0.0, 0.01, None])
+async def test_a_close_ends_the_membership_that_assign_has_replaced(
+    backend: GroupBackend, unique: Unique, timeout_s: float | None
+) -> None:
+    """``assign`` leaves the group in the background. That ends with the close, also if the close has no time left."""
+    topic = unique("topic")
+    await backend.cluster.create_topic(topic, 1)
+    before = Leftovers()
+    for pause_s in _PAUSES_S:
+        consumer = backend.consumer(unique("group"))
+        await consumer.connect()
+        consumer.assign([TopicPartition(topic, 0)])
+        if pause_s is not None:
+            await asyncio.sleep(pause_s)
+        await consumer.close(timeout_s=timeout_s)
     await before.check(0.5, _THREADS_S)
