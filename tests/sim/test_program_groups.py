@@ -84,7 +84,9 @@ def test_a_frozen_program_loses_its_assignment(world: ProgramWorld, caplog: pyte
     # The log names what happened on ZooKeeper, once, and no codes of brokers.
     lines = [record.message for record in caplog.records if "could not prove" in record.message]
     assert len(lines) == 1
-    assert "could not prove its membership: its ZooKeeper session is over: the lease ran out" in lines[0]
+    # What it hears first depends on which of its threads continues first.
+    reasons = "the lease ran out|expired or closed by the server"
+    assert re.search(rf"could not prove its membership: its ZooKeeper session is over: ({reasons})", lines[0])
     messages = " ".join(record.message for record in caplog.records)
     assert f"the membership of {before} is over; its assignment is lost" in messages
     assert not [word for word in ("UNKNOWN_MEMBER", "partition", "delivery", "coordinator") if word in messages]

@@ -58,7 +58,7 @@ def test_a_change_without_an_event_is_found_when_the_connection_is_back() -> Non
     A member reads its assignment again when its connection is back. An event that was lost with its watch would
     otherwise be noticed only by the next audit.
     """
-    with at_rest(members=2, topics=(4,), reconcile_interval_ms=600_000) as world:
+    with at_rest(members=2, topics=(6,), reconcile_interval_ms=600_000) as world:
         consumer = next(consumer for consumer in world.consumers if not consumer.member.leads)
         before = consumer.wanted
         consumer.process.loses_events = lambda _: True

@@ -77,10 +77,7 @@ class EveryPartitionOwned(Invariant):
 
 
 class EveryMemberLeaves(Invariant):
-    """
-    Members that are asked to leave have left in time. When all sessions have ended, no owner znode remains, and no
-    client of a member that has left.
-    """
+    """Members that are asked to leave have left in time, and no owner znode and no client of theirs remains."""
 
     def wait(self, limit_s: float, session_timeout_s: float) -> None:
         """
