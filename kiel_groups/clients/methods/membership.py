@@ -248,7 +248,7 @@ class GroupMembership(RecordAccess, MemberAttributes):
         elif self._connected is not None:
             await self._connected.close(self._limit)
         if self._leaving:
-            # They have the same limit. A close that were cancelled before it begins would close nothing.
+            # They have the same limit. A task that is cancelled before it begins closes nothing.
             await asyncio.wait(set(self._leaving))
 
     async def __aenter__(self) -> Self:

@@ -379,8 +379,8 @@ class GroupSession(Generic[RoleT]):
         """
         Close the session, which deletes its ephemeral znodes at once.
 
-        The close begins before this returns: a caller that is cancelled twice, as a join that a close interrupts, must
-        not leave a session behind.
+        The close begins before this returns. So a caller that is cancelled twice, such as a join during which the
+        application closes the consumer, leaves no session behind.
 
         Returns:
             A future that is done when the session is closed, and its tasks have ended.

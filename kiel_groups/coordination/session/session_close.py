@@ -61,7 +61,7 @@ class SessionClose:
         self._runtime = runtime
         self._is_own = True
         self._has_begun = False
-        #: Held while the client starts. A client that were stopped before the end of its start would run for ever.
+        #: Held while the client starts. A client that is stopped before the end of its start runs for ever.
         self._starting = threading.Lock()
         #: Id and password; None before there was a session.
         self._session: tuple[int, bytes] | None = None
