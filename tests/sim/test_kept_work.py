@@ -210,12 +210,14 @@ def test_a_task_whose_claim_was_deleted_reports_nothing() -> None:
     other = {"w1": "w2", "w2": "w1"}[first]
 
     async def never() -> None:
-        with contextlib.suppress(asyncio.CancelledError):
-            await asyncio.Event().wait()
-        await asyncio.Event().wait()
+        while True:
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.Event().wait()
 
     bench.counts.hooks["stop", "c-0"] = never
     bench.workers[first].process.call(bench.workers[first].herder.on_lost)
+    bench.timeline.run_for(0.1)
+    assert bench.counts.count("stop", "c-0") == 1
     bench.operator_deletes(LAYOUT.owner("c", 0))
     bench.counts.hooks.clear()
     claims = bench.workers[other].herder.parts.claims

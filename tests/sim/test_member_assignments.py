@@ -161,7 +161,8 @@ def test_partition_leaders_are_checked_in_each_interval(world: World) -> None:
     assert all(consumer.leader_updates > looks for consumer, looks in zip(world.consumers, before, strict=True))
 
 
-def test_a_slot_that_returns_to_a_dead_predecessor_is_no_duplicate() -> None:
+@pytest.mark.parametrize("outage_s", [1.0, 1.25, 1.5, 1.75, 2.0, 2.25, 2.5])
+def test_a_slot_that_returns_to_a_dead_predecessor_is_no_duplicate(outage_s: float) -> None:
     """
     A restarted static member joins again after an operator has deleted its member znode. It does not end as a
     duplicate, although its slot returned to its dead predecessor (seed 450708070177).
@@ -175,7 +176,7 @@ def test_a_slot_that_returns_to_a_dead_predecessor_is_no_duplicate() -> None:
         assert first_id is not None
         world.operator.delete_async(world.layout.member(first_id))
         restarted.process.reset()
-        cut_off_for(world, restarted, 1.5)
+        cut_off_for(world, restarted, outage_s)
         world.run_for(SOON_S)
         world.settle(60.0)
         assert restarted.failure is None
