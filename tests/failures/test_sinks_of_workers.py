@@ -16,6 +16,8 @@ from kiel_groups import Producer
 from kiel_groups.clients.net.log_ends import find_log_ends
 from kiel_groups.config import parse_hosts
 from kiel_groups.embedded import Cluster
+from kiel_groups.group.znodes.contents import GroupState
+from kiel_groups.group.znodes.layout import GroupLayout
 from kiel_groups.model import TopicPartition
 from kiel_groups.workers.runners.task_clients import sink_group
 from tests.helpers.cluster_data import stored_offsets, zookeeper
@@ -57,6 +59,12 @@ class SinkGroup:
             assert not missing, f"partition {number}: committed {offset}, but {sorted(missing)} are not written"
         return found
 
+    async def allocator(self) -> str:
+        """Return the name of the allocator that the sink's consumer group uses."""
+        path = GroupLayout(self._group).group_state
+        data, _ = await asyncio.to_thread(self._client.get, path)
+        return GroupState.parse(data, path).allocator
+
     async def watch(self) -> None:
         """Check the committed offsets again and again; they do not decrease."""
         before: dict[int, int] = {}
@@ -96,7 +104,7 @@ async def test_workers_of_a_sink_are_killed_frozen_and_stopped(
     The sink's tasks and their partitions are on other workers after a session timeout, or at once if the worker is
     stopped. A ``put`` that is slow meanwhile delays the partitions that its task gives back. A committed offset is
     never beyond what tasks have flushed, also when a frozen worker continues. All records are written, and some may be
-    repeated.
+    repeated. The tasks share the partitions so that few of them move.
     """
     topic = unique("topic")
     await cluster_39.create_topic(topic, _PARTITIONS)
@@ -112,6 +120,7 @@ async def test_workers_of_a_sink_are_killed_frozen_and_stopped(
             judging = running.create_task(sink.watch())
             producing = running.create_task(_keep_producing(cluster_39, topic))
             await sink.journal.all_run(*pids)
+            assert await sink.allocator() == "sticky"
             await _killed_while_puts_are_slow(sink.journal, pids[0])
             await sink.journal.all_run(*pids[1:])
             os.kill(pids[1], signal.SIGSTOP)
