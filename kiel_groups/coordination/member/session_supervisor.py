@@ -106,6 +106,10 @@ class SessionSupervisor(Generic[_RoleT]):
                 self._group,
             )
             await session.close_within(limit)
+        except asyncio.CancelledError:
+            # The caller does not wait for an orderly end any more, nor for that of the close.
+            session.close()
+            raise
 
     def _due_s(self) -> float:
         """Return when a session that starts now must have joined, on the event loop's clock."""

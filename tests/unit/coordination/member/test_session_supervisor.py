@@ -16,7 +16,7 @@ from kiel_groups.coordination.session.session_context import ProcessContext
 from kiel_groups.coordination.zookeeper.runtime import Runtime
 from kiel_groups.errors import ForeignMemberError, KielGroupsError, NoZooKeeperError, SessionLostError
 from kiel_groups.metrics import Metrics
-from tests.helpers.waiting import eventually
+from tests.helpers.waiting import eventually, run_ready_tasks
 
 pytestmark = pytest.mark.unit
 
@@ -35,6 +35,7 @@ class Session:
         self.session = SimpleNamespace(ended="over", abandoned=False)
         self.over: asyncio.Future[BaseException | None] = asyncio.get_running_loop().create_future()
         self._leaves, self._closes = leaves, closes
+        self.is_closing = False
         if is_over:
             self.over.set_result(None)
 
@@ -44,6 +45,7 @@ class Session:
         await self.close()
 
     def close(self) -> asyncio.Future[object]:
+        self.is_closing = True
         closed = asyncio.get_running_loop().create_future()
         if self._closes:
             closed.set_result(None)
@@ -191,3 +193,21 @@ async def test_a_close_ends_a_join_and_the_closes_of_lost_sessions() -> None:
     async with asyncio.timeout(5.0):
         await supervisor.close(CloseLimit(0.1))
     assert [task for task in asyncio.all_tasks() if task is not asyncio.current_task() and not task.done()] == []
+
+
+async def test_a_close_that_is_cancelled_closes_the_session() -> None:
+    """The session does not leave in order then, and the close does not wait for it."""
+    session = Session(leaves=False, closes=False)
+
+    async def begin(by_s: float) -> Any:
+        return session
+
+    supervisor = SessionSupervisor(process(), cast(Any, begin), lambda error: None)
+    await supervisor.start()
+    closing = asyncio.ensure_future(supervisor.close())
+    await run_ready_tasks()
+    assert not session.is_closing
+    closing.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await closing
+    assert session.is_closing
