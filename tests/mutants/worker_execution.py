@@ -44,8 +44,22 @@ MUTANTS = (
     Mutant(
         "the fence is not looked at after the wait for other calls",
         _CALLS,
-        "                if self._fence.is_open:\n",
+        "        if not self._fence.is_open:\n",
+        "        if False:\n",
+        _CALLS_TEST,
+    ),
+    Mutant(
+        "a turn whose fence has closed is not repeated",
+        _CALLS,
+        "                with suppress(_FenceClosedError):\n",
         "                if True:\n",
+        _CALLS_TEST,
+    ),
+    Mutant(
+        "a thread does not look at the fence before it calls a plugin",
+        _CALLS,
+        "            check()\n            return guarded(method, arguments)\n",
+        "            return guarded(method, arguments)\n",
         _CALLS_TEST,
     ),
     Mutant(
@@ -107,8 +121,8 @@ MUTANTS = (
     Mutant(
         "a sink commits what it has not flushed",
         _SINK,
-        "                await call(self._task.flush, dict(self._taken))\n",
-        "                pass\n",
+        "            await self.calls.in_turn(lambda call: call(self._task.flush, dict(self._taken)))\n",
+        "",
         _SINK_TEST,
     ),
     Mutant(

@@ -12,10 +12,10 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from functools import partial
-from typing import Any, TypeVar, cast
+from typing import Any, TypeAlias, TypeVar, cast
 
 from kiel_groups.coordination.zookeeper.runtime import Runtime
 from kiel_groups.errors import KielGroupsError, TaskStoppedError
@@ -23,7 +23,7 @@ from kiel_groups.workers.plugins.connector_interfaces import Connector
 from kiel_groups.workers.plugins.task_interfaces import SinkTask, SourceTask, Task
 from kiel_groups.workers.runners.work_fence import WorkFence
 
-__all__ = ["PluginCalls", "guarded"]
+__all__ = ["Call", "PluginCalls", "guarded"]
 
 #: The methods that do nothing unless a plugin overrides them. They need no thread.
 _DEFAULTS = frozenset(
@@ -43,7 +43,15 @@ _DEFAULTS = frozenset(
 #: The names of all methods that a worker calls on an object.
 _METHODS = frozenset({method.__name__ for method in _DEFAULTS} | {"task_configs", "poll", "put"})
 
+#: Calls a method with arguments, and returns its result.
+Call: TypeAlias = Callable[..., Awaitable[Any]]
+
 _PluginT = TypeVar("_PluginT")
+_Result = TypeVar("_Result")
+
+
+class _FenceClosedError(Exception):
+    """Raised in place of the call of a method."""
 
 
 class PluginCalls:
@@ -53,7 +61,7 @@ class PluginCalls:
     Args:
         runtime: The threads.
         name: Part of the threads' names.
-        fence: Passed at the beginning of each turn.
+        fence: Passed right before each call of a turn.
     """
 
     def __init__(self, runtime: Runtime, name: str, fence: WorkFence) -> None:
@@ -92,35 +100,41 @@ class PluginCalls:
         if self._is_last:
             raise TaskStoppedError(f"{self._name} is stopped")
         async with self._lock:
-            return await self._run(method, *arguments)
+            return await self._run(method, arguments)
 
-    @asynccontextmanager
-    async def turn(self) -> AsyncIterator[Callable[..., Awaitable[Any]]]:
+    async def in_turn(self, work: Callable[[Call], Awaitable[_Result]]) -> _Result:
         """
-        Wait until the calls before are done and the fence is open. No other call begins during the block.
+        Run ``work`` after the calls before it, while the fence is open. No other call begins before it has ended.
 
-        Yields:
-            A function that calls a method, as ``call`` does.
+        Args:
+            work: Gets a function that calls a method, as ``call`` does, and uses it at most once. If the fence closes
+                before the method begins, the function raises an error, and ``work`` is run again when it is open.
 
         Raises:
             TaskStoppedError: The last call was made already.
             ClaimLostError: The fence was shut.
             SessionLostError: The session is over.
+            Exception: Any error of ``work``.
         """
         while True:
             await self._fence.wait_open()
             if self._is_last:
                 raise TaskStoppedError(f"{self._name} is stopped")
             async with self._lock:
-                # The process may have been frozen while it waited for the calls before.
-                if self._fence.is_open:
-                    yield self._run
-                    return
+                # The process may have been frozen while it waited for the calls before, or for a thread.
+                with suppress(_FenceClosedError):
+                    return await work(self._call_if_open)
 
     async def call_fenced(self, method: Callable[..., Any], *arguments: Any) -> Any:
-        """Call a method in a turn of its own; see ``turn`` and ``call``."""
-        async with self.turn() as call:
-            return await call(method, *arguments)
+        """Call a method in a turn of its own; see ``in_turn`` and ``call``."""
+        return await self.in_turn(lambda call: call(method, *arguments))
+
+    async def _call_if_open(self, method: Callable[..., Any], *arguments: Any) -> Any:
+        return await self._run(method, arguments, self._check_open)
+
+    def _check_open(self) -> None:
+        if not self._fence.is_open:
+            raise _FenceClosedError
 
     async def call_last(self, method: Callable[..., Any]) -> None:
         """
@@ -139,18 +153,27 @@ class PluginCalls:
             except asyncio.CancelledError:
                 is_cancelled = True
         try:
-            await self._run(method)
+            await self._run(method, ())
         finally:
             self._lock.release()
         if is_cancelled:
             raise asyncio.CancelledError
 
-    async def _run(self, method: Callable[..., Any], *arguments: Any) -> Any:
+    async def _run(
+        self, method: Callable[..., Any], arguments: tuple[Any, ...], check: Callable[[], None] = lambda: None
+    ) -> Any:
+        """Call a method. ``check`` is called right before, on the same thread, and may raise an error."""
         if getattr(method, "__func__", None) in _DEFAULTS:
             return None
         if inspect.iscoroutinefunction(method):
+            check()
             return await self._awaited(method, method(*arguments))
-        result = await self._on_thread(partial(guarded, method, arguments))
+
+        def run() -> Any:
+            check()
+            return guarded(method, arguments)
+
+        result = await self._on_thread(run)
         return await self._awaited(method, result) if inspect.isawaitable(result) else result
 
     async def ended(self) -> None:

@@ -18,6 +18,7 @@ from kiel_groups.backoff import Backoff
 from kiel_groups.errors import ClosedError, CommitFailedError, KielGroupsError, TaskStoppedError
 from kiel_groups.model import Record, TopicPartition
 from kiel_groups.workers.plugins.task_interfaces import SinkTask
+from kiel_groups.workers.runners.plugin_calls import Call
 from kiel_groups.workers.runners.runner_contexts import SinkRunnerContext
 from kiel_groups.workers.runners.runner_interface import Runner, RunnerContext, retrieve
 from kiel_groups.workers.runners.task_clients import SinkConsumer, SourceProducer, records_of, sink_group
@@ -160,11 +161,14 @@ class SinkTaskRunner(Runner):
         if not found or self.should_stop:
             return
         owned = dict(self._owned)
-        async with self.calls.turn() as call:
-            if found := self._still_owned(found, owned):
-                await call(self._task.put, records_of(found))
-                taken = {partition: records[-1].offset + 1 for partition, records in found.items()}
+
+        async def put(call: Call) -> None:
+            if present := self._still_owned(found, owned):
+                await call(self._task.put, records_of(present))
+                taken = {partition: records[-1].offset + 1 for partition, records in present.items()}
                 self._taken |= self._still_owned(taken, owned)
+
+        await self.calls.in_turn(put)
 
     async def _flush_and_commit(self) -> None:
         """Have the task write out what it has taken, and commit that."""
@@ -174,8 +178,7 @@ class SinkTaskRunner(Runner):
             if not due:
                 return
             owned = dict(self._owned)
-            async with self.calls.turn() as call:
-                await call(self._task.flush, dict(self._taken))
+            await self.calls.in_turn(lambda call: call(self._task.flush, dict(self._taken)))
             await self.context.fence.wait_open()
             assert self._consumer is not None
             if due := self._still_owned(due, owned):

@@ -14,7 +14,7 @@ from kiel_groups.errors import KielGroupsError, TaskStoppedError
 from kiel_groups.workers.plugins.connector_interfaces import SinkConnector, SourceConnector
 from kiel_groups.workers.plugins.task_interfaces import SinkTask, SourceTask
 from kiel_groups.workers.runners.connector_runner import ConnectorRunner
-from kiel_groups.workers.runners.plugin_calls import PluginCalls
+from kiel_groups.workers.runners.plugin_calls import Call, PluginCalls
 from kiel_groups.workers.runners.runner_interface import Runner
 from kiel_groups.workers.runners.sink_task_runner import SinkTaskRunner
 from kiel_groups.workers.runners.source_task_runner import SourceTaskRunner
@@ -342,3 +342,26 @@ async def test_a_turn_begins_with_an_open_fence_after_the_calls_before() -> None
     session.trusted = True
     await waiting
     assert done == ["put"]
+
+
+async def test_no_call_of_a_turn_begins_on_a_thread_with_a_closed_fence() -> None:
+    """The process may be frozen while it starts the thread. The turn is repeated when the fence is open."""
+    session, begun, done = FakeSession(), list[str](), list[str]()
+
+    class SlowRuntime(Runtime):
+        def in_thread(self, function: Callable[[], Any], name: str) -> asyncio.Future[Any]:
+            session.trusted = session.was_awaited
+            return super().in_thread(function, name)
+
+    plugin = PluginCalls(SlowRuntime(), "test", WorkFence(session))
+
+    async def put(call: Call) -> None:
+        begun.append("put")
+        await call(done.append, "put")
+
+    putting = asyncio.ensure_future(plugin.in_turn(put))
+    await eventually(lambda: session.was_awaited, "a wait for the session")
+    assert (begun, done) == (["put"], [])
+    session.trusted = True
+    await putting
+    assert (begun, done) == (["put", "put"], ["put"])
