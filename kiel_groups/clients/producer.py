@@ -124,7 +124,12 @@ class Producer(ProducerAttributes):
         self._left_loop = LeftLoop(self._at_exit, self._report_unsent)
 
     async def __aenter__(self) -> Self:
-        await self.connect()
+        try:
+            await self.connect()
+        except asyncio.CancelledError:
+            # The connect may have just ended, and ``__aexit__`` is not called.
+            await self.close()
+            raise
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:

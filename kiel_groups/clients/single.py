@@ -109,7 +109,12 @@ class SingleConsumer(SingleTopics, ConsumerAttributes):
         self._own_loop: RecordLoop | None = None
 
     async def __aenter__(self) -> Self:
-        await self.connect()
+        try:
+            await self.connect()
+        except asyncio.CancelledError:
+            # The connect may have just ended, and ``__aexit__`` is not called.
+            await self.close()
+            raise
         return self
 
     async def __aexit__(self, *_: object) -> None:

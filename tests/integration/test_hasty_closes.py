@@ -1,4 +1,4 @@
-"""Closes right after a start was cancelled, or while a former membership ends: none leaves anything."""
+"""Starts and closes that are cancelled at any moment, and closes beside other work: none leaves anything."""
 
 from __future__ import annotations
 
@@ -7,15 +7,21 @@ import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
 from kiel_groups import GenericMember, TopicPartition
-from kiel_groups.errors import ClosedError
+from kiel_groups.allocators import round_robin
+from kiel_groups.config import GroupConfig, ZooKeeperConfig
+from kiel_groups.coordination.member.allocator_process import AllocatorProcess
+from kiel_groups.errors import ClosedError, IllegalStateError, KielGroupsError
+from tests.helpers.cluster_data import produce
+from tests.helpers.contexts import process_context
 from tests.helpers.group_backends import GroupBackend
 from tests.helpers.leftovers import Leftovers
 from tests.helpers.scripted_coordinator import RecordedHooks
+from tests.helpers.waiting import eventually
 
 pytestmark = pytest.mark.integration
 
@@ -91,3 +97,101 @@ async def test_a_close_ends_the_membership_that_assign_has_replaced(
             await asyncio.sleep(pause_s)
         await consumer.close(timeout_s=timeout_s)
     await before.check(0.5, _THREADS_S)
+
+
+async def test_an_entry_that_is_cancelled_when_it_has_just_connected_leaves_nothing(
+    backend: GroupBackend, unique: Unique
+) -> None:
+    """``__aexit__`` is not called then, so ``async with`` itself has to close the consumer."""
+    before = Leftovers()
+    consumer = backend.consumer(unique("group"))
+    # This callback comes before that of the entry, which begins to wait later.
+    consumer.connect().add_done_callback(lambda _: entering.cancel())
+    entering = asyncio.ensure_future(consumer.__aenter__())
+    with pytest.raises(asyncio.CancelledError):
+        await entering
+    await before.check(0.5, _THREADS_S)
+
+
+@pytest.mark.parametrize("turns", [0, 1, 2, 5, 20])
+async def test_a_program_that_cancels_all_tasks_during_a_close_leaves_nothing(
+    backend: GroupBackend, unique: Unique, turns: int
+) -> None:
+    """The member leaves without waiting for a value that is not finished. The close may be repeated."""
+    topic = unique("topic")
+    await backend.cluster.create_topic(topic, 1)
+    await produce(backend.cluster, topic, 1)
+    before = Leftovers()
+    consumer = backend.consumer(unique("group"))
+    await consumer.connect()
+    await consumer.subscribe(topic)
+    taking = asyncio.ensure_future(consumer.consume(topic))
+    await taking
+    closing = consumer.close()
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    for task in asyncio.all_tasks() - {asyncio.current_task()}:
+        task.cancel()
+    with suppress(asyncio.CancelledError):
+        await closing
+    await consumer.close()
+    await before.check(0.5, _THREADS_S)
+
+
+async def test_a_hook_of_a_former_membership_cannot_close_the_consumer(backend: GroupBackend, unique: Unique) -> None:
+    """The close would wait for that membership, which waits for its hook."""
+    topic = unique("topic")
+    await backend.cluster.create_topic(topic, 1)
+
+    class Closing:
+        errors: ClassVar[list[Exception]] = []
+
+        async def on_partitions_revoked(self, _: object) -> None:
+            await asyncio.sleep(0.1)
+            try:
+                await consumer.close()
+            except IllegalStateError as error:
+                self.errors.append(error)
+
+    consumer = backend.consumer(unique("group"), listener=Closing())
+    await consumer.connect()
+    await consumer.subscribe(topic)
+    await eventually(lambda: consumer.allocation.get(topic), "the consumer owns the topic")
+    consumer.unsubscribe()
+    consumer.assign([TopicPartition(unique("other"), 0)])
+    await eventually(lambda: Closing.errors, "the close is refused")
+    await consumer.close()
+
+
+@pytest.mark.parametrize("after_s", [0.0, 0.003])
+async def test_a_start_of_a_generic_member_that_is_cancelled_closes_it(
+    backend: GroupBackend, unique: Unique, after_s: float
+) -> None:
+    """It does not join in the background."""
+    before = Leftovers()
+    member = _generic_member(backend, unique("group"))
+    starting = asyncio.ensure_future(member.start())
+    await asyncio.wait({starting}, timeout=after_s)
+    starting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await starting
+    await before.check(0.5, _THREADS_S)
+
+
+async def test_an_allocator_that_is_closed_while_it_starts_does_not_join(
+    zookeeper_backend: GroupBackend, unique: Unique
+) -> None:
+    """The start raises an error when its session has joined, and closes that."""
+    before = Leftovers()
+    zookeeper = ZooKeeperConfig.parse(zookeeper_backend.cluster.zk_hosts)
+    process = process_context(GroupConfig(group=unique("group")), zookeeper)
+    allocator = AllocatorProcess(process, round_robin, _ignore)
+    starting = asyncio.ensure_future(allocator.start())
+    await asyncio.sleep(0)
+    await allocator.close()
+    with pytest.raises(ClosedError):
+        await starting
+    await before.check(0.5, _THREADS_S)
+
+
+def _ignore(_: KielGroupsError) -> None: ...

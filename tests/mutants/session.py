@@ -199,14 +199,14 @@ MUTANTS = (
     Mutant(
         "a client starts although the close of its session has begun",
         _SESSION_CLOSE,
-        "            if not self._has_begun:\n",
+        "            if not self._is_closing:\n",
         "            if True:\n",
         "tests/unit/coordination/session/test_session_close.py",
     ),
     Mutant(
         "a client is stopped before the end of its start",
         _SESSION_CLOSE,
-        "                with self._starting:\n                    begin_stop(client)",
+        "                with self._start_lock:\n                    begin_stop(client)",
         "                if True:\n                    begin_stop(client)",
         "tests/unit/coordination/session/test_session_close.py",
     ),

@@ -87,7 +87,8 @@ class LeftLoop:
         Close a client, once: on the running loop, or on the loop that was left, for ``LONGEST_S`` at most.
 
         Args:
-            closing: The future that an earlier call returned, or None for the first call.
+            closing: The future that an earlier call returned, or None for the first call. If it was cancelled, the
+                client is closed again.
             work: The client's close.
             name: The name of the close in the log.
 
@@ -98,7 +99,8 @@ class LeftLoop:
             KeyboardInterrupt: Another Ctrl-C came while this method ran the loop, so the close was given up.
         """
         if running_loop() is not None:
-            closing = closing or spawn(work(), name)
+            if closing is None or closing.cancelled():
+                closing = spawn(work(), name)
             closing.add_done_callback(self._was_closed)
             return closing
         if closing is not None and closing.done() and not closing.cancelled():

@@ -190,12 +190,13 @@ class AssignedConsumer:
                 await self.revoke()
         except TimeoutError:
             log.warning("closing although the listener's on_partitions_revoked has not returned: it was cancelled")
-        for task in (self._look_up, self._renewal):
-            if task is not None:
-                task.cancel()
-        self._start_lookup.close()
-        self.reader.close()
-        self._subscription.offsets.end(frozenset(self.reader.owned.ready))
+        finally:
+            for task in (self._look_up, self._renewal):
+                if task is not None:
+                    task.cancel()
+            self._start_lookup.close()
+            self.reader.close()
+            self._subscription.offsets.end(frozenset(self.reader.owned.ready))
 
     def abandon(self) -> None:
         """Stop reading, without an event loop."""

@@ -142,6 +142,19 @@ class ConnectedConsumer:
         if not autocommit:
             self._subscription.offsets.stop_autocommit()
         try:
+            await self._values_finished(limit)
+        except asyncio.CancelledError:
+            # The member leaves without waiting for anything else.
+            limit = CloseLimit(0.0)
+            raise
+        finally:
+            try:
+                await self.member.close(limit)
+            finally:
+                self.reader.close()
+
+    async def _values_finished(self, limit: CloseLimit) -> None:
+        try:
             async with limit.timeout(VALUES_PATIENCE_S, reserves=True):
                 await self.reader.values.all_finished()
         except TimeoutError:
@@ -150,8 +163,6 @@ class ConnectedConsumer:
                 self._settings.group.group,
             )
             self.reader.values.drop(None)
-        await self.member.close(limit)
-        self.reader.close()
 
     def abandon(self) -> None:
         """Leave the group without an event loop: the session's threads close the session. Give up all partitions."""

@@ -16,6 +16,7 @@ from kiel_groups.clients.coordinator.group_coordinator import (
 from kiel_groups.clients.coordinator.join_refusals import refusal
 from kiel_groups.clients.coordinator.member_hooks import CoordinatedContext, MemberHooks
 from kiel_groups.clients.coordinator.membership_requests import MembershipRequests
+from kiel_groups.coordination.session.close_limit import CloseLimit
 from kiel_groups.errors import KielGroupsError, NoBrokersError
 from kiel_groups.group.coordinated.coordinator_codes import GroupRequest
 from kiel_groups.model import GenerationToken
@@ -91,7 +92,7 @@ class BrokerCoordinator:
         """Have the heartbeat's thread end."""
         self._heartbeat.stop()
 
-    async def closed(self) -> None:
+    async def closed(self, limit: CloseLimit) -> None:
         """Return: only the heartbeat runs beside the member, on its own thread."""
 
     def wait_ended(self, timeout_s: float) -> None:

@@ -186,7 +186,7 @@ class CoordinatedMember:
             self._coordination.stop()
             cancelled = self._tasks.cancel()
         await cancelled
-        await self._coordination.closed()
+        await self._coordination.closed(limit)
 
     def abandon(self, timeout_s: float) -> None:
         """Leave the group without an event loop and without a commit; wait for that at most ``timeout_s``."""

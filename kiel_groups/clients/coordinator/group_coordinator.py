@@ -8,6 +8,7 @@ from typing import NamedTuple, Protocol, TypeAlias
 from kiel_groups.clients.coordinator.generation_gate import GenerationGate
 from kiel_groups.clients.coordinator.group_transport import BeatAnswer
 from kiel_groups.clients.coordinator.member_hooks import JoinedGroup
+from kiel_groups.coordination.session.close_limit import CloseLimit
 from kiel_groups.errors import KielGroupsError
 from kiel_groups.group.coordinated.coordinator_codes import GroupRequest
 from kiel_groups.model import GenerationToken
@@ -102,8 +103,8 @@ class GroupCoordinator(Protocol):
     def stop(self) -> None:
         """Have everything that runs beside the event loop end soon, without waiting for it."""
 
-    async def closed(self) -> None:
-        """Wait, after ``stop``, until nothing of the coordinator runs on the event loop."""
+    async def closed(self, limit: CloseLimit) -> None:
+        """Wait, after ``stop``, until nothing of the coordinator runs on the event loop, but not beyond the limit."""
 
     def wait_ended(self, timeout_s: float) -> None:
         """Block until that has ended, after ``stop``, but at most ``timeout_s``."""

@@ -183,7 +183,7 @@ class GenericMember:
 
     async def start(self) -> None:
         """
-        Join the group, and wait for the first assignment.
+        Join the group, and wait for the first assignment. If that fails or is cancelled, the member is closed.
 
         Raises:
             NoZooKeeperError: No ZooKeeper server has answered in time.
@@ -195,8 +195,12 @@ class GenericMember:
         """
         if self._is_closed or self._member is not None:
             raise ClosedError(f"group {self._config.group}: this member was started before; create another one")
-        self._member = await self._new_member()
-        await self._member.start()
+        try:
+            self._member = await self._new_member()
+            await self._member.start()
+        except BaseException:
+            await self.close()
+            raise
 
     async def _new_member(self) -> CoordinatedMember:
         if self._zookeeper is not None:

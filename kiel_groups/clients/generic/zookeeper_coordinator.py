@@ -20,6 +20,7 @@ from kiel_groups.clients.coordinator.member_hooks import JoinedGroup, MemberHook
 from kiel_groups.clients.generic.session_gate import SessionGate
 from kiel_groups.coordination.member.group_session import GroupSession, is_fatal
 from kiel_groups.coordination.rounds.round_role import RoundKind, RoundRole
+from kiel_groups.coordination.session.close_limit import CloseLimit
 from kiel_groups.coordination.session.session_context import ProcessContext
 from kiel_groups.coordination.session.session_tasks import TaskSet
 from kiel_groups.errors import (
@@ -248,10 +249,10 @@ class ZooKeeperCoordinator:
         if self._session is not None and not self._session.ended:
             self._session.session.abandon("closed")
 
-    async def closed(self) -> None:
+    async def closed(self, limit: CloseLimit) -> None:
         """Wait until the session is closed, or its threads close it alone."""
         if self._session is not None:
-            await self._session.close()
+            await self._session.close_within(limit)
         await self._tasks.cancel()
 
     def wait_ended(self, timeout_s: float) -> None:

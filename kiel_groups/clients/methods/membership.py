@@ -39,8 +39,8 @@ class GroupMembership(RecordAccess, MemberAttributes):
         self._settings = settings
         self._subscription = SubscriptionState(settings.group)
         self._left_loop = LeftLoop(self._at_exit, self._abandon)
-        #: The closes of former connections, which ``assign`` or ``subscribe`` has replaced, and their readers.
-        self._leaving: dict[asyncio.Task[None], RecordReader] = {}
+        #: The closes of former connections, which ``assign`` or ``subscribe`` has replaced.
+        self._leaving: dict[asyncio.Task[None], ConnectedConsumer | AssignedConsumer] = {}
         self._limit = CloseLimit()
 
     def connect(self) -> asyncio.Future[None]:
@@ -105,7 +105,7 @@ class GroupMembership(RecordAccess, MemberAttributes):
         is_own = running_loop() is not None and self._connecting is asyncio.current_task()
         starting = None if is_own else self._connecting
         leaving = spawn(self._leave(old, starting), "GroupedConsumer: end of the former assignment")
-        self._leaving[leaving] = old.reader
+        self._leaving[leaving] = old
         leaving.add_done_callback(self._leaving.pop)
         self._connecting = spawn(self._start_next(new), "GroupedConsumer.connect")
         return self._connecting
@@ -113,9 +113,15 @@ class GroupMembership(RecordAccess, MemberAttributes):
     async def _leave(
         self, connected: ConnectedConsumer | AssignedConsumer, starting: asyncio.Task[None] | None
     ) -> None:
-        if starting is not None and not starting.done():
-            await cancelled_by({starting}, self._limit)
-        await connected.close(self._limit)
+        limit = self._limit
+        try:
+            if starting is not None and not starting.done():
+                await cancelled_by({starting}, limit)
+        except asyncio.CancelledError:
+            limit = CloseLimit(0.0)
+            raise
+        finally:
+            await connected.close(limit)
 
     async def _start_next(self, connected: ConnectedConsumer | AssignedConsumer) -> None:
         try:
@@ -162,7 +168,11 @@ class GroupMembership(RecordAccess, MemberAttributes):
         return self._require_connected().reader
 
     def _connected_readers(self) -> list[RecordReader]:
-        return [*([] if self._connected is None else [self._connected.reader]), *self._leaving.values()]
+        return [connected.reader for connected in self._connections()]
+
+    def _connections(self) -> list[ConnectedConsumer | AssignedConsumer]:
+        """Return the present connection, and the former ones that are being closed."""
+        return [*([] if self._connected is None else [self._connected]), *self._leaving.values()]
 
     def _require_cluster(self) -> ClusterMetadata:
         return self._require_connected().reader.cluster
@@ -213,8 +223,9 @@ class GroupMembership(RecordAccess, MemberAttributes):
             raise ConfigError(f"close(): autocommit: {autocommit!r} given; expected True or False")
         check_close_timeout(timeout_s)
         running = running_loop() is not None
-        if running and self._connected is not None:
-            self._connected.calls.check_outside("close()")
+        if running:
+            for connected in self._connections():
+                connected.calls.check_outside("close()")
         self._closed = True
         if running:
             self._limit.shorten(timeout_s)
@@ -233,26 +244,42 @@ class GroupMembership(RecordAccess, MemberAttributes):
     def _abandon(self) -> None:
         """Close the session without a loop, so that other members need not wait for its timeout."""
         self._closed = True
-        if self._connected is not None:
-            self._connected.abandon()
+        for connected in self._connections():
+            connected.abandon()
 
     async def _close(self, connecting: asyncio.Task[None] | None, autocommit: bool, timeout_s: float | None) -> None:
         # Without a running loop, ``close`` could not tell when the time began.
         self._limit.shorten(timeout_s)
-        if connecting is not None:
-            await cancelled_by({connecting}, self._limit)
-            # Retrieve the error, so that it is not logged: a caller of connect(), if there is one, gets it, too.
-            _has_failed(connecting)
-        if isinstance(self._connected, ConnectedConsumer):
-            await self._connected.close(self._limit, autocommit=autocommit)
-        elif self._connected is not None:
-            await self._connected.close(self._limit)
-        if self._leaving:
-            # They have the same limit. A task that is cancelled before it begins closes nothing.
-            await asyncio.wait(set(self._leaving))
+        try:
+            if connecting is not None:
+                await cancelled_by({connecting}, self._limit)
+                # Retrieve the error, so that it is not logged: a caller of connect(), if there is one, gets it, too.
+                _has_failed(connecting)
+        except asyncio.CancelledError:
+            # A program that cancels all tasks leaves no time.
+            self._limit.shorten(0.0)
+            raise
+        finally:
+            await self._close_connections(autocommit)
+
+    async def _close_connections(self, autocommit: bool) -> None:
+        try:
+            if isinstance(self._connected, ConnectedConsumer):
+                await self._connected.close(self._limit, autocommit=autocommit)
+            elif self._connected is not None:
+                await self._connected.close(self._limit)
+        finally:
+            if self._leaving:
+                # Each keeps to the limit by itself. None is cancelled: before its first turn, it would close nothing.
+                await asyncio.wait(set(self._leaving))
 
     async def __aenter__(self) -> Self:
-        await self.connect()
+        try:
+            await self.connect()
+        except asyncio.CancelledError:
+            # The connect may have just ended, and ``__aexit__`` is not called.
+            await self.close()
+            raise
         return self
 
     async def __aexit__(

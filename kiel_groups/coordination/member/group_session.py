@@ -379,15 +379,16 @@ class GroupSession(Generic[RoleT]):
         """
         Close the session, which deletes its ephemeral znodes at once.
 
-        The close begins before this returns. So a caller that is cancelled twice, such as a join during which the
-        application closes the consumer, leaves no session behind.
+        The close begins before this returns, so a caller that is cancelled before it awaits the future leaves no
+        session behind. Without a running event loop, use ``abandon`` of the session.
 
         Returns:
-            A future that is done when the session is closed, and its tasks have ended.
+            A future that is done when the session's tasks and kazoo's client have ended; see ``Session.close``.
         """
         self._finish(None)
         # Concurrently: a slow hook of the application must not delay the close of the session.
-        return asyncio.gather(self._tasks.cancel(), self.session.close())
+        closed = self.session.close()
+        return asyncio.gather(self._tasks.cancel(), closed)
 
     async def close_within(self, limit: CloseLimit) -> None:
         """Close the session as ``close`` does; after the limit, leave the rest to the session's threads."""

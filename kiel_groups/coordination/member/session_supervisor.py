@@ -14,7 +14,7 @@ from kiel_groups.coordination.member.session_role import SessionRole
 from kiel_groups.coordination.session.close_limit import CloseLimit
 from kiel_groups.coordination.session.session_context import ProcessContext
 from kiel_groups.coordination.session.session_tasks import cancelled_by
-from kiel_groups.errors import KielGroupsError, SessionLostError
+from kiel_groups.errors import ClosedError, KielGroupsError, SessionLostError
 
 __all__ = ["SessionSupervisor"]
 
@@ -57,14 +57,17 @@ class SessionSupervisor(Generic[_RoleT]):
         #: Why the last join failed, or None after a success.
         self._cause: str | None = None
         self._task: asyncio.Task[None] | None = None
+        self._is_closed = False
         self._closing: set[asyncio.Future[Any]] = set()
 
     async def start(self) -> None:
         """
         Join with a first session, and replace lost sessions in the background.
 
-        Raises the error that prevents the first session from joining. If that session ends before it has joined, the
-        next one gets the rest of the time.
+        If the first session ends before it has joined, the next one gets the rest of the time.
+
+        Raises:
+            KielGroupsError: The error that prevents the first session from joining; ClosedError if ``close`` does.
         """
         by_s, backoff = self._due_s(), self._new_backoff()
         while self.current is None:
@@ -85,7 +88,16 @@ class SessionSupervisor(Generic[_RoleT]):
                 order takes longer. A session that ZooKeeper does not close in time is closed in the background. None:
                 no limit.
         """
-        limit = limit or CloseLimit()
+        self._is_closed = True
+        try:
+            await self._close(limit or CloseLimit())
+        except BaseException:
+            # The caller waits no longer: begin the close, and do not wait for it.
+            if self.current is not None:
+                self.current.close()
+            raise
+
+    async def _close(self, limit: CloseLimit) -> None:
         if self._task is not None:
             await cancelled_by({self._task}, limit)
         if self.current is not None:
@@ -106,10 +118,6 @@ class SessionSupervisor(Generic[_RoleT]):
                 self._group,
             )
             await session.close_within(limit)
-        except asyncio.CancelledError:
-            # The caller does not wait for an orderly end any more, nor for that of the close.
-            session.close()
-            raise
 
     def _due_s(self) -> float:
         """Return when a session that starts now must have joined, on the event loop's clock."""
@@ -117,6 +125,9 @@ class SessionSupervisor(Generic[_RoleT]):
 
     async def _start_session(self, by_s: float) -> GroupSession[_RoleT]:
         session = await self._open_and_join(by_s)
+        if self._is_closed:
+            await session.close()
+            raise ClosedError(f"group {self._group}: closed while it was joining")
         self._metrics.count("sessions_opened")
         self._cause = None
         return session
@@ -141,7 +152,7 @@ class SessionSupervisor(Generic[_RoleT]):
 
     def _close_in_background(self, session: GroupSession[_RoleT]) -> None:
         """Close a session without waiting: an unreachable server may delay the close, but not the next session."""
-        closing = asyncio.ensure_future(session.close())
+        closing = session.close()
         self._closing.add(closing)
         closing.add_done_callback(self._closing.discard)
 

@@ -60,9 +60,9 @@ class SessionClose:
         self._ended = ended
         self._runtime = runtime
         self._is_own = True
-        self._has_begun = False
-        #: Held while the client starts. A client that is stopped before the end of its start runs for ever.
-        self._starting = threading.Lock()
+        self._is_closing = False
+        #: Held while the client starts, and by its stop: a client that is stopped before its start has ended runs on.
+        self._start_lock = threading.Lock()
         #: Id and password; None before there was a session.
         self._session: tuple[int, bytes] | None = None
         self._timeout_ms = config.session_timeout_ms
@@ -77,8 +77,8 @@ class SessionClose:
 
     def start_client(self) -> None:
         """Start the session's own client, unless the close has begun. Any thread may call this method."""
-        with self._starting:
-            if not self._has_begun:
+        with self._start_lock:
+            if not self._is_closing:
                 self._client.start_async()
 
     def granted(self, session_id: int, timeout_ms: int) -> None:
@@ -107,7 +107,8 @@ class SessionClose:
     def begin(self) -> None:
         """Start a thread that closes the session. Any thread may call this method, but only once."""
         self._give_up_s = self._runtime.boot_time_s() + self._timeout_ms / 1000
-        self._has_begun = True
+        # Without the lock, which would block the caller: a start that does not see this is waited for by the stop.
+        self._is_closing = True
         self._ticker.start()
 
     def _step(self) -> float | None:
@@ -116,7 +117,7 @@ class SessionClose:
         if self._stopping_s is None:
             if self._is_own or client.connected or self._is_over or now_s >= self._give_up_s:
                 self._stopping_s = now_s
-                with self._starting:
+                with self._start_lock:
                     begin_stop(client)
         elif client.client_state == KeeperState.CLOSED:
             self._end_client()

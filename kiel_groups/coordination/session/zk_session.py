@@ -263,11 +263,16 @@ class Session:
         self._call_loop(self._closed.set)
 
     def _call_loop(self, function: Callable[..., None], *arguments: Any) -> None:
-        """Call a function on the loop, or drop the call if the loop is closed. Any thread may call this method."""
+        """
+        Call a function on the loop. If the loop is closed, nothing can use the session any more: begin to close it.
+
+        Any thread may call this method.
+        """
         try:
             self._loop.call_soon_threadsafe(function, *arguments)
         except RuntimeError:
             log.debug("the event loop is closed; dropping an answer of ZooKeeper")
+            self._begin_closing()
 
     async def _read(self, ask: Callable[..., Any], path: str, watcher: Watcher | None) -> Any:
         return (await self._read_many(ask, [path], [watcher]))[0]

@@ -197,8 +197,8 @@ def _clients(settings: WorkerSettings) -> KafkaClients:
     """
     Return the clients of tasks. What coordinates the workers also coordinates the groups of sinks.
 
-    The partitions of a killed worker's sinks are free as soon as its tasks are. On ZooKeeper, few partitions move: one
-    that moves waits for the ``put`` of its present task, and then for that of its next one.
+    The partitions of a killed worker's sinks are free as soon as its tasks are. On ZooKeeper, the allocator is sticky,
+    because a partition that moves waits for the ``put`` of its present task, and then for that of its next one.
     """
     consumer: dict[str, Any] = {"session_timeout_ms": settings.session_timeout_ms}
     if settings.coordination == "zookeeper":

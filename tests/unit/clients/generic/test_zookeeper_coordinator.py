@@ -16,6 +16,7 @@ from kiel_groups.clients.coordinator.member_hooks import JoinedGroup
 from kiel_groups.clients.generic import zookeeper_coordinator
 from kiel_groups.clients.generic.zookeeper_coordinator import ZooKeeperCoordinator
 from kiel_groups.coordination.rounds.round_member import JoinedRound
+from kiel_groups.coordination.session.close_limit import CloseLimit
 from kiel_groups.coordination.session.delivery_gate import DeliveryGate
 from kiel_groups.errors import BrokerError, ConfigError, GroupConfigError, KielGroupsError, NoZooKeeperError
 from kiel_groups.group.coordinated.coordinator_codes import CoordinatorCode, GroupRequest
@@ -110,6 +111,9 @@ class FakeSession:
         self.calls.append("close")
         self.end()
         return self.over
+
+    async def close_within(self, limit: CloseLimit) -> None:
+        await self.close()
 
     def end(self, error: BaseException | None = None) -> None:
         if not self.over.done():
@@ -376,7 +380,7 @@ async def test_a_member_leaves_by_closing_its_session(bench: Bench) -> None:
     await bench.coordinator.leave(number, "m1")
     assert bench.session.calls[:2] == ["leave", "close"]
     bench.coordinator.stop()
-    await bench.coordinator.closed()
+    await bench.coordinator.closed(CloseLimit())
     assert "abandon: closed" not in bench.session.calls
     with pytest.raises(BrokerError, match="the ZooKeeper session is over"):
         await bench.coordinator.leave(number, "m1")
@@ -393,7 +397,7 @@ async def test_a_stop_closes_the_session_by_threads(bench: Bench) -> None:
     assert bench.session.calls == ["abandon: the member leaves at once"]
     bench.coordinator.stop()
     assert bench.session.calls[1:] == ["abandon: closed"]
-    await bench.coordinator.closed()
+    await bench.coordinator.closed(CloseLimit())
     assert bench.reports == []
 
 

@@ -14,9 +14,9 @@ from kiel_groups.coordination.member.session_supervisor import SessionSupervisor
 from kiel_groups.coordination.session.close_limit import CloseLimit
 from kiel_groups.coordination.session.session_context import ProcessContext
 from kiel_groups.coordination.zookeeper.runtime import Runtime
-from kiel_groups.errors import ForeignMemberError, KielGroupsError, NoZooKeeperError, SessionLostError
+from kiel_groups.errors import ClosedError, ForeignMemberError, KielGroupsError, NoZooKeeperError, SessionLostError
 from kiel_groups.metrics import Metrics
-from tests.helpers.waiting import eventually, run_ready_tasks
+from tests.helpers.waiting import eventually
 
 pytestmark = pytest.mark.unit
 
@@ -195,7 +195,8 @@ async def test_a_close_ends_a_join_and_the_closes_of_lost_sessions() -> None:
     assert [task for task in asyncio.all_tasks() if task is not asyncio.current_task() and not task.done()] == []
 
 
-async def test_a_close_that_is_cancelled_closes_the_session() -> None:
+@pytest.mark.parametrize("turns", range(1, 6))
+async def test_a_close_that_is_cancelled_closes_the_session(turns: int) -> None:
     """The session does not leave in order then, and the close does not wait for it."""
     session = Session(leaves=False, closes=False)
 
@@ -205,9 +206,28 @@ async def test_a_close_that_is_cancelled_closes_the_session() -> None:
     supervisor = SessionSupervisor(process(), cast(Any, begin), lambda error: None)
     await supervisor.start()
     closing = asyncio.ensure_future(supervisor.close())
-    await run_ready_tasks()
+    for _ in range(turns):
+        await asyncio.sleep(0)
     assert not session.is_closing
     closing.cancel()
     with pytest.raises(asyncio.CancelledError):
         await closing
+    assert session.is_closing
+
+
+async def test_a_start_beside_a_close_is_refused() -> None:
+    """The session that has joined meanwhile is closed."""
+    session, joined = Session(), asyncio.Event()
+
+    async def begin(by_s: float) -> Any:
+        await joined.wait()
+        return session
+
+    supervisor = SessionSupervisor(process(), cast(Any, begin), lambda error: None)
+    starting = asyncio.ensure_future(supervisor.start())
+    await asyncio.sleep(0)
+    await supervisor.close()
+    joined.set()
+    with pytest.raises(ClosedError, match="group g: closed while it was joining"):
+        await starting
     assert session.is_closing
