@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any, NamedTuple, Self, Unpack
 
 from kiel_groups.clients.calls.client_arguments import BrokerSettings, broker_config, check_functions, compression_name
-from kiel_groups.clients.calls.eager_methods import failed_future, spawn, starts_at_call
+from kiel_groups.clients.calls.eager_methods import connect_or_close, failed_future, spawn, starts_at_call
 from kiel_groups.clients.calls.left_loop import LeftLoop, running_loop
 from kiel_groups.clients.calls.setting_names import check_setting_names
 from kiel_groups.clients.compat.attributes import ProducerAttributes
@@ -124,12 +124,7 @@ class Producer(ProducerAttributes):
         self._left_loop = LeftLoop(self._at_exit, self._report_unsent)
 
     async def __aenter__(self) -> Self:
-        try:
-            await self.connect()
-        except asyncio.CancelledError:
-            # The connect may have just ended, and ``__aexit__`` is not called.
-            await self.close()
-            raise
+        await connect_or_close(self)
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:

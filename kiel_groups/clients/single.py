@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, ClassVar, NoReturn, Self, Unpack
 
 from kiel_groups.clients.calls.client_arguments import BrokerSettings, broker_config, check_close_timeout
-from kiel_groups.clients.calls.eager_methods import starts_at_call
+from kiel_groups.clients.calls.eager_methods import connect_or_close, starts_at_call
 from kiel_groups.clients.calls.left_loop import LeftLoop, running_loop
 from kiel_groups.clients.calls.setting_names import check_setting_names
 from kiel_groups.clients.compat.attributes import ConsumerAttributes
@@ -109,12 +109,7 @@ class SingleConsumer(SingleTopics, ConsumerAttributes):
         self._own_loop: RecordLoop | None = None
 
     async def __aenter__(self) -> Self:
-        try:
-            await self.connect()
-        except asyncio.CancelledError:
-            # The connect may have just ended, and ``__aexit__`` is not called.
-            await self.close()
-            raise
+        await connect_or_close(self)
         return self
 
     async def __aexit__(self, *_: object) -> None:

@@ -11,17 +11,18 @@ from typing import Any, ClassVar
 
 import pytest
 
-from kiel_groups import GenericMember, TopicPartition
+from kiel_groups import GenericMember, GroupedConsumer, TopicPartition
 from kiel_groups.allocators import round_robin
 from kiel_groups.config import GroupConfig, ZooKeeperConfig
 from kiel_groups.coordination.member.allocator_process import AllocatorProcess
+from kiel_groups.embedded import Cluster, FaultProxy
 from kiel_groups.errors import ClosedError, IllegalStateError, KielGroupsError
-from tests.helpers.cluster_data import produce
+from tests.helpers.cluster_data import members, produce
 from tests.helpers.contexts import process_context
 from tests.helpers.group_backends import GroupBackend
 from tests.helpers.leftovers import Leftovers
 from tests.helpers.scripted_coordinator import RecordedHooks
-from tests.helpers.waiting import eventually
+from tests.helpers.waiting import eventually, eventually_blocking
 
 pytestmark = pytest.mark.integration
 
@@ -192,6 +193,45 @@ async def test_an_allocator_that_is_closed_while_it_starts_does_not_join(
     with pytest.raises(ClosedError):
         await starting
     await before.check(0.5, _THREADS_S)
+
+
+async def test_a_generic_member_closes_in_time_beside_a_frozen_zookeeper(cluster_39: Cluster, unique: Unique) -> None:
+    """The session's threads close it when the server answers again."""
+    hosts, slash, chroot = cluster_39.zk_hosts.partition("/")
+    before = Leftovers()
+    async with FaultProxy(hosts) as proxy:
+        address = proxy.address + slash + chroot
+        member = GenericMember(RecordedHooks([], "test"), unique("group"), address, session_timeout_ms=3_000)
+        await member.start()
+        proxy.stall()
+        began_s = time.monotonic()
+        await member.close(timeout_s=0.5)
+        assert time.monotonic() - began_s < 1.0
+        proxy.heal()
+    await before.check(0.5, _THREADS_S)
+
+
+# Programs that have left their event loop
+
+
+def test_the_exit_of_the_interpreter_ends_a_membership_that_assign_has_replaced(
+    cluster_39: Cluster, unique: Unique
+) -> None:
+    """Its partitions are free at once, not after its session timeout."""
+    group, topic = unique("group"), unique("topic")
+    asyncio.run(cluster_39.create_topic(topic, 1))
+    loop = asyncio.new_event_loop()
+    consumer = GroupedConsumer(cluster_39.brokers, group, cluster_39.zk_hosts)
+
+    async def replace() -> None:
+        await consumer.connect()
+        consumer.assign([TopicPartition(topic, 0)])
+
+    loop.run_until_complete(replace())
+    assert members(cluster_39, group) != []
+    consumer._left_loop.exit()
+    eventually_blocking(lambda: members(cluster_39, group) == [], "the member is gone", 3.0)
+    loop.close()
 
 
 def _ignore(_: KielGroupsError) -> None: ...

@@ -406,8 +406,8 @@ MUTANTS = (
     Mutant(
         "a failed start leaves the fetcher running",
         _CONNECTED_CONSUMER,
-        "            finally:\n                self.reader.close()\n",
-        "            finally:\n                pass\n",
+        "            finally:\n                self.reader.close()\n            raise\n",
+        "            finally:\n                pass\n            raise\n",
         _CONNECTED_CONSUMER_TESTS,
     ),
     Mutant(

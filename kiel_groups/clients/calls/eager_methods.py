@@ -5,16 +5,25 @@ from __future__ import annotations
 import asyncio
 import functools
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from contextvars import Context
-from typing import Any, NoReturn, ParamSpec, TypeVar, cast
+from typing import Any, NoReturn, ParamSpec, Protocol, TypeVar, cast
 
 from tornado.ioloop import IOLoop
 from tornado.platform.asyncio import AsyncIOLoop
 
 from kiel_groups.clients.calls.callers import context_without_calls
 
-__all__ = ["cancels_this_task", "starts_at_call", "spawn", "failed_future", "home_loop", "keep_alive", "LoggedTask"]
+__all__ = [
+    "LoggedTask",
+    "cancels_this_task",
+    "connect_or_close",
+    "failed_future",
+    "home_loop",
+    "keep_alive",
+    "spawn",
+    "starts_at_call",
+]
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -55,6 +64,24 @@ def cancels_this_task(error: BaseException) -> bool:
     """
     task = asyncio.current_task()
     return isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling() > 0
+
+
+class _Client(Protocol):
+    def connect(self) -> Awaitable[object]: ...
+    def close(self) -> Awaitable[object]: ...
+
+
+async def connect_or_close(client: _Client) -> None:
+    """
+    Connect a client, as its ``__aenter__``.
+
+    If the caller is cancelled, the client is closed: it may have just connected, and ``__aexit__`` is not called.
+    """
+    try:
+        await client.connect()
+    except asyncio.CancelledError:
+        await client.close()
+        raise
 
 
 def spawn(work: Coroutine[Any, Any, T], name: str) -> asyncio.Task[T]:

@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import Self
 
 from kiel_groups.clients.calls.client_arguments import check_close_timeout
-from kiel_groups.clients.calls.eager_methods import spawn
+from kiel_groups.clients.calls.eager_methods import connect_or_close, spawn
 from kiel_groups.clients.calls.left_loop import LeftLoop, running_loop
 from kiel_groups.clients.compat.attributes import MemberAttributes
 from kiel_groups.clients.connected.assigned_consumer import AssignedConsumer
@@ -274,12 +274,7 @@ class GroupMembership(RecordAccess, MemberAttributes):
                 await asyncio.wait(set(self._leaving))
 
     async def __aenter__(self) -> Self:
-        try:
-            await self.connect()
-        except asyncio.CancelledError:
-            # The connect may have just ended, and ``__aexit__`` is not called.
-            await self.close()
-            raise
+        await connect_or_close(self)
         return self
 
     async def __aexit__(

@@ -8,7 +8,7 @@ import gc
 import pytest
 from tornado.ioloop import IOLoop
 
-from kiel_groups.clients.calls.eager_methods import starts_at_call
+from kiel_groups.clients.calls.eager_methods import connect_or_close, starts_at_call
 
 pytestmark = pytest.mark.unit
 
@@ -71,3 +71,24 @@ def test_a_started_method_may_be_called_before_the_loop_runs() -> None:
         assert loop.run_sync(lambda: early) == "early"
     finally:
         loop.close(all_fds=True)
+
+
+async def test_an_entry_that_is_cancelled_closes_its_client() -> None:
+    """The connect has just ended in this case, and ``__aexit__`` is not called."""
+    connected: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    closed = list[str]()
+
+    class Client:
+        def connect(self) -> asyncio.Future[None]:
+            return connected
+
+        async def close(self) -> None:
+            closed.append("closed")
+
+    entering = asyncio.ensure_future(connect_or_close(Client()))
+    await asyncio.sleep(0)
+    connected.set_result(None)
+    entering.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await entering
+    assert closed == ["closed"]

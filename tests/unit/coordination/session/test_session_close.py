@@ -1,14 +1,18 @@
-"""The close of a session whose client has just started."""
+"""The close of a session whose client has just started, or whose event loop is closed."""
 
 from __future__ import annotations
 
+import asyncio
 import threading
 
 import pytest
 
 from kiel_groups.config import ZooKeeperConfig
 from kiel_groups.coordination.session.session_close import CLIENT_CHECK_S, SessionClose
+from kiel_groups.coordination.session.zk_session import Session
 from kiel_groups.coordination.zookeeper.runtime import Runtime
+from kiel_groups.metrics import Metrics
+from tests.helpers.manual_runtime import ManualRuntime
 
 pytestmark = pytest.mark.unit
 
@@ -49,3 +53,18 @@ def test_a_client_does_not_start_after_the_close_has_begun() -> None:
     close.start_client()
     assert ended.wait(10.0)
     assert client._stopped.is_set()
+
+
+def test_an_answer_that_finds_the_loop_closed_begins_the_close(runtime: ManualRuntime) -> None:
+    """A member that has just been registered would otherwise stay, and nothing would use it or end it."""
+    loop = asyncio.new_event_loop()
+
+    async def new_session() -> Session:
+        return Session(CONFIG, Metrics(), lambda event: None, runtime)
+
+    session = loop.run_until_complete(new_session())
+    session._call_loop(lambda: None)
+    assert [ticker.due_s for ticker in runtime.tickers] == [None]
+    loop.close()
+    session._call_loop(lambda: None)
+    assert [ticker.name for ticker in runtime.tickers if ticker.due_s is not None] == ["close"]
