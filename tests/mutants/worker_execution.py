@@ -116,7 +116,7 @@ MUTANTS = (
         "workers/runners/runner_interface.py",
         "        except BaseException:\n            await self.calls.ended()\n            raise\n",
         "",
-        _SOURCE_TEST,
+        _CALLS_TEST,
     ),
     Mutant(
         "a sink commits what it has not flushed",
