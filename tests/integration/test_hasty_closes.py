@@ -148,18 +148,20 @@ async def test_a_hook_of_a_former_membership_cannot_close_the_consumer(backend: 
         errors: ClassVar[list[Exception]] = []
 
         async def on_partitions_revoked(self, _: object) -> None:
-            await asyncio.sleep(0.1)
+            await replaced.wait()
             try:
                 await consumer.close()
             except IllegalStateError as error:
                 self.errors.append(error)
 
+    replaced = asyncio.Event()
     consumer = backend.consumer(unique("group"), listener=Closing())
     await consumer.connect()
     await consumer.subscribe(topic)
     await eventually(lambda: consumer.allocation.get(topic), "the consumer owns the topic")
     consumer.unsubscribe()
     consumer.assign([TopicPartition(unique("other"), 0)])
+    replaced.set()
     await eventually(lambda: Closing.errors, "the close is refused")
     await consumer.close()
 

@@ -210,12 +210,8 @@ class GenericMember:
         assert self._timing is not None
         hooks = CheckedHooks(self._hooks, self._config.group, MessageSizes())
         self._cluster = ClusterMetadata(self._brokers, self.metrics)
-        try:
-            await self._cluster.refresh((), "connect")
-            await self._versions.probe(self._cluster)
-        except BaseException:
-            self._cluster.close()
-            raise
+        await self._cluster.refresh((), "connect")
+        await self._versions.probe(self._cluster)
         context = CoordinatedContext(
             group=self._config,
             timing=self._timing,

@@ -157,6 +157,15 @@ def test_an_answer_that_cannot_be_read_is_an_outcome(reply: bytes, text: str) ->
     asyncio.run(run())
 
 
+async def _cancel_post(target: HttpTarget, begun: asyncio.Event) -> None:
+    """Begin a request, and cancel it after an event."""
+    posting = asyncio.create_task(target.post(b"[]"))
+    await begun.wait()
+    posting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await posting
+
+
 def test_a_cancelled_request_ends_at_once(caplog: pytest.LogCaptureFixture) -> None:
     """The server sees the end of the connection long before the timeout, and the log has no error of the request."""
 
@@ -171,11 +180,7 @@ def test_a_cancelled_request_ends_at_once(caplog: pytest.LogCaptureFixture) -> N
             has_ended.set()
 
         async with target_at(hang) as target:
-            posting = asyncio.create_task(target.post(b"[]"))
-            await has_arrived.wait()
-            posting.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await posting
+            await _cancel_post(target, has_arrived)
             target.close()
             await has_ended.wait()
 
@@ -203,11 +208,7 @@ def test_a_request_that_is_cancelled_while_it_connects_posts_nothing(monkeypatch
             writer.close()
 
         async with target_at(receive) as target:
-            posting = asyncio.create_task(target.post(b"[]"))
-            await is_connecting.wait()
-            posting.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await posting
+            await _cancel_post(target, is_connecting)
             may_connect.set()
             return await received
 
