@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -105,6 +106,51 @@ def test_new_settings_are_answered_although_another_client_deletes_the_connector
     assert (info.config, info.kind, is_new) == ({**settings, "name": "c"}, "source", not exists)
     with pytest.raises(UnknownConnectorError):
         worker.run(worker.requests.config("c"))
+
+
+@pytest.mark.parametrize("exists", [True, False])
+def test_a_secret_that_changes_during_a_check_is_not_undone(exists: bool) -> None:
+    """What a user gives as ``[hidden]`` is what is stored when the change is written, and that is checked as well."""
+    bench = WorkerGroupBench()
+    first, second = bench.start("w1", "w2")
+    settings = {"connector.class": COUNTING_SOURCE, "limit": "7", "name": "c"}
+    if exists:
+        bench.create("c", **{"limit": "7", "db.password": "former"})
+    requests, checked = first.requests, []
+    check = requests._check
+
+    async def check_while_another_client_changes(name: str, config: Mapping[str, str]) -> None:
+        await check(name, config)
+        checked.append(config.get("db.password"))
+        if len(checked) == 1:
+            await first.herder.parts.config.put_connector("c", settings | {"db.password": "newer"})
+
+    requests._check = check_while_another_client_changes  # type: ignore[method-assign]
+    given = settings | {"limit": "8"} | ({"db.password": "[hidden]"} if exists else {"db.password": "given"})
+    info, is_new = first.run(requests.put_config("c", given))
+    assert checked == (["former", "newer"] if exists else ["given"])
+    assert (info.config["db.password"], info.config["limit"], is_new) == (checked[-1], "8", False)
+    assert second.run(second.requests.config("c")) == info.config
+
+
+def test_a_secret_whose_connector_is_deleted_during_a_check_is_refused() -> None:
+    """The secret is unknown by then, and ``[hidden]`` is never stored."""
+    bench = WorkerGroupBench()
+    (worker,) = bench.start("w1")
+    bench.create("c", **{"limit": "7", "db.password": "former"})
+    requests = worker.requests
+    check = requests._check
+
+    async def check_then_delete(name: str, config: Mapping[str, str]) -> None:
+        await check(name, config)
+        await requests.delete("c")
+
+    requests._check = check_then_delete  # type: ignore[method-assign]
+    given = {"connector.class": COUNTING_SOURCE, "db.password": "[hidden]"}
+    with pytest.raises(ConfigError, match=r"db\.password: \[hidden\] given, which means the stored value"):
+        worker.run(requests.put_config("c", given))
+    with pytest.raises(UnknownConnectorError):
+        worker.run(requests.config("c"))
 
 
 def test_a_new_connector_is_answered_although_another_client_deletes_it() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from kiel_groups.errors import ConfigError, RebalanceError, UnknownConnectorError
@@ -27,6 +28,10 @@ from kiel_groups.workers.values.work_status import WorkStatus
 __all__ = ["WorkerRequests"]
 
 log = logging.getLogger(__name__)
+
+
+class _SecretChangedError(Exception):
+    """A secret that a user has given as ``[hidden]`` was changed while the settings were checked."""
 
 
 class WorkerRequests:
@@ -106,13 +111,26 @@ class WorkerRequests:
         return await self._info(name, ConnectorEntry(whole))
 
     async def put_config(self, name: str, config: Mapping[str, str]) -> tuple[ConnectorInfo, bool]:
-        former = (await self._herder.snapshot(current=True)).connectors.get(name)
-        whole = with_secrets({**config, "name": name}, former.config if former is not None else {})
-        await self._check(name, whole)
-        await self._written(await self._herder.parts.config.put_connector(name, whole))
+        given = {**config, "name": name}
+        is_new = False
+
+        def check_secrets(stored: Mapping[str, str] | None) -> None:
+            nonlocal is_new
+            is_new = stored is None
+            if with_secrets(given, stored or {}) != whole:
+                raise _SecretChangedError
+
+        while True:
+            former = (await self._herder.snapshot(current=True)).connectors.get(name)
+            whole = with_secrets(given, former.config if former is not None else {})
+            await self._check(name, whole)
+            # The check may take half a minute. A secret that another client has stored meanwhile must not be undone.
+            with suppress(_SecretChangedError):
+                await self._written(await self._herder.parts.config.put_connector(name, whole, check=check_secrets))
+                break
         entry = (await self._config()).connectors.get(name)
         # Another client may have changed or deleted the connector since: this answers for what was written.
-        return await self._info(name, ConnectorEntry(whole, tasks=entry.tasks if entry else None)), former is None
+        return await self._info(name, ConnectorEntry(whole, tasks=entry.tasks if entry else None)), is_new
 
     async def delete(self, name: str) -> None:
         await self._written(await self._herder.parts.config.delete_connector(name))
