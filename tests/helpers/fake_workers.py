@@ -34,6 +34,7 @@ class FakeGroup:
         owners: The URL of the owner of work; all other work is the leader's.
         done: What workers have done: the URL of the worker, and what.
         has_plugins: Whether a connector is installed.
+        registered: The URLs of workers in ZooKeeper; None for all URLs.
     """
 
     configs: dict[str, dict[str, str]] = field(default_factory=dict)
@@ -42,6 +43,7 @@ class FakeGroup:
     owners: dict[Work, str | None] = field(default_factory=dict)
     done: list[tuple[str, str]] = field(default_factory=list)
     has_plugins: bool = True
+    registered: set[str] | None = None
 
     def add(self, name: str, config: Mapping[str, str]) -> None:
         """Create a connector, or change its settings."""
@@ -80,6 +82,10 @@ class FakeWorker:
     def owner_url(self, work: Work) -> str | None:
         owner = self.group.owners.get(work, self.group.leader)
         return owner if self.group.leader == self.url or owner == self.url else None
+
+    async def is_registered(self, url: str) -> bool:
+        self._fail()
+        return self.group.registered is None or url in self.group.registered
 
     async def connectors(self) -> Sequence[str]:
         self._fail()

@@ -269,6 +269,21 @@ MUTANTS = (
         "value",
         _CHECKS_TEST,
     ),
+    # Requests
+    Mutant(
+        "the token goes to a URL that no worker has registered",
+        "workers/rest/request_forwarding.py",
+        "if not await self._control.is_registered(target):",
+        "if False:",
+        "tests/unit/workers/rest/test_request_forwarding.py",
+    ),
+    Mutant(
+        "a secret that changes while settings are checked is undone",
+        "workers/execution/worker_requests.py",
+        "!= whole:\n                raise _SecretChangedError",
+        "!= whole:\n                pass",
+        "tests/sim/test_worker_requests.py",
+    ),
     # Failures
     Mutant(
         "a log line about failed work shows a password",

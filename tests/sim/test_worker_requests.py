@@ -43,6 +43,8 @@ def test_requests_are_answered_as_users_expect() -> None:
     here, there = (first, second) if bench.owner(TaskId("c", 0)) == "w1" else (second, first)
     assert here.requests.owner_url(TaskId("c", 0)) == here.url
     assert {worker.requests.leader_url() for worker in (first, second)} <= {first.url, second.url}
+    urls = [first.url, second.url.rstrip("/"), "http://w3:8083/", f"{first.url}x"]
+    assert [first.run(first.requests.is_registered(url)) for url in urls] == [True, True, False, False]
     info = there.run(there.requests.connector_info("c"))
     assert (info.name, info.tasks, info.kind) == ("c", 1, "source")
     (task,) = there.run(there.requests.tasks("c"))

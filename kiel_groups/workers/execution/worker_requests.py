@@ -63,6 +63,9 @@ class WorkerRequests:
             return self._herder.context.url
         return self._herder.hooks.owner_url(work)
 
+    async def is_registered(self, url: str) -> bool:
+        return any(info.url.rstrip("/") == url.rstrip("/") for info in await self._herder.parts.role.workers())
+
     # ------------------------------------------------------------------ reads
 
     async def connectors(self) -> Sequence[str]:

@@ -109,6 +109,14 @@ class WorkerControl(Protocol):
         That is the worker's own if it has the work. Otherwise only the leader knows it, and others return None.
         """
 
+    async def is_registered(self, url: str) -> bool:
+        """
+        Return whether a worker of the group has registered this URL in ZooKeeper.
+
+        ``leader_url`` and ``owner_url`` are what members of the group say. Where brokers coordinate it, every client of
+        the brokers can be one.
+        """
+
     # ------------------------------------------------------------------ connectors
 
     async def connectors(self) -> Sequence[str]:
