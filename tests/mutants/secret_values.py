@@ -284,6 +284,13 @@ MUTANTS = (
         "!= whole:\n                pass",
         "tests/sim/test_worker_requests.py",
     ),
+    Mutant(
+        "other machines have a worker import any module",
+        "workers/execution/worker_settings.py",
+        "if allowed is None and not is_loopback(self.rest.host):",
+        "if False:",
+        "tests/unit/workers/execution/test_worker_settings.py",
+    ),
     # Failures
     Mutant(
         "a log line about failed work shows a password",

@@ -265,8 +265,9 @@ def connector_plugins(*, worker: WorkerAddress, as_json: bool) -> int:
     """
     List the connectors that are installed at a worker.
 
-    The names are values for connector.class; --json has the full names of the classes. Other classes can be given, too:
-    connector.class takes 'module:Class' of anything that the workers can import.
+    The names are values for connector.class; --json has the full names of the classes. Other classes can be given, too,
+    if the workers allow it: connector.class takes 'module:Class' of the modules that --plugin-classes of 'workers run'
+    names, and by default of all modules if the REST interface is on a loopback address.
     """
     from kiel_groups.cli.sources.worker_source import WorkerSource
     from kiel_groups.cli.terminal.rendering import plain_table, show, show_json

@@ -15,10 +15,11 @@ from typing import Any, TypeVar
 from kiel_groups.coordination.zookeeper.runtime import Runtime
 from kiel_groups.errors import ConfigError, KielGroupsError
 from kiel_groups.workers.plugins.class_loader import full_name
-from kiel_groups.workers.plugins.config_definition import CheckedConfig
-from kiel_groups.workers.plugins.connector_checks import checked_config, validation_report
+from kiel_groups.workers.plugins.config_definition import CheckedConfig, Settings
+from kiel_groups.workers.plugins.connector_checks import checked_config, task_settings, validation_report
 from kiel_groups.workers.plugins.connector_interfaces import Connector
 from kiel_groups.workers.plugins.plugin_registry import ENTRY_POINTS, ConnectorPlugin, PluginRegistry
+from kiel_groups.workers.plugins.standard_keys import definition_of, task_definition_of
 from kiel_groups.workers.runners.plugin_calls import guarded
 
 __all__ = ["PluginLookups", "class_name"]
@@ -80,8 +81,22 @@ class PluginLookups:
             ConfigError: The class of the connector is missing or cannot be used, or the check takes too long.
         """
         connector_class = await self.resolve(class_name(config))
+        self._registry.check_classes(definition_of(connector_class), config)
         check = f"{connector_class.__name__}.check"
         return await self._on_thread(check, checked_config, connector_class, config)
+
+    async def task_settings(self, connector_config: Mapping[str, str], task_config: Mapping[str, str]) -> Settings:
+        """
+        Return the typed settings of a task; see ``task_settings``.
+
+        No code of a plugin is called, but its declared validators. A worker may have a thousand tasks.
+
+        Raises:
+            ConfigError: The class of the connector is missing or cannot be used, or a setting is not legal.
+        """
+        connector_class = await self.resolve(class_name(connector_config))
+        self._registry.check_classes(task_definition_of(connector_class), task_config)
+        return task_settings(connector_class, connector_config, task_config)
 
     async def report(self, plugin: str, config: Mapping[str, str | None]) -> Mapping[str, Any]:
         """
@@ -91,6 +106,7 @@ class PluginLookups:
             ConfigError: There is no such class, or the check takes too long.
         """
         connector_class = await self.resolve(plugin)
+        self._registry.check_classes(definition_of(connector_class), config)
         check, name = f"{connector_class.__name__}.check", full_name(connector_class)
         return await self._on_thread(check, validation_report, name, connector_class, config)
 
