@@ -240,4 +240,4 @@ def _log_request(handler: RequestHandler) -> None:
     status = handler.get_status()
     if status in {HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN}:
         level = logging.WARNING
-    log.log(level, "%s %s by %s: %d", request.method, request.path, request.remote_ip, status)
+    log.log(level, "%.20s %.300s by %s: %d", request.method, request.path, request.remote_ip, status)

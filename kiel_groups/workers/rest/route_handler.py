@@ -178,7 +178,7 @@ class RouteHandler(RequestHandler):
         if refusal.status >= HTTPStatus.INTERNAL_SERVER_ERROR:
             is_known = isinstance(value, RestError | TimeoutError) or type(value).__module__ == "kiel_groups.errors"
             trace = None if is_known or typ is None else (typ, value, tb)
-            log.warning("%s %s failed: %s", self.request.method, self.request.path, refusal, exc_info=trace)
+            log.warning("%.20s %.300s failed: %s", self.request.method, self.request.path, refusal, exc_info=trace)
 
     @property
     def _operation(self) -> Operation | None:
