@@ -15,8 +15,8 @@ from typing import Any, TypeVar
 from kiel_groups.coordination.zookeeper.runtime import Runtime
 from kiel_groups.errors import ConfigError, KielGroupsError
 from kiel_groups.workers.plugins.class_loader import full_name
-from kiel_groups.workers.plugins.config_definition import CheckedConfig, Settings
-from kiel_groups.workers.plugins.connector_checks import checked_config, task_settings, validation_report
+from kiel_groups.workers.plugins.config_definition import CheckedConfig
+from kiel_groups.workers.plugins.connector_checks import checked_config, validation_report
 from kiel_groups.workers.plugins.connector_interfaces import Connector
 from kiel_groups.workers.plugins.plugin_registry import ENTRY_POINTS, ConnectorPlugin, PluginRegistry
 from kiel_groups.workers.plugins.standard_keys import definition_of, task_definition_of
@@ -85,18 +85,14 @@ class PluginLookups:
         check = f"{connector_class.__name__}.check"
         return await self._on_thread(check, checked_config, connector_class, config)
 
-    async def task_settings(self, connector_config: Mapping[str, str], task_config: Mapping[str, str]) -> Settings:
+    def check_task_classes(self, connector_class: type[Connector], config: Mapping[str, str]) -> None:
         """
-        Return the typed settings of a task; see ``task_settings``.
-
-        No code of a plugin is called, but its declared validators. A worker may have a thousand tasks.
+        Check those settings of a task that are names of classes; those of connectors are checked with all others.
 
         Raises:
-            ConfigError: The class of the connector is missing or cannot be used, or a setting is not legal.
+            ConfigError: One of these classes is not allowed.
         """
-        connector_class = await self.resolve(class_name(connector_config))
-        self._registry.check_classes(task_definition_of(connector_class), task_config)
-        return task_settings(connector_class, connector_config, task_config)
+        self._registry.check_classes(task_definition_of(connector_class), config)
 
     async def report(self, plugin: str, config: Mapping[str, str | None]) -> Mapping[str, Any]:
         """

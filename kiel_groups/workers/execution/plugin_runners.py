@@ -10,6 +10,7 @@ from kiel_groups.workers.execution.session_parts import SessionParts
 from kiel_groups.workers.execution.supervisor_context import RunnerStart
 from kiel_groups.workers.execution.work_plan import WorkSpec
 from kiel_groups.workers.plugins.config_definition import Settings
+from kiel_groups.workers.plugins.connector_checks import task_settings
 from kiel_groups.workers.plugins.connector_interfaces import SinkConnector
 from kiel_groups.workers.runners.connector_runner import ConnectorRunner
 from kiel_groups.workers.runners.runner_interface import Runner, RunnerContext
@@ -40,7 +41,10 @@ class PluginRunners:
     async def settings(self, work: Work, spec: WorkSpec) -> Settings:
         if isinstance(work, ConnectorId):
             return (await self._plugins.checked(spec.config)).settings
-        return await self._plugins.task_settings(spec.config, spec.task or {})
+        # No code of a plugin is called for a task, but its declared validators. A worker may have a thousand tasks.
+        connector_class = await self._plugins.resolve(class_name(spec.config))
+        self._plugins.check_task_classes(connector_class, spec.task or {})
+        return task_settings(connector_class, spec.config, spec.task or {})
 
     def runner(self, start: RunnerStart, parts: SessionParts, fence: WorkFence, started: Callable[[], None]) -> Runner:
         connector_class = self._plugins.found(class_name(start.spec.config))

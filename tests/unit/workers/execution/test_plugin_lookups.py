@@ -14,10 +14,13 @@ import pytest
 from kiel_groups.coordination.zookeeper.runtime import Runtime
 from kiel_groups.errors import ConfigError, KielGroupsError
 from kiel_groups.workers.execution.plugin_lookups import PluginLookups
+from kiel_groups.workers.execution.plugin_runners import PluginRunners
+from kiel_groups.workers.execution.work_plan import WorkSpec
 from kiel_groups.workers.plugins.config_definition import ConfigDefinition, Settings
 from kiel_groups.workers.plugins.config_key import ConfigKey
 from kiel_groups.workers.plugins.plugin_registry import PluginRegistry
-from tests.helpers.counting_connectors import COUNTING_SOURCE, CountingSourceConnector, plugins
+from kiel_groups.workers.values.work_ids import TaskId
+from tests.helpers.counting_connectors import COUNTING_SOURCE, CountingSourceConnector, FakeClients, plugins
 from tests.helpers.waiting import eventually
 
 pytestmark = pytest.mark.unit
@@ -73,18 +76,20 @@ async def test_settings_that_name_classes_import_only_allowed_ones(
     offers = [("Converting", f"{__name__}:Converting")]
     config = {"name": "c", "connector.class": "Converting", "converter": "loud_converters:Converter"}
 
+    spec = WorkSpec(config=config, task=config)
+
     async def refusals(allowed: list[str]) -> list[str]:
         plugins = PluginLookups(PluginRegistry(offers, allowed), Runtime())
-        texts = []
-        for check in (
-            plugins.checked(config),
-            plugins.report("Converting", config),
-            plugins.task_settings(config, config),
-        ):
+        texts: list[str] = []
+        for check in (plugins.checked(config), plugins.report("Converting", config)):
             try:
                 await check
             except ConfigError as error:
                 texts.append(str(error))
+        try:
+            await PluginRunners(plugins, FakeClients(), Runtime()).settings(TaskId("c", 0), spec)
+        except ConfigError as error:
+            texts.append(str(error))
         return texts
 
     text = (
