@@ -122,6 +122,13 @@ class FakeWorker:
         self._note(f"put {name}")
         return await self.connector_info(name), is_new
 
+    async def patch_config(self, name: str, changes: Mapping[str, str | None]) -> ConnectorInfo:
+        self._check(name)
+        changed = {**self.group.configs[name], **changes}
+        self.group.add(name, {key: text for key, text in changed.items() if text is not None})
+        self._note(f"patch {name}")
+        return await self.connector_info(name)
+
     async def delete(self, name: str) -> None:
         self._check(name)
         del self.group.configs[name]

@@ -280,7 +280,7 @@ MUTANTS = (
     Mutant(
         "a secret that changes while settings are checked is undone",
         "workers/execution/worker_requests.py",
-        "!= whole:\n                raise _SecretChangedError",
+        "!= whole:\n                raise _SettingsChangedError",
         "!= whole:\n                pass",
         "tests/sim/test_worker_requests.py",
     ),

@@ -155,6 +155,31 @@ def test_a_secret_whose_connector_is_deleted_during_a_check_is_refused() -> None
         worker.run(requests.config("c"))
 
 
+def test_two_clients_change_other_settings_at_the_same_time() -> None:
+    """Both changes are kept, and the second one is checked with the first one. Null removes a setting."""
+    bench = WorkerGroupBench()
+    (worker,) = bench.start("w1")
+    bench.create("c", **{"limit": "7", "topic": "t", "db.user": "former", "db.password": "former"})
+    requests, checked = worker.requests, []
+    check = requests._check
+
+    async def check_while_another_client_changes(name: str, config: Mapping[str, str]) -> None:
+        await check(name, config)
+        checked.append((config["db.user"], config["db.password"]))
+        if len(checked) == 1:
+            await requests.patch_config("c", {"db.user": "newer", "db.password": "newer"})
+
+    requests._check = check_while_another_client_changes  # type: ignore[method-assign]
+    info = worker.run(requests.patch_config("c", {"limit": "8", "topic": None, "db.password": "[hidden]"}))
+    assert checked == [("former", "former"), ("newer", "newer"), ("newer", "newer")]
+    expected = {"connector.class": COUNTING_SOURCE, "limit": "8", "db.user": "newer", "db.password": "newer"}
+    assert worker.run(requests.config("c")) == info.config == expected | {"name": "c"}
+    with pytest.raises(UnknownConnectorError):
+        worker.run(requests.patch_config("d", {"limit": "1"}))
+    with pytest.raises(ConfigError, match="limit: 'x' given"):
+        worker.run(requests.patch_config("c", {"limit": "x"}))
+
+
 def test_a_new_connector_is_answered_although_another_client_deletes_it() -> None:
     """The answer is about what was written, as for new settings."""
     bench = WorkerGroupBench()

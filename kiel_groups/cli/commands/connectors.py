@@ -144,7 +144,9 @@ def config(
     found = source.config(name)
     if changes or file is not None:
         given = found | _changed(changes) if file is None else _file_argument(file)
-        before, found = found, source.put_config(name, given)["config"]
+        # What others change meanwhile is kept, unless a whole file replaces it.
+        changed = source.patch_config(name, _changed(changes)) if file is None else source.put_config(name, given)
+        before, found = found, changed["config"]
         lines = context.ensure_object(Lines)
         _warn(lines, source.warnings(found))
         difference = _difference(before, given, found)

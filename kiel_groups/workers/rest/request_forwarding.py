@@ -123,9 +123,9 @@ class RequestForwarding:
             raise RebalanceError("the workers do not agree on the leader or the owner at the moment; try again later")
         if not await self._control.is_registered(target):
             text = (
-                f"the request is not forwarded to {target:.200}, which the group names as the URL of a worker: no worker"
-                " has registered it in ZooKeeper; a worker that has lost its ZooKeeper session registers again soon, any"
-                " other member of the group is a stranger, which must not get requests and their token"
+                f"the request is not forwarded to {target:.200}, which the group names as the URL of a worker: no"
+                " worker has registered it in ZooKeeper; a worker that has lost its ZooKeeper session registers again"
+                " soon, any other member of the group is a stranger, which must not get requests and their token"
             )
             raise RestError(HTTPStatus.SERVICE_UNAVAILABLE, text, {"Retry-After": str(RETRY_AFTER_S)})
         following = Hop.SECOND if request.hop is Hop.FIRST else Hop.LAST

@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 #: How long a client may take to receive an answer, in seconds.
 SEND_TIMEOUT_S = 30.0
 
-_WITH_BODY = frozenset({"POST", "PUT"})
+_WITH_BODY = frozenset({"POST", "PUT", "PATCH"})
 
 
 @dataclass(frozen=True, slots=True)

@@ -89,9 +89,9 @@ class WorkerControl(Protocol):
     """
     A worker as its REST interface sees it.
 
-    The REST interface calls ``create``, ``put_config`` and ``delete`` on the leader only, and ``restart_connector`` and
-    ``restart_task`` on the owner only; it forwards requests to these by ``leader_url`` and ``owner_url``. All other
-    methods are called on any worker.
+    The REST interface calls ``create``, ``put_config``, ``patch_config`` and ``delete`` on the leader only, and
+    ``restart_connector`` and ``restart_task`` on the owner only; it forwards requests to these by ``leader_url`` and
+    ``owner_url``. All other methods are called on any worker.
     """
 
     # ------------------------------------------------------------------ the group, as this worker knows it now
@@ -153,6 +153,18 @@ class WorkerControl(Protocol):
 
         Returns:
             The connector, and whether it was created.
+
+        Raises:
+            ConfigError: As ``create``.
+        """
+
+    async def patch_config(self, name: str, changes: Mapping[str, str | None]) -> ConnectorInfo:
+        """
+        Change some settings of a connector, and keep those that others change at the same time.
+
+        Args:
+            name: Its name.
+            changes: The new texts; None removes a setting. ``[hidden]`` keeps one, as in ``put_config``.
 
         Raises:
             ConfigError: As ``create``.
