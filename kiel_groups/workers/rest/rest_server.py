@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import resource
 import socket
 from collections.abc import Iterable
-from errno import EADDRINUSE
+from errno import EADDRINUSE, EMFILE
 from http import HTTPStatus
 from importlib import metadata
 
@@ -95,27 +96,26 @@ class RestListener:
 
 class BoundedServer(HTTPServer):
     """
-    A server that stops to accept connections while there are too many, or while file descriptors are short.
+    A server that accepts nothing while it has too many connections, or while file descriptors are short.
 
-    Tornado's own would accept all, and after the last descriptor try again for ever without a pause.
+    Tornado's own accepts all. After the last descriptor, it would try again for ever without a pause.
     """
 
     _listening: tuple[socket.socket, ...] = ()
     _open = 0
     _is_accepting = False
-    _next_warning_s = float("-inf")
     _retry: asyncio.TimerHandle | None = None
+    _next_warning_s = float("-inf")
 
     def add_sockets(self, sockets: Iterable[socket.socket]) -> None:
         """Accept connections from now on, within the limits that the process has now."""
         self._loop = asyncio.get_running_loop()
         self._listening = tuple(sockets)
         limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-        descriptors = _MOST_CONNECTIONS * _DESCRIPTORS_FOR_EACH if limit == resource.RLIM_INFINITY else limit
-        self._most = max(1, min(_MOST_CONNECTIONS, descriptors // _DESCRIPTORS_FOR_EACH))
-        reserved = min(_MOST_RESERVED, descriptors // _DESCRIPTORS_FOR_EACH_RESERVED)
-        #: Descriptors are numbered from 0; a new one has the smallest number that is free.
-        self._end_of_descriptors = limit - reserved if limit != resource.RLIM_INFINITY else 1 << 32
+        if limit == resource.RLIM_INFINITY:
+            limit = 1 << 31
+        self._most = max(1, min(_MOST_CONNECTIONS, limit // _DESCRIPTORS_FOR_EACH))
+        self._most_descriptors = limit - min(_MOST_RESERVED, limit // _DESCRIPTORS_FOR_EACH_RESERVED)
         self._resume()
 
     def _resume(self) -> None:
@@ -125,13 +125,38 @@ class BoundedServer(HTTPServer):
             for listening in self._listening:
                 self._loop.add_reader(listening, self._accept, listening)
 
-    def _pause(self, why: str, for_s: float | None = None) -> None:
-        """Accept nothing until a connection has ended, or for some time."""
-        self._is_accepting = False
-        for listening in self._listening:
-            self._loop.remove_reader(listening)
-        if for_s is not None:
-            self._retry = self._loop.call_later(for_s, self._resume)
+    def _accept(self, listening: socket.socket) -> None:
+        for _ in range(_AT_ONCE):
+            try:
+                self._check_descriptors(listening)
+                connection, address = listening.accept()
+            except (BlockingIOError, ConnectionAbortedError):
+                return
+            except OSError as error:
+                # The socket stays ready: without a pause, the loop would try again at once.
+                self._pause(f"{error.strerror or error}")
+                self._retry = self._loop.call_later(_PAUSE_S, self._resume)
+                return
+            stream = IOStream(connection)
+            self._open += 1
+            self.handle_stream(stream, address)
+            if self._open >= self._most:
+                self._pause(
+                    f"{self._open} are open, one for each {_DESCRIPTORS_FOR_EACH} file descriptors that the process may"
+                    f" have, and at most {_MOST_CONNECTIONS}"
+                )
+                return
+
+    def _check_descriptors(self, listening: socket.socket) -> None:
+        """Raise OSError if the next connection would take a descriptor that is reserved."""
+        # A new descriptor has the smallest number that is free.
+        number = os.dup(listening.fileno())
+        os.close(number)
+        if number >= self._most_descriptors:
+            raise OSError(EMFILE, f"the process uses {number} file descriptors, which are nearly all")
+
+    def _pause(self, why: str) -> None:
+        self._stop_accepting()
         now_s = self._loop.time()
         if now_s >= self._next_warning_s:
             self._next_warning_s = now_s + _WARNING_S
@@ -142,28 +167,11 @@ class BoundedServer(HTTPServer):
                 _IDLE_TIMEOUT_S,
             )
 
-    def _accept(self, listening: socket.socket) -> None:
-        for _ in range(_AT_ONCE):
-            try:
-                connection, address = listening.accept()
-            except (BlockingIOError, ConnectionAbortedError):
-                return
-            except OSError as error:
-                # The socket stays ready, so a call without a pause would follow at once.
-                self._pause(f"{error.strerror or error}", _PAUSE_S)
-                return
-            if (number := connection.fileno()) >= self._end_of_descriptors:
-                connection.close()
-                self._pause(f"the process uses {number} file descriptors, which are nearly all", _PAUSE_S)
-                return
-            self._open += 1
-            self.handle_stream(IOStream(connection), address)
-            if self._open >= self._most:
-                self._pause(
-                    f"{self._open} are open, one for each {_DESCRIPTORS_FOR_EACH} file descriptors that the process may"
-                    f" have, and at most {_MOST_CONNECTIONS}"
-                )
-                return
+    def _stop_accepting(self) -> None:
+        if self._is_accepting:
+            self._is_accepting = False
+            for listening in self._listening:
+                self._loop.remove_reader(listening)
 
     def on_close(self, server_conn: object) -> None:
         super().on_close(server_conn)
@@ -175,10 +183,7 @@ class BoundedServer(HTTPServer):
         """Accept nothing more. The caller closes the sockets."""
         if self._retry is not None:
             self._retry.cancel()
-        if self._is_accepting:
-            self._is_accepting = False
-            for listening in self._listening:
-                self._loop.remove_reader(listening)
+        self._stop_accepting()
         self._listening = ()
         super().stop()
 

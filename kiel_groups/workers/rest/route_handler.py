@@ -145,7 +145,7 @@ class RouteHandler(RequestHandler):
         """
         stream = cast(HTTP1Connection, self.request.connection).stream
         is_refused = self.get_status() in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN)
-        if is_refused and not self._is_refused:
+        if is_refused:
             self.set_header("Connection", "close")
         timer = asyncio.get_running_loop().call_later(SEND_TIMEOUT_S, stream.close)
 
