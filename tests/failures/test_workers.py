@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import socket
 from collections.abc import Callable
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -153,6 +154,45 @@ async def test_a_connector_or_a_task_returns_garbage(cluster_39: Cluster, unique
         await ask(worker.url, "POST", "/connectors/c/tasks/0/restart")
         await journal.all_run()
     await journal.check()
+
+
+async def test_hundreds_of_idle_connections_to_a_worker(cluster_39: Cluster, unique: Unique, tmp_path: Path) -> None:
+    """
+    The REST interface takes one in four of the file descriptors that the process may have, and accepts nothing more
+    then; the log says so. Connections that are idle end after ten seconds, and others are accepted. The session,
+    the tasks and their statuses are not affected.
+    """
+    journal, name = await journal_on(cluster_39, unique, tmp_path), unique("source")
+    with WorkerPrograms(cluster_39, unique("workers"), SESSION_TIMEOUT_MS, descriptors=160) as workers:
+        (worker,) = await workers.add()
+        await journal.create(workers.url, name, 3)
+        pid = worker.process.pid
+        await journal.all_run(pid)
+        host, _, port = workers.url.removeprefix("http://").partition(":")
+        with ExitStack() as opened:
+            # Some are accepted, 128 wait in the system's queue.
+            for _ in range(165):
+                connection = opened.enter_context(socket.socket())
+                connection.setblocking(False)
+                await asyncio.get_running_loop().sock_connect(connection, (host, int(port)))
+            await eventually(lambda: any("accepts no connection" in line for line in worker.errors), "it pauses")
+            began_s = _cpu_s(pid)
+            # An event loop that is busy, or that has no descriptor for a new connection, would lose the session.
+            await throughout(
+                lambda: len(journal.entries("start")) == 3, "no task starts again", SESSION_TIMEOUT_MS / 1000
+            )
+            used_s = _cpu_s(pid) - began_s
+            await journal.all_run(pid)
+        await until_state(workers.url, name, "RUNNING", "RUNNING", "RUNNING", "RUNNING")
+    assert used_s < SESSION_TIMEOUT_MS / 1000 / 2
+    assert len(journal.entries("start")) == 3
+    await journal.check()
+
+
+def _cpu_s(pid: int) -> float:
+    """Return the CPU time that a process has used, in seconds."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 async def test_a_task_hangs_in_stop(cluster_39: Cluster, unique: Unique, tmp_path: Path) -> None:

@@ -34,6 +34,7 @@ class FakeGroup:
         owners: The URL of the owner of work; all other work is the leader's.
         done: What workers have done: the URL of the worker, and what.
         has_plugins: Whether a connector is installed.
+        registered: The URLs of workers in ZooKeeper; None for all URLs.
     """
 
     configs: dict[str, dict[str, str]] = field(default_factory=dict)
@@ -42,6 +43,7 @@ class FakeGroup:
     owners: dict[Work, str | None] = field(default_factory=dict)
     done: list[tuple[str, str]] = field(default_factory=list)
     has_plugins: bool = True
+    registered: set[str] | None = None
 
     def add(self, name: str, config: Mapping[str, str]) -> None:
         """Create a connector, or change its settings."""
@@ -81,6 +83,10 @@ class FakeWorker:
         owner = self.group.owners.get(work, self.group.leader)
         return owner if self.group.leader == self.url or owner == self.url else None
 
+    async def is_registered(self, url: str) -> bool:
+        self._fail()
+        return self.group.registered is None or url in self.group.registered
+
     async def connectors(self) -> Sequence[str]:
         self._fail()
         return sorted(self.group.configs)
@@ -115,6 +121,13 @@ class FakeWorker:
         self.group.add(name, config)
         self._note(f"put {name}")
         return await self.connector_info(name), is_new
+
+    async def patch_config(self, name: str, changes: Mapping[str, str | None]) -> ConnectorInfo:
+        self._check(name)
+        changed = {**self.group.configs[name], **changes}
+        self.group.add(name, {key: text for key, text in changed.items() if text is not None})
+        self._note(f"patch {name}")
+        return await self.connector_info(name)
 
     async def delete(self, name: str) -> None:
         self._check(name)

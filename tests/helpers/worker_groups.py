@@ -81,6 +81,13 @@ async def until_state(url: str, connector: str, *states: str) -> dict[str, Any]:
     return await _eventually(status, f"{connector} is {states}")
 
 
+#: Runs the command line with so many file descriptors.
+_WITH_LIMIT = (
+    "import resource, runpy; resource.setrlimit(resource.RLIMIT_NOFILE, ({0}, {0}));"
+    " runpy.run_module('kiel_groups', run_name='__main__', alter_sys=True)"
+)
+
+
 class WorkerPrograms:
     """
     The processes of a group of workers.
@@ -89,11 +96,15 @@ class WorkerPrograms:
         cluster: The servers.
         group: The group's name.
         session_timeout_ms: The session timeout of the workers.
+        descriptors: The file descriptors that each process may have; by default, as many as this one.
     """
 
-    def __init__(self, cluster: Cluster, group: str, session_timeout_ms: int) -> None:
+    def __init__(
+        self, cluster: Cluster, group: str, session_timeout_ms: int, *, descriptors: int | None = None
+    ) -> None:
         self._cluster = cluster
-        self._words = ["-m", "kiel_groups", "workers", "run", "--group", group, "--port", "0"]
+        start = ["-m", "kiel_groups"] if descriptors is None else ["-c", _WITH_LIMIT.format(descriptors)]
+        self._words = [*start, "workers", "run", "--group", group, "--port", "0"]
         self._words += ["--zookeeper", cluster.zk_hosts, "--brokers", ",".join(cluster.brokers)]
         self._words += ["--session-timeout-ms", str(session_timeout_ms)]
         self._stack = ExitStack()

@@ -7,19 +7,28 @@ import json
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+import requests
 from kafka_connect import KafkaConnect
 from requests import HTTPError
 
+from kiel_groups.clients.coordinator.generation_gate import GenerationGate
+from kiel_groups.clients.coordinator.member_hooks import JoinedGroup
+from kiel_groups.clients.generic.generic_member import GenericMember
 from kiel_groups.embedded import Cluster
+from kiel_groups.wire.groups.connect_protocol import CONNECT_TYPE, DEFAULT_PROTOCOL, NO_OFFSET, ConnectMetadata
+from kiel_groups.wire.groups.join_group import GroupProtocol
+from kiel_groups.workers.coordination.worker_protocols import parse_assignment
 from kiel_groups.workers.plugins.config_definition import ConfigDefinition
 from kiel_groups.workers.plugins.config_key import ConfigKey
 from kiel_groups.workers.plugins.connector_interfaces import SourceConnector
 from kiel_groups.workers.rest.rest_settings import RestSettings
 from kiel_groups.workers.shipped.file_stream_source import FileStreamSourceConnector
+from kiel_groups.workers.values.work_ids import ConnectorId, Work
 from tests.helpers.commands import kiel_groups
 from tests.helpers.waiting import eventually
 from tests.helpers.worker_groups import WorkerPrograms, ask, until_state, worker_on
@@ -146,6 +155,67 @@ async def test_workers_with_different_tokens_are_reported(
     assert f"requests between this worker and {addresses[0]} fail, because their tokens differ" in caplog.text
     assert forwarded.status == 502
     assert f"the worker at {first.url} has another token than this one" in forwarded.text
+
+
+class StrangerHooks:
+    """A member of the group that joins with a URL as a worker does, and is none."""
+
+    protocol_type = CONNECT_TYPE
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+        self.works: list[Work] = []
+
+    async def protocols(self) -> list[GroupProtocol]:
+        return [GroupProtocol(DEFAULT_PROTOCOL, ConnectMetadata(self._url, NO_OFFSET).encode())]
+
+    async def perform_assignment(self, joined: JoinedGroup) -> Mapping[str, bytes]:
+        raise AssertionError("the worker leads: it has joined first")
+
+    async def complete(self, gate: GenerationGate, joined: JoinedGroup, assignment: bytes) -> None:
+        self.works = list(parse_assignment("the stranger", assignment).works)
+
+    async def prepare(self, gate: GenerationGate) -> None:
+        self.works = []
+
+    def lost(self, gate: GenerationGate) -> None:
+        self.works = []
+
+
+async def test_a_stranger_in_the_group_gets_no_request_with_the_token(
+    shared_clusters: Callable[..., Cluster], unique: Callable[[str], str]
+) -> None:
+    """Brokers let every client join: it is assigned work, but a request about that is refused and not forwarded."""
+    cluster, group, token = shared_clusters("3.9.5", "0.9.0.1"), unique("workers"), "t0ken-of-all-workers"
+    received: list[bytes] = []
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        received.append(await reader.read(1 << 16))
+        writer.close()
+
+    config = {"connector.class": "FileStreamSource", "file": "no-such-file", "topic": unique("topic")}
+    settings = {"coordination": "brokers", "rest": RestSettings(port=0, token=token)}
+    async with (
+        worker_on(cluster, group, **settings) as worker,
+        await asyncio.start_server(serve, "127.0.0.1") as server,
+    ):
+        client = KafkaConnect(worker.url, auth=f"anyone:{token}")
+        for name in ("a", "b"):
+            await driven(client.create_connector, {"name": name, "config": config})
+        hooks = StrangerHooks(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}")
+        brokers = ",".join(cluster.brokers)
+        member = GenericMember(hooks, group, brokers=brokers, coordination="brokers", session_timeout_ms=6_000)
+        await member.start()
+        try:
+            await eventually(lambda: hooks.works, "the stranger has work", 60.0)
+            (connector,) = [work.connector for work in hooks.works if isinstance(work, ConnectorId)]
+            sent = partial(requests.post, auth=("anyone", token), timeout=60)
+            got = await asyncio.to_thread(sent, f"{worker.url}/connectors/{connector}/restart")
+        finally:
+            await member.close()
+    assert (got.status_code, got.headers["Retry-After"]) == (503, "1")
+    assert "no worker has registered it in ZooKeeper" in got.json()["message"]
+    assert received == []
 
 
 async def test_a_change_follows_when_a_dead_leader_is_replaced(

@@ -269,6 +269,28 @@ MUTANTS = (
         "value",
         _CHECKS_TEST,
     ),
+    # Requests
+    Mutant(
+        "the token goes to a URL that no worker has registered",
+        "workers/rest/request_forwarding.py",
+        "if not await self._control.is_registered(target):",
+        "if False:",
+        "tests/unit/workers/rest/test_request_forwarding.py",
+    ),
+    Mutant(
+        "a secret that changes while settings are checked is undone",
+        "workers/execution/worker_requests.py",
+        "!= whole:\n                raise _SettingsChangedError",
+        "!= whole:\n                pass",
+        "tests/sim/test_worker_requests.py",
+    ),
+    Mutant(
+        "other machines have a worker import any module",
+        "workers/execution/worker_settings.py",
+        "if allowed is None and not is_loopback(self.rest.host):",
+        "if False:",
+        "tests/unit/workers/execution/test_worker_settings.py",
+    ),
     # Failures
     Mutant(
         "a log line about failed work shows a password",

@@ -60,7 +60,7 @@ def test_the_options_of_a_worker_are_explained() -> None:
 
 def test_the_routes_are_those_of_the_interface() -> None:
     """The table has every path with its methods, and no other one."""
-    listed = {row[0].replace("\n", ""): set(row[1].split(", ")) for row in rows("path")}
+    listed = {row[0].replace("\n", ""): set(re.split(r",\s", row[1])) for row in rows("path")}
     served = {_path(route.pattern): set(route.operations) for route in ROUTES}
     assert listed == served
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -42,6 +43,8 @@ def test_requests_are_answered_as_users_expect() -> None:
     here, there = (first, second) if bench.owner(TaskId("c", 0)) == "w1" else (second, first)
     assert here.requests.owner_url(TaskId("c", 0)) == here.url
     assert {worker.requests.leader_url() for worker in (first, second)} <= {first.url, second.url}
+    urls = [first.url, second.url.rstrip("/"), "http://w3:8083/", f"{first.url}x"]
+    assert [first.run(first.requests.is_registered(url)) for url in urls] == [True, True, False, False]
     info = there.run(there.requests.connector_info("c"))
     assert (info.name, info.tasks, info.kind) == ("c", 1, "source")
     (task,) = there.run(there.requests.tasks("c"))
@@ -105,6 +108,76 @@ def test_new_settings_are_answered_although_another_client_deletes_the_connector
     assert (info.config, info.kind, is_new) == ({**settings, "name": "c"}, "source", not exists)
     with pytest.raises(UnknownConnectorError):
         worker.run(worker.requests.config("c"))
+
+
+@pytest.mark.parametrize("exists", [True, False])
+def test_a_secret_that_changes_during_a_check_is_not_undone(exists: bool) -> None:
+    """What a user gives as ``[hidden]`` is what is stored when the change is written, and that is checked as well."""
+    bench = WorkerGroupBench()
+    first, second = bench.start("w1", "w2")
+    settings = {"connector.class": COUNTING_SOURCE, "limit": "7", "name": "c"}
+    if exists:
+        bench.create("c", **{"limit": "7", "db.password": "former"})
+    requests, checked = first.requests, []
+    check = requests._check
+
+    async def check_while_another_client_changes(name: str, config: Mapping[str, str]) -> None:
+        await check(name, config)
+        checked.append(config.get("db.password"))
+        if len(checked) == 1:
+            await first.herder.parts.config.put_connector("c", settings | {"db.password": "newer"})
+
+    requests._check = check_while_another_client_changes  # type: ignore[method-assign]
+    given = settings | {"limit": "8"} | ({"db.password": "[hidden]"} if exists else {"db.password": "given"})
+    info, is_new = first.run(requests.put_config("c", given))
+    assert checked == (["former", "newer"] if exists else ["given"])
+    assert (info.config["db.password"], info.config["limit"], is_new) == (checked[-1], "8", False)
+    assert second.run(second.requests.config("c")) == info.config
+
+
+def test_a_secret_whose_connector_is_deleted_during_a_check_is_refused() -> None:
+    """The secret is unknown by then, and ``[hidden]`` is never stored."""
+    bench = WorkerGroupBench()
+    (worker,) = bench.start("w1")
+    bench.create("c", **{"limit": "7", "db.password": "former"})
+    requests = worker.requests
+    check = requests._check
+
+    async def check_then_delete(name: str, config: Mapping[str, str]) -> None:
+        await check(name, config)
+        await requests.delete("c")
+
+    requests._check = check_then_delete  # type: ignore[method-assign]
+    given = {"connector.class": COUNTING_SOURCE, "db.password": "[hidden]"}
+    with pytest.raises(ConfigError, match=r"db\.password: \[hidden\] given, which means the stored value"):
+        worker.run(requests.put_config("c", given))
+    with pytest.raises(UnknownConnectorError):
+        worker.run(requests.config("c"))
+
+
+def test_two_clients_change_other_settings_at_the_same_time() -> None:
+    """Both changes are kept, and the second one is checked with the first one. Null removes a setting."""
+    bench = WorkerGroupBench()
+    (worker,) = bench.start("w1")
+    bench.create("c", **{"limit": "7", "topic": "t", "db.user": "former", "db.password": "former"})
+    requests, checked = worker.requests, []
+    check = requests._check
+
+    async def check_while_another_client_changes(name: str, config: Mapping[str, str]) -> None:
+        await check(name, config)
+        checked.append((config["db.user"], config["db.password"]))
+        if len(checked) == 1:
+            await requests.patch_config("c", {"db.user": "newer", "db.password": "newer"})
+
+    requests._check = check_while_another_client_changes  # type: ignore[method-assign]
+    info = worker.run(requests.patch_config("c", {"limit": "8", "topic": None, "db.password": "[hidden]"}))
+    assert checked == [("former", "former"), ("newer", "newer"), ("newer", "newer")]
+    expected = {"connector.class": COUNTING_SOURCE, "limit": "8", "db.user": "newer", "db.password": "newer"}
+    assert worker.run(requests.config("c")) == info.config == expected | {"name": "c"}
+    with pytest.raises(UnknownConnectorError):
+        worker.run(requests.patch_config("d", {"limit": "1"}))
+    with pytest.raises(ConfigError, match="limit: 'x' given"):
+        worker.run(requests.patch_config("c", {"limit": "x"}))
 
 
 def test_a_new_connector_is_answered_although_another_client_deletes_it() -> None:

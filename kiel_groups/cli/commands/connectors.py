@@ -144,7 +144,9 @@ def config(
     found = source.config(name)
     if changes or file is not None:
         given = found | _changed(changes) if file is None else _file_argument(file)
-        before, found = found, source.put_config(name, given)["config"]
+        # What others change meanwhile is kept, unless a whole file replaces it.
+        changed = source.patch_config(name, _changed(changes)) if file is None else source.put_config(name, given)
+        before, found = found, changed["config"]
         lines = context.ensure_object(Lines)
         _warn(lines, source.warnings(found))
         difference = _difference(before, given, found)
@@ -265,8 +267,9 @@ def connector_plugins(*, worker: WorkerAddress, as_json: bool) -> int:
     """
     List the connectors that are installed at a worker.
 
-    The names are values for connector.class; --json has the full names of the classes. Other classes can be given, too:
-    connector.class takes 'module:Class' of anything that the workers can import.
+    The names are values for connector.class; --json has the full names of the classes. Other classes can be given, too,
+    if the workers allow it: connector.class takes 'module:Class' of the modules that --plugin-classes of 'workers run'
+    names, and by default of all modules if the REST interface is on a loopback address.
     """
     from kiel_groups.cli.sources.worker_source import WorkerSource
     from kiel_groups.cli.terminal.rendering import plain_table, show, show_json

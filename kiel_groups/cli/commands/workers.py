@@ -75,6 +75,12 @@ def workers() -> None:
 )
 @token_file_option("A file with the token that clients and other workers must give: 16 characters or more.")
 @click.option(
+    "--plugin-classes",
+    metavar="NAMES",
+    help="The connectors that may be created: 'installed' for all entry points of installed packages, names of entry"
+    " points, and modules, separated by commas.  [default: installed; on a loopback address, any class]",
+)
+@click.option(
     "--allocator",
     default="round_robin",
     show_default=True,
@@ -105,6 +111,7 @@ def run(
     port: int,
     advertised_host: str,
     token: str,
+    plugin_classes: str | None,
     allocator: str,
     session_timeout_ms: int,
     debounce: DebounceConfig,
@@ -129,6 +136,7 @@ def run(
         coordination="brokers" if coordination == "brokers" else "zookeeper",
         allocator=allocator,
         rest=RestSettings(host=host, port=port, advertised_host=advertised_host, token=token),
+        plugin_classes=None if plugin_classes is None else [name.strip() for name in plugin_classes.split(",")],
         session_timeout_ms=session_timeout_ms,
         debounce_quiet_ms=debounce.quiet_ms,
         debounce_bound_ms=debounce.bound_ms,

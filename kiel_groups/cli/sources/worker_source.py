@@ -48,6 +48,10 @@ class WorkerSource:
         """Replace the settings of a connector that exists, and return its configuration."""
         return self._object("PUT", f"{connector_path(name)}/config", config)
 
+    def patch_config(self, name: str, changes: Mapping[str, Any]) -> dict[str, Any]:
+        """Change some settings of a connector that exists, of which None removes one; return its configuration."""
+        return self._object("PATCH", f"{connector_path(name)}/config", changes)
+
     def warnings(self, config: Mapping[str, Any]) -> list[str]:
         """
         Return what a worker warns of in settings that it has accepted, such as a mistyped name.

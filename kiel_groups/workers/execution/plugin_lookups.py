@@ -19,6 +19,7 @@ from kiel_groups.workers.plugins.config_definition import CheckedConfig
 from kiel_groups.workers.plugins.connector_checks import checked_config, validation_report
 from kiel_groups.workers.plugins.connector_interfaces import Connector
 from kiel_groups.workers.plugins.plugin_registry import ENTRY_POINTS, ConnectorPlugin, PluginRegistry
+from kiel_groups.workers.plugins.standard_keys import definition_of, task_definition_of
 from kiel_groups.workers.runners.plugin_calls import guarded
 
 __all__ = ["PluginLookups", "class_name"]
@@ -80,8 +81,18 @@ class PluginLookups:
             ConfigError: The class of the connector is missing or cannot be used, or the check takes too long.
         """
         connector_class = await self.resolve(class_name(config))
+        self._registry.check_classes(definition_of(connector_class), config)
         check = f"{connector_class.__name__}.check"
         return await self._on_thread(check, checked_config, connector_class, config)
+
+    def check_task_classes(self, connector_class: type[Connector], config: Mapping[str, str]) -> None:
+        """
+        Check those settings of a task that are names of classes; those of connectors are checked with all others.
+
+        Raises:
+            ConfigError: One of these classes is not allowed.
+        """
+        self._registry.check_classes(task_definition_of(connector_class), config)
 
     async def report(self, plugin: str, config: Mapping[str, str | None]) -> Mapping[str, Any]:
         """
@@ -91,6 +102,7 @@ class PluginLookups:
             ConfigError: There is no such class, or the check takes too long.
         """
         connector_class = await self.resolve(plugin)
+        self._registry.check_classes(definition_of(connector_class), config)
         check, name = f"{connector_class.__name__}.check", full_name(connector_class)
         return await self._on_thread(check, validation_report, name, connector_class, config)
 

@@ -43,6 +43,7 @@ class PluginRunners:
             return (await self._plugins.checked(spec.config)).settings
         # No code of a plugin is called for a task, but its declared validators. A worker may have a thousand tasks.
         connector_class = await self._plugins.resolve(class_name(spec.config))
+        self._plugins.check_task_classes(connector_class, spec.task or {})
         return task_settings(connector_class, spec.config, spec.task or {})
 
     def runner(self, start: RunnerStart, parts: SessionParts, fence: WorkFence, started: Callable[[], None]) -> Runner:

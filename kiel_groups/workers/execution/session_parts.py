@@ -11,6 +11,7 @@ from kiel_groups.coordination.session.zk_session import Session
 from kiel_groups.coordination.zookeeper.runtime import Runtime
 from kiel_groups.errors import ClaimLostError
 from kiel_groups.group.znodes.transactions import MOST_OPERATIONS, chunks
+from kiel_groups.group.znodes.worker_info import WorkerInfo
 from kiel_groups.group.znodes.worker_layout import WorkerLayout
 from kiel_groups.workers.execution.status_reports import StatusReports
 from kiel_groups.workers.execution.work_claims import WorkClaims
@@ -35,6 +36,9 @@ class ProvenSession(Protocol):
     writer: FencedWriter
     worker_id: str
     layout: WorkerLayout
+
+    async def workers(self) -> list[WorkerInfo]:
+        """Return what the znodes of the group's workers have."""
 
 
 class SessionParts:

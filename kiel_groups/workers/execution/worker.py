@@ -38,7 +38,7 @@ class Worker:
 
     Args:
         settings: The settings of the worker.
-        plugins: Finds the classes of connectors; by default, those of the installed packages.
+        plugins: Finds the classes of connectors; by default, those that ``plugin_classes`` of the settings allows.
         metrics: The registry to count in; a new one by default.
         on_stuck: Called in ``close`` if everything is given back but the work of plugins that do not stop, with this
             work. A program that must not wait for them ends its process: their claims end with the session timeout
@@ -58,13 +58,14 @@ class Worker:
         self.metrics = metrics or Metrics()
         self._on_stuck = on_stuck
         self._settings = settings
+        registry = plugins or settings.new_registry()
         self._listener = RestListener(settings.rest)
         self._failed = asyncio.Event()
         self._failure: KielGroupsError | None = None
         self._closing: asyncio.Task[None] | None = None
         runtime = Runtime()
         context = WorkerContext(group=settings.group, url=self.url, metrics=self.metrics, runtime=runtime)
-        lookups = self._lookups = PluginLookups(plugins or PluginRegistry(), runtime)
+        lookups = self._lookups = PluginLookups(registry, runtime)
         #: What warns of mistakes that do not prevent a start.
         self._checks: list[asyncio.Task[None]] = []
         factory = PluginRunners(lookups, _clients(settings), runtime)

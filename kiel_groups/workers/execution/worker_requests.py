@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from kiel_groups.errors import ConfigError, RebalanceError, UnknownConnectorError
@@ -27,6 +28,10 @@ from kiel_groups.workers.values.work_status import WorkStatus
 __all__ = ["WorkerRequests"]
 
 log = logging.getLogger(__name__)
+
+
+class _SettingsChangedError(Exception):
+    """A setting that a user wants to keep, such as a secret given as ``[hidden]``, has changed during the check."""
 
 
 class WorkerRequests:
@@ -57,6 +62,9 @@ class WorkerRequests:
         if self._herder.running(work) is not None:
             return self._herder.context.url
         return self._herder.hooks.owner_url(work)
+
+    async def is_registered(self, url: str) -> bool:
+        return any(info.url.rstrip("/") == url.rstrip("/") for info in await self._herder.parts.role.workers())
 
     # ------------------------------------------------------------------ reads
 
@@ -106,13 +114,51 @@ class WorkerRequests:
         return await self._info(name, ConnectorEntry(whole))
 
     async def put_config(self, name: str, config: Mapping[str, str]) -> tuple[ConnectorInfo, bool]:
-        former = (await self._herder.snapshot(current=True)).connectors.get(name)
-        whole = with_secrets({**config, "name": name}, former.config if former is not None else {})
-        await self._check(name, whole)
-        await self._written(await self._herder.parts.config.put_connector(name, whole))
+        given = {**config, "name": name}
+        return await self._configure(name, lambda stored: with_secrets(given, stored or {}))
+
+    async def patch_config(self, name: str, changes: Mapping[str, str | None]) -> ConnectorInfo:
+        removed = {key for key, text in changes.items() if text is None}
+        given = {key: text for key, text in changes.items() if text is not None}
+
+        def patched(stored: Mapping[str, str] | None) -> dict[str, str]:
+            if stored is None:
+                raise UnknownConnectorError(f"connector {name!r} does not exist")
+            kept = {key: text for key, text in stored.items() if key not in removed}
+            return {**kept, **with_secrets(given, stored), "name": name}
+
+        info, _ = await self._configure(name, patched)
+        return info
+
+    async def _configure(
+        self, name: str, settings_of: Callable[[Mapping[str, str] | None], dict[str, str]]
+    ) -> tuple[ConnectorInfo, bool]:
+        """
+        Check and store new settings, and return the connector, and whether it was created.
+
+        Args:
+            name: The connector.
+            settings_of: Returns the new settings for the stored ones, which are None if there is no connector.
+        """
+        is_new = False
+
+        def check_stored(stored: Mapping[str, str] | None) -> None:
+            nonlocal is_new
+            is_new = stored is None
+            if settings_of(stored) != whole:
+                raise _SettingsChangedError
+
+        while True:
+            former = (await self._herder.snapshot(current=True)).connectors.get(name)
+            whole = settings_of(None if former is None else former.config)
+            await self._check(name, whole)
+            # The check may take half a minute. What another client has stored meanwhile must not be undone.
+            with suppress(_SettingsChangedError):
+                await self._written(await self._herder.parts.config.put_connector(name, whole, check=check_stored))
+                break
         entry = (await self._config()).connectors.get(name)
         # Another client may have changed or deleted the connector since: this answers for what was written.
-        return await self._info(name, ConnectorEntry(whole, tasks=entry.tasks if entry else None)), former is None
+        return await self._info(name, ConnectorEntry(whole, tasks=entry.tasks if entry else None)), is_new
 
     async def delete(self, name: str) -> None:
         await self._written(await self._herder.parts.config.delete_connector(name))

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
 from kiel_groups.config import DebounceConfig, ZooKeeperConfig, check_name, parse_hosts
 from kiel_groups.errors import ConfigError
 from kiel_groups.workers.allocation.work_allocators import work_allocator
-from kiel_groups.workers.rest.rest_settings import RestSettings
+from kiel_groups.workers.plugins.plugin_registry import INSTALLED, PluginRegistry
+from kiel_groups.workers.rest.rest_settings import RestSettings, is_loopback
 
 __all__ = ["WorkerSettings"]
 
@@ -28,6 +30,9 @@ class WorkerSettings:
         coordination: What coordinates the workers: ZooKeeper, or the brokers (Kafka 0.9 or later).
         allocator: The name of the preferred allocator, one of ``WORK_ALLOCATORS``.
         rest: The worker's REST interface.
+        plugin_classes: The classes that connectors may have: ``installed`` for the entry points of all installed
+            packages, names of entry points, and modules, each with its submodules. By default, ``installed`` if other
+            machines can connect to the REST interface, and otherwise everything that can be imported.
         session_timeout_ms: How long the group keeps the work of a worker that has died, in milliseconds.
         debounce_quiet_ms: With ZooKeeper, the leader assigns when no worker has joined or left for this time.
         debounce_bound_ms: With ZooKeeper, it assigns at the latest this long after the first of these changes.
@@ -43,6 +48,7 @@ class WorkerSettings:
     coordination: Literal["zookeeper", "brokers"] = "zookeeper"
     allocator: str = "round_robin"
     rest: RestSettings = field(default_factory=RestSettings)
+    plugin_classes: Sequence[str] | None = None
     session_timeout_ms: int = 10_000
     debounce_quiet_ms: int = 100
     debounce_bound_ms: int = 1_000
@@ -60,3 +66,17 @@ class WorkerSettings:
         if self.coordination not in ("zookeeper", "brokers"):
             raise ConfigError(f"coordination: {self.coordination!r} given; expected 'zookeeper' or 'brokers'")
         work_allocator(self.allocator, "allocator")
+        if isinstance(self.plugin_classes, str):
+            raise ConfigError(f"plugin_classes: the text {self.plugin_classes!r} given; expected a list of texts")
+
+    def new_registry(self) -> PluginRegistry:
+        """
+        Return the connectors that the worker may use.
+
+        Raises:
+            ConfigError: Something in ``plugin_classes`` is neither an entry point nor a module.
+        """
+        allowed = self.plugin_classes
+        if allowed is None and not is_loopback(self.rest.host):
+            allowed = (INSTALLED,)
+        return PluginRegistry(allowed=allowed)

@@ -1,12 +1,17 @@
-"""Find the classes of connectors: those of installed packages by short names, and all others by their full names."""
+"""
+Find the classes of connectors: those of installed packages by short names, and all others by their full names.
+
+An import runs the code of a module. Where other machines can ask for it, an operator says of which modules.
+"""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 from functools import cached_property
 from importlib.metadata import EntryPoint, entry_points
+from importlib.util import find_spec
 from typing import Literal, NamedTuple, TypeAlias
 
 from kiel_groups.errors import ConfigError
@@ -16,10 +21,13 @@ from kiel_groups.workers.plugins.connector_interfaces import Connector, SinkConn
 from kiel_groups.workers.plugins.standard_keys import definition_of, task_definition_of
 from kiel_groups.workers.plugins.task_interfaces import SinkTask, SourceTask
 
-__all__ = ["ENTRY_POINTS", "ConnectorPlugin", "PluginProblem", "PluginRegistry"]
+__all__ = ["ENTRY_POINTS", "INSTALLED", "ConnectorPlugin", "PluginProblem", "PluginRegistry"]
 
 #: The group of entry points by which packages offer connectors: any name, and ``module:Class``.
 ENTRY_POINTS = "kiel_groups.connectors"
+
+#: What stands for all entry points among the allowed classes.
+INSTALLED = "installed"
 
 _SUFFIX = "Connector"
 
@@ -64,6 +72,9 @@ class _Offer(NamedTuple):
     def short_names(self) -> set[str]:
         return {self.name, self.class_name, self.class_name.removesuffix(_SUFFIX)}
 
+    def has_name(self, name: str) -> bool:
+        return name.replace(":", ".") == self.full_name or name in self.short_names
+
     def load(self) -> type[Connector]:
         return _connector_class(f"{self.module}:{self.class_name}")
 
@@ -74,14 +85,27 @@ class PluginRegistry:
 
     Args:
         offers: Pairs of a name and ``module:Class``; by default, the entry points of all installed packages.
+        allowed: The classes that may be used: ``installed`` for all entry points, names of entry points, and modules,
+            each with its submodules. None allows everything that can be imported.
+
+    Raises:
+        ConfigError: Something in ``allowed`` is neither an entry point nor a module.
     """
 
-    def __init__(self, offers: Iterable[tuple[str, str]] | None = None) -> None:
+    def __init__(self, offers: Iterable[tuple[str, str]] | None = None, allowed: Iterable[str] | None = None) -> None:
         if offers is None:
             offers = [(point.name, _target(point)) for point in entry_points(group=ENTRY_POINTS)]
         split = ((name, *target.partition(":")[::2]) for name, target in offers)
         # The same package may be found twice on the path.
-        self._offers = sorted(dict.fromkeys(_Offer(*each) for each in split))
+        self._all_offers = self._offers = sorted(dict.fromkeys(_Offer(*each) for each in split))
+        self._allowed = None if allowed is None else tuple(allowed)
+        #: Any class of these modules and their submodules is allowed; None if any class is.
+        self._modules: tuple[str, ...] | None = None
+        if self._allowed is not None:
+            offered = {item: [each for each in self._offers if each.has_name(item)] for item in self._allowed}
+            offered |= {INSTALLED: self._offers} if INSTALLED in offered else {}
+            self._modules = tuple(self._module(item) for item, found in offered.items() if not found)
+            self._offers = sorted({offer for found in offered.values() for offer in found})
 
     def resolve(self, name: str) -> type[Connector]:
         """
@@ -92,12 +116,14 @@ class PluginRegistry:
                 ``Connector`` at its end, or the name of its entry point.
 
         Raises:
-            ConfigError: There is no such class, several have this short name, the class cannot be imported, or it is no
-                connector that a worker can use. The text lists what exists, or says what is wrong with the class.
+            ConfigError: There is no such class, several have this short name, it is not allowed, it cannot be imported,
+                or it is no connector that a worker can use. The text lists what exists, or says what is wrong.
         """
+        found = {offer.full_name: offer for offer in self._offers if offer.has_name(name)}
+        if not found:
+            self._check_allowed("connector.class", name)
         if ":" in name:
             return _connector_class(name)
-        found = {offer.full_name: offer for offer in self._offers if name in {offer.full_name, *offer.short_names}}
         if len(found) > 1:
             raise ConfigError(f"{_SETTING}{name!r} is ambiguous; expected one of {', '.join(sorted(found))}")
         if found:
@@ -108,6 +134,33 @@ class PluginRegistry:
             except ConfigError as error:
                 raise ConfigError(f"{error}; {self._expected(name.rpartition('.')[2])}") from error
         raise ConfigError(f"{_SETTING}there is no connector {name!r}; {self._expected(name)}")
+
+    def check_classes(self, definition: ConfigDefinition, config: Mapping[str, str | None]) -> None:
+        """
+        Check the settings that are names of classes: these are imported, too.
+
+        Raises:
+            ConfigError: One of these classes is not allowed.
+        """
+        for key in definition:
+            if key.type == "class" and (name := config.get(key.name)):
+                self._check_allowed(key.name, name)
+
+    def _check_allowed(self, setting: str, name: str) -> None:
+        """Raise ConfigError if a class is not allowed; it is no connector of an entry point that is."""
+        if self._modules is None or self._allowed is None:
+            return
+        module = name.partition(":")[0] if ":" in name else name.rpartition(".")[0]
+        if any(module == each or module.startswith(f"{each}.") for each in self._modules):
+            return
+        # Of an entry point that is not allowed, or of a class by its full name.
+        more = next((offer.name for offer in self._all_offers if offer.has_name(name)), module)
+        if not more:
+            return
+        raise ConfigError(
+            f"{setting}: {name!r:.200} is not allowed on this worker; expected {self._listed}; to allow it, start all"
+            f" workers of the group with --plugin-classes {','.join([*self._allowed, more]):.400}"
+        )
 
     @property
     def plugins(self) -> list[ConnectorPlugin]:
@@ -138,8 +191,32 @@ class PluginRegistry:
         aliases = list(dict.fromkeys(offer.class_name.removesuffix(_SUFFIX) for offer in self._offers))
         near = get_close_matches(name.removesuffix(_SUFFIX), aliases, n=1)
         meant = f"; did you mean {near[0]!r}?" if near else ""
-        installed = f"one of {', '.join(aliases)}, or " if aliases else ""
-        return f"expected {installed}'module:Class'{meant}"
+        return f"expected {self._listed}{meant}"
+
+    @property
+    def _listed(self) -> str:
+        """The classes that are allowed, for errors."""
+        aliases = list(dict.fromkeys(offer.class_name.removesuffix(_SUFFIX) for offer in self._offers))
+        parts = [f"one of {', '.join(aliases)}"] if aliases else []
+        if self._modules is None:
+            parts.append("'module:Class'")
+        elif self._modules:
+            parts.append(f"'module:Class' of {', '.join(self._modules)}")
+        return ", or ".join(parts) or "nothing: no class is allowed"
+
+    def _module(self, name: str) -> str:
+        """Return the name of a module that exists, which is not imported; its packages are."""
+        try:
+            exists = all(map(str.isidentifier, name.split("."))) and find_spec(name) is not None
+        except (ImportError, ValueError, AttributeError):
+            exists = False
+        if not exists:
+            points = ", ".join(dict.fromkeys(offer.name for offer in self._all_offers)) or "none are installed"
+            raise ConfigError(
+                f"plugin_classes: {name!r:.200} is neither an entry point nor a module; expected {INSTALLED!r}, names"
+                f" of entry points ({points}) and modules, separated by commas"
+            )
+        return name
 
 
 def _target(point: EntryPoint) -> str:

@@ -8,7 +8,7 @@ from http import HTTPStatus
 from typing import Any
 
 from kiel_groups.errors import UnknownConnectorError
-from kiel_groups.workers.rest.request_bodies import named_config, parse_new_connector, parse_object
+from kiel_groups.workers.rest.request_bodies import named_config, parse_config, parse_new_connector, parse_object
 from kiel_groups.workers.rest.request_forwarding import Routed
 from kiel_groups.workers.rest.rest_answers import Answer, info_answer, status_answer
 from kiel_groups.workers.rest.rest_calls import RestCall, RestSite
@@ -25,6 +25,7 @@ __all__ = [
     "get_connector",
     "get_connector_status",
     "list_connectors",
+    "patch_config",
     "pause_connector",
     "restart_connector",
     "restart_task_at_owner",
@@ -103,6 +104,18 @@ async def change_config(site: RestSite, call: RestCall) -> Answer:
         info, is_new = await site.control.put_config(name, config)
         document = info_answer(info, site.mask)
         return Answer(document, HTTPStatus.CREATED, connector_path(name)) if is_new else Answer(document)
+
+    return await site.forwarding.at_leader(call.routed, act)
+
+
+async def patch_config(site: RestSite, call: RestCall) -> Answer:
+    """Change some settings of a connector. The others stay as they are, and null removes one."""
+    name = call.arguments[0]
+    changes = parse_config(parse_object(call.body))
+    named_config(name, changes)
+
+    async def act() -> Answer:
+        return Answer(info_answer(await site.control.patch_config(name, changes), site.mask))
 
     return await site.forwarding.at_leader(call.routed, act)
 

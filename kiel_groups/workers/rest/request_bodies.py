@@ -13,6 +13,10 @@ from kiel_groups.workers.rest.rest_errors import RestError
 __all__ = ["NewConnector", "named_config", "parse_config", "parse_new_connector", "parse_object"]
 
 
+#: The longest name of a setting, in characters.
+_LONGEST_NAME = 500
+
+
 class NewConnector(NamedTuple):
     """What a user wants to create."""
 
@@ -44,8 +48,14 @@ def parse_config(settings: Mapping[str, Any]) -> dict[str, str | None]:
     Return settings as texts. Booleans and numbers become texts, as in Kafka Connect.
 
     Raises:
-        ConfigError: A setting is a list or an object.
+        ConfigError: A setting is a list or an object, or its name is none.
     """
+    for name in settings:
+        # Names of settings are in log lines and in the history of the configuration.
+        if not (name and name.isprintable() and len(name) <= _LONGEST_NAME):
+            raise ConfigError(
+                f"the name of a setting is {name!r:.100}; expected 1 to {_LONGEST_NAME} printable characters"
+            )
     return {name: _text(name, value) for name, value in settings.items()}
 
 

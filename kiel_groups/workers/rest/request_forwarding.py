@@ -4,6 +4,9 @@ Do what a request asks at the right worker: here, or at the leader or owner, to 
 A worker that is not the right one knows only the leader; the leader knows all owners. So a request is forwarded at most
 twice. Its query has ``forward=true`` after the first time, and ``forward=false`` after the second, as in Kafka Connect.
 A worker that gets the latter and is not the right one has another view of the group than its leader, and refuses.
+
+A request that is forwarded has the token. So it goes only to a URL that a worker has registered in ZooKeeper, and to no
+place to which an answer redirects.
 """
 
 from __future__ import annotations
@@ -118,6 +121,13 @@ class RequestForwarding:
     async def _forward(self, target: str, request: Routed) -> Answer:
         if request.hop is Hop.LAST:
             raise RebalanceError("the workers do not agree on the leader or the owner at the moment; try again later")
+        if not await self._control.is_registered(target):
+            text = (
+                f"the request is not forwarded to {target:.200}, which the group names as the URL of a worker: no"
+                " worker has registered it in ZooKeeper; a worker that has lost its ZooKeeper session registers again"
+                " soon, any other member of the group is a stranger, which must not get requests and their token"
+            )
+            raise RestError(HTTPStatus.SERVICE_UNAVAILABLE, text, {"Retry-After": str(RETRY_AFTER_S)})
         following = Hop.SECOND if request.hop is Hop.FIRST else Hop.LAST
         log.debug("forwarding %s %s to %s", request.method, request.path, target)
         url = f"{target.rstrip('/')}{request.path}?forward={following.value}"

@@ -18,15 +18,20 @@ __all__ = ["RETRY_AFTER_S", "RestError", "refusal_of", "status_text"]
 RETRY_AFTER_S = 1
 
 
+#: The longest text of an answer, in characters. Errors quote what users have given, which may be a megabyte.
+_LONGEST_TEXT = 8_192
+
+
 class RestError(KielGroupsError):
     """
     A request that the REST interface refuses by itself.
 
-    ``status`` is the HTTP status, and ``headers`` are what the answer has in addition.
+    ``status`` is the HTTP status, and ``headers`` are what the answer has in addition. A long text is cut.
     """
 
     def __init__(self, status: int, message: str, headers: dict[str, str] | None = None) -> None:
-        super().__init__(message)
+        rest = len(message) - _LONGEST_TEXT
+        super().__init__(message if rest <= 0 else f"{message[:_LONGEST_TEXT]}… ({rest:,} characters more)")
         self.status = status
         self.headers = headers or {}
 

@@ -27,7 +27,10 @@ ROUTES: Final = (
     Route("", {"GET": others.get_worker}),
     Route("/connectors", {"GET": connectors.list_connectors, "POST": connectors.create_connector}),
     Route(_CONNECTOR, {"GET": connectors.get_connector, "DELETE": connectors.delete_connector}),
-    Route(f"{_CONNECTOR}/config", {"GET": connectors.get_config, "PUT": connectors.change_config}),
+    Route(
+        f"{_CONNECTOR}/config",
+        {"GET": connectors.get_config, "PUT": connectors.change_config, "PATCH": connectors.patch_config},
+    ),
     Route(f"{_CONNECTOR}/status", {"GET": connectors.get_connector_status}),
     Route(f"{_CONNECTOR}/restart", {"POST": connectors.restart_connector}),
     Route(f"{_CONNECTOR}/pause", {"PUT": connectors.pause_connector}),

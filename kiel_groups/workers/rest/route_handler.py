@@ -9,8 +9,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
 from types import TracebackType
-from typing import Any
+from typing import Any, cast
 
+from tornado.http1connection import HTTP1Connection
 from tornado.web import HTTPError, RequestHandler, stream_request_body
 
 from kiel_groups.workers.rest.access_rules import AccessRules
@@ -23,7 +24,10 @@ __all__ = ["RequestRules", "RouteHandler"]
 
 log = logging.getLogger(__name__)
 
-_WITH_BODY = frozenset({"POST", "PUT"})
+#: How long a client may take to receive an answer, in seconds.
+SEND_TIMEOUT_S = 30.0
+
+_WITH_BODY = frozenset({"POST", "PUT", "PATCH"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +137,27 @@ class RouteHandler(RequestHandler):
 
     get = head = post = put = patch = delete = options = _serve
 
+    def finish(self, chunk: str | bytes | dict[str, Any] | None = None) -> asyncio.Future[None]:
+        """
+        End the answer, and close the connection if the client does not take it in time.
+
+        A client without access loses its connection with the answer: it would keep one by a request now and then.
+        """
+        stream = cast(HTTP1Connection, self.request.connection).stream
+        is_refused = self.get_status() in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN)
+        if is_refused:
+            self.set_header("Connection", "close")
+        timer = asyncio.get_running_loop().call_later(SEND_TIMEOUT_S, stream.close)
+
+        def end(sent: asyncio.Future[None]) -> None:
+            timer.cancel()
+            if is_refused or sent.exception() is not None:
+                stream.close()
+
+        sending = super().finish(chunk)
+        sending.add_done_callback(end)
+        return sending
+
     def write_error(self, status_code: int, **kwargs: Any) -> None:
         """Answer an error as Kafka Connect does."""
         refusal = _refusal(kwargs["exc_info"][1])
@@ -153,7 +178,7 @@ class RouteHandler(RequestHandler):
         if refusal.status >= HTTPStatus.INTERNAL_SERVER_ERROR:
             is_known = isinstance(value, RestError | TimeoutError) or type(value).__module__ == "kiel_groups.errors"
             trace = None if is_known or typ is None else (typ, value, tb)
-            log.warning("%s %s failed: %s", self.request.method, self.request.path, refusal, exc_info=trace)
+            log.warning("%.20s %.300s failed: %s", self.request.method, self.request.path, refusal, exc_info=trace)
 
     @property
     def _operation(self) -> Operation | None:

@@ -89,9 +89,9 @@ class WorkerControl(Protocol):
     """
     A worker as its REST interface sees it.
 
-    The REST interface calls ``create``, ``put_config`` and ``delete`` on the leader only, and ``restart_connector`` and
-    ``restart_task`` on the owner only; it forwards requests to these by ``leader_url`` and ``owner_url``. All other
-    methods are called on any worker.
+    The REST interface calls ``create``, ``put_config``, ``patch_config`` and ``delete`` on the leader only, and
+    ``restart_connector`` and ``restart_task`` on the owner only; it forwards requests to these by ``leader_url`` and
+    ``owner_url``. All other methods are called on any worker.
     """
 
     # ------------------------------------------------------------------ the group, as this worker knows it now
@@ -107,6 +107,14 @@ class WorkerControl(Protocol):
         Return the URL of the REST interface of the worker that has a connector or a task.
 
         That is the worker's own if it has the work. Otherwise only the leader knows it, and others return None.
+        """
+
+    async def is_registered(self, url: str) -> bool:
+        """
+        Return whether a worker of the group has registered this URL in ZooKeeper.
+
+        ``leader_url`` and ``owner_url`` are what members of the group say. Where brokers coordinate it, every client of
+        the brokers can be one.
         """
 
     # ------------------------------------------------------------------ connectors
@@ -145,6 +153,18 @@ class WorkerControl(Protocol):
 
         Returns:
             The connector, and whether it was created.
+
+        Raises:
+            ConfigError: As ``create``.
+        """
+
+    async def patch_config(self, name: str, changes: Mapping[str, str | None]) -> ConnectorInfo:
+        """
+        Change some settings of a connector, and keep those that others change at the same time.
+
+        Args:
+            name: Its name.
+            changes: The new texts; None removes a setting. ``[hidden]`` keeps one, as in ``put_config``.
 
         Raises:
             ConfigError: As ``create``.

@@ -69,7 +69,7 @@ class HttpExchange:
         Raises:
             NoWorkerError: No worker answers there in time.
             ConfigError: The URL is none.
-            ProtocolError: The answer is not JSON: it is not of a worker.
+            ProtocolError: The answer is a redirect, or not JSON: it is not of a worker.
         """
         headers = {"Authorization": f"Bearer {self._token}"} if self._token else {}
         headers |= {"Content-Type": "application/json"} if body else {}
@@ -93,6 +93,12 @@ class HttpExchange:
             raise ConfigError(f"{url!r:.200} is not the URL of a worker: {error}") from error
         if response.code == _NOT_ANSWERED:
             raise NoWorkerError(f"no worker answers at {_address(url)}: {response.reason or 'no answer'}")
+        if HTTPStatus.MULTIPLE_CHOICES <= response.code < HTTPStatus.BAD_REQUEST:
+            raise ProtocolError(
+                f"{_address(url)} is not the interface of a worker: it redirects to"
+                f" {response.headers.get('Location', '')!r:.200}, where the request is not sent; expected the URL of a"
+                " worker itself"
+            )
         document = None
         if response.body:
             try:

@@ -118,13 +118,8 @@ class WorkerRole:
         """
         if self._token_digest is None:
             return
-        names = await self.session.children(self.layout.workers) or ()
-        others: list[str] = []
-        for node in await self.session.get_many([self.layout.worker(name) for name in names]):
-            with suppress(ProtocolError):
-                info = None if node is None else WorkerInfo.parse(node.data, self.layout.workers)
-                if info is not None and info.token_digest not in (None, self._token_digest):
-                    others.append(info.address)
+        known = (None, self._token_digest)
+        others = [info.address for info in await self.workers() if info.token_digest not in known]
         if others:
             log.warning(
                 "group %s: requests between this worker and %s fail, because their tokens differ; give all workers of"
@@ -132,6 +127,16 @@ class WorkerRole:
                 self._context.group,
                 some(sorted(others)),
             )
+
+    async def workers(self) -> list[WorkerInfo]:
+        """Return what the znodes of the group's workers have. Clients of the brokers cannot write these."""
+        names = await self.session.children(self.layout.workers) or ()
+        found: list[WorkerInfo] = []
+        for node in await self.session.get_many([self.layout.worker(name) for name in names]):
+            if node is not None:
+                with suppress(ProtocolError):
+                    found.append(WorkerInfo.parse(node.data, self.layout.workers))
+        return found
 
     def recheck(self) -> None:
         """Do nothing: claims and stores read again what they watch."""

@@ -12,7 +12,7 @@ import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from itertools import zip_longest
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from kiel_groups.coordination.session.fenced_writes import FencedWriter
 from kiel_groups.coordination.session.zk_session import Session
@@ -88,6 +88,9 @@ class _Edit(NamedTuple):
 
 _Decide = Callable[[_Base], _Edit | None]
 
+#: Raises an error if the settings that are about to be replaced are not those that the caller expects.
+CheckStored: TypeAlias = Callable[[Mapping[str, str] | None], None]
+
 
 class ConfigStore:
     """
@@ -143,7 +146,9 @@ class ConfigStore:
 
     # Changes
 
-    async def put_connector(self, name: str, config: Mapping[str, str], *, is_new: bool = False) -> int:
+    async def put_connector(
+        self, name: str, config: Mapping[str, str], *, is_new: bool = False, check: CheckStored = lambda stored: None
+    ) -> int:
         """
         Create a connector, or replace its settings. Its tasks and its target state stay as they are.
 
@@ -153,6 +158,8 @@ class ConfigStore:
             name: The connector.
             config: Its settings.
             is_new: Whether the connector must not exist yet.
+            check: Called with the settings that the write replaces, None if there is no connector. The write is refused
+                if others are stored by then, and this is called again. What it raises ends the change.
 
         Returns:
             The configuration offset of the change.
@@ -171,6 +178,7 @@ class ConfigStore:
                     f"connector {name!r} already exists; change its settings, or delete it first"
                 )
             old = base.stored or StoredConnector(name=name, config={})
+            check(None if base.connector_version is None else old.config)
             data = _encoded(
                 StoredConnector(name=name, config=settings, target=old.target, tasks=old.tasks, offset=base.next_offset)
             )

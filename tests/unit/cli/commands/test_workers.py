@@ -75,6 +75,23 @@ def test_a_worker_runs_until_a_signal(started: list[Any], tmp_path: Path) -> Non
     assert (settings.rest.token, settings.rest.url(7)) == ("t0ken-of-all-workers", "http://w1:7")
 
 
+def test_the_classes_of_a_worker_come_from_all_sources_of_options(
+    started: list[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file has a list or a text; the environment comes before it, and the command line before both."""
+    file = tmp_path / "config.toml"
+    file.write_text('[workers.run]\nplugin-classes = ["installed", "acme"]\n')
+    assert run(["--config", str(file), *RUN]) == 143
+    monkeypatch.setenv("KIEL_GROUPS_WORKERS_RUN_PLUGIN_CLASSES", "HttpSink, acme")
+    assert run(["--config", str(file), *RUN]) == 143
+    assert run(["--config", str(file), *RUN, "--plugin-classes", "installed"]) == 143
+    assert [settings.plugin_classes for settings in started[::2]] == [
+        ["installed", "acme"],
+        ["HttpSink", "acme"],
+        ["installed"],
+    ]
+
+
 def test_the_defaults_of_a_worker(started: list[Any]) -> None:
     """By default, a worker listens on loopback, on Kafka Connect's port."""
     assert run([*RUN, "--coordination", "brokers"]) == 143

@@ -14,9 +14,13 @@ import pytest
 from kiel_groups.coordination.zookeeper.runtime import Runtime
 from kiel_groups.errors import ConfigError, KielGroupsError
 from kiel_groups.workers.execution.plugin_lookups import PluginLookups
-from kiel_groups.workers.plugins.config_definition import Settings
+from kiel_groups.workers.execution.plugin_runners import PluginRunners
+from kiel_groups.workers.execution.work_plan import WorkSpec
+from kiel_groups.workers.plugins.config_definition import ConfigDefinition, Settings
+from kiel_groups.workers.plugins.config_key import ConfigKey
 from kiel_groups.workers.plugins.plugin_registry import PluginRegistry
-from tests.helpers.counting_connectors import COUNTING_SOURCE, CountingSourceConnector, plugins
+from kiel_groups.workers.values.work_ids import TaskId
+from tests.helpers.counting_connectors import COUNTING_SOURCE, CountingSourceConnector, FakeClients, plugins
 from tests.helpers.waiting import eventually
 
 pytestmark = pytest.mark.unit
@@ -55,6 +59,47 @@ def config_of(cls: type) -> dict[str, str]:
 
 def lookups(limit_s: float = 10.0) -> PluginLookups:
     return PluginLookups(plugins(), Runtime(), limit_s)
+
+
+class Converting(CountingSourceConnector):
+    """Has a setting that is the name of a class, as each of its tasks has."""
+
+    config = ConfigDefinition(ConfigKey("converter", "class"))
+
+
+async def test_settings_that_name_classes_import_only_allowed_ones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a configuration, in a check without one, and in a task of a configuration that another worker has accepted."""
+    (tmp_path / "loud_converters.py").write_text("class Converter: pass", encoding="utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    offers = [("Converting", f"{__name__}:Converting")]
+    config = {"name": "c", "connector.class": "Converting", "converter": "loud_converters:Converter"}
+
+    spec = WorkSpec(config=config, task=config)
+
+    async def refusals(allowed: list[str]) -> list[str]:
+        plugins = PluginLookups(PluginRegistry(offers, allowed), Runtime())
+        texts: list[str] = []
+        for check in (plugins.checked(config), plugins.report("Converting", config)):
+            try:
+                await check
+            except ConfigError as error:
+                texts.append(str(error))
+        try:
+            await PluginRunners(plugins, FakeClients(), Runtime()).settings(TaskId("c", 0), spec)
+        except ConfigError as error:
+            texts.append(str(error))
+        return texts
+
+    text = (
+        "converter: 'loud_converters:Converter' is not allowed on this worker; expected one of Converting; to allow it,"
+        " start all workers of the group with --plugin-classes installed,loud_converters"
+    )
+    assert await refusals(["installed"]) == [text] * 3
+    assert "loud_converters" not in sys.modules
+    assert await refusals(["installed", "loud_converters"]) == []
+    assert sys.modules.pop("loud_converters")
 
 
 async def test_a_check_that_waits_does_not_block_the_worker() -> None:

@@ -8,11 +8,12 @@ from typing import Any, Literal
 
 import pytest
 
-from kiel_groups.errors import NoBrokersError
+from kiel_groups.errors import ConfigError, NoBrokersError
 from kiel_groups.workers.execution import worker
 from kiel_groups.workers.execution.worker_settings import WorkerSettings
 from kiel_groups.workers.plugins.plugin_registry import PluginRegistry
 from kiel_groups.workers.rest.rest_settings import RestSettings
+from tests.helpers.counting_connectors import COUNTING_SOURCE
 from tests.helpers.waiting import eventually
 
 pytestmark = pytest.mark.unit
@@ -89,6 +90,18 @@ async def test_the_interface_is_announced_when_the_worker_has_joined(
     expected = [f"group loaders: joining by {waits_for}"]
     expected += [f"the REST interface of this worker is at {made.url}"] if joins else []
     assert caplog.messages == expected
+
+
+async def test_a_worker_that_other_machines_reach_refuses_classes_that_are_not_installed() -> None:
+    """The settings of the worker decide, unless a program passes connectors of its own."""
+    rest = RestSettings(host="0.0.0.0", port=0, token="t0ken-of-all-workers")
+    settings = WorkerSettings(group="loaders", zookeeper="z:2181", brokers="k:9092", rest=rest)
+    made, own = worker.Worker(settings), worker.Worker(settings, PluginRegistry())
+    with pytest.raises(ConfigError, match="is not allowed on this worker; expected one of"):
+        await made._lookups.resolve(COUNTING_SOURCE)
+    assert await own._lookups.resolve(COUNTING_SOURCE)
+    await made.close()
+    await own.close()
 
 
 async def test_a_worker_warns_at_its_start_of_entry_points_without_a_connector(

@@ -8,6 +8,8 @@ import pytest
 
 from kiel_groups.errors import ConfigError
 from kiel_groups.workers.execution.worker_settings import WorkerSettings
+from kiel_groups.workers.rest.rest_settings import RestSettings
+from tests.helpers.counting_connectors import COUNTING_SOURCE
 
 pytestmark = pytest.mark.unit
 
@@ -21,8 +23,33 @@ def test_legal_settings_are_accepted() -> None:
 
 
 @pytest.mark.parametrize(
+    ("host", "given", "is_allowed"),
+    [
+        ("127.0.0.1", None, True),
+        ("localhost", None, True),
+        ("::1", None, True),
+        ("0.0.0.0", None, False),
+        ("worker.example", None, False),
+        ("127.0.0.1", ["installed"], False),
+        ("0.0.0.0", ["installed", "tests.helpers.counting_connectors"], True),
+    ],
+)
+def test_only_users_of_the_same_machine_name_any_class(host: str, given: list[str] | None, is_allowed: bool) -> None:
+    """Others get the installed connectors, unless the operator says so."""
+    rest = RestSettings(host=host, token="t0ken-of-all-workers")
+    registry = WorkerSettings(**LEGAL, rest=rest, plugin_classes=given).new_registry()
+    assert registry.resolve("FileStreamSource")
+    if is_allowed:
+        assert registry.resolve(COUNTING_SOURCE)
+    else:
+        with pytest.raises(ConfigError, match="is not allowed on this worker"):
+            registry.resolve(COUNTING_SOURCE)
+
+
+@pytest.mark.parametrize(
     ("setting", "value", "message"),
     [
+        ("plugin_classes", "installed", "plugin_classes: the text 'installed' given; expected a list of texts"),
         ("group", "a/b", "group: 'a/b' is not a legal name"),
         ("zookeeper", "", "zk_hosts: no address given"),
         ("brokers", "k1:x", "brokers: 'k1:x' is not an address"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from importlib.metadata import EntryPoint
@@ -196,6 +197,99 @@ def test_a_plugin_that_cannot_be_imported_harms_no_other(tmp_path: Path, monkeyp
     with pytest.raises(ConfigError, match="no licence"):
         registry.resolve("Broken")
     assert registry.resolve("Plain") is PlainConnector
+
+
+#: What a module does when it is imported, so that a test notices.
+IMPORTED = "import builtins; builtins.imported_by_test.append(__name__)"
+
+
+@pytest.fixture
+def imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Offer the modules ``loud``, ``acme`` and ``acme.more``, and return the names of those that are imported."""
+    names: list[str] = []
+    monkeypatch.setattr("builtins.imported_by_test", names, raising=False)
+    (tmp_path / "acme").mkdir()
+    made = f"from {__name__} import PlainConnector\n"
+    for file in ("loud.py", "loudest.py", "acme/__init__.py", "acme/more.py"):
+        (tmp_path / file).write_text(f"{IMPORTED}\n{made}", encoding="utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    for name in ("loud", "loudest", "acme", "acme.more"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    yield names  # type: ignore[misc]
+    for name in ("loud", "loudest", "acme", "acme.more"):
+        sys.modules.pop(name, None)
+
+
+OFFERS = [("the-plain-one", f"{__name__}:PlainConnector"), ("Loud", "loud:PlainConnector")]
+
+
+@pytest.mark.parametrize(
+    ("allowed", "names"),
+    [
+        (["installed"], [PLAIN, f"{__name__}:PlainConnector", "Loud", "loud:PlainConnector", "loud.PlainConnector"]),
+        (["the-plain-one"], ["the-plain-one", "Plain", PLAIN]),
+        (["Loud"], ["Loud", "PlainConnector", "loud:PlainConnector"]),
+        (["acme"], ["acme:PlainConnector", "acme.PlainConnector", "acme.more:PlainConnector"]),
+        (["the-plain-one", "acme.more"], ["Plain", "acme.more.PlainConnector"]),
+        (None, ["acme:PlainConnector", "loudest.PlainConnector", "the-plain-one"]),
+    ],
+)
+@pytest.mark.usefixtures("imported")
+def test_allowed_classes_are_found_by_all_their_names(allowed: list[str] | None, names: list[str]) -> None:
+    """An entry point allows its class, a module its classes and those of its submodules, and None everything."""
+    registry = PluginRegistry(OFFERS, allowed)
+    assert [registry.resolve(name).__name__ for name in names] == ["PlainConnector"] * len(names)
+
+
+@pytest.mark.parametrize(
+    ("allowed", "name", "listed", "more"),
+    [
+        (["installed"], "acme:PlainConnector", "one of Plain", "installed,acme"),
+        (["installed"], "acme.PlainConnector", "one of Plain", "installed,acme"),
+        (["installed"], "loud.more:PlainConnector", "one of Plain", "installed,loud.more"),
+        (["installed"], "acme:json.JSONDecoder", "one of Plain", "installed,acme"),
+        (["the-plain-one"], "Loud", "one of Plain", "the-plain-one,Loud"),
+        (["the-plain-one"], "loud:PlainConnector", "one of Plain", "the-plain-one,Loud"),
+        (["acme.more"], "acme:PlainConnector", "'module:Class' of acme.more", "acme.more,acme"),
+        (["Loud", "acme.more"], "acme.mo:X", "one of Plain, or 'module:Class' of acme.more", "Loud,acme.more,acme.mo"),
+        (["loud"], "loudest:PlainConnector", "'module:Class' of loud", "loud,loudest"),
+        ([], "Loud", "nothing: no class is allowed", "Loud"),
+    ],
+)
+def test_another_class_is_refused_and_not_imported(
+    imported: list[str], allowed: list[str], name: str, listed: str, more: str
+) -> None:
+    """An import runs code. The error says what is allowed, and how an operator allows this class."""
+    offers = OFFERS if allowed != ["loud"] else OFFERS[:1]
+    registry = PluginRegistry(offers, allowed)
+    del imported[:]
+    with pytest.raises(ConfigError) as raised:
+        registry.resolve(name)
+    assert str(raised.value) == (
+        f"connector.class: {name!r} is not allowed on this worker; expected {listed}; to allow it, start all workers of"
+        f" the group with --plugin-classes {more}"
+    )
+    assert imported == []
+
+
+def test_only_allowed_entry_points_are_listed_and_imported(imported: list[str]) -> None:
+    """A package that the operator has not named does not run."""
+    registry = PluginRegistry(OFFERS, ["the-plain-one"])
+    assert ([plugin.name for plugin in registry.plugins], registry.problems, imported) == ([PLAIN], [], [])
+    with pytest.raises(ConfigError, match=r"there is no connector 'X'; expected one of Plain$"):
+        registry.resolve("X")
+
+
+@pytest.mark.parametrize("item", ["FileStreamSorce", "no.such.module", "", "a:b", "json.nothing", "-", "__main__"])
+def test_an_allowed_class_must_exist(item: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A mistyped name is refused at the start, with what can be named."""
+    monkeypatch.setattr(sys.modules["__main__"], "__spec__", None, raising=False)
+    with pytest.raises(ConfigError) as raised:
+        PluginRegistry(OFFERS, [item])
+    assert str(raised.value) == (
+        f"plugin_classes: {item!r} is neither an entry point nor a module; expected 'installed', names of entry points"
+        " (Loud, the-plain-one) and modules, separated by commas"
+    )
 
 
 def test_an_entry_point_that_is_found_twice_is_one() -> None:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from typing import Self
 
 import pytest
 
-from kiel_groups.errors import ConfigError
+from kiel_groups.errors import ConfigError, ProtocolError
+from kiel_groups.workers.rest_client.worker_client import WorkerClient
 from kiel_groups.workers.values.work_ids import ConnectorId, TaskId
 from tests.helpers.fake_workers import FakeGroup, FakeWorker, serving
-from tests.helpers.rest_requests import ask
+from tests.helpers.rest_requests import JSON, ask
 
 pytestmark = pytest.mark.unit
 
@@ -153,6 +155,67 @@ async def test_workers_give_each_other_the_token() -> None:
     assert refused.document["message"].endswith(
         "has another token than this one; give all workers of the group the same token"
     )
+
+
+class Stranger:
+    """A server that is no worker: it keeps what it receives, and answers each request with the same bytes."""
+
+    def __init__(self, answer: bytes = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: close\r\n\r\n{}") -> None:
+        self._answer = answer
+        self.received: list[bytes] = []
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.received.append(await reader.readuntil(b"\r\n\r\n"))
+        writer.write(self._answer)
+        writer.close()
+
+    async def __aenter__(self) -> Self:
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        self.url = f"http://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._server.close()
+
+
+def redirect_to(url: str) -> bytes:
+    return f"HTTP/1.1 307 -\r\nLocation: {url}/\r\nContent-Length: 0\r\nConnection: close\r\n\r\n".encode()
+
+
+@pytest.mark.parametrize("suffix", ["", "/", "/connectors", "?", "#"])
+async def test_the_token_goes_to_no_url_that_zookeeper_does_not_confirm(suffix: str) -> None:
+    """A client of the brokers can join the group with any URL, and lead it; nothing is sent there."""
+    leader, other = group = workers(2)
+    headers = {"Authorization": f"Bearer {TOKEN}"}
+    async with serving(*group, token=TOKEN), Stranger() as stranger:
+        leader.group.registered = {leader.url, other.url}
+        other.believed_leader = stranger.url + suffix
+        leader.group.owners[TaskId("a/b", 0)] = f"{leader.url.replace('//', f'//{leader.url[7:]}@')}{suffix}"
+        got = [
+            await ask(f"{other.url}/connectors/a%2Fb/config", "PUT", CONFIG, JSON | headers),
+            await ask(f"{other.url}/connectors/a%2Fb/restart", "POST", headers=headers),
+            await ask(f"{leader.url}/connectors/a%2Fb/tasks/0/restart", "POST", headers=headers),
+        ]
+        done = await ask(f"{leader.url}/connectors/a%2Fb", "DELETE", headers=headers)
+    assert [(each.status, each.headers["Retry-After"]) for each in got] == [(503, "1")] * 3
+    start = f"the request is not forwarded to {stranger.url}{suffix}, which the group names as the URL of a worker: no "
+    assert [each.document["message"].startswith(start) for each in got] == [True, True, False]
+    assert (stranger.received, done.status) == ([], 204)
+
+
+async def test_no_redirect_is_followed_with_the_token() -> None:
+    """A port that a worker had may belong to another program by now. Neither workers nor the command line follow it."""
+    (worker,) = group = workers(1)
+    headers = {"Authorization": f"Bearer {TOKEN}"}
+    async with serving(*group, token=TOKEN), Stranger() as thief, Stranger(redirect_to(thief.url)) as former:
+        worker.believed_leader = former.url
+        got = await ask(f"{worker.url}/connectors/a%2Fb", "DELETE", headers=headers)
+        async with WorkerClient(former.url, TOKEN) as client:
+            with pytest.raises(ProtocolError, match=rf"it redirects to '{thief.url}/', where the request is not sent"):
+                await client.call("GET", "/connectors")
+    assert (got.status, "Location" in got.headers) == (502, False)
+    assert f"it redirects to '{thief.url}/', where the request is not sent" in got.document["message"]
+    assert (len(former.received), thief.received) == (2, [])
 
 
 async def test_a_listener_reports_that_its_port_is_in_use() -> None:

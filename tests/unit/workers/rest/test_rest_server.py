@@ -115,6 +115,20 @@ async def test_a_connector_is_created() -> None:
     assert got.document == read.document == INFO | {"config": texts}
 
 
+async def test_some_settings_are_changed() -> None:
+    """The others stay, null removes one, and the answer is 200 with all of them."""
+    worker = FakeWorker(group())
+    async with serving(worker):
+        got = await ask(f"{worker.url}{PATH}/config", "PATCH", {"tasks.max": 3, "db.password": None, "x": "y"})
+        others = await ask(f"{worker.url}{PATH}/config", "PATCH", {"name": "b"})
+        unknown = await ask(f"{worker.url}/connectors/b/config", "PATCH", {"x": "y"})
+        undeclared = await ask(f"{worker.url}{PATH}/config", "PATCH", {"x": "z"}, {"Content-Type": "text/plain"})
+    expected = {"connector.class": CLASS, "tasks.max": "3", "name": "a/b c", "x": "y"}
+    assert (got.status, got.document["config"], len(got.document["tasks"])) == (200, expected, 3)
+    assert [each.status for each in (others, unknown, undeclared)] == [400, 404, 415]
+    assert worker.group.configs == {"a/b c": expected}
+
+
 async def test_the_name_of_a_new_connector_may_be_among_its_settings() -> None:
     """A body without ``name`` takes it from the settings."""
     worker = FakeWorker(FakeGroup())
