@@ -1,7 +1,7 @@
 """
 Count the modules and functions of this package that four everyday operations pass.
 
-    python -m benchmarks.paths [--functions]
+    python -m tests.architecture.paths [--functions]
 
 - ``record``: from the socket's data to ``__anext__`` returning a member's record, which is the first of its answer.
 - ``commit``: from the call of ``commit()`` to the write of its frame to ZooKeeper, on whichever thread.
