@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
+from hashlib import sha256
 from typing import Any, Literal, Protocol
-from urllib.parse import quote
 
 from kiel_groups.clients.grouped import GroupedConsumer
 from kiel_groups.clients.producer import Producer
@@ -20,6 +21,10 @@ _BATCH_RECORDS, _LINGER_MS = 1_000, 20
 
 #: A source task waits for brokers as long as it runs, as one of Kafka Connect does. Its stop is bounded.
 _RETRIES = 1_000_000
+
+#: The characters that names of groups do not have, and how many characters of a name with such characters, and of its
+#: digest, its group has: fewer together than the 255 of Kafka's names.
+_NOT_IN_GROUPS, _MOST_SHOWN, _DIGEST_CHARACTERS = re.compile("[^a-zA-Z0-9._-]"), 200, 32
 
 
 class SourceProducer(Protocol):
@@ -91,11 +96,13 @@ def sink_group(connector: str) -> str:
     """
     Return the name of the consumer group of a sink: ``connect-`` and the connector's name.
 
-    Names of groups have fewer characters than names of connectors. Others are percent-encoded, with ``_`` for ``%``.
+    Names of groups have fewer characters than names of connectors. The group of a name with others begins with
+    ``connect_``, so it is no group of a name without; a digest tells such names apart. All names have legal groups.
     """
     with suppress(ConfigError):
         return check_name(f"connect-{connector}", "group")
-    return check_name("connect-" + quote(connector, safe="").replace("~", "%7E").replace("%", "_"), "group")
+    shown, digest = _NOT_IN_GROUPS.sub("_", connector)[:_MOST_SHOWN], sha256(connector.encode()).hexdigest()
+    return check_name(f"connect_{shown}_{digest[:_DIGEST_CHARACTERS]}", "group")
 
 
 def records_of(found: Mapping[TopicPartition, list[Record]]) -> list[Record]:

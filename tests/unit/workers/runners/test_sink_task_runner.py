@@ -6,10 +6,14 @@ import asyncio
 import gc
 from collections import deque
 from collections.abc import Collection, Mapping
+from hashlib import sha256
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from kiel_groups.config import check_name
 from kiel_groups.errors import (
     ClaimLostError,
     ClosedError,
@@ -19,6 +23,7 @@ from kiel_groups.errors import (
     SessionLostError,
 )
 from kiel_groups.model import Record, TopicPartition
+from kiel_groups.workers.plugins.standard_keys import STANDARD_KEYS
 from kiel_groups.workers.runners.sink_task_runner import SinkTaskRunner
 from kiel_groups.workers.runners.task_clients import sink_group
 from tests.helpers.counting_connectors import CountingSinkConnector, Counts, FakeClients, use
@@ -26,6 +31,12 @@ from tests.helpers.runner_contexts import FakeSession, runner_context
 from tests.helpers.waiting import eventually
 
 pytestmark = pytest.mark.unit
+
+#: Names of connectors that resemble each other: some of the characters that names of groups do not have, and what they
+#: were once replaced by.
+NAMES = st.lists(
+    st.sampled_from(["a", "b", "_", "-", ".", "~", " ", "%", "_20", "ü", "%20", "_5F"]), min_size=1, max_size=8
+).map("".join)
 
 P0, P1 = TopicPartition("t", 0), TopicPartition("t", 1)
 
@@ -398,8 +409,25 @@ async def test_a_task_writes_dead_letters_by_its_context() -> None:
     assert producer.is_closed
 
 
-def test_the_group_of_a_sink_has_a_legal_name() -> None:
-    """Different connectors have different groups, although their names may have more characters."""
-    assert sink_group("my.sink-1") == "connect-my.sink-1"
-    assert sink_group("my sink") == "connect-my_20sink"
-    assert sink_group("ä~") == "connect-_C3_A4_7E"
+def test_the_group_of_a_plain_name_is_connect_and_the_name() -> None:
+    """Running groups keep their names: those of all connectors whose names are legal names of groups."""
+    for name in ("write", "my.sink-1", "a_20b", "-_.", "x" * 200):
+        assert sink_group(name) == f"connect-{name}"
+
+
+def test_the_group_of_another_name_shows_its_legal_characters() -> None:
+    """An operator recognises the connector in a list of groups."""
+    assert sink_group("my sink") == f"connect_my_sink_{sha256(b'my sink').hexdigest()[:32]}"
+
+
+@given(st.lists(NAMES, min_size=2, max_size=20, unique=True))
+def test_no_two_sinks_share_a_group(names: list[str]) -> None:
+    """Each name that a connector may have has a legal group of its own, with names that resemble each other."""
+    assert len(set(map(sink_group, names))) == len(names)
+
+
+@pytest.mark.parametrize("name", ["ü" * 60, "ü" * 200, "\U0001f600" * 200, "x" * 200 + " " * 99])
+def test_each_name_that_is_accepted_has_a_group(name: str) -> None:
+    """What the creation of a connector accepts does not fail its tasks later."""
+    assert STANDARD_KEYS["name"].parse(name)
+    assert check_name(sink_group(name), "group")
