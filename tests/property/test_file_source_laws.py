@@ -50,7 +50,9 @@ class History:
 
     def _start(self, context: RecordingTaskContext) -> None:
         self._task = FileStreamSourceTask()
-        settings = one_task_settings(FileStreamSourceConnector, {"file": str(self.path), "topic": "t"})
+        settings = one_task_settings(
+            FileStreamSourceConnector, {"file": str(self.path), "topic": "t", "rotation.wait.ms": "0"}
+        )
         asyncio.run(self._task.start(context, settings))
 
     def write(self, size: int) -> None:
