@@ -78,7 +78,7 @@ class FollowedFile:
             return []
         if not lines and self._has_ended(self._lines):
             return self._finish(self._lines)
-        return lines or self._late_lines(self._lines, most)
+        return lines + self._late_lines(self._lines, most - len(lines))
 
     def close(self) -> None:
         """Close the files that are open. The next ``take`` opens the file again, and continues after the last line."""
@@ -140,7 +140,7 @@ class FollowedFile:
         A restart continues in the present file, so they have the present position there.
         """
         former = self._former
-        if former is None:
+        if former is None or most <= 0:
             return []
         late: list[Line] = []
         is_over = former.is_deleted

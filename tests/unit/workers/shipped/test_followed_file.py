@@ -241,8 +241,9 @@ def test_lines_that_come_after_the_end_of_an_old_file_are_read(
     clock.now_s += 5
     assert values(patient) == ["new"]
     append(old, "late", "later")
+    append(path, "next")
     late = taken(patient)
-    assert [line.value for line in late] == [b"late", b"later"]
+    assert [line.value for line in late] == [b"next", b"late", b"later"]
     assert f"{path}: 2 lines more in the old file, after its end was read" in caplog.text
     append(path, "newer")
     assert restarted(path, late[-1].after) == ["newer"]
