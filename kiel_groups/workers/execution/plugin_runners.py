@@ -45,7 +45,14 @@ class PluginRunners:
         connector_class = await self._plugins.resolve(class_name(spec.config))
         return task_settings(connector_class, spec.config, spec.task or {})
 
-    def runner(self, start: RunnerStart, parts: SessionParts, fence: WorkFence, started: Callable[[], None]) -> Runner:
+    def runner(
+        self,
+        start: RunnerStart,
+        parts: SessionParts,
+        fence: WorkFence,
+        started: Callable[[], None],
+        problem: Callable[[str], None],
+    ) -> Runner:
         connector_class = self._plugins.found(class_name(start.spec.config))
         context = RunnerContext(
             work=start.work,
@@ -58,6 +65,7 @@ class PluginRunners:
             clients=self._clients,
             runtime=self._runtime,
             started=started,
+            problem=problem,
         )
         if isinstance(start.work, ConnectorId):
             return ConnectorRunner(context)

@@ -11,6 +11,7 @@ from kiel_groups.wording import counted
 from kiel_groups.workers.execution.herder import Herder
 from kiel_groups.workers.execution.plugin_lookups import PluginLookups, class_name
 from kiel_groups.workers.execution.work_supervisor import WorkSupervisor
+from kiel_groups.workers.plugins.connector_checks import named_topics
 from kiel_groups.workers.plugins.connector_interfaces import SinkConnector
 from kiel_groups.workers.plugins.secret_masks import with_secrets
 from kiel_groups.workers.rest.worker_control import (
@@ -20,6 +21,7 @@ from kiel_groups.workers.rest.worker_control import (
     InstalledPlugin,
     TaskInfo,
 )
+from kiel_groups.workers.runners.task_clients import TaskClients, missing_topics_text
 from kiel_groups.workers.values.config_snapshot import ConfigSnapshot, ConnectorEntry, TargetState
 from kiel_groups.workers.values.work_ids import ConnectorId, TaskId, Work
 from kiel_groups.workers.values.work_status import WorkStatus
@@ -36,9 +38,11 @@ class WorkerRequests:
     Args:
         herder: Runs the work of the worker.
         plugins: Finds the classes of connectors, and checks settings.
+        clients: Knows the topics of the brokers.
     """
 
-    def __init__(self, herder: Herder, plugins: PluginLookups) -> None:
+    def __init__(self, herder: Herder, plugins: PluginLookups, clients: TaskClients) -> None:
+        self._clients = clients
         self._herder = herder
         self._plugins = plugins
         #: The offset of the last change that this object has written. Its own changes are seen by later reads.
@@ -95,7 +99,15 @@ class WorkerRequests:
         return [InstalledPlugin(each.name, each.kind, each.version) for each in await self._plugins.installed()]
 
     async def validate(self, plugin: str, config: Mapping[str, str | None]) -> Mapping[str, Any]:
-        return await self._plugins.report(plugin, config)
+        report = await self._plugins.report(plugin, config)
+        warnings = [*report.get("warnings", ()), *await self._topic_warnings(plugin, config)]
+        return {**report, "warnings": warnings} if warnings else report
+
+    async def _topic_warnings(self, plugin: str, config: Mapping[str, str | None]) -> list[str]:
+        """Return a warning for each setting with topics that no broker knows: a task waits for these without an end."""
+        topics = named_topics(await self._plugins.resolve(plugin), config)
+        texts = {name: await missing_topics_text(self._clients, named) for name, named in topics.items()}
+        return [f"{name}: {text}" for name, text in texts.items() if text]
 
     # ------------------------------------------------------------------ changes
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+import math
 import re
+import time
 from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
 from hashlib import sha256
@@ -11,16 +14,22 @@ from typing import Any, Literal, Protocol
 from kiel_groups.clients.grouped import GroupedConsumer
 from kiel_groups.clients.producer import Producer
 from kiel_groups.config import check_name
-from kiel_groups.errors import ConfigError
+from kiel_groups.errors import ConfigError, KielGroupsError
 from kiel_groups.model import Record, TopicPartition
+from kiel_groups.wording import some
+from kiel_groups.workers.runners.broker_probe import all_topics
 
-__all__ = ["KafkaClients", "SinkConsumer", "SourceProducer", "TaskClients", "sink_group"]
+__all__ = ["KafkaClients", "SinkConsumer", "SourceProducer", "TaskClients", "missing_topics_text", "sink_group"]
 
 #: The records of one batch of a source task's producer, and how long a record waits for others, in milliseconds.
 _BATCH_RECORDS, _LINGER_MS = 1_000, 20
 
 #: A source task waits for brokers as long as it runs, as one of Kafka Connect does. Its stop is bounded.
 _RETRIES = 1_000_000
+
+#: How long the names of all topics are used, and how long they are if one of those that are asked for is not among
+#: them, in seconds.
+_TOPICS_AGE_S, _MISSING_AGE_S = 15.0, 1.0
 
 #: The characters that names of groups do not have, and how many characters of a name with such characters, and of its
 #: digest, its group has: fewer together than the 255 of Kafka's names.
@@ -57,6 +66,14 @@ class TaskClients(Protocol):
     def consumer(self, group: str, listener: object, on_bad_record: Literal["raise", "skip"]) -> SinkConsumer:
         """Create a consumer that commits only what it is asked to."""
 
+    async def missing_topics(self, topics: Collection[str]) -> list[str]:
+        """
+        Return those of these topics that no broker knows, sorted.
+
+        Raises:
+            NoBrokersError: No broker answers.
+        """
+
 
 class KafkaClients:
     """
@@ -82,6 +99,9 @@ class KafkaClients:
         self._producer_settings = {"batch_size": _BATCH_RECORDS, "linger_ms": _LINGER_MS, "retries": _RETRIES} | dict(
             producer_settings or {}
         )
+        self._topics: frozenset[str] = frozenset()
+        self._topics_s = -math.inf
+        self._asking = asyncio.Lock()
 
     def producer(self) -> SourceProducer:
         return Producer(self._brokers, **self._producer_settings)
@@ -90,6 +110,17 @@ class KafkaClients:
         settings = {"auto_offset_reset": "earliest", **self._consumer_settings}
         settings |= {"autocommit": False, "listener": listener, "on_bad_record": on_bad_record}
         return GroupedConsumer(self._brokers, group, self._zk_hosts, **settings)
+
+    async def missing_topics(self, topics: Collection[str]) -> list[str]:
+        # A worker may have a thousand tasks that ask. A topic that was missing may have been created a moment ago.
+        async with self._asking:
+            for oldest_s in (_TOPICS_AGE_S, _MISSING_AGE_S):
+                if time.monotonic() - self._topics_s > oldest_s:
+                    self._topics, self._topics_s = await all_topics(self._brokers), time.monotonic()
+                missing = sorted(set(topics) - self._topics)
+                if not missing:
+                    break
+        return missing
 
 
 def sink_group(connector: str) -> str:
@@ -103,6 +134,15 @@ def sink_group(connector: str) -> str:
         return check_name(f"connect-{connector}", "group")
     shown, digest = _NOT_IN_GROUPS.sub("_", connector)[:_MOST_SHOWN], sha256(connector.encode()).hexdigest()
     return check_name(f"connect_{shown}_{digest[:_DIGEST_CHARACTERS]}", "group")
+
+
+async def missing_topics_text(clients: TaskClients, topics: Collection[str]) -> str:
+    """Return which of these topics no broker knows, in words, or that no broker answers; ``""`` if all exist."""
+    try:
+        missing = await clients.missing_topics(topics)
+    except KielGroupsError as error:
+        return str(error)
+    return f"no broker knows {'the topic' if len(missing) == 1 else 'the topics'} {some(missing)}" if missing else ""
 
 
 def records_of(found: Mapping[TopicPartition, list[Record]]) -> list[Record]:

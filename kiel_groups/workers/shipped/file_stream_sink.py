@@ -25,8 +25,8 @@ __all__ = ["FileStreamSinkConnector", "FileStreamSinkTask"]
 
 log = logging.getLogger(__name__)
 
-#: The pause before a file that another task writes to is locked again, and how long a task that has to stop waits for
-#: that at least, in seconds. A write is short.
+#: The pause before a file that another task writes to is locked again, in seconds, and how long a write of another task
+#: may take before this one reports a problem, or, if it has to stop, ends without it. A write is short.
 _LOCK_PAUSE_S, _LOCK_WAIT_S = 0.005, 1.0
 
 
@@ -83,16 +83,22 @@ class FileStreamSinkTask(SinkTask):
         Raises:
             TaskStoppedError: The task has to stop, and another one does not end its write.
         """
-        began_s = time.monotonic()
+        began_s, is_shown = time.monotonic(), False
         while True:
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 break
             except BlockingIOError:
                 # A process may be frozen while it writes. A call that blocks would keep this worker from its end.
-                if self._context.should_stop and time.monotonic() - began_s > _LOCK_WAIT_S:
+                is_late = time.monotonic() - began_s > _LOCK_WAIT_S
+                if is_late and self._context.should_stop:
                     raise TaskStoppedError(f"stopped while another process keeps {self._path} locked") from None
+                if is_late and not is_shown:
+                    self._context.report_problem(f"another process keeps {self._path} locked")
+                    is_shown = True
                 time.sleep(_LOCK_PAUSE_S)
+        if is_shown:
+            self._context.report_problem("")
         try:
             yield
         finally:

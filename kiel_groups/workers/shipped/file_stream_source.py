@@ -53,7 +53,10 @@ class FileStreamSourceTask(SourceTask):
 
     def poll(self) -> Sequence[SourceRecord]:
         assert self._file is not None
-        lines = self._file.take(self._batch_size)
+        was_missing, lines = self._file.is_missing, self._file.take(self._batch_size)
+        if self._file.is_missing is not was_missing:
+            # The file need not exist yet, but its path may also be mistyped.
+            self._context.report_problem("" if was_missing else f"{self._file.path} does not exist; waiting for it")
         if not lines:
             self._context.run(self._context.pause(self._pause_s))
         return [self._record(line) for line in lines]

@@ -42,7 +42,7 @@ class FollowedFile:
     """
 
     def __init__(self, path: Path, start: LinePosition | None, longest: int, quiet_s: float = 0.0) -> None:
-        self._path = path
+        self.path = path
         self._longest = longest
         self._quiet_s = quiet_s
         self._next = start or _BEGIN
@@ -53,7 +53,8 @@ class FollowedFile:
         self._former: FileLines | None = None
         #: Where the old file ended at the last call, if another file has its path, and since when; -1 otherwise.
         self._old_end, self._old_end_s = -1, 0.0
-        self._missing = False
+        #: Whether the file does not exist, and nothing of an earlier one is left to read.
+        self.is_missing = False
 
     def take(self, most: int) -> list[Line]:
         """
@@ -99,7 +100,7 @@ class FollowedFile:
         if self._successor is None:
             # From now on this file is read after the old one, also if it loses the path before that.
             with suppress(FileNotFoundError):
-                self._successor = FileLines(self._path, _BEGIN, self._longest)
+                self._successor = FileLines(self.path, _BEGIN, self._longest)
         elif identity != self._successor.identity:
             # The path has the second file after this one: a program that keeps to the path has left this one.
             return True
@@ -112,7 +113,7 @@ class FollowedFile:
     def _identity(self) -> tuple[int, int] | None:
         """Return the device and the inode of the file that has the path, or None if there is none."""
         with suppress(FileNotFoundError):
-            status = os.stat(self._path)
+            status = os.stat(self.path)
             return status.st_dev, status.st_ino
         return None
 
@@ -123,7 +124,7 @@ class FollowedFile:
         log.info(
             "%s was rotated: the old file is read to its end at byte %s%s; continuing with the new one, and reading"
             " what a program still writes to the old one until that is deleted",
-            self._path,
+            self.path,
             f"{lines.after.position:,}",
             without,
         )
@@ -149,7 +150,7 @@ class FollowedFile:
         except FileReplacedError:
             is_over = True
         if late:
-            log.info("%s: %s more in the old file, after its end was read", self._path, counted(late, "line"))
+            log.info("%s: %s more in the old file, after its end was read", self.path, counted(late, "line"))
         elif is_over:
             former.close()
             self._former = None
@@ -158,7 +159,7 @@ class FollowedFile:
     def _restart(self, lines: FileLines) -> None:
         log.warning(
             "%s was truncated or written anew after byte %s; %s of an unfinished line were read before",
-            self._path,
+            self.path,
             f"{lines.after.position:,}",
             counted(lines.waiting, "byte"),
         )
@@ -175,26 +176,26 @@ class FollowedFile:
                 lines = None
             lines = old or lines
         if lines is None and self._identity() is None:
-            if not self._missing:
-                log.info("%s does not exist; waiting for it", self._path)
-            self._missing = True
+            if not self.is_missing:
+                log.info("%s does not exist; waiting for it", self.path)
+            self.is_missing = True
             return None
         if lines is None:
             log.warning(
                 "%s is not the file that was read up to byte %s, and no file beside it is; starting with its first"
                 " line: lines between may be lost",
-                self._path,
+                self.path,
                 f"{self._next.position:,}",
             )
             self._next = _BEGIN
             return self._opened()
-        self._missing = False
+        self.is_missing = False
         return lines
 
     def _file_of_path(self) -> FileLines | None:
         """Return the file of the path, or None if there is none, or one without the bytes that were read."""
         with suppress(FileNotFoundError, FileReplacedError):
-            return FileLines(self._path, self._next, self._longest)
+            return FileLines(self.path, self._next, self._longest)
         return None
 
     def _old_file(self) -> FileLines | None:
@@ -206,12 +207,10 @@ class FollowedFile:
                 continue
             with suppress(OSError, FileReplacedError, ConfigError):
                 lines = FileLines(path, self._next, self._longest)
-                log.info(
-                    "%s was rotated to %s; reading that from byte %s", self._path, path, f"{self._next.position:,}"
-                )
+                log.info("%s was rotated to %s; reading that from byte %s", self.path, path, f"{self._next.position:,}")
                 later = [each for each, other in siblings if self._is_rotated(each) and _changed(other, status)]
                 if later:
-                    log.warning("%s: lines of later files are not read: %s", self._path, some(later))
+                    log.warning("%s: lines of later files are not read: %s", self.path, some(later))
                 return lines
         return None
 
@@ -233,17 +232,17 @@ class FollowedFile:
     def _is_rotated(self, path: Path) -> bool:
         """Return whether a program that rotates the file may give it this name."""
         name = path.name
-        if name.startswith(self._path.name):
-            return bool(_ROTATED.fullmatch(name.removeprefix(self._path.name)))
-        middle = name.removeprefix(self._path.stem).removesuffix(self._path.suffix)
-        return name.endswith(self._path.suffix) and bool(_ROTATED.fullmatch(middle))
+        if name.startswith(self.path.name):
+            return bool(_ROTATED.fullmatch(name.removeprefix(self.path.name)))
+        middle = name.removeprefix(self.path.stem).removesuffix(self.path.suffix)
+        return name.endswith(self.path.suffix) and bool(_ROTATED.fullmatch(middle))
 
     def _siblings(self) -> list[tuple[Path, os.stat_result]]:
         """Return the regular files whose names begin with the path's stem, the last changed one first."""
         found: list[tuple[Path, os.stat_result]] = []
         with suppress(FileNotFoundError):
-            for path in self._path.parent.iterdir():
-                if path.name.startswith(self._path.stem) and path.name != self._path.name:
+            for path in self.path.parent.iterdir():
+                if path.name.startswith(self.path.stem) and path.name != self.path.name:
                     with suppress(OSError):
                         status = path.stat()
                         if stat.S_ISREG(status.st_mode):

@@ -45,5 +45,5 @@ async def test_a_silent_broker_is_waited_for_with_a_limit(
         await probe_brokers("loaders", str(broker.address))
         assert broker.count(MetadataRequest.API_KEY) == 1
     assert caplog.messages == [
-        f"group loaders: no broker at {broker.address} answered within 0.1 s; tasks wait until one does"
+        f"group loaders: no broker at {broker.address} answered within 0.1 s; tasks wait until one answers"
     ]
