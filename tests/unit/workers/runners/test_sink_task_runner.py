@@ -114,8 +114,13 @@ class Bench:
         self.consumers: list[FakeConsumer] = []
         self._joins = joins
         self.clients.consumer_of = self._consumer
+        self.problems: list[str] = []
         self.context = runner_context(
-            CountingSinkConnector, {"topics": "t", **config}, session=self.session, clients=self.clients
+            CountingSinkConnector,
+            {"topics": "t", **config},
+            session=self.session,
+            clients=self.clients,
+            problem=self.problems.append,
         )
 
     def _consumer(self, *arguments: Any) -> FakeConsumer:
@@ -431,3 +436,36 @@ def test_each_name_that_is_accepted_has_a_group(name: str) -> None:
     """What the creation of a connector accepts does not fail its tasks later."""
     assert STANDARD_KEYS["name"].parse(name)
     assert check_name(sink_group(name), "group")
+
+
+async def test_missing_topics_are_reported_until_they_exist(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The consumer waits for such a topic without an end, so the status of the task names it; so it does brokers."""
+    monkeypatch.setattr("kiel_groups.workers.runners.sink_task_runner._WATCH_S", 0.001)
+    bench = Bench()
+    bench.clients.missing = {"t"}
+    await bench.start()
+    await eventually(lambda: bench.problems[-1:] == ["no broker knows the topic t"], "the missing topic")
+    bench.clients.missing = NoBrokersError("no broker answered")
+    await eventually(lambda: bench.problems[-1:] == ["no broker answered"], "the brokers")
+    bench.clients.missing = set()
+    await eventually(lambda: bench.problems[-1:] == [""], "the end of the problem")
+    await bench.stop()
+    assert bench.problems == ["no broker knows the topic t", "no broker answered", ""]
+    bench.clients.missing = {"t"}
+    await asyncio.sleep(0.01)
+    assert len(bench.problems) == 3, "a task that has ended reports nothing"
+
+
+async def test_errors_of_the_consumer_are_reported_until_it_reads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A task that cannot join, or fetch, has a problem, beside that of its system."""
+    monkeypatch.setattr("kiel_groups.workers.runners.sink_task_runner._FIRST_PAUSE_S", 0.001)
+    bench = Bench(NoBrokersError("no coordinator"))
+    consumer = await bench.start()
+    assert bench.problems == ["no coordinator", ""]
+    context: Any = bench.counts.contexts["c-0"]
+    context.report_problem("slow")
+    consumer.add(NoBrokersError("no leader"), records(P0, 0))
+    await bench.put(1)
+    await eventually(lambda: len(bench.problems) == 5, "the end of the problem")
+    await bench.stop()
+    assert bench.problems[2:] == ["slow", "no leader; slow", "slow"]

@@ -198,6 +198,20 @@ def test_a_frozen_writer_does_not_keep_a_task_from_its_end(tmp_path: Path, monke
         task.put(records(b"two"))
     task.stop()
     assert ((tmp_path / "out").read_bytes(), len(waited)) == (b"two\n", 1)
+    assert context.problems == []
+
+
+def test_a_frozen_writer_is_a_problem(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """If the other process keeps the file locked, the status of the task says so until it writes again."""
+    task, context = FileStreamSinkTask(), RecordingTaskContext()
+    task.start(context, one_task_settings(FileStreamSinkConnector, {"file": str(tmp_path / "out"), "topics": "t"}))
+    monkeypatch.setattr("kiel_groups.workers.shipped.file_stream_sink._LOCK_WAIT_S", -1.0)
+    with (tmp_path / "out").open("ab") as frozen:
+        fcntl.flock(frozen, fcntl.LOCK_EX)
+        monkeypatch.setattr(time, "sleep", lambda pause_s: fcntl.flock(frozen, fcntl.LOCK_UN))
+        task.put(records(b"one"))
+    task.stop()
+    assert context.problems == [f"another process keeps {tmp_path / 'out'} locked", ""]
 
 
 def test_only_regular_files_are_written(tmp_path: Path) -> None:
