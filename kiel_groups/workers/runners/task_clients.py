@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import math
 import re
-import time
 from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
 from hashlib import sha256
@@ -113,10 +112,11 @@ class KafkaClients:
 
     async def missing_topics(self, topics: Collection[str]) -> list[str]:
         # A worker may have a thousand tasks that ask. A topic that was missing may have been created a moment ago.
+        loop = asyncio.get_running_loop()
         async with self._asking:
             for oldest_s in (_TOPICS_AGE_S, _MISSING_AGE_S):
-                if time.monotonic() - self._topics_s > oldest_s:
-                    self._topics, self._topics_s = await all_topics(self._brokers), time.monotonic()
+                if loop.time() - self._topics_s > oldest_s:
+                    self._topics, self._topics_s = await all_topics(self._brokers), loop.time()
                 missing = sorted(set(topics) - self._topics)
                 if not missing:
                     break

@@ -8,7 +8,7 @@ import pytest
 
 from kiel_groups.model import TopicPartition
 from kiel_groups.wire.api.metadata_v0 import MetadataRequest
-from kiel_groups.workers.runners import broker_probe
+from kiel_groups.workers.runners import broker_probe, task_clients
 from kiel_groups.workers.runners.broker_probe import probe_brokers
 from kiel_groups.workers.runners.task_clients import KafkaClients, missing_topics_text
 from tests.helpers.fake_broker import FakeBroker, Log
@@ -53,8 +53,6 @@ async def test_a_silent_broker_is_waited_for_with_a_limit(
 
 async def test_missing_topics_are_named_and_brokers_asked_seldom(monkeypatch: pytest.MonkeyPatch) -> None:
     """A thousand tasks ask; the brokers are asked again after a while, or soon if a topic is missing."""
-    clock = [100.0]
-    monkeypatch.setattr("kiel_groups.workers.runners.task_clients.time.monotonic", lambda: clock[0])
     async with FakeBroker({"a": 1}) as broker:
         clients = KafkaClients([str(broker.address)])
 
@@ -63,15 +61,15 @@ async def test_missing_topics_are_named_and_brokers_asked_seldom(monkeypatch: py
 
         assert await missing("a") == ([], 1)
         assert await missing("a", "b", "c") == (["b", "c"], 1)
-        clock[0] += 2
+        monkeypatch.setattr(task_clients, "_MISSING_AGE_S", 0.0)
         assert await missing("a") == ([], 1)
         broker.logs[TopicPartition("b", 0)] = Log()
         assert await missing("b") == ([], 2)
-        clock[0] += 16
+        assert await missing("a", "b") == ([], 2)
+        monkeypatch.setattr(task_clients, "_TOPICS_AGE_S", 0.0)
         assert await missing("a", "b") == ([], 3)
         assert await missing_topics_text(clients, ["a"]) == ""
         assert await missing_topics_text(clients, ["c"]) == "no broker knows the topic c"
         assert await missing_topics_text(clients, ["c", "d"]) == "no broker knows the topics c, d"
         await broker.stop()
-        clock[0] += 16
         assert (await missing_topics_text(clients, ["a"])).startswith(f"no broker answered: {broker.address}: ")
