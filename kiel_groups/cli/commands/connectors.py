@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from difflib import get_close_matches
+from shlex import quote
 from typing import IO, TYPE_CHECKING, Any
 
 import click
@@ -119,7 +120,8 @@ def create(
     if as_json:
         show_json(created)
     else:
-        lines.say("info", f"connector {name} created; 'kiel-groups connectors status {name}' shows what it does")
+        hint = f"'kiel-groups connectors status {quote(name)}' shows what it does"
+        lines.say("info", f"connector {name} created; {hint}")
     return DONE
 
 

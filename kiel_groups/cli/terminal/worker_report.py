@@ -23,10 +23,10 @@ __all__ = ["cause_of", "worker_group_document", "worker_group_problems", "worker
 
 def cause_of(trace: str) -> str:
     """Return the line of a trace that names the error: the first one after the calls, or the only one."""
-    lines = trace.strip().splitlines() or ["for an unknown reason"]
+    lines = trace.rstrip().splitlines() or ["for an unknown reason"]
     calls = [number for number, line in enumerate(lines) if line.startswith(("  ", "Traceback"))]
     after_calls = 1 + max(calls, default=-1)
-    return (lines[after_calls:] or lines[-1:])[0]
+    return (lines[after_calls:] or lines[-1:])[0].removeprefix("kiel_groups.errors.")
 
 
 def worker_group_problems(group: WorkerGroup) -> list[str]:

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from kiel_groups.errors import ConfigError, RebalanceError, UnknownConnectorError
+from kiel_groups.errors import ConfigError, KielGroupsError, RebalanceError, UnknownConnectorError
 from kiel_groups.wording import counted
 from kiel_groups.workers.execution.herder import Herder
 from kiel_groups.workers.execution.plugin_lookups import PluginLookups, class_name
@@ -21,7 +21,7 @@ from kiel_groups.workers.rest.worker_control import (
     InstalledPlugin,
     TaskInfo,
 )
-from kiel_groups.workers.runners.task_clients import TaskClients, missing_topics_text
+from kiel_groups.workers.runners.task_clients import TaskClients, unknown_topics
 from kiel_groups.workers.values.config_snapshot import ConfigSnapshot, ConnectorEntry, TargetState
 from kiel_groups.workers.values.work_ids import ConnectorId, TaskId, Work
 from kiel_groups.workers.values.work_status import WorkStatus
@@ -106,7 +106,13 @@ class WorkerRequests:
     async def _topic_warnings(self, plugin: str, config: Mapping[str, str | None]) -> list[str]:
         """Return a warning for each setting with topics that no broker knows: a task waits for these without an end."""
         topics = named_topics(await self._plugins.resolve(plugin), config)
-        texts = {name: await missing_topics_text(self._clients, named) for name, named in topics.items()}
+        if not topics:
+            return []
+        try:
+            missing = await self._clients.missing_topics({topic for named in topics.values() for topic in named})
+        except KielGroupsError as error:
+            return [f"whether the topics exist is unknown: {error}"]
+        texts = {name: unknown_topics([each for each in named if each in missing]) for name, named in topics.items()}
         return [f"{name}: {text}" for name, text in texts.items() if text]
 
     # ------------------------------------------------------------------ changes

@@ -18,7 +18,15 @@ from kiel_groups.model import Record, TopicPartition
 from kiel_groups.wording import some
 from kiel_groups.workers.runners.broker_probe import all_topics
 
-__all__ = ["KafkaClients", "SinkConsumer", "SourceProducer", "TaskClients", "missing_topics_text", "sink_group"]
+__all__ = [
+    "KafkaClients",
+    "SinkConsumer",
+    "SourceProducer",
+    "TaskClients",
+    "missing_topics_text",
+    "sink_group",
+    "unknown_topics",
+]
 
 #: The records of one batch of a source task's producer, and how long a record waits for others, in milliseconds.
 _BATCH_RECORDS, _LINGER_MS = 1_000, 20
@@ -139,9 +147,13 @@ def sink_group(connector: str) -> str:
 async def missing_topics_text(clients: TaskClients, topics: Collection[str]) -> str:
     """Return which of these topics no broker knows, in words, or that no broker answers; ``""`` if all exist."""
     try:
-        missing = await clients.missing_topics(topics)
+        return unknown_topics(await clients.missing_topics(topics))
     except KielGroupsError as error:
         return str(error)
+
+
+def unknown_topics(missing: Collection[str]) -> str:
+    """Return that no broker knows these topics; ``""`` if there are none."""
     return f"no broker knows {'the topic' if len(missing) == 1 else 'the topics'} {some(missing)}" if missing else ""
 
 

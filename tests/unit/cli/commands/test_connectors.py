@@ -180,6 +180,10 @@ def test_the_status_has_problems_states_and_traces(worker: FakeWorker, command: 
         (WorkStatus(WorkState.PAUSED, "w:1"), ""),
         (WorkStatus(WorkState.FAILED, "w:1", TRACE), "has failed: ValueError: no"),
         (WorkStatus(WorkState.FAILED, "w:1", "one line"), "has failed: one line"),
+        (
+            WorkStatus(WorkState.FAILED, "w:1", "  calls\nkiel_groups.errors.ConfigError: x"),
+            "has failed: ConfigError: x",
+        ),
         (WorkStatus(WorkState.FAILED, "w:1"), "has failed: for an unknown reason"),
         (WorkStatus(WorkState.UNASSIGNED, ""), "does not run: it has no worker at the moment"),
         (WorkStatus(WorkState.UNASSIGNED, "w:1", problem="no broker answered"), "does not run yet: no broker answered"),
