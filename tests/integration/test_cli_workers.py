@@ -113,7 +113,7 @@ async def until_problem(url: str, connector: str) -> str:
         await asyncio.sleep(0.05)
 
 
-async def test_a_sink_whose_topic_is_missing_looks_sick(
+async def test_a_sink_whose_topic_is_missing_has_a_problem(
     cluster_39: Cluster, unique: Callable[[str], str], tmp_path: Path
 ) -> None:
     """A warning comes when it is created, and checks name the topic until it exists."""

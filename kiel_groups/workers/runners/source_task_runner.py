@@ -125,7 +125,7 @@ class SourceTaskRunner(Runner):
     async def _watch_delivery(self, records: Sequence[SourceRecord]) -> None:
         """Report records that are not stored for long: the producer sends them again as long as the task runs."""
         await asyncio.sleep(_LATE_S)
-        topics = {record.topic for record in records}
+        topics = sorted({record.topic for record in records})
         cause = await missing_topics_text(self.context.clients, topics)
         late = f"the brokers have not stored {counted(records, 'record')} of {some(topics)} within {_LATE_S:g} s"
         problem = f"{late}: {cause}" if cause else late
