@@ -41,6 +41,7 @@ class RecordingTaskContext:
     stop_after: int | None = None
     pauses: list[float] = field(default_factory=list)
     produced: list[tuple[str, bytes | None, bytes | None]] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
 
     @property
     def should_stop(self) -> bool:
@@ -49,6 +50,9 @@ class RecordingTaskContext:
     async def pause(self, seconds: float) -> bool:
         self.pauses.append(seconds)
         return self.should_stop
+
+    def report_problem(self, problem: str) -> None:
+        self.problems.append(problem)
 
     def run(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
         return asyncio.run(coroutine)

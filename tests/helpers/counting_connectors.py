@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple
 
@@ -220,6 +220,8 @@ class FakeClients:
     def __init__(self) -> None:
         self.topics: defaultdict[str, list[tuple[bytes, bytes]]] = defaultdict(list)
         self.failure: Exception | None = None
+        #: The topics that no broker knows, or an error of the look-up.
+        self.missing: set[str] | Exception = set()
         self.delay_s = 0.01
         self.producers: list[FakeProducer] = []
         self.consumer_of: Callable[..., Any] | None = None
@@ -231,6 +233,11 @@ class FakeClients:
         producer = FakeProducer(self)
         self.producers.append(producer)
         return producer
+
+    async def missing_topics(self, topics: Collection[str]) -> list[str]:
+        if isinstance(self.missing, Exception):
+            raise self.missing
+        return sorted(self.missing.intersection(topics))
 
     def consumer(self, group: str, listener: object, on_bad_record: Any) -> Any:
         assert self.consumer_of is not None

@@ -169,7 +169,9 @@ class FakeWorker:
         if "FileStreamSource" not in plugin:
             raise ConfigError(f"there is no connector {plugin!r}")
         warnings = [f"{name}: there is no such setting" for name in config if name.startswith("extra")]
-        return {"name": plugin, "error_count": 0, "groups": [], "configs": [config], "warnings": warnings}
+        mistyped = {"flie": "file"} if "flie" in config else {}
+        report = {"name": plugin, "error_count": 0, "groups": [], "configs": [config]}
+        return {**report, "warnings": warnings, "mistyped": mistyped}
 
     def _fail(self) -> None:
         if self.error is not None:

@@ -70,6 +70,7 @@ def runner_context(
     stores: FakeStores | None = None,
     clients: FakeClients | None = None,
     started: Any = lambda: None,
+    problem: Any = lambda text: None,
 ) -> RunnerContext:
     """Return the context of a task of the connector "c", or of the connector itself."""
     whole = {"name": "c", "connector.class": "x", **config}
@@ -90,4 +91,5 @@ def runner_context(
         clients=clients or FakeClients(),
         runtime=Runtime(),
         started=started,
+        problem=problem,
     )

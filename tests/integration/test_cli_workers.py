@@ -92,10 +92,47 @@ async def test_a_worker_with_wrong_brokers_says_so(
         await ask(worker.url, "POST", "/connectors", {"name": name, "config": config})
         await until_state(worker.url, name, "RUNNING", "UNASSIGNED")
         await eventually(lambda: f"task {name}-0: no broker answered" in caplog.text, "the task waits for brokers")
+        async with asyncio.timeout(30):
+            await until_problem(worker.url, name)
         words = ["workers", "describe", group, "--zookeeper", cluster_39.zk_hosts, "--check"]
         described = await asyncio.to_thread(kiel_groups, *words)
         assert described.returncode == 1
         address = worker.url.split("/")[2]
-        problem = f"problem: task {name}-0 is not running yet on {address}; see the log of that worker"
-        assert [line for line in described.stdout.splitlines() if "problem" in line] == [problem]
+        (problem,) = [line for line in described.stdout.splitlines() if "problem" in line]
+        start = f"problem: task {name}-0 is not running yet on {address}: no broker answered: {place}: "
+        assert problem.startswith(start)
     assert caplog.text.count(warning) == 1
+
+
+async def until_problem(url: str, connector: str) -> str:
+    """Wait until the first task of a connector has a problem, and return that."""
+    while True:
+        found = await ask(url, "GET", f"/connectors/{connector}/tasks/0/status")
+        if problem := found.get("problem"):
+            return str(problem)
+        await asyncio.sleep(0.05)
+
+
+async def test_a_sink_whose_topic_is_missing_has_a_problem(
+    cluster_39: Cluster, unique: Callable[[str], str], tmp_path: Path
+) -> None:
+    """A warning comes when it is created, and checks name the topic until it exists."""
+    group, topic, name = unique("workers"), unique("missing"), unique("sink")
+    file = tmp_path / "sink.json"
+    config = {"name": name, "connector.class": "FileStreamSink", "file": str(tmp_path / "f"), "topics": topic}
+    file.write_text(json.dumps(config))
+    async with worker_on(cluster_39, group) as worker:
+        created = await asyncio.to_thread(kiel_groups, "connectors", "create", str(file), "--url", worker.url)
+        assert (created.returncode, created.stderr.splitlines()[0]) == (
+            0,
+            f"warning: topics: no broker knows the topic {topic}",
+        )
+        await until_state(worker.url, name, "RUNNING", "RUNNING")
+        async with asyncio.timeout(30):
+            assert await until_problem(worker.url, name) == f"no broker knows the topic {topic}"
+        problem = f"{name}-0 makes no progress: no broker knows the topic {topic}"
+        status = await asyncio.to_thread(kiel_groups, "connectors", "status", name, "--check", "--url", worker.url)
+        assert (status.returncode, status.stdout.splitlines()[0]) == (1, f"problem: {problem}")
+        words = ["workers", "describe", group, "--zookeeper", cluster_39.zk_hosts, "--check"]
+        described = await asyncio.to_thread(kiel_groups, *words)
+        assert (described.returncode, described.stdout.splitlines()[1]) == (1, f"problem: task {problem}")

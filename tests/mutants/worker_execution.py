@@ -119,6 +119,27 @@ MUTANTS = (
         _CALLS_TEST,
     ),
     Mutant(
+        "two sinks share a consumer group",
+        "workers/runners/task_clients.py",
+        'f"connect_{shown}_{digest[:_DIGEST_CHARACTERS]}"',
+        'f"connect_{shown}"',
+        _SINK_TEST,
+    ),
+    Mutant(
+        "a partial write is left before the next line of another task",
+        "workers/shipped/file_stream_sink.py",
+        "                os.ftruncate(descriptor, end)\n",
+        "                pass\n",
+        "tests/unit/workers/shipped/test_file_stream_sink.py",
+    ),
+    Mutant(
+        "a new file with the same first line is taken for the old one",
+        "workers/shipped/followed_file.py",
+        "if lines is None or self._next.inode not in (None, lines.identity[1]):",
+        "if lines is None:",
+        "tests/unit/workers/shipped/test_followed_file.py",
+    ),
+    Mutant(
         "a sink commits what it has not flushed",
         _SINK,
         "            await self.calls.in_turn(lambda call: call(self._task.flush, dict(self._taken)))\n",

@@ -50,17 +50,19 @@ class History:
 
     def _start(self, context: RecordingTaskContext) -> None:
         self._task = FileStreamSourceTask()
-        settings = one_task_settings(FileStreamSourceConnector, {"file": str(self.path), "topic": "t"})
+        settings = one_task_settings(
+            FileStreamSourceConnector, {"file": str(self.path), "topic": "t", "rotation.wait.ms": "0"}
+        )
         asyncio.run(self._task.start(context, settings))
 
-    def write(self, size: int) -> None:
+    def write(self, size: int, path: Path | None = None) -> None:
         # A file that begins with all bytes of the old one, such as the first digit, would be taken for it.
         size = size if self.files[-1] else max(size, 7)
         while len(self._rest) < size:
             self._rest += next(self._lines)
         data, self._rest = self._rest[:size], self._rest[size:]
         self.files[-1] += data
-        with self.path.open("ab") as file:
+        with (path or self.path).open("ab") as file:
             file.write(data)
 
     def poll(self) -> bool:
@@ -100,12 +102,14 @@ class History:
         self._start(RecordingTaskContext([json.loads(json.dumps([last.source_partition, last.source_offset]))]))
 
     def rotate(self, size: int) -> None:
-        """Rename the file after some more was written."""
+        """Rename the file after some more was written; its writer opens the new one after some more again."""
         self.drain()
         self.write(size)
-        self.path.rename(self.path.with_name(f"app.log.{len(self.files)}"))
-        self._begin("kept")
+        old = self.path.rename(self.path.with_name(f"app.log.{len(self.files)}"))
         self.path.touch()
+        self.poll()
+        self.write(size, old)
+        self._begin("kept")
 
     def copy_and_truncate(self, size: int) -> None:
         """Copy the file after some more was written, and truncate it. Some line of it must have been read."""

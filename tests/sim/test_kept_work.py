@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+from typing import Any
 
 import pytest
 
@@ -379,3 +380,62 @@ def test_work_of_an_unconfirmed_membership_is_given_back(
     assert bench.owner(TaskId("c", 0)) is None
     monkeypatch.undo()
     bench.timeline.run_until(lambda: bench.counts.count("start", "c-0") == 2)
+
+
+def test_a_problem_is_in_the_status_while_it_lasts() -> None:
+    """It is there after a second, without secrets and in one line; one that is over by then is not written."""
+    bench = WorkerGroupBench()
+    (worker,) = bench.start("w1")
+    bench.create("c", **ENDLESS)
+    bench.until_running("c", 1)
+    context: Any = bench.counts.contexts["c-0"]
+    path = LAYOUT.status("c", 0)
+
+    def problem() -> str:
+        return StoredStatus.parse(bench.ensemble.tree.get(path).data, path).problem
+
+    def report(text: str) -> None:
+        worker.process.call(context.report_problem, text)
+
+    report("passes")
+    bench.timeline.run_for(0.5)
+    report("")
+    bench.timeline.run_for(2.0)
+    assert problem() == ""
+    report("no answer\n from http://u:s3cret@host/")
+    bench.timeline.run_for(1.5)
+    assert (problem(), bench.state(TaskId("c", 0))) == ("no answer from http://[hidden]@host/", WorkState.RUNNING)
+    until_rejoined(bench, "w1")
+    assert problem() == "no answer from http://[hidden]@host/"
+    report("")
+    bench.timeline.run_for(1.5)
+    assert problem() == ""
+
+
+def test_a_run_that_has_ended_reports_no_problem() -> None:
+    """Neither its failure nor its next run has the problem of the run before."""
+    bench = WorkerGroupBench()
+    (worker,) = bench.start("w1")
+    bench.create("c", **ENDLESS)
+    bench.until_running("c", 1)
+    former: Any = bench.counts.contexts["c-0"]
+    path = LAYOUT.status("c", 0)
+
+    async def raise_error() -> None:
+        raise ValueError("no")
+
+    def status() -> StoredStatus:
+        return StoredStatus.parse(bench.ensemble.tree.get(path).data, path)
+
+    worker.process.call(former.report_problem, "slow")
+    bench.timeline.run_for(1.5)
+    assert status().problem == "slow"
+    bench.counts.hooks["poll", "c-0"] = raise_error
+    bench.timeline.run_until(lambda: status().state == "FAILED")
+    assert status().problem == ""
+    del bench.counts.hooks["poll", "c-0"]
+    worker.run(worker.requests.restart_task("c", 0))
+    bench.until_running("c", 1)
+    worker.process.call(former.report_problem, "late")
+    bench.timeline.run_for(2.0)
+    assert (status().state, status().problem) == ("RUNNING", "")

@@ -10,12 +10,13 @@ import pytest
 from kiel_groups.errors import (
     ConfigError,
     ConnectorExistsError,
+    NoBrokersError,
     RebalanceError,
     SessionLostError,
     UnknownConnectorError,
 )
 from kiel_groups.workers.values.work_ids import TaskId
-from tests.helpers.counting_connectors import COUNTING_SOURCE
+from tests.helpers.counting_connectors import COUNTING_SINK, COUNTING_SOURCE
 from tests.sim.worker_group_bench import WorkerGroupBench, WorkerProcess
 
 pytestmark = pytest.mark.sim
@@ -68,6 +69,7 @@ def test_requests_are_answered_as_users_expect() -> None:
             first.run(request())  # type: ignore[arg-type]
     report = first.run(first.requests.validate(COUNTING_SOURCE, {"limit": "x"}))
     assert report["error_count"] == 3
+    assert "warnings" not in report
     assert not first.requests.is_rebalancing()
 
 
@@ -200,3 +202,19 @@ def test_a_target_state_is_stored_although_another_client_deletes_the_connector(
     delete_after(worker, "set_target_state")
     worker.run((worker.requests.pause if pauses else worker.requests.resume)("c"))
     assert worker.run(worker.requests.connectors()) == []
+
+
+def test_a_check_of_settings_warns_of_missing_topics() -> None:
+    """A task would wait for them without an end. Brokers that do not answer are named as well."""
+    bench = WorkerGroupBench()
+    (worker,) = bench.start("w1")
+    bench.clients.missing = {"b"}
+    config = {"name": "c", "topics": "a,b"}
+    report = worker.run(worker.requests.validate(COUNTING_SINK, config))
+    assert report["warnings"] == ["topics: no broker knows the topic b"]
+    bench.clients.missing = NoBrokersError("no broker answered")
+    report = worker.run(worker.requests.validate(COUNTING_SINK, {**config, "limt": "1"}))
+    assert report["warnings"] == [
+        "limt: there is no such setting",
+        "whether the topics exist is unknown: no broker answered",
+    ]

@@ -70,9 +70,10 @@ class WorkerProcess:
         self.url = f"http://{name}:8083/"
         context = WorkerContext(group="g", url=self.url, metrics=self.metrics, runtime=runtime)
         lookups = PluginLookups(plugins(), runtime)
-        factory = PluginRunners(lookups, self._clients(), runtime)
+        clients = self._clients()
+        factory = PluginRunners(lookups, clients, runtime)
         self.herder = self._new_herder(context, factory, self._failed)
-        self.requests = WorkerRequests(self.herder, lookups)
+        self.requests = WorkerRequests(self.herder, lookups, clients)
         self.process.call(self._compose, process, rebalance_timeout_ms)
         self.starting = self.process.start(self._start())
 

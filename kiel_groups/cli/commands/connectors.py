@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from difflib import get_close_matches
+from shlex import quote
 from typing import IO, TYPE_CHECKING, Any
 
 import click
@@ -17,7 +19,13 @@ from kiel_groups.wording import counted
 if TYPE_CHECKING:
     from rich.table import Table
 
+    from kiel_groups.cli.sources.worker_source import WorkerSource
+
 __all__ = ["connector_plugins", "connectors"]
+
+_force_option = click.option(
+    "--force", is_flag=True, help="Store also settings whose names the connector does not have, but nearly has."
+)
 
 _name_argument = click.argument("name", metavar="CONNECTOR")
 
@@ -66,7 +74,9 @@ def list_connectors(*, worker: WorkerAddress, as_json: bool) -> int:
     table = plain_table("connector", "type", "state", "tasks", "class")
     for name, each in found.items():
         status, config = each["status"], each["info"]["config"]
-        tasks = _summary(task["state"] for task in status["tasks"])
+        tasks = _summary(
+            "RUNNING without progress" if task.get("problem") else task["state"] for task in status["tasks"]
+        )
         table.add_row(name, status["type"], status["connector"]["state"], tasks, config.get("connector.class", ""))
     show(table)
     return DONE
@@ -75,10 +85,13 @@ def list_connectors(*, worker: WorkerAddress, as_json: bool) -> int:
 @connectors.command(epilog=EPILOG)
 @click.argument("file", type=click.File("rb"), metavar="FILE")
 @click.option("--name", metavar="NAME", help="The name of the connector, instead of the one in FILE.")
+@_force_option
 @worker_options
 @json_option
 @click.pass_obj
-def create(lines: Lines, /, *, file: IO[bytes], name: str | None, worker: WorkerAddress, as_json: bool) -> int:
+def create(
+    lines: Lines, /, *, file: IO[bytes], name: str | None, force: bool, worker: WorkerAddress, as_json: bool
+) -> int:
     """
     Create a connector from a file with its settings.
 
@@ -100,13 +113,15 @@ def create(lines: Lines, /, *, file: IO[bytes], name: str | None, worker: Worker
     name = name or given.get("name") or config.get("name")
     if not isinstance(name, str):
         raise ConfigError("the connector has no name; give one by 'name' in the file, or by --name")
-    source = WorkerSource(worker)
-    created = source.create(name, {**config, "name": name})
-    _warn(lines, source.warnings(created["config"]))
+    source, config = WorkerSource(worker), {**config, "name": name}
+    warnings = _checked(source, config, config, force=force)
+    created = source.create(name, config)
+    _warn(lines, warnings)
     if as_json:
         show_json(created)
     else:
-        lines.say("info", f"connector {name} created; 'kiel-groups connectors status {name}' shows what it does")
+        hint = f"'kiel-groups connectors status {quote(name)}' shows what it does"
+        lines.say("info", f"connector {name} created; {hint}")
     return DONE
 
 
@@ -116,6 +131,10 @@ def create(lines: Lines, /, *, file: IO[bytes], name: str | None, worker: Worker
 @click.option(
     "--file", type=click.File("rb"), metavar="FILE", help="Replace all settings by those in JSON; - is standard input."
 )
+@click.option(
+    "--remove", multiple=True, metavar="SETTING", help="Remove a setting, so that its default counts; may be repeated."
+)
+@_force_option
 @worker_options
 @json_option
 @click.pass_context
@@ -126,11 +145,13 @@ def config(
     name: str,
     changes: Sequence[str],
     file: IO[bytes] | None,
+    remove: Sequence[str],
+    force: bool,
     worker: WorkerAddress,
     as_json: bool,
 ) -> int:
     """
-    Show or change the settings of a connector.
+    Show, change or remove settings of a connector.
 
     Secrets are shown as [hidden]. Settings that are given as [hidden] stay as they are, so what --json prints can be
     edited and given to --file.
@@ -138,17 +159,19 @@ def config(
     from kiel_groups.cli.sources.worker_source import WorkerSource
     from kiel_groups.cli.terminal.rendering import plain_table, show, show_json
 
-    if changes and file is not None:
-        raise click.UsageError("give either settings with their values, or --file.", context)
+    if (changes or remove) and file is not None:
+        raise click.UsageError("give either settings with their values and --remove, or --file.", context)
     source = WorkerSource(worker)
     found = source.config(name)
-    if changes or file is not None:
-        given = found | _changed(changes) if file is None else _file_argument(file)
+    if changes or remove or file is not None:
+        given = _without(found, remove) | _changed(changes) if file is None else _file_argument(file)
+        warnings = _checked(source, given, given.keys() - found.keys(), force=force)
         # What others change meanwhile is kept, unless a whole file replaces it.
-        changed = source.patch_config(name, _changed(changes)) if file is None else source.put_config(name, given)
+        patch = {**dict.fromkeys(remove), **_changed(changes)}
+        changed = source.patch_config(name, patch) if file is None else source.put_config(name, given)
         before, found = found, changed["config"]
         lines = context.ensure_object(Lines)
-        _warn(lines, source.warnings(found))
+        _warn(lines, warnings)
         difference = _difference(before, given, found)
         lines.say("info", f"connector {name} has {counted(found, 'setting')} now; {difference}")
         if not as_json:
@@ -165,28 +188,29 @@ def config(
 
 @connectors.command(epilog=EPILOG)
 @_name_argument
-@click.option("--check", is_flag=True, help="Exit with 1 if the connector or a task has failed or has no worker.")
+@click.option("--check", is_flag=True, help="Exit with 1 if there is a problem, for monitoring.")
+@click.option("--trace", is_flag=True, help="Show the whole trace of each failure, too.")
 @worker_options
 @json_option
-def status(*, name: str, check: bool, worker: WorkerAddress, as_json: bool) -> int:
+def status(*, name: str, check: bool, trace: bool, worker: WorkerAddress, as_json: bool) -> int:
     """
-    Show the states and workers of a connector and its tasks.
+    Show the problems, states and workers of a connector and its tasks.
 
-    The trace of each failure follows.
+    A problem is work that has failed, has no worker, or makes no progress, such as a sink whose topic does not exist.
     """
     from kiel_groups.cli.sources.worker_source import WorkerSource
     from kiel_groups.cli.terminal.rendering import show, show_json
 
     found = WorkerSource(worker).status(name)
     works = {found["name"]: found["connector"]} | {f"{found['name']}-{task['id']}": task for task in found["tasks"]}
+    problems = [f"problem: {work} {problem}" for work, each in works.items() if (problem := _problem(each))]
     if as_json:
         show_json(found)
     else:
-        traces = [f"{work}:\n{each['trace'].strip()}" for work, each in works.items() if each.get("trace")]
+        traces = [f"{work}:\n{each['trace'].strip()}" for work, each in works.items() if trace and each.get("trace")]
         # The table ends with an empty line.
-        show(_status_table(works), "\n\n".join(traces))
-    is_well = all(each["state"] not in {"FAILED", "UNASSIGNED"} for each in works.values())
-    return FAILED if check and not is_well else DONE
+        show(*problems, _status_table(works), "\n\n".join(traces))
+    return FAILED if check and problems else DONE
 
 
 @connectors.command(epilog=EPILOG)
@@ -294,6 +318,56 @@ def _short_names(classes: Sequence[str]) -> dict[str, str]:
     aliases = {name: name.rpartition(".")[2].removesuffix("Connector") for name in classes}
     shared = Counter(aliases.values())
     return {name: alias if shared[alias] == 1 else name for name, alias in aliases.items()}
+
+
+def _problem(status: Mapping[str, Any]) -> str:
+    """Return what is wrong with a connector or a task, in one line, or ``""``."""
+    from kiel_groups.cli.terminal.worker_report import cause_of
+
+    problem = status.get("problem", "")
+    match status["state"]:
+        case "FAILED":
+            return f"has failed: {cause_of(status.get('trace', ''))}"
+        case "UNASSIGNED":
+            return f"does not run yet: {problem}" if problem else "does not run: it has no worker at the moment"
+    return f"makes no progress: {problem}" if problem else ""
+
+
+def _checked(source: WorkerSource, config: Mapping[str, Any], new: Collection[str], *, force: bool) -> Sequence[str]:
+    """
+    Return what a worker warns of in settings.
+
+    Args:
+        source: The worker.
+        config: All settings.
+        new: The names of those that are not stored already.
+        force: Whether to accept misspelt names.
+
+    Raises:
+        ConfigError: A new name is probably misspelt.
+    """
+    from kiel_groups.errors import ConfigError
+
+    doubts = source.doubts(config)
+    mistyped = [
+        f"{name}: there is no such setting; did you mean {near!r}?"
+        for name, near in doubts.mistyped.items()
+        if name in new
+    ]
+    if mistyped and not force:
+        raise ConfigError(f"{' '.join(mistyped)} Nothing is stored; --force stores such a setting all the same")
+    return doubts.warnings
+
+
+def _without(config: Mapping[str, str], remove: Collection[str]) -> dict[str, str]:
+    """Return settings without some of them."""
+    from kiel_groups.errors import ConfigError
+
+    if missing := [name for name in remove if name not in config]:
+        near = get_close_matches(missing[0], config, n=1)
+        hint = f"; did you mean {near[0]!r}?" if near else ""
+        raise ConfigError(f"--remove: the connector has no setting {missing[0]!r}{hint}")
+    return {name: text for name, text in config.items() if name not in remove}
 
 
 def _warn(lines: Lines, warnings: Iterable[str]) -> None:

@@ -3,19 +3,32 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
-from typing import Any, cast
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, cast
 from urllib.parse import quote, urlencode
 
 from kiel_groups.cli.parameters.worker_options import WorkerAddress
-from kiel_groups.errors import KielGroupsError, NoWorkerError, ProtocolError, TokenError
+from kiel_groups.errors import ConfigError, NoWorkerError, ProtocolError, TokenError, UnknownConnectorError
 from kiel_groups.workers.rest_client.http_exchange import connector_path
 from kiel_groups.workers.rest_client.worker_client import WorkerClient
 
-__all__ = ["WorkerSource"]
+__all__ = ["ConfigDoubts", "WorkerSource"]
 
 #: How long a command waits for an answer, in seconds. A worker gives up earlier.
 _ANSWER_WAIT_S = 65.0
+
+
+class ConfigDoubts(NamedTuple):
+    """
+    What a worker doubts in settings that it accepts.
+
+    Args:
+        warnings: Such as a setting that is not declared, or a topic that does not exist.
+        mistyped: Settings that are probably misspelt, each with the declared one that is meant.
+    """
+
+    warnings: Sequence[str] = ()
+    mistyped: Mapping[str, str] = {}
 
 
 class WorkerSource:
@@ -52,19 +65,23 @@ class WorkerSource:
         """Change some settings of a connector that exists, of which None removes one; return its configuration."""
         return self._object("PATCH", f"{connector_path(name)}/config", changes)
 
-    def warnings(self, config: Mapping[str, Any]) -> list[str]:
+    def doubts(self, config: Mapping[str, Any]) -> ConfigDoubts:
         """
-        Return what a worker warns of in settings that it has accepted, such as a mistyped name.
+        Return what a worker doubts in settings that it accepts.
 
-        It is empty if the worker does not answer: the settings are stored all the same.
+        It is nothing if the settings cannot be checked, as those of a class that cannot be imported: the worker says
+        why when they are stored.
         """
         path = f"/connector-plugins/{quote(str(config.get('connector.class', '')), safe='')}/config/validate"
         try:
             found = self._object("PUT", path, config)
-        except KielGroupsError:
-            return []
-        warnings = found.get("warnings")
-        return list(map(str, warnings)) if isinstance(warnings, list) else []
+        except (ConfigError, UnknownConnectorError):
+            return ConfigDoubts()
+        warnings, mistyped = found.get("warnings"), found.get("mistyped")
+        return ConfigDoubts(
+            list(map(str, warnings)) if isinstance(warnings, list) else [],
+            mistyped if isinstance(mistyped, dict) else {},
+        )
 
     def status(self, name: str) -> dict[str, Any]:
         """Return what a connector and its tasks do."""

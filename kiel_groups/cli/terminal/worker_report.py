@@ -18,7 +18,15 @@ if TYPE_CHECKING:
 
     from kiel_groups.workers.stores.worker_group_view import WorkerGroup
 
-__all__ = ["worker_group_document", "worker_group_problems", "worker_group_report"]
+__all__ = ["cause_of", "worker_group_document", "worker_group_problems", "worker_group_report"]
+
+
+def cause_of(trace: str) -> str:
+    """Return the line of a trace that names the error: the first one after the calls, or the only one."""
+    lines = trace.rstrip().splitlines() or ["for an unknown reason"]
+    calls = [number for number, line in enumerate(lines) if line.startswith(("  ", "Traceback"))]
+    after_calls = 1 + max(calls, default=-1)
+    return (lines[after_calls:] or lines[-1:])[0].removeprefix("kiel_groups.errors.")
 
 
 def worker_group_problems(group: WorkerGroup) -> list[str]:
@@ -71,6 +79,7 @@ def worker_group_document(name: str, group: WorkerGroup) -> dict[str, Any]:
                 "rest": group.statuses[work].worker,
                 "generation": group.statuses[work].generation,
                 "trace": group.statuses[work].trace,
+                "problem": group.statuses[work].problem,
             }
             for work in works
         ],
@@ -100,13 +109,15 @@ def _problems(group: WorkerGroup) -> Iterator[str]:
     for work in group.configuration.works():
         status, kind = group.statuses[work], "task" if isinstance(work, TaskId) else "connector"
         if status.state is WorkState.FAILED:
-            reason = (status.trace.strip().splitlines() or ["for an unknown reason"])[-1]
-            yield f"{kind} {work} has failed: {reason}"
+            yield f"{kind} {work} has failed: {cause_of(status.trace)}"
         elif status.state is WorkState.UNASSIGNED and (owner := group.owners.get(work)) is not None:
             address = _info(group.workers.get(owner, b"")).address or owner
-            yield f"{kind} {work} is not running yet on {address}; see the log of that worker"
+            why = f": {status.problem}" if status.problem else "; see the log of that worker"
+            yield f"{kind} {work} is not running yet on {address}{why}"
         elif status.state is WorkState.UNASSIGNED and group.workers:
             yield f"{kind} {work} does not run: it has no worker at the moment"
+        elif status.problem:
+            yield f"{kind} {work} makes no progress: {status.problem}"
 
 
 def _workers_table(group: WorkerGroup) -> Table:

@@ -44,6 +44,7 @@ STATES = ("UNASSIGNED", "RUNNING", "PAUSED", "FAILED")
 
 #: The most bytes of a trace that are stored. Connect's REST answers have the traces of all tasks of a connector.
 LARGEST_TRACE_BYTES = 8 << 10
+LARGEST_PROBLEM_BYTES = 1 << 10
 _CUT = "...\n"
 
 #: The most keys that a history entry names, and the most characters of each: the entry shares the transaction's limit.
@@ -122,12 +123,14 @@ class StoredStatus:
     What a connector or a task does, as its owner has reported it.
 
     ``worker`` is ``host:port`` of the owner's REST interface. ``generation`` is the group's when the owner got it.
+    ``problem`` says why it makes no progress although it has not failed; the field is missing if it does.
     """
 
     state: str
     worker: str
     trace: str = ""
     generation: int = 0
+    problem: str = ""
 
     def encode(self) -> bytes:
         """Encode the status. Of a long trace, the end is kept: Python's traces name the error there."""
@@ -135,6 +138,7 @@ class StoredStatus:
         trace = ensure_binary(self.trace, errors="backslashreplace")
         if len(trace) > LARGEST_TRACE_BYTES:
             trace = ensure_binary(_CUT) + trace[len(_CUT) - LARGEST_TRACE_BYTES :]
+        problem = ensure_binary(self.problem, errors="backslashreplace")[:LARGEST_PROBLEM_BYTES]
         return encode_object(
             {
                 "version": _VERSION,
@@ -143,6 +147,7 @@ class StoredStatus:
                 "trace": trace.decode(errors="ignore"),
                 "generation": self.generation,
             }
+            | ({"problem": problem.decode(errors="ignore")} if problem else {})
         )
 
     @classmethod
@@ -153,6 +158,7 @@ class StoredStatus:
             worker=_text(fields, "worker_id", path),
             trace=_text(fields, "trace", path),
             generation=_count(fields, "generation", path),
+            problem=_text({"problem": ""} | fields, "problem", path),
         )
 
 

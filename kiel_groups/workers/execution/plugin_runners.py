@@ -46,7 +46,14 @@ class PluginRunners:
         self._plugins.check_task_classes(connector_class, spec.task or {})
         return task_settings(connector_class, spec.config, spec.task or {})
 
-    def runner(self, start: RunnerStart, parts: SessionParts, fence: WorkFence, started: Callable[[], None]) -> Runner:
+    def runner(
+        self,
+        start: RunnerStart,
+        parts: SessionParts,
+        fence: WorkFence,
+        started: Callable[[], None],
+        problem: Callable[[str], None],
+    ) -> Runner:
         connector_class = self._plugins.found(class_name(start.spec.config))
         context = RunnerContext(
             work=start.work,
@@ -59,6 +66,7 @@ class PluginRunners:
             clients=self._clients,
             runtime=self._runtime,
             started=started,
+            problem=problem,
         )
         if isinstance(start.work, ConnectorId):
             return ConnectorRunner(context)

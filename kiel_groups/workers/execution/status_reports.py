@@ -25,7 +25,8 @@ class StatusReports:
 
     Of several statuses of the same work, the newest one is written. Statuses are written after the calls that report
     them; a status that ZooKeeper refuses because of missing rights is logged. Statuses that only confirm former ones
-    are written a second later: after a rebalance there are many, and claims and starts must not wait for them.
+    are written a second later: after a rebalance there are many, and claims and starts must not wait for them. So are
+    problems of work that runs, which may be over by then.
 
     Args:
         group: The group's name, for logs.
@@ -48,7 +49,7 @@ class StatusReports:
         self._wake.set()
 
     def confirm(self, work: Work, status: WorkStatus) -> None:
-        """Have a status written that differs from the last one only in its generation."""
+        """Have a status written that differs from the last one only in its generation or its problem."""
         if not self._confirmed:
             asyncio.get_running_loop().call_later(_CONFIRMED_AFTER_S, self._report_confirmed)
         self._confirmed[work] = status

@@ -39,9 +39,16 @@ class RunnerFactory(Protocol):
                 long.
         """
 
-    def runner(self, start: RunnerStart, parts: SessionParts, fence: WorkFence, started: Callable[[], None]) -> Runner:
+    def runner(
+        self,
+        start: RunnerStart,
+        parts: SessionParts,
+        fence: WorkFence,
+        started: Callable[[], None],
+        problem: Callable[[str], None],
+    ) -> Runner:
         """
-        Create a runner for one run.
+        Create a runner for one run; see ``RunnerContext``.
 
         Raises:
             Exception: The plugin's class cannot be used.

@@ -20,6 +20,7 @@ import traceback
 from collections.abc import Coroutine
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from kiel_groups.errors import ClaimLostError, CoordinationError, SessionLostError
@@ -82,6 +83,8 @@ class WorkSupervisor:
         self._unstored: SourceOffsets = ()
         #: What was reported last; None before the claim.
         self.status: WorkStatus | None = None
+        #: Whether ``start`` of the plugin has returned in the present run, and why that makes no progress.
+        self._has_started, self._problem = False, ""
         self._generation = context.generation
         #: Whether the next run is a restart: it is the first one after a failure.
         self._has_failed = False
@@ -342,7 +345,9 @@ class WorkSupervisor:
         """Run the plugin once, until it has to stop or has failed."""
         parts = self._context.parts
         fence = self._fence = WorkFence(parts.session)
-        runner = self._context.factory.runner(start, parts, fence, self._started)
+        self._has_started, self._problem = False, ""
+        shown = partial(self._show_problem, fence)
+        runner = self._context.factory.runner(start, parts, fence, self._started, shown)
         running = self._running = asyncio.get_running_loop().create_task(runner.run())
         if self._has_failed:
             self._has_failed = False
@@ -355,6 +360,7 @@ class WorkSupervisor:
         finally:
             changed.cancel()
             self._running = self._fence = None
+            self._problem = ""
         if running.cancelled():
             return
         running.result()
@@ -365,7 +371,18 @@ class WorkSupervisor:
                 await parts.write_offsets(self.work, runner.delivered)  # type: ignore[arg-type]
 
     def _started(self) -> None:
+        self._has_started = True
         self._report(WorkState.RUNNING)
+
+    def _show_problem(self, fence: WorkFence, problem: str) -> None:
+        """Have the status show why the work makes no progress, or that it does. Earlier runs show nothing any more."""
+        if self._fence is not fence or self._is_stopping or not self._context.parts.claims.owns(self.work):
+            return
+        self._problem = without_secrets(" ".join(problem.split()))
+        status = self._status(WorkState.RUNNING if self._has_started else WorkState.UNASSIGNED, "")
+        if status != self.status:
+            self.status = status
+            self._context.parts.reports.confirm(self.work, status)
 
     async def _end(self, runner: Runner, running: asyncio.Task[None], settings: Settings) -> None:
         """Have a run end in order; if it does not in time, have it end without an effect, however long that takes."""
@@ -412,7 +429,8 @@ class WorkSupervisor:
             self._context.parts.reports.report(self.work, status)
 
     def _status(self, state: WorkState, trace: str) -> WorkStatus:
-        return WorkStatus(state, self._context.address, without_secrets(trace), self._generation)
+        status = WorkStatus(state, self._context.address, without_secrets(trace), self._generation)
+        return replace(status, problem=self._problem)
 
 
 def _retrieve(checking: asyncio.Future[Settings]) -> None:

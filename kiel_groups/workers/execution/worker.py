@@ -62,13 +62,15 @@ class Worker:
         self._listener = RestListener(settings.rest)
         self._failed = asyncio.Event()
         self._failure: KielGroupsError | None = None
+        self._has_joined = False
         self._closing: asyncio.Task[None] | None = None
         runtime = Runtime()
         context = WorkerContext(group=settings.group, url=self.url, metrics=self.metrics, runtime=runtime)
         lookups = self._lookups = PluginLookups(registry, runtime)
         #: What warns of mistakes that do not prevent a start.
         self._checks: list[asyncio.Task[None]] = []
-        factory = PluginRunners(lookups, _clients(settings), runtime)
+        clients = _clients(settings)
+        factory = PluginRunners(lookups, clients, runtime)
         self._herder = Herder(context, factory, settings.allocator, self._fail)
         self._session = WorkerSession(
             _process(settings, self.metrics, runtime),
@@ -92,7 +94,7 @@ class Worker:
             on_failure=self._fail,
         )
         self._herder.attach(self._member)
-        requests = WorkerRequests(self._herder, lookups)
+        requests = WorkerRequests(self._herder, lookups, clients)
         self._server = RestServer(self._listener, requests, DeclaredMask(lookups.found))
 
     @property
@@ -124,6 +126,7 @@ class Worker:
         except BaseException:
             await self.close()
             raise
+        self._has_joined = True
         log.info("the REST interface of this worker is at %s", self.url)
 
     def _start_checks(self) -> None:
@@ -186,6 +189,8 @@ class Worker:
         finally:
             await self._session.close()
             await self._server.close()
+        if self._has_joined and self._failure is None:
+            log.info("group %s: this worker has stopped in order, and given its work back", self._settings.group)
 
 
 def _process(settings: WorkerSettings, metrics: Metrics, runtime: Runtime) -> ProcessContext:

@@ -7,11 +7,12 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
-from kiel_groups.errors import ConfigError, RebalanceError, UnknownConnectorError
+from kiel_groups.errors import ConfigError, KielGroupsError, RebalanceError, UnknownConnectorError
 from kiel_groups.wording import counted
 from kiel_groups.workers.execution.herder import Herder
 from kiel_groups.workers.execution.plugin_lookups import PluginLookups, class_name
 from kiel_groups.workers.execution.work_supervisor import WorkSupervisor
+from kiel_groups.workers.plugins.connector_checks import named_topics
 from kiel_groups.workers.plugins.connector_interfaces import SinkConnector
 from kiel_groups.workers.plugins.secret_masks import with_secrets
 from kiel_groups.workers.rest.worker_control import (
@@ -21,6 +22,7 @@ from kiel_groups.workers.rest.worker_control import (
     InstalledPlugin,
     TaskInfo,
 )
+from kiel_groups.workers.runners.task_clients import TaskClients, unknown_topics
 from kiel_groups.workers.values.config_snapshot import ConfigSnapshot, ConnectorEntry, TargetState
 from kiel_groups.workers.values.work_ids import ConnectorId, TaskId, Work
 from kiel_groups.workers.values.work_status import WorkStatus
@@ -41,9 +43,11 @@ class WorkerRequests:
     Args:
         herder: Runs the work of the worker.
         plugins: Finds the classes of connectors, and checks settings.
+        clients: Knows the topics of the brokers.
     """
 
-    def __init__(self, herder: Herder, plugins: PluginLookups) -> None:
+    def __init__(self, herder: Herder, plugins: PluginLookups, clients: TaskClients) -> None:
+        self._clients = clients
         self._herder = herder
         self._plugins = plugins
         #: The offset of the last change that this object has written. Its own changes are seen by later reads.
@@ -103,7 +107,21 @@ class WorkerRequests:
         return [InstalledPlugin(each.name, each.kind, each.version) for each in await self._plugins.installed()]
 
     async def validate(self, plugin: str, config: Mapping[str, str | None]) -> Mapping[str, Any]:
-        return await self._plugins.report(plugin, config)
+        report = await self._plugins.report(plugin, config)
+        warnings = [*report.get("warnings", ()), *await self._topic_warnings(plugin, config)]
+        return {**report, "warnings": warnings} if warnings else report
+
+    async def _topic_warnings(self, plugin: str, config: Mapping[str, str | None]) -> list[str]:
+        """Return a warning for each setting with topics that no broker knows: a task waits for these without an end."""
+        topics = named_topics(await self._plugins.resolve(plugin), config)
+        if not topics:
+            return []
+        try:
+            missing = await self._clients.missing_topics({topic for named in topics.values() for topic in named})
+        except KielGroupsError as error:
+            return [f"whether the topics exist is unknown: {error}"]
+        texts = {name: unknown_topics([each for each in named if each in missing]) for name, named in topics.items()}
+        return [f"{name}: {text}" for name, text in texts.items() if text]
 
     # ------------------------------------------------------------------ changes
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from kiel_groups.workers.plugins.config_definition import CheckedConfig, ConfigDefinition, Settings
@@ -11,9 +12,15 @@ from kiel_groups.workers.plugins.config_types import Password
 from kiel_groups.workers.plugins.connector_interfaces import Connector
 from kiel_groups.workers.plugins.secret_masks import masked
 from kiel_groups.workers.plugins.secret_texts import HIDDEN, without_secrets
-from kiel_groups.workers.plugins.standard_keys import definition_of, standard_settings, task_definition_of
+from kiel_groups.workers.plugins.standard_keys import (
+    TOPIC_NAME,
+    TOPIC_NAMES,
+    definition_of,
+    standard_settings,
+    task_definition_of,
+)
 
-__all__ = ["checked_config", "task_settings", "validation_report"]
+__all__ = ["checked_config", "named_topics", "task_settings", "validation_report"]
 
 
 def checked_config(connector_class: type[Connector], config: Mapping[str, str | None]) -> CheckedConfig:
@@ -31,7 +38,7 @@ def checked_config(connector_class: type[Connector], config: Mapping[str, str | 
         raised = f"{connector_class.__name__}.check raised {type(error).__name__}: {error}"
         found = {"connector.class": (f"connector.class: {raised}",)}
     errors = {name: tuple(_hidden(text, checked.values) for text in texts) for name, texts in found.items() if texts}
-    return CheckedConfig(checked.values, errors, checked.warnings)
+    return replace(checked, errors=errors)
 
 
 def _texts(given: str | Iterable[str] | None) -> tuple[str, ...]:
@@ -70,7 +77,8 @@ def validation_report(
     """
     Return the answer to ``PUT /connector-plugins/PLUGIN/config/validate``, as Kafka Connect gives it.
 
-    ``warnings`` is there in addition if settings are not declared: Kafka Connect says nothing about these.
+    ``warnings`` and ``mistyped`` are there in addition if settings are not declared: Kafka Connect says nothing about
+    these.
 
     Args:
         plugin: The name of the class that the user has asked about.
@@ -93,7 +101,16 @@ def validation_report(
         "groups": definition.groups,
         "configs": entries,
     }
-    return report | ({"warnings": list(checked.warnings)} if checked.warnings else {})
+    further = {"warnings": list(checked.warnings), "mistyped": dict(checked.mistyped)}
+    return report | {name: found for name, found in further.items() if found}
+
+
+def named_topics(connector_class: type[Connector], config: Mapping[str, str | None]) -> dict[str, list[str]]:
+    """Return the topics in each declared setting that takes the name of a topic, or the names of topics."""
+    definition = definition_of(connector_class)
+    values = definition.check(config).values
+    keys = [key.name for key in definition if key.validator in (TOPIC_NAME, TOPIC_NAMES) and values.get(key.name)]
+    return {name: [values[name]] if isinstance(values[name], str) else list(values[name]) for name in keys}
 
 
 def _entry(key: ConfigKey, definition: ConfigDefinition, checked: CheckedConfig) -> dict[str, Any]:

@@ -69,6 +69,16 @@ class TaskContext(Protocol):
     async def pause(self, seconds: float) -> bool:
         """Wait for the given time, or until the task has to stop, and return ``should_stop``."""
 
+    def report_problem(self, problem: str) -> None:
+        """
+        Show in the status of the task why it makes no progress, such as a system that does not answer.
+
+        The task stays RUNNING; commands that check it name the problem. It is over when this is called with ``""``.
+
+        Args:
+            problem: One line, or "".
+        """
+
     def run(self, coroutine: Coroutine[Any, Any, _T]) -> _T:
         """
         Run a coroutine on the worker's event loop, and return its result: ``context.run(context.pause(1))``.

@@ -17,6 +17,7 @@ __all__ = [
     "SOURCE_KEYS",
     "STANDARD_KEYS",
     "TOPIC_NAME",
+    "TOPIC_NAMES",
     "definition_of",
     "standard_settings",
     "task_definition_of",
@@ -39,7 +40,8 @@ _CONNECTOR_NAME = Validator(
     lambda name: bool(name) and name.isprintable() and len(name) <= 200 and name not in (".", ".."),
     "1 to 200 printable characters, and neither '.' nor '..', which clients resolve in paths of URLs",
 )
-_TOPICS = Validator(lambda names: bool(names) and each(TOPIC_NAME).accepts(names), "the names of one topic or more")
+#: Accepts the names of one topic or more.
+TOPIC_NAMES = Validator(lambda names: bool(names) and each(TOPIC_NAME).accepts(names), "the names of one topic or more")
 
 #: The settings of all connectors.
 STANDARD_KEYS = ConfigDefinition(
@@ -151,7 +153,7 @@ SINK_KEYS = ConfigDefinition(
         "list",
         documentation="The topics whose records the sink gets, separated by commas.",
         importance="high",
-        validator=_TOPICS,
+        validator=TOPIC_NAMES,
         group=_COMMON,
         display_name="Topics",
         width="long",

@@ -86,4 +86,6 @@ def _task_id(task: TaskId) -> dict[str, Any]:
 
 def _status(status: WorkStatus, is_restarting: bool = False) -> dict[str, Any]:
     state = _RESTARTING if is_restarting else str(status.state)
-    return {"state": state, "worker_id": status.worker} | ({"trace": status.trace} if status.trace else {})
+    # Kafka Connect has no problems of work that has not failed; its clients ignore further fields.
+    texts = {"trace": status.trace, "problem": status.problem}
+    return {"state": state, "worker_id": status.worker} | {name: text for name, text in texts.items() if text}

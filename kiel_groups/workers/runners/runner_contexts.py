@@ -72,6 +72,11 @@ class _TaskRunnerContext:
     async def pause(self, seconds: float) -> bool:
         return await self._runner.pause(seconds)
 
+    def report_problem(self, problem: str) -> None:
+        # The worker may have ended, and its loop with it.
+        with suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(self._runner.report, "task", problem)
+
     def run(self, coroutine: Coroutine[Any, Any, _T]) -> _T:
         try:
             running = asyncio.get_running_loop()

@@ -67,6 +67,7 @@ class RunnerContext:
         clients: Creates producers and consumers.
         runtime: Clocks and threads.
         started: Called when ``start`` of the connector or the task has returned.
+        problem: Called with why the work makes no progress although it has not failed, or with "" if it does again.
     """
 
     work: Work
@@ -79,6 +80,7 @@ class RunnerContext:
     clients: TaskClients
     runtime: Runtime
     started: Callable[[], None]
+    problem: Callable[[str], None]
 
 
 class Runner(ABC):
@@ -93,6 +95,8 @@ class Runner(ABC):
         self.context = context
         self.calls = PluginCalls(context.runtime, str(context.work), context.fence)
         self._stop_requested = asyncio.Event()
+        #: Why the plugin makes no progress, by what has noticed that.
+        self._problems: dict[str, str] = {}
         #: What a source task has delivered, and not stored yet. It is set when ``run`` has returned.
         self.delivered: SourceOffsets = ()
 
@@ -104,6 +108,13 @@ class Runner(ABC):
     def request_stop(self) -> None:
         """Have ``run`` end in order: what is delivered is flushed before, and ``stop`` is called."""
         self._stop_requested.set()
+
+    def report(self, source: str, problem: str) -> None:
+        """Show in the status why the plugin makes no progress, until the same source reports ``""``."""
+        if self.should_stop or self._problems.get(source, "") == problem:
+            return
+        self._problems[source] = problem
+        self.context.problem("; ".join(filter(None, self._problems.values())))
 
     async def run(self) -> None:
         """

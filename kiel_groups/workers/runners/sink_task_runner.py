@@ -21,7 +21,13 @@ from kiel_groups.workers.plugins.task_interfaces import SinkTask
 from kiel_groups.workers.runners.plugin_calls import Call
 from kiel_groups.workers.runners.runner_contexts import SinkRunnerContext
 from kiel_groups.workers.runners.runner_interface import Runner, RunnerContext, retrieve
-from kiel_groups.workers.runners.task_clients import SinkConsumer, SourceProducer, records_of, sink_group
+from kiel_groups.workers.runners.task_clients import (
+    SinkConsumer,
+    SourceProducer,
+    missing_topics_text,
+    records_of,
+    sink_group,
+)
 
 __all__ = ["SinkTaskRunner"]
 
@@ -32,6 +38,9 @@ _WAIT_MS, _MOST_RECORDS = 1_000, 2_000
 
 #: The time between two commits, in seconds.
 _COMMIT_INTERVAL_S = 5.0
+
+#: The time between two looks at the topics of a task, in seconds.
+_WATCH_S = 15.0
 
 #: The first and the longest pause after an error that another try may fix, in seconds.
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.2, 10.0
@@ -82,7 +91,11 @@ class SinkTaskRunner(Runner):
             consumer = self._consumer = self.context.clients.consumer(group, self, policy)
             if await self.until_stop(self._join(consumer)):
                 self.context.started()
-                await self._deliver(consumer)
+                watching = asyncio.ensure_future(self._watch_topics())
+                try:
+                    await self._deliver(consumer)
+                finally:
+                    watching.cancel()
             await self._flush_and_commit()
             # The consumer gives its partitions back, and its hook closes them.
             await consumer.close()
@@ -110,6 +123,7 @@ class SinkTaskRunner(Runner):
             try:
                 await consumer.connect()
                 await consumer.subscribe(self.context.settings["topics"])
+                self.report("consumer", "")
                 return
             except KielGroupsError as error:
                 await self._wait_after(error)
@@ -125,15 +139,23 @@ class SinkTaskRunner(Runner):
             if self._failure.done():
                 self._failure.result()
             self._pauses.reset()
+            self.report("consumer", "")
             await self._put(found)
             if self.context.runtime.boot_time_s() - self._committed_s >= _COMMIT_INTERVAL_S:
                 await self._flush_and_commit()
+
+    async def _watch_topics(self) -> None:
+        """Report topics that no broker knows: the consumer waits for them, and has no other sign of a wrong name."""
+        while True:
+            self.report("topics", await missing_topics_text(self.context.clients, self.context.settings["topics"]))
+            await asyncio.sleep(_WATCH_S)
 
     async def _wait_after(self, error: KielGroupsError) -> None:
         """Wait for the next try after an error, and raise it if another try is useless."""
         if not error.retriable:
             raise error
         log.warning("task %s: %s; trying again", self.context.work, error)
+        self.report("consumer", str(error))
         await self.pause(self._pauses.next_s())
 
     async def _next(self, consumer: SinkConsumer) -> _Found:

@@ -9,25 +9,32 @@ The last ones may be left to the release of the claim, which stores them in its 
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Sequence
 from contextlib import suppress
 
 from kiel_groups.errors import ConfigError, KielGroupsError, TaskStoppedError
 from kiel_groups.group.znodes.transactions import LARGEST_BYTES
 from kiel_groups.group.znodes.worker_contents import SourceOffset, canonical_json
+from kiel_groups.wording import counted, some
 from kiel_groups.workers.plugins.plugin_contexts import JsonObject
 from kiel_groups.workers.plugins.task_interfaces import SourceRecord, SourceTask
 from kiel_groups.workers.runners.runner_contexts import SourceRunnerContext
 from kiel_groups.workers.runners.runner_interface import Runner, RunnerContext
-from kiel_groups.workers.runners.task_clients import SourceProducer
+from kiel_groups.workers.runners.task_clients import SourceProducer, missing_topics_text
 from kiel_groups.workers.values.work_ids import TaskId
 
 __all__ = ["SourceTaskRunner"]
+
+log = logging.getLogger(__name__)
 
 #: The time after a write of source offsets without one, as a multiple of the time that the write took. Thousands of
 #: source partitions would keep a small ZooKeeper busy otherwise. And the longest such time, in seconds: the process may
 #: have been frozen during the write, or ZooKeeper gone.
 _PAUSE_FACTOR, _LONGEST_PAUSE_S = 9.0, 30.0
+
+#: How long the brokers may take to store a batch, in seconds, before the status of the task says that they do.
+_LATE_S = 10.0
 
 
 class SourceTaskRunner(Runner):
@@ -108,6 +115,24 @@ class SourceTaskRunner(Runner):
 
     async def _deliver(self, records: Sequence[SourceRecord]) -> None:
         """Write records to their topics, and wait until all are stored."""
+        watching = asyncio.ensure_future(self._watch_delivery(records))
+        try:
+            await self._send(records)
+        finally:
+            watching.cancel()
+        self.report("delivery", "")
+
+    async def _watch_delivery(self, records: Sequence[SourceRecord]) -> None:
+        """Report records that are not stored for long: the producer sends them again as long as the task runs."""
+        await asyncio.sleep(_LATE_S)
+        topics = sorted({record.topic for record in records})
+        cause = await missing_topics_text(self.context.clients, topics)
+        late = f"the brokers have not stored {counted(records, 'record')} of {some(topics)} within {_LATE_S:g} s"
+        problem = f"{late}: {cause}" if cause else late
+        log.warning("task %s: %s; trying again", self.context.work, problem)
+        self.report("delivery", problem)
+
+    async def _send(self, records: Sequence[SourceRecord]) -> None:
         producer = self._producer = self._producer or self.context.clients.producer()
         outcomes: list[asyncio.Future[object]] = []
         for record in records:

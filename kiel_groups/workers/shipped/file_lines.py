@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from kiel_groups.errors import KielGroupsError
-from kiel_groups.workers.shipped.file_errors import named_errors
+from kiel_groups.workers.shipped.file_errors import named_errors, open_regular
 
 __all__ = ["FileReplacedError", "FileLines", "Line", "LinePosition", "LongLineError"]
 
@@ -30,11 +30,20 @@ class LinePosition(NamedTuple):
     """
     A position after a line: the number of bytes before it, and the CRC-32 of the first 256 and the last 256 of these.
 
-    ``crc`` is None if it is unknown; then any file that is long enough fits.
+    ``crc`` is None if it is unknown; then any file that is long enough fits. A short first line may begin other files,
+    too: these are told apart by the inode of the file, and by the time of its last change, in nanoseconds since 1970,
+    when it was read. Both are None if they are unknown.
     """
 
     position: int = 0
     crc: int | None = None
+    inode: int | None = None
+    modified_ns: int | None = None
+
+    @property
+    def is_distinctive(self) -> bool:
+        """Whether so much was read that a file with the same bytes is the same file, or a copy of it."""
+        return self.position >= _WINDOW_BYTES
 
     def fits(self, descriptor: int) -> bool:
         """Return whether an open file has the bytes before this position."""
@@ -65,15 +74,21 @@ class FileLines:
 
     Raises:
         FileReplacedError: The file does not have the bytes before ``start``.
+        ConfigError: It is no regular file.
         OSError: The file cannot be opened or read. The error names it.
     """
 
     def __init__(self, path: Path, start: LinePosition, longest: int) -> None:
         self.path = path
         self._longest = longest
-        self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        self._descriptor = open_regular(path, os.O_RDONLY)
         try:
             with named_errors(path):
+                status = os.fstat(self._descriptor)
+                #: Device and inode, which differ for another file of the same name.
+                self.identity = (status.st_dev, status.st_ino)
+                #: When the file was changed last before it was read last, in nanoseconds since 1970.
+                self.modified_ns = status.st_mtime_ns
                 if not start.fits(self._descriptor):
                     raise FileReplacedError(f"{path} does not have the {start.position:,} bytes that were read")
                 window = min(start.position, _WINDOW_BYTES)
@@ -93,7 +108,8 @@ class FileLines:
     def after(self) -> LinePosition:
         """The position after the last line that was taken."""
         position = self._start + self._taken
-        return LinePosition(position, _check_sum(self._first[:position], self._window(self._taken)))
+        crc = _check_sum(self._first[:position], self._window(self._taken))
+        return LinePosition(position, crc, self.identity[1], self.modified_ns)
 
     @property
     def waiting(self) -> int:
@@ -101,10 +117,9 @@ class FileLines:
         return len(self._buffer) - self._taken
 
     @property
-    def identity(self) -> tuple[int, int]:
-        """Device and inode, which differ for another file of the same name."""
-        status = os.fstat(self._descriptor)
-        return status.st_dev, status.st_ino
+    def is_deleted(self) -> bool:
+        """Whether the file has no name any more."""
+        return os.fstat(self._descriptor).st_nlink == 0
 
     def take(self, most: int) -> list[Line]:
         """
@@ -158,6 +173,7 @@ class FileLines:
         self._buffer = self._buffer[self._taken :]
         self._searched -= self._taken
         self._taken = 0
+        modified_ns = os.fstat(self._descriptor).st_mtime_ns
         # One read gets the bytes before the new ones, too, so that no write comes between comparison and reading.
         window = self._window(len(self._buffer))
         end = self._start + len(self._buffer)
@@ -166,6 +182,7 @@ class FileLines:
         first = os.pread(self._descriptor, _WINDOW_BYTES, 0)
         if read[: len(window)] != window or not first.startswith(self._first):
             raise FileReplacedError(f"{self.path} does not have the {end:,} bytes any more that were read")
+        self.modified_ns = modified_ns
         self._buffer += read[len(window) :]
         if len(self._first) < _WINDOW_BYTES:
             # Then the file was read up to here at most, and the bytes before the buffer are all that precede it.

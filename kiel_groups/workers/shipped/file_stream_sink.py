@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import fcntl
 import logging
 import os
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import ClassVar
 
+from kiel_groups.errors import TaskStoppedError
 from kiel_groups.model import Record, TopicPartition
 from kiel_groups.workers.plugins.config_definition import ConfigDefinition, Settings
 from kiel_groups.workers.plugins.config_key import ConfigKey
@@ -16,25 +19,30 @@ from kiel_groups.workers.plugins.config_validators import non_empty
 from kiel_groups.workers.plugins.connector_interfaces import SinkConnector
 from kiel_groups.workers.plugins.plugin_contexts import ConnectorContext, SinkTaskContext
 from kiel_groups.workers.plugins.task_interfaces import SinkTask
-from kiel_groups.workers.shipped.file_errors import named_errors
+from kiel_groups.workers.shipped.file_errors import named_errors, open_regular
 
 __all__ = ["FileStreamSinkConnector", "FileStreamSinkTask"]
 
 log = logging.getLogger(__name__)
+
+#: The pause before a file that another task writes to is locked again, in seconds, and how long a write of another task
+#: may take before this one reports a problem, or, if it has to stop, ends without it. A write is short.
+_LOCK_PAUSE_S, _LOCK_WAIT_S = 0.005, 1.0
 
 
 class FileStreamSinkTask(SinkTask):
     """
     Appends values to the file, each with a line end; a null value is an empty line.
 
-    The records of one call are one write at the end of the file, so tasks on one machine may share a file. If the file
-    is moved away, a new one is created.
+    The records of one call are written at the end of the file, as a whole or not at all, so tasks on one machine may
+    share a file. If the file is moved away, a new one is created.
     """
 
     def __init__(self) -> None:
         self._descriptor: int | None = None
 
     def start(self, context: SinkTaskContext, settings: Settings) -> None:
+        self._context = context
         self._path = Path(settings["file"]).absolute()
         self._open()
 
@@ -46,10 +54,55 @@ class FileStreamSinkTask(SinkTask):
             self._close()
             self._open()
         assert self._descriptor is not None
-        lines = memoryview(b"".join(part for record in records for part in (record.value or b"", b"\n")))
-        with named_errors(self._path):
-            while lines:
-                lines = lines[os.write(self._descriptor, lines) :]
+        lines = b"".join(part for record in records for part in (record.value or b"", b"\n"))
+        with named_errors(self._path), self._locked(self._descriptor):
+            self._append(self._descriptor, lines)
+
+    def _append(self, descriptor: int, lines: bytes) -> None:
+        """Append lines. If that fails, as on a full disk, the file stays as it was: no half line is before others."""
+        end = os.fstat(descriptor).st_size
+        if end and os.pread(descriptor, 1, end - 1) != b"\n":
+            # A process that died has left it; the record follows again as a whole, because it was not committed.
+            log.warning("%s ends with an unfinished line; ending it", self._path)
+            lines = b"\n" + lines
+        left = memoryview(lines)
+        try:
+            while left:
+                left = left[os.write(descriptor, left) :]
+        except BaseException:
+            # A program that takes no lock may have appended since. Its bytes stay, and the next write ends the line.
+            if os.fstat(descriptor).st_size == end + len(lines) - len(left):
+                os.ftruncate(descriptor, end)
+            raise
+
+    @contextmanager
+    def _locked(self, descriptor: int) -> Iterator[None]:
+        """
+        Keep other tasks, which may be in other processes, from writing meanwhile.
+
+        Raises:
+            TaskStoppedError: The task has to stop, and another one does not end its write.
+        """
+        began_s, is_shown = time.monotonic(), False
+        while True:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                # A process may be frozen while it writes. A call that blocks would keep this worker from its end.
+                is_late = time.monotonic() - began_s > _LOCK_WAIT_S
+                if is_late and self._context.should_stop:
+                    raise TaskStoppedError(f"stopped while another process keeps {self._path} locked") from None
+                if is_late and not is_shown:
+                    self._context.report_problem(f"another process keeps {self._path} locked")
+                    is_shown = True
+                time.sleep(_LOCK_PAUSE_S)
+        if is_shown:
+            self._context.report_problem("")
+        try:
+            yield
+        finally:
+            fcntl.flock(descriptor, fcntl.LOCK_UN)
 
     def flush(self, offsets: Mapping[TopicPartition, int]) -> None:
         if self._descriptor is not None:
@@ -61,13 +114,8 @@ class FileStreamSinkTask(SinkTask):
             self._close()
 
     def _open(self) -> None:
-        self._descriptor = os.open(self._path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        self._descriptor = open_regular(self._path, os.O_RDWR | os.O_APPEND | os.O_CREAT)
         _sync_folder(self._path.parent)
-        size = os.fstat(self._descriptor).st_size
-        if size and os.pread(self._descriptor, 1, size - 1) != b"\n":
-            # A process that died has left it; the record follows again as a whole, because it was not committed.
-            log.warning("%s ends with an unfinished line; ending it", self._path)
-            os.write(self._descriptor, b"\n")
 
     def _is_at_its_path(self) -> bool:
         assert self._descriptor is not None

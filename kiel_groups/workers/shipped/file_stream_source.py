@@ -25,9 +25,9 @@ log = logging.getLogger(__name__)
 
 class FileStreamSourceTask(SourceTask):
     """
-    Reads the file. Source offsets are positions in bytes, with a check sum of bytes before, as ``crc``.
+    Reads the file. Source offsets are positions in bytes, with what identifies the file; see ``LinePosition``.
 
-    Offsets without a check sum are accepted, such as those of Kafka Connect.
+    Offsets without that are accepted, such as those of Kafka Connect.
     """
 
     def __init__(self) -> None:
@@ -49,11 +49,14 @@ class FileStreamSourceTask(SourceTask):
             path,
             f"{start.position if start else 0:,}",
         )
-        self._file = FollowedFile(path, start, settings["line.max.bytes"])
+        self._file = FollowedFile(path, start, settings["line.max.bytes"], settings["rotation.wait.ms"] / 1000)
 
     def poll(self) -> Sequence[SourceRecord]:
         assert self._file is not None
-        lines = self._file.take(self._batch_size)
+        was_missing, lines = self._file.is_missing, self._file.take(self._batch_size)
+        if self._file.is_missing is not was_missing:
+            # The file need not exist yet, but its path may also be mistyped.
+            self._context.report_problem("" if was_missing else f"{self._file.path} does not exist; waiting for it")
         if not lines:
             self._context.run(self._context.pause(self._pause_s))
         return [self._record(line) for line in lines]
@@ -118,6 +121,17 @@ class FileStreamSourceConnector(SourceConnector):
             group="File",
             width="short",
         ),
+        ConfigKey(
+            "rotation.wait.ms",
+            "int",
+            5_000,
+            documentation="How long a file that was renamed has to be without new lines before the file that has its "
+            "name is read, in milliseconds: a program may write to the old one until it opens the new one.",
+            importance="low",
+            validator=between(0, 3_600_000),
+            group="File",
+            width="short",
+        ),
     )
 
     def start(self, context: ConnectorContext, settings: Settings) -> None:
@@ -133,8 +147,14 @@ def _absolute(file: str) -> Path:
 
 
 def _position(stored: Mapping[str, Any]) -> LinePosition:
-    """Return the position of a stored source offset."""
-    position, crc = stored.get("position"), stored.get("crc")
-    if type(position) is not int or position < 0 or not (crc is None or type(crc) is int):
+    """Return the position of a stored source offset. Kafka Connect's has nothing but the position."""
+    fields: list[Any] = [stored.get(name) for name in LinePosition._fields]
+    position = LinePosition(*fields)
+    numbers = (position.crc, position.inode, position.modified_ns)
+    if (
+        type(position.position) is not int
+        or position.position < 0
+        or not all(number is None or type(number) is int for number in numbers)
+    ):
         raise KielGroupsError(f"the stored offset {dict(stored)!r} is not a position; expected {{'position': N}}")
-    return LinePosition(position, crc)
+    return position

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import stat
+import time
 from contextlib import suppress
 from pathlib import Path
 
+from kiel_groups.errors import ConfigError
 from kiel_groups.wording import counted, some
 from kiel_groups.workers.shipped.file_lines import FileLines, FileReplacedError, Line, LinePosition
 
@@ -17,38 +20,52 @@ log = logging.getLogger(__name__)
 
 _BEGIN = LinePosition()
 
+#: What the name of a rotated file adds to the name of the file: numbers, dates, or one of these words.
+_ROTATED = re.compile(r"~|[._-]+(?:[0-9][0-9TZ:+._-]*|old|bak|backup|copy|orig|prev|save)")
+
 
 class FollowedFile:
     """
     The lines that programs append to the file of a path.
 
-    If another file takes the path, the old one is read to its end first. If the old one is not open then, as after a
-    restart, it is searched for in the same folder, under names that begin with the same word: ``app.log.1`` or
+    If another file takes the path, the old one is read to its end first: until nothing was written to it for
+    ``quiet_s``. A program that still writes to it later has its lines read between those of the new file, until the old
+    one is deleted or the path has another file again. If the old file is not open when the path has another one, as
+    after a restart, it is searched for in the same folder, under names that begin with the same word: ``app.log.1`` or
     ``app-1.log``.
 
     Args:
         path: The file. It does not have to exist yet.
         start: The position after the last line that was taken, or None to begin with the first line.
         longest: The most bytes of a line.
+        quiet_s: How long an old file has to be without new bytes, in seconds, before the new one is read.
     """
 
-    def __init__(self, path: Path, start: LinePosition | None, longest: int) -> None:
-        self._path = path
+    def __init__(self, path: Path, start: LinePosition | None, longest: int, quiet_s: float = 0.0) -> None:
+        self.path = path
         self._longest = longest
+        self._quiet_s = quiet_s
         self._next = start or _BEGIN
         self._lines: FileLines | None = None
-        #: Where the old file ended at the last call, if another file has its path; -1 otherwise.
-        self._old_end = -1
-        self._missing = False
+        #: The file that has the path while the present one is old: it may lose the path before it is read.
+        self._successor: FileLines | None = None
+        #: The file before the present one.
+        self._former: FileLines | None = None
+        #: Where the old file ended at the last call, if another file has its path, and since when; -1 otherwise.
+        self._old_end, self._old_end_s = -1, 0.0
+        #: Whether the file does not exist, and nothing of an earlier one is left to read.
+        self.is_missing = False
 
     def take(self, most: int) -> list[Line]:
         """
         Return the next lines, at most ``most``. Without new lines, return nothing.
 
-        An old file ends when two calls in a row have found nothing new in it. Its last line may lack its end.
+        An old file ends when two calls, ``quiet_s`` or more apart, have found nothing new in it. Its last line may lack
+        its end.
 
         Raises:
             LongLineError: The next line is longer than allowed.
+            ConfigError: The path is that of no regular file.
             OSError: The file cannot be read.
         """
         if self._lines is None:
@@ -60,48 +77,89 @@ class FollowedFile:
         except FileReplacedError:
             self._restart(self._lines)
             return []
-        if lines or not self._is_old(self._lines):
-            self._old_end = -1
-            return lines
-        end = self._lines.after.position + self._lines.waiting
-        if end != self._old_end:
-            self._old_end = end
-            return []
-        return self._finish(self._lines)
+        if not lines and self._has_ended(self._lines):
+            return self._finish(self._lines)
+        return lines + self._late_lines(self._lines, most - len(lines))
 
     def close(self) -> None:
-        """Close the file, if it is open. The next ``take`` opens it again, and continues after the last line."""
+        """Close the files that are open. The next ``take`` opens the file again, and continues after the last line."""
         if self._lines is not None:
             self._next = self._lines.after
-            self._lines.close()
-            self._lines = None
+        for file in (self._lines, self._successor, self._former):
+            if file is not None:
+                file.close()
+        self._lines = self._successor = self._former = None
+        self._old_end = -1
 
-    def _is_old(self, lines: FileLines) -> bool:
-        """Return whether another file has taken the path."""
-        try:
-            status = os.stat(self._path)
-        except FileNotFoundError:
+    def _has_ended(self, lines: FileLines) -> bool:
+        """Return whether another file has taken the path, and no program writes to this one any more."""
+        identity = self._identity()
+        if identity in (None, lines.identity):
+            self._old_end = -1
             return False
-        return (status.st_dev, status.st_ino) != lines.identity
+        if self._successor is None:
+            # From now on this file is read after the old one, also if it loses the path before that.
+            with suppress(FileNotFoundError):
+                self._successor = FileLines(self.path, _BEGIN, self._longest)
+        elif identity != self._successor.identity:
+            # The path has the second file after this one: a program that keeps to the path has left this one.
+            return True
+        end, now_s = lines.after.position + lines.waiting, time.monotonic()
+        if end != self._old_end:
+            self._old_end, self._old_end_s = end, now_s
+            return False
+        return now_s - self._old_end_s >= self._quiet_s
+
+    def _identity(self) -> tuple[int, int] | None:
+        """Return the device and the inode of the file that has the path, or None if there is none."""
+        with suppress(FileNotFoundError):
+            status = os.stat(self.path)
+            return status.st_dev, status.st_ino
+        return None
 
     def _finish(self, lines: FileLines) -> list[Line]:
         """End an old file, and return its last line if that has no end."""
         rest = lines.take_unfinished()
         without = " (its last line has no line end)" if rest else ""
         log.info(
-            "%s was rotated: the old file is read to its end at byte %s%s; continuing with the new one",
-            self._path,
+            "%s was rotated: the old file is read to its end at byte %s%s; continuing with the new one, and reading"
+            " what a program still writes to the old one until that is deleted",
+            self.path,
             f"{lines.after.position:,}",
             without,
         )
-        self.close()
+        if self._former is not None:
+            self._former.close()
+        self._former, self._lines, self._successor = lines, self._successor, None
         self._next, self._old_end = _BEGIN, -1
         return rest
+
+    def _late_lines(self, lines: FileLines, most: int) -> list[Line]:
+        """
+        Return lines that were written to the file before the present one after that was read to its end.
+
+        A restart continues in the present file, so they have the present position there.
+        """
+        former = self._former
+        if former is None or most <= 0:
+            return []
+        late: list[Line] = []
+        is_over = former.is_deleted
+        try:
+            late = former.take(most)
+        except FileReplacedError:
+            is_over = True
+        if late:
+            log.info("%s: %s more in the old file, after its end was read", self.path, counted(late, "line"))
+        elif is_over:
+            former.close()
+            self._former = None
+        return [Line(line.value, lines.after) for line in late]
 
     def _restart(self, lines: FileLines) -> None:
         log.warning(
             "%s was truncated or written anew after byte %s; %s of an unfinished line were read before",
-            self._path,
+            self.path,
             f"{lines.after.position:,}",
             counted(lines.waiting, "byte"),
         )
@@ -109,54 +167,88 @@ class FollowedFile:
 
     def _opened(self) -> FileLines | None:
         """Return the file to continue with, or None if there is none yet."""
-        try:
-            lines = FileLines(self._path, self._next, self._longest)
-        except (FileNotFoundError, FileReplacedError) as error:
+        lines = self._file_of_path()
+        if lines is None or self._next.inode not in (None, lines.identity[1]):
             old = self._old_file()
-            if old is not None:
-                return old
-            if isinstance(error, FileNotFoundError):
-                if not self._missing:
-                    log.info("%s does not exist; waiting for it", self._path)
-                self._missing = True
-                return None
+            # A new file often begins with the same short line. To read that again loses nothing.
+            if lines is not None and (old is not None or not self._next.is_distinctive):
+                lines.close()
+                lines = None
+            lines = old or lines
+        if lines is None and self._identity() is None:
+            if not self.is_missing:
+                log.info("%s does not exist; waiting for it", self.path)
+            self.is_missing = True
+            return None
+        if lines is None:
             log.warning(
                 "%s is not the file that was read up to byte %s, and no file beside it is; starting with its first"
                 " line: lines between may be lost",
-                self._path,
+                self.path,
                 f"{self._next.position:,}",
             )
             self._next = _BEGIN
             return self._opened()
-        self._missing = False
+        self.is_missing = False
         return lines
 
-    def _old_file(self) -> FileLines | None:
-        """Return the file that was read before from its new name in the same folder, or None if it is not there."""
-        # Without a position, or without its check sum, every file fits.
-        if self._next.position == 0 or self._next.crc is None:
-            return None
-        newer: list[Path] = []
-        for path in self._siblings():
-            with suppress(OSError, FileReplacedError):
-                lines = FileLines(path, self._next, self._longest)
-                log.info(
-                    "%s was rotated to %s; reading that from byte %s", self._path, path, f"{self._next.position:,}"
-                )
-                if newer:
-                    log.warning("%s: lines of later files are not read: %s", self._path, some(newer))
-                return lines
-            newer.append(path)
+    def _file_of_path(self) -> FileLines | None:
+        """Return the file of the path, or None if there is none, or one without the bytes that were read."""
+        with suppress(FileNotFoundError, FileReplacedError):
+            return FileLines(self.path, self._next, self._longest)
         return None
 
-    def _siblings(self) -> list[Path]:
+    def _old_file(self) -> FileLines | None:
+        """Return the file that was read before, from its new name in the same folder, or None if it is not there."""
+        siblings = self._siblings()
+        # The renamed file before its copies, and of these the last changed one.
+        for path, status in sorted(siblings, key=lambda each: each[1].st_ino != self._next.inode):
+            if not self._may_be_old_file(path, status):
+                continue
+            with suppress(OSError, FileReplacedError, ConfigError):
+                lines = FileLines(path, self._next, self._longest)
+                log.info("%s was rotated to %s; reading that from byte %s", self.path, path, f"{self._next.position:,}")
+                later = [each for each, other in siblings if self._is_rotated(each) and _changed(other, status)]
+                if later:
+                    log.warning("%s: lines of later files are not read: %s", self.path, some(later))
+                return lines
+        return None
+
+    def _may_be_old_file(self, path: Path, status: os.stat_result) -> bool:
+        """
+        Return whether a file may be the one that was read, or a copy of it, if it has the bytes that were read.
+
+        A file that was renamed keeps its inode. A copy has the name of a rotated file, and was written after what was
+        read of the file. Other logs of the folder may begin with the same short line.
+        """
+        known = self._next
+        if known.inode == status.st_ino:
+            return True
+        # Without a position, or without its check sum, every file fits.
+        if known.position == 0 or known.crc is None or not self._is_rotated(path):
+            return False
+        return known.modified_ns is None or status.st_mtime_ns >= known.modified_ns
+
+    def _is_rotated(self, path: Path) -> bool:
+        """Return whether a program that rotates the file may give it this name."""
+        name = path.name
+        if name.startswith(self.path.name):
+            return bool(_ROTATED.fullmatch(name.removeprefix(self.path.name)))
+        middle = name.removeprefix(self.path.stem).removesuffix(self.path.suffix)
+        return name.endswith(self.path.suffix) and bool(_ROTATED.fullmatch(middle))
+
+    def _siblings(self) -> list[tuple[Path, os.stat_result]]:
         """Return the regular files whose names begin with the path's stem, the last changed one first."""
-        found: list[tuple[int, Path]] = []
+        found: list[tuple[Path, os.stat_result]] = []
         with suppress(FileNotFoundError):
-            for path in self._path.parent.iterdir():
-                if path.name.startswith(self._path.stem) and path.name != self._path.name:
+            for path in self.path.parent.iterdir():
+                if path.name.startswith(self.path.stem) and path.name != self.path.name:
                     with suppress(OSError):
                         status = path.stat()
                         if stat.S_ISREG(status.st_mode):
-                            found.append((status.st_mtime_ns, path))
-        return [path for _, path in sorted(found, reverse=True)]
+                            found.append((path, status))
+        return sorted(found, key=lambda each: each[1].st_mtime_ns, reverse=True)
+
+
+def _changed(later: os.stat_result, earlier: os.stat_result) -> bool:
+    return later.st_mtime_ns > earlier.st_mtime_ns

@@ -28,6 +28,9 @@ __all__ = ["HttpSinkConnector", "HttpSinkTask"]
 
 log = logging.getLogger(__name__)
 
+#: The failures in a row after which the status of the task shows that it makes no progress.
+_FAILURES_SHOWN = 3
+
 
 class HttpSinkTask(SinkTask):
     """
@@ -107,6 +110,8 @@ class HttpSinkTask(SinkTask):
             if answer.meaning is Meaning.MISDIRECTED:
                 raise KielGroupsError(f"{self._url} answers {answer.text}; {_advice(answer.status)}")
             if answer.meaning is not Meaning.AGAIN:
+                if failures > _FAILURES_SHOWN:
+                    self._context.report_problem("")
                 return answer
             log.warning(
                 "%s: %s did not take %s, failure %d of at most %d: %s",
@@ -117,6 +122,9 @@ class HttpSinkTask(SinkTask):
                 most + 1,
                 answer.text,
             )
+            if failures >= _FAILURES_SHOWN:
+                tries = f"{failures:,} of at most {most + 1:,} requests"
+                self._context.report_problem(f"{self._url} did not take {batch} in {tries}: {answer.text}")
             if failures <= most and await self._context.pause(self._wait_s(failures, answer)):
                 raise TaskStoppedError(f"{self._name}: stopped while {self._url} did not take {batch}")
         attempts = counted(most + 1, "request")

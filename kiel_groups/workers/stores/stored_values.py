@@ -54,8 +54,13 @@ def entry_of(name: str, path: str, data: bytes, czxid: int) -> ConnectorEntry:
 
 def status_data(status: WorkStatus) -> bytes:
     """Return the data of a status znode. A long trace is cut."""
-    stored = StoredStatus(state=status.state, worker=status.worker, trace=status.trace, generation=status.generation)
-    return stored.encode()
+    return StoredStatus(
+        state=status.state,
+        worker=status.worker,
+        trace=status.trace,
+        generation=status.generation,
+        problem=status.problem,
+    ).encode()
 
 
 def status_of(path: str, written: Written | None, claimed_zxid: int | None, created_zxid: int | None) -> WorkStatus:
@@ -80,4 +85,4 @@ def status_of(path: str, written: Written | None, claimed_zxid: int | None, crea
         return WorkStatus(WorkState.UNASSIGNED, worker="", trace=str(error))
     if claimed_zxid is None or created_zxid is None or written.mzxid < max(claimed_zxid, created_zxid):
         return WorkStatus(WorkState.UNASSIGNED, stored.worker, generation=stored.generation)
-    return WorkStatus(WorkState(stored.state), stored.worker, stored.trace, stored.generation)
+    return WorkStatus(WorkState(stored.state), stored.worker, stored.trace, stored.generation, stored.problem)

@@ -31,9 +31,11 @@ class WorkStatus:
         worker: ``host:port`` of the owner's REST interface.
         trace: The trace of the error; "" unless the state is FAILED.
         generation: The generation of the group in which the owner got it.
+        problem: Why it makes no progress although it has not failed, in one line; "" if it does.
     """
 
     state: WorkState
     worker: str
     trace: str = ""
     generation: int = 0
+    problem: str = ""

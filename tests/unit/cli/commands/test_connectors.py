@@ -152,26 +152,84 @@ def test_settings_are_shown_and_changed(worker: FakeWorker, command: Callable[..
     assert command("connectors", "config", "absent", "a=b").err == ["error: connector 'absent' does not exist"]
 
 
-def test_the_status_has_states_and_traces(worker: FakeWorker, command: Callable[..., Printed]) -> None:
-    """Tables and JSON show each task; ``--check`` fails if one has failed or has no worker."""
-    assert command("connectors", "status", "logs", "--check").status == 0
-    worker.group.states[TaskId("logs", 1)] = WorkStatus(WorkState.FAILED, "w:1", "Traceback:\nValueError: no\n")
+TRACE = 'Traceback (most recent call last):\n  File "task.py", line 1, in put\n    raise\nValueError: no\nmore of it\n'
+
+
+def test_the_status_has_problems_states_and_traces(worker: FakeWorker, command: Callable[..., Printed]) -> None:
+    """It begins with the cause of each failure in one line; the trace is shown if it is asked for."""
+    worker.group.states[TaskId("logs", 1)] = WorkStatus(WorkState.FAILED, "w:1", TRACE)
     status, out, err = command("connectors", "status", "logs")
-    assert (status, err) == (0, [])
-    assert rows(out) == [
+    shown = [
+        ["problem: logs-1 has failed: ValueError: no"],
         ["connector or task", "state", "worker"],
         ["logs", "RUNNING", "10.0.0.1:8083"],
         ["logs-0", "RUNNING", "10.0.0.1:8083"],
         ["logs-1", "FAILED", "w:1"],
-        ["logs-1:"],
-        ["Traceback:"],
-        ["ValueError: no"],
     ]
-    assert out.count("") == 1, "one empty line separates the table and the trace"
-    assert command("connectors", "status", "logs", "--check").status == 1
-    worker.group.states[TaskId("logs", 1)] = WorkStatus(WorkState.UNASSIGNED, "")
-    status, out, _ = command("connectors", "status", "logs", "--check", "--json")
-    assert (status, json.loads("\n".join(out))["tasks"][1]["state"]) == (1, "UNASSIGNED")
+    assert (status, rows(out), err) == (0, shown, [])
+    out = command("connectors", "status", "logs", "--trace").out
+    assert rows(out)[5:7] == [["logs-1:"], ["Traceback (most recent call last):"]]
+    assert out[-1] == "more of it"
+    assert out.count("") == 2, "one empty line separates the problems, the table and the trace"
+
+
+@pytest.mark.parametrize(
+    ("found", "problem"),
+    [
+        (WorkStatus(WorkState.RUNNING, "w:1"), ""),
+        (WorkStatus(WorkState.PAUSED, "w:1"), ""),
+        (WorkStatus(WorkState.FAILED, "w:1", TRACE), "has failed: ValueError: no"),
+        (WorkStatus(WorkState.FAILED, "w:1", "one line"), "has failed: one line"),
+        (
+            WorkStatus(WorkState.FAILED, "w:1", "  calls\nkiel_groups.errors.ConfigError: x"),
+            "has failed: ConfigError: x",
+        ),
+        (WorkStatus(WorkState.FAILED, "w:1"), "has failed: for an unknown reason"),
+        (WorkStatus(WorkState.UNASSIGNED, ""), "does not run: it has no worker at the moment"),
+        (WorkStatus(WorkState.UNASSIGNED, "w:1", problem="no broker answered"), "does not run yet: no broker answered"),
+        (WorkStatus(WorkState.RUNNING, "w:1", problem="no topic"), "makes no progress: no topic"),
+    ],
+)
+def test_a_check_names_what_is_wrong(
+    worker: FakeWorker, command: Callable[..., Printed], found: WorkStatus, problem: str
+) -> None:
+    """``--check`` fails if work has failed, has no worker or makes no progress, and its first line says why."""
+    worker.group.states[TaskId("logs", 1)] = found
+    status, out, _ = command("connectors", "status", "logs", "--check")
+    assert status == (1 if problem else 0)
+    assert [line for line in out if "problem" in line] == ([f"problem: logs-1 {problem}"] if problem else [])
+    document = json.loads("\n".join(command("connectors", "status", "logs", "--json").out))
+    assert document["tasks"][1].get("problem", "") == found.problem
+    tasks = rows(command("connectors", "list").out)[1][3]
+    assert ("without progress" in tasks) is bool(found.problem)
+
+
+def test_a_misspelt_setting_is_refused(worker: FakeWorker, command: Callable[..., Printed], tmp_path: Path) -> None:
+    """A new setting that nearly has the name of another one is not stored, unless that is forced."""
+    file = tmp_path / "new.json"
+    file.write_text(json.dumps({"name": "new", "connector.class": "FileStreamSource", "flie": "f"}))
+    refusal = (
+        "error: flie: there is no such setting; did you mean 'file'? Nothing is stored; --force stores such a setting"
+        " all the same"
+    )
+    assert command("connectors", "create", str(file)) == (2, [], [refusal])
+    assert command("connectors", "config", "logs", "flie=f") == (2, [], [refusal])
+    assert worker.group.done == []
+    assert command("connectors", "create", str(file), "--force").status == 0
+    assert command("connectors", "config", "new", "file=g").status == 0, "what is stored already is not refused"
+    assert worker.group.configs["new"]["flie"] == "f"
+
+
+def test_single_settings_are_removed(worker: FakeWorker, command: Callable[..., Printed]) -> None:
+    """The other settings stay, also secrets; a setting that is not there is named."""
+    command("connectors", "config", "logs", "a=1", "b=2", "c=3")
+    status, out, err = command("connectors", "config", "logs", "--remove", "a", "--remove", "b", "c=4")
+    assert (status, out) == (0, [])
+    assert err == ["info: connector logs has 5 settings now; changed: c; removed: a, b"]
+    assert worker.group.configs["logs"] == CONFIG | {"c": "4"}
+    status, _, err = command("connectors", "config", "logs", "--remove", "task.max")
+    expected = "error: --remove: the connector has no setting 'task.max'; did you mean 'tasks.max'?"
+    assert (status, err) == (2, [expected])
 
 
 @pytest.mark.parametrize(

@@ -205,6 +205,7 @@ def test_a_group_is_described_in_json(monkeypatch: pytest.MonkeyPatch, capsys: p
         "rest": "10.0.0.1:8083",
         "generation": 3,
         "trace": "",
+        "problem": "",
     }
     change = {"offset": 7, "what": "tasks", "connector": "logs", "worker": "w1", "at_ms": 5, "settings": ["a"]}
     assert document["history"] == [change]
@@ -235,6 +236,14 @@ def test_a_group_is_described_in_json(monkeypatch: pytest.MonkeyPatch, capsys: p
         (
             group({TaskId("logs", 0): WorkStatus(WorkState.UNASSIGNED, "")}),
             "task logs-0 is not running yet on 10.0.0.1:8083; see the log of that worker",
+        ),
+        (
+            group({TaskId("logs", 0): WorkStatus(WorkState.UNASSIGNED, "", problem="no broker answered")}),
+            "task logs-0 is not running yet on 10.0.0.1:8083: no broker answered",
+        ),
+        (
+            group({TaskId("logs", 0): WorkStatus(WorkState.RUNNING, "", problem="no broker knows the topic t")}),
+            "task logs-0 makes no progress: no broker knows the topic t",
         ),
         (
             replace(

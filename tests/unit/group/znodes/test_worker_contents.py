@@ -167,3 +167,16 @@ def test_a_history_entry_names_changed_settings() -> None:
     many = changed_keys({}, {f"{number:03d}" + "x" * 200: "" for number in range(200)})
     assert len(many) == MOST_KEYS
     assert {len(key) for key in many} == {LONGEST_KEY}
+
+
+def test_a_problem_of_work_that_runs_is_stored() -> None:
+    """Without one, the status has no such field, as those of earlier versions. A long one is cut to 1 KiB."""
+    status = StoredStatus(state="RUNNING", worker="h:8083", problem="no topic")
+    written = b'{"generation":0,"problem":"no topic","state":"RUNNING","trace":"","version":1,"worker_id":"h:8083"}'
+    assert status.encode() == written
+    assert StoredStatus.parse(written, "p") == status
+    assert StoredStatus.parse(STATUS.encode(), "p").problem == ""
+    long = StoredStatus(state="RUNNING", worker="", problem="x" + "ä" * 1_000)
+    assert StoredStatus.parse(long.encode(), "p").problem == "x" + "ä" * 511
+    with pytest.raises(ProtocolError, match="'problem'"):
+        StoredStatus.parse(written.replace(b'"no topic"', b"1"), "p")

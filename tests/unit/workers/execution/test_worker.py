@@ -62,7 +62,10 @@ async def test_the_interface_is_announced_when_the_worker_has_joined(
     waits_for: str,
     joins: bool,
 ) -> None:
-    """Before that, the log says what the worker waits for. A worker that cannot join announces nothing."""
+    """
+    Before that, the log says what the worker waits for, and in the end that it has stopped in order. A worker that
+    cannot join announces nothing.
+    """
     caplog.set_level("INFO", worker.__name__)
 
     async def open_session(session: object) -> None:
@@ -88,7 +91,9 @@ async def test_the_interface_is_announced_when_the_worker_has_joined(
         await made.start()
     await made.close()
     expected = [f"group loaders: joining by {waits_for}"]
-    expected += [f"the REST interface of this worker is at {made.url}"] if joins else []
+    if joins:
+        expected += [f"the REST interface of this worker is at {made.url}"]
+        expected += ["group loaders: this worker has stopped in order, and given its work back"]
     assert caplog.messages == expected
 
 

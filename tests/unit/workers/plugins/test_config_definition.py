@@ -9,6 +9,10 @@ import pytest
 from kiel_groups.errors import ConfigError
 from kiel_groups.workers.plugins.config_definition import ConfigDefinition
 from kiel_groups.workers.plugins.config_key import ConfigKey
+from kiel_groups.workers.plugins.connector_interfaces import Connector
+from kiel_groups.workers.plugins.standard_keys import definition_of
+from kiel_groups.workers.shipped.file_stream_sink import FileStreamSinkConnector
+from tests.helpers.connector_tables import SHIPPED
 
 pytestmark = pytest.mark.unit
 
@@ -60,6 +64,26 @@ def test_an_unknown_setting_is_a_warning() -> None:
         "batchsize: there is no such setting; did you mean 'batch.size'?",
         "xyz: there is no such setting",
     )
+    assert checked.mistyped == {"batchsize": "batch.size"}
+
+
+@pytest.mark.parametrize("connector_class", SHIPPED)
+def test_settings_that_only_kafka_connect_has_are_not_misspelt(connector_class: type[Connector]) -> None:
+    """A configuration that comes from there is warned of, and not refused."""
+    there = (
+        "key.converter value.converter header.converter transforms predicates config.action.reload tasks.max.enforce"
+        " errors.retry.timeout errors.log.enable errors.deadletterqueue.topic.name topics.regex topic.creation.groups"
+    )
+    assert definition_of(connector_class).check(dict.fromkeys(there.split(), "x")).mistyped == {}
+
+
+@pytest.mark.parametrize(
+    ("name", "near"),
+    [("flie", "file"), ("topic", "topics"), ("task.max", "tasks.max"), ("tasks_max", "tasks.max"), ("fiel", "file")],
+)
+def test_misspelt_settings_are_told_from_others(name: str, near: str) -> None:
+    """Swapped, missing and other letters are found in short names, too."""
+    assert definition_of(FileStreamSinkConnector).check({name: "x"}).mistyped == {name: near}
 
 
 def test_an_error_names_unknown_settings_too() -> None:

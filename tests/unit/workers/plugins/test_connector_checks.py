@@ -13,10 +13,12 @@ from kiel_groups.model import Record
 from kiel_groups.workers.plugins.config_definition import ConfigDefinition
 from kiel_groups.workers.plugins.config_key import ConfigKey
 from kiel_groups.workers.plugins.config_validators import one_of
-from kiel_groups.workers.plugins.connector_checks import checked_config, task_settings, validation_report
+from kiel_groups.workers.plugins.connector_checks import checked_config, named_topics, task_settings, validation_report
 from kiel_groups.workers.plugins.connector_interfaces import SinkConnector
 from kiel_groups.workers.plugins.standard_keys import SINK_KEYS, SOURCE_KEYS, STANDARD_KEYS, definition_of
 from kiel_groups.workers.plugins.task_interfaces import SinkTask
+from kiel_groups.workers.shipped.file_stream_source import FileStreamSourceConnector
+from kiel_groups.workers.shipped.http_sink import HttpSinkConnector
 
 pytestmark = pytest.mark.unit
 
@@ -146,6 +148,7 @@ def test_a_report_has_errors_and_warnings() -> None:
     assert errors["tasks.max"] == ["tasks.max: 'x' given; expected a whole number of 32 bits"]
     assert report["error_count"] == 4
     assert report["warnings"] == ["tokn: there is no such setting; did you mean 'token'?"]
+    assert report["mistyped"] == {"tokn": "token"}
     values = {each["value"]["name"]: each["value"]["value"] for each in report["configs"]}
     assert (values["tasks.max"], values["restart.max"]) == (None, "10")
     assert "s3cret" not in json.dumps(report)
@@ -176,3 +179,11 @@ def test_a_report_has_errors_of_undeclared_settings() -> None:
 def test_all_settings_are_documented() -> None:
     """Every standard setting has documentation that ends in a full stop."""
     assert all(key.documentation.endswith(".") for key in STANDARD_KEYS + SOURCE_KEYS + SINK_KEYS)
+
+
+def test_the_topics_in_settings_are_named() -> None:
+    """They are in declared settings that take names of topics; a setting that is not legal has none."""
+    config = {"topics": "a,b", "dead.letter.topic": "c", "url": "http://topic", "name": "d"}
+    assert named_topics(HttpSinkConnector, config) == {"topics": ["a", "b"], "dead.letter.topic": ["c"]}
+    assert named_topics(FileStreamSourceConnector, {"topic": "a", "file": "b"}) == {"topic": ["a"]}
+    assert named_topics(HttpSinkConnector, {"topics": "a b"}) == {}

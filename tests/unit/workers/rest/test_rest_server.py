@@ -50,6 +50,15 @@ def group() -> FakeGroup:
     return made
 
 
+async def test_a_problem_of_work_that_runs_is_answered() -> None:
+    """The field is there in addition, and only if there is a problem."""
+    worker = FakeWorker(group())
+    worker.group.states[TaskId("a/b c", 0)] = WorkStatus(WorkState.RUNNING, "10.0.0.1:8083", problem="no topic")
+    async with serving(worker):
+        answer = await ask(f"{worker.url}{PATH}/tasks/0/status")
+    assert answer.document == {"id": 0, **RUNNING, "problem": "no topic"}
+
+
 @pytest.mark.parametrize(
     ("method", "path", "status", "document"),
     [

@@ -6,10 +6,12 @@ import asyncio
 
 import pytest
 
+from kiel_groups.model import TopicPartition
 from kiel_groups.wire.api.metadata_v0 import MetadataRequest
-from kiel_groups.workers.runners import broker_probe
+from kiel_groups.workers.runners import broker_probe, task_clients
 from kiel_groups.workers.runners.broker_probe import probe_brokers
-from tests.helpers.fake_broker import FakeBroker
+from kiel_groups.workers.runners.task_clients import KafkaClients, missing_topics_text
+from tests.helpers.fake_broker import FakeBroker, Log
 
 pytestmark = pytest.mark.unit
 
@@ -45,5 +47,29 @@ async def test_a_silent_broker_is_waited_for_with_a_limit(
         await probe_brokers("loaders", str(broker.address))
         assert broker.count(MetadataRequest.API_KEY) == 1
     assert caplog.messages == [
-        f"group loaders: no broker at {broker.address} answered within 0.1 s; tasks wait until one does"
+        f"group loaders: no broker at {broker.address} answered within 0.1 s; tasks wait until one answers"
     ]
+
+
+async def test_missing_topics_are_named_and_brokers_asked_seldom(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A thousand tasks ask; the brokers are asked again after a while, or soon if a topic is missing."""
+    async with FakeBroker({"a": 1}) as broker:
+        clients = KafkaClients([str(broker.address)])
+
+        async def missing(*topics: str) -> tuple[list[str], int]:
+            return await clients.missing_topics(topics), broker.count(MetadataRequest.API_KEY)
+
+        assert await missing("a") == ([], 1)
+        assert await missing("a", "b", "c") == (["b", "c"], 1)
+        monkeypatch.setattr(task_clients, "_MISSING_AGE_S", 0.0)
+        assert await missing("a") == ([], 1)
+        broker.logs[TopicPartition("b", 0)] = Log()
+        assert await missing("b") == ([], 2)
+        assert await missing("a", "b") == ([], 2)
+        monkeypatch.setattr(task_clients, "_TOPICS_AGE_S", 0.0)
+        assert await missing("a", "b") == ([], 3)
+        assert await missing_topics_text(clients, ["a"]) == ""
+        assert await missing_topics_text(clients, ["c"]) == "no broker knows the topic c"
+        assert await missing_topics_text(clients, ["c", "d"]) == "no broker knows the topics c, d"
+        await broker.stop()
+        assert (await missing_topics_text(clients, ["a"])).startswith(f"no broker answered: {broker.address}: ")

@@ -6,10 +6,13 @@ import asyncio
 import gc
 from collections import deque
 from collections.abc import Collection, Mapping
+from hashlib import sha256
+from itertools import product
 from typing import Any
 
 import pytest
 
+from kiel_groups.config import check_name
 from kiel_groups.errors import (
     ClaimLostError,
     ClosedError,
@@ -19,6 +22,7 @@ from kiel_groups.errors import (
     SessionLostError,
 )
 from kiel_groups.model import Record, TopicPartition
+from kiel_groups.workers.plugins.standard_keys import STANDARD_KEYS
 from kiel_groups.workers.runners.sink_task_runner import SinkTaskRunner
 from kiel_groups.workers.runners.task_clients import sink_group
 from tests.helpers.counting_connectors import CountingSinkConnector, Counts, FakeClients, use
@@ -103,8 +107,13 @@ class Bench:
         self.consumers: list[FakeConsumer] = []
         self._joins = joins
         self.clients.consumer_of = self._consumer
+        self.problems: list[str] = []
         self.context = runner_context(
-            CountingSinkConnector, {"topics": "t", **config}, session=self.session, clients=self.clients
+            CountingSinkConnector,
+            {"topics": "t", **config},
+            session=self.session,
+            clients=self.clients,
+            problem=self.problems.append,
         )
 
     def _consumer(self, *arguments: Any) -> FakeConsumer:
@@ -398,8 +407,59 @@ async def test_a_task_writes_dead_letters_by_its_context() -> None:
     assert producer.is_closed
 
 
-def test_the_group_of_a_sink_has_a_legal_name() -> None:
-    """Different connectors have different groups, although their names may have more characters."""
-    assert sink_group("my.sink-1") == "connect-my.sink-1"
-    assert sink_group("my sink") == "connect-my_20sink"
-    assert sink_group("ä~") == "connect-_C3_A4_7E"
+def test_the_group_of_a_plain_name_is_connect_and_the_name() -> None:
+    """Running groups keep their names: those of all connectors whose names are legal names of groups."""
+    for name in ("write", "my.sink-1", "a_20b", "-_.", "x" * 200):
+        assert sink_group(name) == f"connect-{name}"
+
+
+def test_the_group_of_another_name_shows_its_legal_characters() -> None:
+    """An operator recognises the connector in a list of groups."""
+    assert sink_group("my sink") == f"connect_my_sink_{sha256(b'my sink').hexdigest()[:32]}"
+
+
+def test_no_two_sinks_share_a_group() -> None:
+    """Each name that a connector may have has a group of its own, also beside those that resemble it."""
+    parts = ["a", "_", "-", ".", "~", " ", "%", "_20", "ü", "%20", "_5F", "_a_20b"]
+    names = {"".join(chosen) for count in (1, 2, 3) for chosen in product(parts, repeat=count)}
+    assert len(set(map(sink_group, names))) == len(names)
+
+
+@pytest.mark.parametrize("name", ["ü" * 60, "ü" * 200, "\U0001f600" * 200, "x" * 200 + " " * 99])
+def test_each_name_that_is_accepted_has_a_group(name: str) -> None:
+    """What the creation of a connector accepts does not fail its tasks later."""
+    assert STANDARD_KEYS["name"].parse(name)
+    assert check_name(sink_group(name), "group")
+
+
+async def test_missing_topics_are_reported_until_they_exist(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The consumer waits for such a topic without an end, so the status of the task names it; so it does brokers."""
+    monkeypatch.setattr("kiel_groups.workers.runners.sink_task_runner._WATCH_S", 0.001)
+    bench = Bench()
+    bench.clients.missing = {"t"}
+    await bench.start()
+    await eventually(lambda: bench.problems[-1:] == ["no broker knows the topic t"], "the missing topic")
+    bench.clients.missing = NoBrokersError("no broker answered")
+    await eventually(lambda: bench.problems[-1:] == ["no broker answered"], "the brokers")
+    bench.clients.missing = set()
+    await eventually(lambda: bench.problems[-1:] == [""], "the end of the problem")
+    await bench.stop()
+    assert bench.problems == ["no broker knows the topic t", "no broker answered", ""]
+    bench.clients.missing = {"t"}
+    await asyncio.sleep(0.01)
+    assert len(bench.problems) == 3, "a task that has ended reports nothing"
+
+
+async def test_errors_of_the_consumer_are_reported_until_it_reads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A task that cannot join, or fetch, has a problem, beside that of its system."""
+    monkeypatch.setattr("kiel_groups.workers.runners.sink_task_runner._FIRST_PAUSE_S", 0.001)
+    bench = Bench(NoBrokersError("no coordinator"))
+    consumer = await bench.start()
+    assert bench.problems == ["no coordinator", ""]
+    context: Any = bench.counts.contexts["c-0"]
+    context.report_problem("slow")
+    consumer.add(NoBrokersError("no leader"), records(P0, 0))
+    await bench.put(1)
+    await eventually(lambda: len(bench.problems) == 5, "the end of the problem")
+    await bench.stop()
+    assert bench.problems[2:] == ["slow", "no leader; slow", "slow"]

@@ -34,6 +34,7 @@ class Bench:
         self.session, self.stores, self.clients = FakeSession(), stores or FakeStores(), FakeClients()
         self.clients.delay_s = 0.001
         self.started: list[bool] = []
+        self.problems: list[str] = []
         context = runner_context(
             connector_class,
             config,
@@ -41,6 +42,7 @@ class Bench:
             stores=self.stores,
             clients=self.clients,
             started=lambda: self.started.append(True),
+            problem=self.problems.append,
         )
         self.runner = SourceTaskRunner(context)
         self.fence = context.fence
@@ -289,3 +291,27 @@ async def test_a_failed_write_beside_a_poll_waits_for_the_poll(cancels: int) -> 
     release.set()
     with pytest.raises(asyncio.CancelledError if cancels else ClaimLostError):
         await running
+
+
+@pytest.mark.parametrize(
+    ("missing", "cause"),
+    [
+        ({"t"}, ": no broker knows the topic t"),
+        (NoBrokersError("no broker answered"), ": no broker answered"),
+        (set(), ""),
+    ],
+)
+async def test_records_that_are_not_stored_are_reported(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, missing: Any, cause: str
+) -> None:
+    """The producer sends them again without an end, so the status of the task says that they wait, and for what."""
+    monkeypatch.setattr("kiel_groups.workers.runners.source_task_runner._LATE_S", 0.01)
+    bench = Bench(limit="10")
+    bench.clients.missing, bench.clients.delay_s = missing, 0.1
+    running = asyncio.ensure_future(bench.runner.run())
+    await eventually(lambda: bench.problems[-1:] == [""], "the delivery")
+    problem = f"the brokers have not stored 10 records of t within 0.01 s{cause}"
+    assert bench.problems == [problem, ""]
+    assert f"task c-0: {problem}; trying again" in caplog.text
+    bench.runner.request_stop()
+    await running

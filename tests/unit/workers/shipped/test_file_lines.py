@@ -90,7 +90,7 @@ def test_a_file_must_have_the_bytes_that_were_read(path: Path, content: bytes, f
     path.write_bytes(content)
     if fits:
         again = opened(path, after)
-        assert again.after == after
+        assert again.after._replace(modified_ns=after.modified_ns) == after
         again.close()
     else:
         with pytest.raises(FileReplacedError, match="does not have the 8 bytes that were read"):

@@ -70,6 +70,19 @@ def test_offsets_of_kafka_connect_are_accepted(tmp_path: Path) -> None:
             started(path, RecordingTaskContext([({"filename": str(path)}, offset)]))
 
 
+def test_a_file_that_does_not_exist_is_a_problem(tmp_path: Path) -> None:
+    """Its path may be mistyped, so the status of the task names it, once, until the file exists."""
+    path = tmp_path / "a.log"
+    context = RecordingTaskContext()
+    task = started(path, context)
+    assert [task.poll(), task.poll()] == [[], []]
+    assert context.problems == [f"{path} does not exist; waiting for it"]
+    path.write_bytes(b"one\n")
+    assert [record.value for record in task.poll()] == [b"one"]
+    assert context.problems[1:] == [""]
+    task.stop()
+
+
 def test_a_task_that_did_not_start_can_stop() -> None:
     """``stop`` is called also if ``start`` has failed."""
     task = FileStreamSourceTask()

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import logging
 import os
-import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from kiel_groups.errors import ConfigError
 from kiel_groups.workers.shipped.file_lines import Line, LinePosition
 from kiel_groups.workers.shipped.followed_file import FollowedFile
 
@@ -181,10 +182,173 @@ def test_a_closed_file_continues(path: Path, followed: FollowedFile) -> None:
     assert values(followed) == ["b"]
 
 
+class Clock:
+    """The clock that old files are timed by."""
+
+    now_s = 100.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr("kiel_groups.workers.shipped.followed_file.time.monotonic", clock)
+    return clock
+
+
+@pytest.fixture
+def patient(path: Path, clock: Clock) -> Iterator[FollowedFile]:
+    """A file whose old ones have to be quiet for five seconds, of which a first line was read."""
+    append(path, "a")
+    file = FollowedFile(path, None, 1000, 5.0)
+    assert values(file) == ["a"]
+    yield file
+    file.close()
+
+
+def rotate(path: Path, number: int, *lines: str) -> Path:
+    """Rename the file, create a new one with lines, and return the old one's path."""
+    old = path.with_name(f"{path.name}.{number}")
+    path.rename(old)
+    path.touch()
+    if lines:
+        append(path, *lines)
+    return old
+
+
+def test_an_old_file_is_read_until_its_writer_has_left_it(path: Path, patient: FollowedFile, clock: Clock) -> None:
+    """A daemon writes on to a renamed file until it opens the new one, which is read after that."""
+    old = rotate(path, 1, "new")
+    assert values(patient) == []
+    clock.now_s += 0.75
+    append(old, "last")
+    assert values(patient) == ["last"]
+    clock.now_s += 4.9
+    assert values(patient) == []
+    clock.now_s += 0.1
+    assert values(patient) == ["new"]
+
+
+def test_lines_that_come_after_the_end_of_an_old_file_are_read(
+    path: Path, patient: FollowedFile, clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A daemon that takes longer loses nothing; its lines come between those of the new file, whose position stays."""
+    caplog.set_level(logging.INFO)
+    old = rotate(path, 1, "new")
+    assert values(patient) == []
+    clock.now_s += 5
+    assert values(patient) == ["new"]
+    append(old, "late", "later")
+    append(path, "next")
+    late = taken(patient)
+    assert [line.value for line in late] == [b"next", b"late", b"later"]
+    assert f"{path}: 2 lines more in the old file, after its end was read" in caplog.text
+    append(path, "newer")
+    assert restarted(path, late[-1].after) == ["newer"]
+    assert values(patient) == ["newer"]
+
+
+def test_a_deleted_old_file_is_closed(path: Path, patient: FollowedFile, clock: Clock) -> None:
+    """The space of an old file is free when logrotate has compressed and deleted it."""
+    old = rotate(path, 1)
+    assert values(patient) == []
+    clock.now_s += 5
+    assert values(patient) == []
+    status = old.stat()
+    append(old, "last")
+    old.unlink()
+    assert values(patient) == ["last"]
+    opened = [os.fstat(int(name)) for name in os.listdir("/proc/self/fd") if Path(f"/proc/self/fd/{name}").exists()]
+    assert not any(os.path.samestat(status, each) for each in opened)
+
+
+def test_each_of_two_rotations_is_read(path: Path, patient: FollowedFile, clock: Clock) -> None:
+    """A file that loses the path while the one before it is waited for is read between the two."""
+    first = rotate(path, 1, "b")
+    assert values(patient) == []
+    rotate(path, 2, "c")
+    append(first, "a2")
+    assert values(patient) == ["a2", "b"]
+    clock.now_s += 5
+    assert values(patient) == ["c"]
+
+
+@pytest.mark.parametrize("name", ["app-error.log", "app.log.err", "application.log", "app2.log"])
+def test_another_log_with_the_same_first_line_is_not_the_old_file(
+    path: Path, followed: FollowedFile, name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Logs of one folder often begin with the same line. Without the old file, the new one is read from its start."""
+    append(path, "started")
+    assert values(followed) == ["started"]
+    append(path.with_name(name), "started", "of another program")
+    path.write_text("anew\n")
+    assert values(followed) == ["anew"]
+    assert "no file beside it is; starting with its first line" in caplog.text
+
+
+def test_an_earlier_rotation_with_the_same_first_line_is_not_the_old_file(path: Path, followed: FollowedFile) -> None:
+    """The log of yesterday was not written any more when that of today was read."""
+    append(path.with_name("app.log.1"), "started", "yesterday")
+    os.utime(path.with_name("app.log.1"), ns=(1, 1))
+    append(path, "started")
+    (line,) = taken(followed)
+    path.write_text("anew\n")
+    assert values(followed) == ["anew"]
+    assert restarted(path, line.after) == ["anew"]
+
+
+def test_a_new_file_with_the_same_first_line_is_not_the_old_one(path: Path) -> None:
+    """What was written to the old file while no task ran is read before the new file, and the new one as a whole."""
+    append(path, "started")
+    file = FollowedFile(path, None, 1000)
+    (line,) = taken(file)
+    file.close()
+    append(path, "unread")
+    shutil.copy(path, path.with_name("app.log.bak"))
+    old = rotate(path, 1, "started", "new")
+    append(old, "last")
+    assert restarted(path, line.after) == ["unread", "last", "started", "new"]
+    old.unlink()
+    path.with_name("app.log.bak").unlink()
+    assert restarted(path, line.after) == ["started", "new"]
+
+
+def test_a_file_that_was_copied_to_another_machine_continues(path: Path) -> None:
+    """If enough was read to recognise the file by its bytes, another inode does not have it read again."""
+    append(path, "x" * 300, "next")
+    file = FollowedFile(path, None, 1000)
+    after = taken(file)[0].after
+    file.close()
+    path.rename(path.with_name("elsewhere"))
+    shutil.copy(path.with_name("elsewhere"), path)
+    assert restarted(path, after) == ["next"]
+
+
+def test_a_new_file_of_which_nothing_was_read_is_found_again(path: Path, patient: FollowedFile, clock: Clock) -> None:
+    """After late lines of the old file, a restart begins with the first line of the new one, also if it was rotated."""
+    first = rotate(path, 1)
+    assert values(patient) == []
+    clock.now_s += 5
+    assert values(patient) == []
+    append(first, "late")
+    (late,) = taken(patient)
+    patient.close()
+    append(path, "b")
+    rotate(path, 2, "c")
+    assert restarted(path, late.after) == ["b", "c"]
+
+
 @pytest.mark.parametrize("start", [None, LinePosition(5)])
-def test_an_error_names_the_file(tmp_path: Path, start: LinePosition | None) -> None:
-    """A folder can be opened, but not read."""
-    file = FollowedFile(tmp_path, start, 1000)
-    with pytest.raises(IsADirectoryError, match=re.escape(f"Is a directory: '{tmp_path}'")):
+@pytest.mark.parametrize(
+    ("make", "kind"),
+    [(os.mkfifo, "a FIFO"), (os.mkdir, "a folder"), (lambda path: path.symlink_to("/dev/null"), "a device")],
+)
+def test_only_regular_files_are_read(path: Path, make: Any, kind: str, start: LinePosition | None) -> None:
+    """A FIFO without a writer is an error, too: to open it would block the task, and its worker's end."""
+    make(path)
+    file = FollowedFile(path, start, 1000)
+    with pytest.raises(ConfigError, match=f"file: {path} is {kind}; expected a regular file"):
         file.take(100)
     file.close()

@@ -7,6 +7,7 @@ import json
 import logging
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
+from http import HTTPStatus
 from typing import Any
 
 import pytest
@@ -98,6 +99,26 @@ def test_bytes_limit_a_batch() -> None:
         assert it.receiver.taken[0]["value"] == "/" * 80
 
     play(scene, {"batch.max.bytes": "350", "encoding": "base64"})
+
+
+@pytest.mark.parametrize("status", [429, 503])
+def test_a_target_that_refuses_is_a_problem(status: int) -> None:
+    """From the third refusal on, the status of the task names the target and its answer, until it takes the records."""
+
+    async def scene(it: Scene) -> None:
+        it.receiver.judge = failing(2, status)
+        await it.task.put(records(1))
+        assert it.context.problems == []
+        it.receiver.judge = failing(4, status)
+        await it.task.put(records(2))
+        refused = f"{it.receiver.url} did not take t:0 offset 0 to t:0 offset 1 in"
+        assert it.context.problems == [
+            f"{refused} 3 of at most 11 requests: {status} {HTTPStatus(status).phrase}",
+            f"{refused} 4 of at most 11 requests: {status} {HTTPStatus(status).phrase}",
+            "",
+        ]
+
+    play(scene)
 
 
 @pytest.mark.parametrize("status", [408, 429, 500, 503])
