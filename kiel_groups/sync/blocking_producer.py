@@ -55,7 +55,8 @@ class Producer(Blocking[clients.Producer]):
 
         Args:
             topic: The topic to write to.
-            message: The value, for the serializer; without a serializer, bytes or anything that JSON can represent.
+            message: The value, for the serializer; without a serializer, bytes, anything that JSON can represent, or
+                None for a null value, which deletes its key from a compacted topic.
             key: Bytes are sent as they are, None as null, anything else as the UTF-8 of its ``str()``.
             partition: The partition's number; if it is given, the partitioner is not called.
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import json
 import random
 import re
 from collections.abc import Awaitable, Callable, Iterator
@@ -17,7 +16,7 @@ from kiel_groups import GroupedConsumer, Producer, SingleConsumer
 from kiel_groups.embedded import Cluster
 from kiel_groups.errors import MessageTooLargeError
 from kiel_groups.model import Record, TopicPartition
-from tests.helpers.cluster_data import zookeeper
+from tests.helpers.cluster_data import create_compacted_topic
 from tests.helpers.waiting import eventually
 
 pytestmark = pytest.mark.integration
@@ -51,18 +50,9 @@ def cleaning_clusters() -> Iterator[Callable[[str], Cluster]]:
         cluster.__exit__()
 
 
-async def create_compacted_topic(cluster: Cluster, topic: str) -> None:
-    """Create a topic of one partition that is compacted, with small segments."""
-    config = {"cleanup.policy": "compact", "segment.bytes": "4096", "min.cleanable.dirty.ratio": "0.01"}
-    with zookeeper(cluster) as client:
-        data = json.dumps({"version": 1, "config": config}).encode()
-        client.create(f"/config/topics/{topic}", data, makepath=True)
-    await cluster.create_topic(topic, 1)
-
-
 async def produce(cluster: Cluster, topic: str, sets: list[list[Any]], codec: str | None = None) -> None:
     """Produce pairs of keys and values to partition 0. Each list becomes one set."""
-    settings: dict[str, Any] = {"batch_size": 1_000, "linger_ms": 10_000, "serializer": lambda value: value}
+    settings: dict[str, Any] = {"batch_size": 1_000, "linger_ms": 10_000}
     async with Producer(cluster.brokers, compression=codec, **settings) as producer:
         for pairs in sets:
             stored = [producer.produce(topic, value, key=key, partition=0) for key, value in pairs]
@@ -100,7 +90,8 @@ async def test_gaps_of_a_compacted_log_are_passed(
     a gap resumes at the next message. In the end there is no lag.
     """
     cluster, topic = cleaning_clusters(kafka), unique("topic")
-    await create_compacted_topic(cluster, topic)
+    small_segments = {"segment.bytes": "4096", "min.cleanable.dirty.ratio": "0.01"}
+    await create_compacted_topic(cluster, topic, **small_segments)
     chance = random.Random(7)
     pairs = [(f"key {n % 7 if n % 20 else n}", chance.randbytes(200)) for n in range(1_000)]
     await produce(cluster, topic, [pairs[at : at + 50] for at in range(0, 1_000, 50)], codec)
