@@ -52,7 +52,7 @@ def cleaning_clusters() -> Iterator[Callable[[str], Cluster]]:
 
 async def produce(cluster: Cluster, topic: str, sets: list[list[Any]], codec: str | None = None) -> None:
     """Produce pairs of keys and values to partition 0. Each list becomes one set."""
-    settings: dict[str, Any] = {"batch_size": 1_000, "linger_ms": 10_000}
+    settings: dict[str, Any] = {"batch_size": 1_000, "linger_ms": 10_000, "serializer": lambda value: value}
     async with Producer(cluster.brokers, compression=codec, **settings) as producer:
         for pairs in sets:
             stored = [producer.produce(topic, value, key=key, partition=0) for key, value in pairs]

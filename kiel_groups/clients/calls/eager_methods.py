@@ -13,6 +13,7 @@ from tornado.ioloop import IOLoop
 from tornado.platform.asyncio import AsyncIOLoop
 
 from kiel_groups.clients.calls.callers import context_without_calls
+from kiel_groups.errors import KielGroupsError
 
 __all__ = [
     "LoggedTask",
@@ -21,6 +22,7 @@ __all__ = [
     "failed_future",
     "home_loop",
     "keep_alive",
+    "shielded",
     "spawn",
     "starts_at_call",
 ]
@@ -101,6 +103,24 @@ def keep_alive(task: LoggedTask[T]) -> asyncio.Task[T]:
     # A kept task is dropped before its end only when the program exits, so asyncio need not warn of it.
     task._log_destroy_pending = False  # type: ignore[attr-defined]
     return task
+
+
+def shielded(work: Coroutine[Any, Any, T], name: str) -> asyncio.Future[T]:
+    """
+    Start a coroutine that continues although its caller is cancelled, as by a close.
+
+    The caller does not get a failure after that: a line of the log has it, under ``name``.
+    """
+    task = spawn(work, name)
+    shield = asyncio.shield(task)
+
+    def ended(_: asyncio.Task[T]) -> None:
+        if shield.cancelled() and not task.cancelled() and (error := task.exception()) is not None:
+            trace = None if isinstance(error, KielGroupsError) else error
+            log.warning("%s failed after its caller was cancelled: %s", name, error, exc_info=trace)
+
+    task.add_done_callback(ended)
+    return shield
 
 
 def failed_future(error: Exception, name: str) -> asyncio.Task[Any]:
