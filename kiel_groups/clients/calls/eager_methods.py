@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import logging
+import weakref
 from collections.abc import Awaitable, Callable, Coroutine
 from contextvars import Context
 from typing import Any, NoReturn, ParamSpec, Protocol, TypeVar, cast
@@ -13,7 +14,7 @@ from tornado.ioloop import IOLoop
 from tornado.platform.asyncio import AsyncIOLoop
 
 from kiel_groups.clients.calls.callers import context_without_calls
-from kiel_groups.errors import KielGroupsError
+from kiel_groups.errors import ClosedError, KielGroupsError
 
 __all__ = [
     "LoggedTask",
@@ -22,15 +23,20 @@ __all__ = [
     "failed_future",
     "home_loop",
     "keep_alive",
+    "run_by_close",
     "shielded",
     "spawn",
     "starts_at_call",
+    "suspended_if_left",
 ]
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
 log = logging.getLogger(__name__)
+
+#: The loops that a program has left, as by a Ctrl-C, while the close of a client runs them again.
+run_by_close: weakref.WeakSet[asyncio.AbstractEventLoop] = weakref.WeakSet()
 
 #: The tasks in progress. The event loop itself keeps only weak references to its tasks.
 _running: set[asyncio.Task[Any]] = set()
@@ -129,7 +135,22 @@ def failed_future(error: Exception, name: str) -> asyncio.Task[Any]:
     async def fail() -> NoReturn:
         raise error
 
-    return spawn(fail(), name)
+    return spawn(suspended_if_left(fail()), name)
+
+
+async def suspended_if_left(call: Awaitable[T]) -> T:
+    """
+    Return what a call of a client returns, and raise what it raises, except while a close runs a loop that was left.
+
+    The coroutines of a program that exits must stay suspended: an endless loop around a call would end with a traceback
+    of the ClosedError. So the call is cancelled instead, which Tornado passes over.
+    """
+    try:
+        return await call
+    except ClosedError:
+        if asyncio.get_running_loop() in run_by_close:
+            raise asyncio.CancelledError from None
+        raise
 
 
 def starts_at_call(method: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, asyncio.Task[T]]:
@@ -141,6 +162,6 @@ def starts_at_call(method: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, a
 
     @functools.wraps(method)
     def start(*args: P.args, **kwargs: P.kwargs) -> asyncio.Task[T]:
-        return spawn(method(*args, **kwargs), method.__qualname__)
+        return spawn(suspended_if_left(method(*args, **kwargs)), method.__qualname__)
 
     return start

@@ -9,9 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
 from types import TracebackType
-from typing import Any, cast
+from typing import Any
 
-from tornado.http1connection import HTTP1Connection
 from tornado.web import HTTPError, RequestHandler, stream_request_body
 
 from kiel_groups.workers.rest.access_rules import AccessRules
@@ -23,9 +22,6 @@ from kiel_groups.workers.rest.rest_settings import LARGEST_BODY, LARGEST_READ
 __all__ = ["RequestRules", "RouteHandler"]
 
 log = logging.getLogger(__name__)
-
-#: How long a client may take to receive an answer, in seconds.
-SEND_TIMEOUT_S = 30.0
 
 _WITH_BODY = frozenset({"POST", "PUT"})
 
@@ -136,27 +132,6 @@ class RouteHandler(RequestHandler):
         self._write(answer)
 
     get = head = post = put = patch = delete = options = _serve
-
-    def finish(self, chunk: str | bytes | dict[str, Any] | None = None) -> asyncio.Future[None]:
-        """
-        End the answer, and close the connection if the client does not take it in time.
-
-        A client without access loses its connection with the answer: it would keep one by a request now and then.
-        """
-        stream = cast(HTTP1Connection, self.request.connection).stream
-        is_refused = self.get_status() in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN)
-        if is_refused and not self._is_refused:
-            self.set_header("Connection", "close")
-        timer = asyncio.get_running_loop().call_later(SEND_TIMEOUT_S, stream.close)
-
-        def end(sent: asyncio.Future[None]) -> None:
-            timer.cancel()
-            if is_refused or sent.exception() is not None:
-                stream.close()
-
-        sending = super().finish(chunk)
-        sending.add_done_callback(end)
-        return sending
 
     def write_error(self, status_code: int, **kwargs: Any) -> None:
         """Answer an error as Kafka Connect does."""
