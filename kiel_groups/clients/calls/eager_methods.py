@@ -135,10 +135,10 @@ def failed_future(error: Exception, name: str) -> asyncio.Task[Any]:
     async def fail() -> NoReturn:
         raise error
 
-    return spawn(suspended_if_left(fail()), name)
+    return spawn(suspended_if_left(fail), name)
 
 
-async def suspended_if_left(call: Awaitable[T]) -> T:
+async def suspended_if_left(call: Callable[[], Awaitable[T]]) -> T:
     """
     Return what a call of a client returns, and raise what it raises, except while a close runs a loop that was left.
 
@@ -146,7 +146,7 @@ async def suspended_if_left(call: Awaitable[T]) -> T:
     of the ClosedError. So the call is cancelled instead, which Tornado passes over.
     """
     try:
-        return await call
+        return await call()
     except ClosedError:
         if asyncio.get_running_loop() in run_by_close:
             raise asyncio.CancelledError from None
@@ -162,6 +162,6 @@ def starts_at_call(method: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, a
 
     @functools.wraps(method)
     def start(*args: P.args, **kwargs: P.kwargs) -> asyncio.Task[T]:
-        return spawn(suspended_if_left(method(*args, **kwargs)), method.__qualname__)
+        return spawn(suspended_if_left(functools.partial(method, *args, **kwargs)), method.__qualname__)
 
     return start
