@@ -209,7 +209,7 @@ class BrokerConnectionError(BrokerError):
         code: int | None = None,
     ) -> None:
         if port is not None and host is None:
-            host, message = message, f"{message}:{port}: the connection failed"
+            host, message = message, f"Error connecting to {message}:{port}"
         super().__init__(message, code=code)
         self.host, self.port, self.broker_id = host, port, broker_id
 

@@ -28,5 +28,5 @@ class UnhandledResponseError(KielError):
     """
 
     def __init__(self, api: str) -> None:
-        super().__init__(f"no handler for answers of kind {api!r}")
+        super().__init__(f"No handler method for {api!r} api")
         self.api = api

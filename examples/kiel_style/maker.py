@@ -29,15 +29,14 @@ def run(producer, topic, count, pause):
 
     yield producer.connect()
 
-    while not producer.closing and (count is None or counter < count):
+    while count is None or counter < count:
         yield producer.produce(topic, {"counter": counter, "color": random.choice(COLORS)})
         counter += 1
         if pause:
             yield gen.sleep(pause)
 
-    if not producer.closing:
-        yield producer.close()
-        ioloop.IOLoop.current().stop()
+    yield producer.close()
+    ioloop.IOLoop.current().stop()
 
 
 def show():

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Unpack
 
 from kiel_groups.allocators.assignors import AssignorChoice
+from kiel_groups.allocators.round_robin import round_robin
 from kiel_groups.clients.calls.client_arguments import BrokerSettings, broker_config, check_functions
 from kiel_groups.clients.calls.setting_names import check_setting_names
 from kiel_groups.clients.connected.connected_consumer import ConsumerSettings
@@ -21,7 +22,10 @@ from kiel_groups.kafka_metrics import kafka_metrics
 from kiel_groups.listeners import RebalanceListener
 from kiel_groups.metrics import Metrics
 
-__all__ = ["GroupedConsumer"]
+__all__ = ["GroupedConsumer", "naive_allocator"]
+
+#: kiel's name for its default allocator, which assigns the partitions as this package's default allocator does.
+naive_allocator = round_robin
 
 
 class GroupedConsumer(GroupValues, ConsumerCommits, AssignedPartitions):

@@ -54,7 +54,7 @@ class Producer(ProducerAttributes):
     Args:
         brokers: ``host`` or ``host:port`` (9092), in a list or a comma-separated string.
         serializer: Converts a value to bytes, str or None. A str is sent as UTF-8, None as a null value. Without a
-            serializer, bytes are sent as they are, and anything else as JSON with sorted keys.
+            serializer, bytes are sent as they are, None as a null value, and anything else as JSON with sorted keys.
         key_maker: Makes a record's key from its value if ``produce`` gets no key.
         partitioner: ``partitioner(key, partitions)`` returns one of the listed partition numbers, given the unencoded
             key. The default chooses at random. ``hash_partitioner`` keeps equal keys in one partition.
@@ -163,13 +163,15 @@ class Producer(ProducerAttributes):
 
         Args:
             topic: The topic's name; the topic must exist, or brokers must create topics automatically.
-            message: The value, for the serializer; without a serializer, bytes or anything that JSON can represent.
+            message: The value, for the serializer; without a serializer, bytes, anything that JSON can represent, or
+                None for a null value, which deletes its key from a compacted topic.
             key: Bytes are sent as they are, None as null, anything else as the UTF-8 of its ``str()``.
             partition: The partition's number; the partitioner is not called then.
 
         Returns:
             Topic, partition and offset once the record is stored (offset -1 with ``required_acks`` 0). The future fails
-            with an UnknownTopicError; a NoBrokersError; a BrokerError that names topic, partition and Kafka's code; a
+            with an UnknownTopicError; a NoBrokersError; a BrokerError that names topic, partition and Kafka's code (and
+            the missing key, if the topic is compacted and the record has none); a
             ConfigError for an invalid topic or partition, or a value that cannot be serialized; a BufferFullError if
             ``max_buffered_bytes`` are buffered (await ``drain()`` now and then); a ClosedError after ``close()``; or an
             error that the serializer, ``key_maker`` or the partitioner raises. Failures of records that were accepted

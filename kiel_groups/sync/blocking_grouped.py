@@ -74,6 +74,7 @@ class GroupedConsumer(BlockingConsumer[clients.GroupedConsumer]):
     member_id = _of(lambda consumer: consumer.member_id)
     name = _of(lambda consumer: consumer.name)
     group_name = _of(lambda consumer: consumer.group_name)
+    coordinator_id = _of(lambda consumer: consumer.coordinator_id)
     autocommit = _of(lambda consumer: consumer.autocommit)
     closing = _of(lambda consumer: consumer.closing)
     is_leader = _of(lambda consumer: consumer.is_leader)

@@ -39,6 +39,9 @@ class Producer(Blocking[clients.Producer]):
     batch_size = _of(lambda producer: producer.batch_size)
     compression = _of(lambda producer: producer.compression)
     required_acks = _of(lambda producer: producer.required_acks)
+    serializer = _of(lambda producer: producer.serializer)
+    key_maker = _of(lambda producer: producer.key_maker)
+    partitioner = _of(lambda producer: producer.partitioner)
     ack_timeout = _of(lambda producer: producer.ack_timeout)
     buffered_bytes = _of(lambda producer: producer.buffered_bytes)
     unsent_count = _of(lambda producer: producer.unsent_count)
@@ -55,7 +58,8 @@ class Producer(Blocking[clients.Producer]):
 
         Args:
             topic: The topic to write to.
-            message: The value, for the serializer; without a serializer, bytes or anything that JSON can represent.
+            message: The value, for the serializer; without a serializer, bytes, anything that JSON can represent, or
+                None for a null value, which deletes its key from a compacted topic.
             key: Bytes are sent as they are, None as null, anything else as the UTF-8 of its ``str()``.
             partition: The partition's number; if it is given, the partitioner is not called.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -11,9 +12,24 @@ from kazoo.client import KazooClient
 from kiel_groups.clients import Producer
 from kiel_groups.embedded import Cluster
 from kiel_groups.group.znodes.layout import GroupLayout
+from kiel_groups.wire.api.topic_changes_v0 import CreateTopicsRequest, NewTopic
+from kiel_groups.wire.error_codes import NO_ERROR
+from kiel_groups.wire.primitives import Writer
+from tests.helpers.raw_requests import ask_at
 from tests.helpers.waiting import eventually
 
-__all__ = ["await_committed", "committed", "members", "owners", "produce", "stored_offsets", "zookeeper"]
+__all__ = [
+    "await_committed",
+    "committed",
+    "create_compacted_topic",
+    "members",
+    "owners",
+    "produce",
+    "stored_offsets",
+    "zookeeper",
+]
+
+_COMPACTED = {"cleanup.policy": "compact"}
 
 
 async def produce(cluster: Cluster, topic: str, count: int, first: int = 0) -> list[bytes]:
@@ -22,6 +38,30 @@ async def produce(cluster: Cluster, topic: str, count: int, first: int = 0) -> l
     async with Producer(cluster.brokers) as producer:
         await asyncio.gather(*(producer.produce(topic, value, key=value) for value in values))
     return values
+
+
+async def create_compacted_topic(cluster: Cluster, topic: str, **settings: str) -> None:
+    """Create a topic of one partition that is compacted, with further ``settings`` if ZooKeeper has them."""
+    if cluster.uses_zookeeper:
+        with zookeeper(cluster) as client:
+            data = json.dumps({"version": 1, "config": _COMPACTED | settings}).encode()
+            client.create(f"/config/topics/{topic}", data, makepath=True)
+        await cluster.create_topic(topic, 1)
+        return
+    created = await ask_at(cluster.brokers[0], _CreateCompacted({topic: NewTopic(1, 1)}, 10_000))
+    assert created == {topic: NO_ERROR}
+
+
+class _CreateCompacted(CreateTopicsRequest):
+    def encode_body(self) -> bytes:
+        body = super().encode_body()
+        settings = Writer()
+        settings.int32(len(_COMPACTED))
+        for name, value in _COMPACTED.items():
+            settings.string(name)
+            settings.string(value)
+        # The request ends with the number of settings, which is 0, and the timeout.
+        return body[:-8] + settings.getvalue() + body[-4:]
 
 
 @contextmanager

@@ -18,6 +18,7 @@ from typing import NamedTuple
 
 from kiel_groups.config import BrokerConfig, HostPort
 from kiel_groups.model import TopicPartition
+from kiel_groups.wire.message_sets.decoder import decode_message_set
 from kiel_groups.wire.message_sets.encoder import encode_message_set
 from kiel_groups.wire.primitives import Reader, Writer
 
@@ -98,6 +99,8 @@ class FakeBroker:
         self.script = script
         self.requests: list[Request] = []
         self.errors: dict[tuple[int, TopicPartition], list[int]] = {}
+        #: The code with which produce requests to a topic are refused if a record in them has no key, by topic.
+        self.compacted: dict[str, int] = {}
         #: By API key: the event that answers to such requests wait for.
         self.gates: dict[int, asyncio.Event] = {}
         #: The number of answers that are sent together, in reverse order.
@@ -260,6 +263,9 @@ class FakeBroker:
         def store(tp: TopicPartition, writer: Writer) -> None:
             message_set = bytes(body.blob())
             error = self._error(PRODUCE, tp)
+            if not error and tp.topic in self.compacted:
+                records = decode_message_set(message_set, tp, 0, max_decompressed_bytes=1 << 20)
+                error = self.compacted[tp.topic] if any(record.key is None for record in records) else 0
             writer.int16(error)
             writer.int64(-1 if error else self.append(tp, message_set))
 

@@ -56,7 +56,7 @@ def command(cluster: Cluster, topic: str, *further: str) -> list[str]:
     return [sys.executable, "-m", "kiel_groups", "produce", topic, f"--brokers={cluster.brokers[0]}", *further]
 
 
-async def stored(cluster: Cluster, topic: str, count: int) -> list[tuple[int, bytes | None, bytes]]:
+async def stored(cluster: Cluster, topic: str, count: int) -> list[tuple[int, bytes | None, bytes | None]]:
     """Wait for ``count`` records, and return partition, key and value of each, sorted by partition."""
     found = []
     async with SingleConsumer(cluster.brokers) as consumer:
@@ -94,6 +94,15 @@ async def test_keys_select_partitions_and_lines_without_a_key_are_reported(
     records = await stored(cluster_39, topic, 27)
     assert len({(partition, key) for partition, key, _ in records}) == 3
     assert {int(value) % 3 == int(key or b"") for _, key, value in records} == {True}
+
+
+async def test_a_value_that_equals_the_text_of_null_is_null(cluster_39: Cluster, topic: str, produce: Produce) -> None:
+    """A value that equals the text of --null is sent as null; longer, shorter and empty ones are sent as they are."""
+    await cluster_39.create_topic(topic, 1)
+    status, printed = produce(b"a:1\nb:NULL\nc:NULLs\nd:\n", "--key-separator=:", "--null=NULL")
+    assert (status, len(printed)) == (0, 1)
+    expected = [(0, b"a", b"1"), (0, b"b", None), (0, b"c", b"NULLs"), (0, b"d", b"")]
+    assert await stored(cluster_39, topic, 4) == expected
 
 
 async def test_a_file_is_produced_to_one_partition(

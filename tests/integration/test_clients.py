@@ -20,6 +20,7 @@ from kiel_groups.embedded import Cluster
 from kiel_groups.errors import BrokerError, MessageTooLargeError, NoBrokersError, UnknownTopicError
 from kiel_groups.metrics import Metrics
 from kiel_groups.model import TopicPartition
+from tests.helpers.cluster_data import create_compacted_topic
 from tests.helpers.waiting import eventually, throughout
 
 pytestmark = pytest.mark.integration
@@ -43,9 +44,7 @@ async def test_records_are_consumed_as_they_were_produced(
     topic = unique("topic")
     await cluster_39.create_topic(topic, 3)
     sent = [(f"key-{n}".encode() if n % 3 else None, b"%d" % n * (n % 50) or None) for n in range(2_000)]
-    async with Producer(
-        cluster_39.brokers, serializer=lambda value: value, required_acks=acks, compression=compression
-    ) as producer:
+    async with Producer(cluster_39.brokers, required_acks=acks, compression=compression) as producer:
         stored = await asyncio.gather(*(producer.produce(topic, value, key) for key, value in sent))
     records = await read(cluster_39, topic, len(sent))
     assert Counter((r.key, r.value) for r in records) == Counter(sent)
@@ -58,6 +57,29 @@ async def test_records_are_consumed_as_they_were_produced(
     else:
         places = {(r.partition, r.offset): (r.key, r.value) for r in records}
         assert [places[outcome[1:]] for outcome in stored] == sent
+
+
+@pytest.mark.parametrize("compression", [None, "gzip"])
+async def test_a_compacted_topic_refuses_records_without_a_key_and_takes_the_others(
+    coordinating_cluster: Cluster, unique: Unique, compression: str | None
+) -> None:
+    """
+    Of one batch, the records with a key are stored in order, null values among them. Those without a key fail for good,
+    within moments, with an error that names the missing key; so does a record that is produced alone.
+    """
+    cluster, topic = coordinating_cluster, unique("topic")
+    await create_compacted_topic(cluster, topic)
+    sent = [(None if n % 4 == 0 else b"key", None if n % 3 == 0 else b"%d" % n) for n in range(40)]
+    async with Producer(cluster.brokers, linger_ms=50, batch_size=1_000, compression=compression) as producer:
+        began_s = time.monotonic()
+        futures = [producer.produce(topic, value, key) for key, value in sent]
+        outcomes = await asyncio.gather(*futures, producer.produce(topic, b"alone"), return_exceptions=True)
+        assert time.monotonic() - began_s < 5
+    for error in [*outcomes[:-1:4], outcomes[-1]]:
+        assert type(error) is BrokerError
+        assert "the record has no key, which brokers refuse in a compacted topic" in str(error)
+    keyed = [(key, value) for key, value in sent if key is not None]
+    assert [(record.key, record.value) for record in await read(cluster, topic, len(keyed))] == keyed
 
 
 async def test_produce_needs_no_connect(cluster_39: Cluster, unique: Unique) -> None:

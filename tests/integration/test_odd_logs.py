@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import json
 import random
 import re
 from collections.abc import Awaitable, Callable, Iterator
@@ -17,7 +16,7 @@ from kiel_groups import GroupedConsumer, Producer, SingleConsumer
 from kiel_groups.embedded import Cluster
 from kiel_groups.errors import MessageTooLargeError
 from kiel_groups.model import Record, TopicPartition
-from tests.helpers.cluster_data import zookeeper
+from tests.helpers.cluster_data import create_compacted_topic
 from tests.helpers.waiting import eventually
 
 pytestmark = pytest.mark.integration
@@ -49,15 +48,6 @@ def cleaning_clusters() -> Iterator[Callable[[str], Cluster]]:
     yield cluster_of
     for cluster in running.values():
         cluster.__exit__()
-
-
-async def create_compacted_topic(cluster: Cluster, topic: str) -> None:
-    """Create a topic of one partition that is compacted, with small segments."""
-    config = {"cleanup.policy": "compact", "segment.bytes": "4096", "min.cleanable.dirty.ratio": "0.01"}
-    with zookeeper(cluster) as client:
-        data = json.dumps({"version": 1, "config": config}).encode()
-        client.create(f"/config/topics/{topic}", data, makepath=True)
-    await cluster.create_topic(topic, 1)
 
 
 async def produce(cluster: Cluster, topic: str, sets: list[list[Any]], codec: str | None = None) -> None:
@@ -100,7 +90,8 @@ async def test_gaps_of_a_compacted_log_are_passed(
     a gap resumes at the next message. In the end there is no lag.
     """
     cluster, topic = cleaning_clusters(kafka), unique("topic")
-    await create_compacted_topic(cluster, topic)
+    small_segments = {"segment.bytes": "4096", "min.cleanable.dirty.ratio": "0.01"}
+    await create_compacted_topic(cluster, topic, **small_segments)
     chance = random.Random(7)
     pairs = [(f"key {n % 7 if n % 20 else n}", chance.randbytes(200)) for n in range(1_000)]
     await produce(cluster, topic, [pairs[at : at + 50] for at in range(0, 1_000, 50)], codec)

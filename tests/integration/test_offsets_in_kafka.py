@@ -16,6 +16,7 @@ from kiel_groups.embedded import Cluster
 from kiel_groups.errors import ConfigError, GroupConfigError, NoOffsetsError
 from kiel_groups.group.member.commit_note import NotedText
 from kiel_groups.group.znodes.layout import GroupLayout, topic_path
+from kiel_groups.model import OffsetAndMetadata
 from tests.helpers.cluster_data import owners, produce, stored_offsets, zookeeper
 from tests.helpers.commands import kiel_groups
 from tests.helpers.members import Member, end_session, group_of
@@ -152,6 +153,22 @@ async def test_a_text_that_is_too_long_is_left_out(
     assert offset == 1
     assert NotedText.parse(metadata).text == ""
     assert "the metadata of a commit is too long" in caplog.text
+
+
+async def test_brokers_without_room_for_the_note_store_offsets_without_it(
+    start_cluster: Callable[..., Cluster], unique: Unique, caplog: pytest.LogCaptureFixture
+) -> None:
+    """With a small offset.metadata.max.bytes the group reads and commits all the same, and a warning names it."""
+    cluster = start_cluster(broker_overrides={"offset.metadata.max.bytes": 16})
+    topic, name = unique("topic"), unique("group")
+    await cluster.create_topic(topic, 1)
+    await produce(cluster, topic, 1)
+    consumer = GroupedConsumer(cluster.brokers, name, cluster.zk_hosts, store="broker-v1", deserializer=bytes)
+    async with consumer:
+        await eventually(lambda: consumer.consume(topic), "the value is delivered")
+        await consumer.commit_offsets("a text")
+        assert await OffsetsInKafka(cluster, name, topic, 1).stored() == {0: OffsetAndMetadata(1, "a text")}
+    assert "the brokers' offset.metadata.max.bytes is too small for the note" in caplog.text
 
 
 async def test_a_topic_that_is_created_again_starts_at_its_beginning(keeping_cluster: Cluster, unique: Unique) -> None:

@@ -64,7 +64,7 @@ MUTANTS = (
     Mutant(
         "a commit is cancelled together with its caller",
         "clients/connected/connected_consumer.py",
-        'return asyncio.shield(spawn(self.member.commit_on_session(metadata), "commit"))',
+        'return shielded(self.member.commit_on_session(metadata), f"group {self._settings.group.group}: a commit")',
         'return spawn(self.member.commit_on_session(metadata), "commit")',
         "tests/unit/clients/connected/test_cancelled_commit.py",
     ),

@@ -60,8 +60,8 @@ MUTANTS = (
     Mutant(
         "an offset of another claim confirms a commit",
         _STORE,
-        "(each.offset, note.created, note.claim) == offsets[partition]",
-        "(each.offset, note.created) == offsets[partition][:2]",
+        "(note.created, note.claim) == (wanted.created, wanted.claim)",
+        "note.created == wanted.created",
         _SIM,
     ),
     # Releases

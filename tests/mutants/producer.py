@@ -75,6 +75,13 @@ MUTANTS = (
         _SENDER_TESTS,
     ),
     Mutant(
+        "a batch that was damaged on its way loses its records without a key",
+        _SENDER,
+        "        elif queue.needs_keys:\n",
+        "        elif True:\n",
+        _SENDER_TESTS,
+    ),
+    Mutant(
         "a batch that was not answered counts as failed instead of unknown",
         _SENDER,
         "            batch.unresolved_tries += 1\n",

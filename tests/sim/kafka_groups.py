@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from kiel_groups.config import BROKER_V1
 from kiel_groups.coordination.partition_handler import KafkaOffsets, ReadOffsets, StoreAnswer
 from kiel_groups.errors import BrokerError, KielGroupsError
-from kiel_groups.group.member.commit_note import NotedText
+from kiel_groups.group.member.commit_note import CommitNote, NotedText
 from kiel_groups.group.znodes.first_offsets import FirstOffsets
 from kiel_groups.group.znodes.layout import topic_path
 from kiel_groups.model import OffsetAndMetadata, TopicPartition
@@ -50,7 +50,7 @@ class OffsetCoordinator:
     The coordinator of the group, which stores what it is asked to store, and checks nothing.
 
     ``stored`` are the offsets, and ``lost`` counts the next answers that are lost. While it ``refuses`` to store, it
-    still returns offsets.
+    still returns offsets. It refuses texts of more than ``longest_text`` characters.
     """
 
     def __init__(self, world: KafkaWorld) -> None:
@@ -58,6 +58,7 @@ class OffsetCoordinator:
         self.stored: dict[TopicPartition, OffsetAndMetadata] = {}
         self.lost = 0
         self.refuses = False
+        self.longest_text = 4_096
         self._held_until_s = 0.0
         self._away_until_s = 0.0
 
@@ -137,6 +138,8 @@ class _Offsets:
                 coordinator.stored |= offsets
             return not coordinator.refuses
 
+        if max(len(value.metadata) for value in offsets.values()) > self._world.coordinator.longest_text:
+            return dict.fromkeys(offsets, StoreAnswer.TOO_LONG)
         performed = await self._world.coordinator.request(self._consumer, perform)
         return dict.fromkeys(offsets, StoreAnswer.STORED if performed else StoreAnswer.UNKNOWN)
 
@@ -287,6 +290,8 @@ class KafkaChecker:
         if not consumer.gate_is_open:
             self._fail(f"{what}, and its gate is shut")
         claim = self._world.owned_by(consumer).get(self._world.layout.owner(partition))
+        if note is None and len(CommitNote(0, 0, 0).after("")) > self._world.coordinator.longest_text:
+            return
         if note is None or claim != note.claim:
             self._fail(f"{what}, and its claim is {claim}")
         elif value.offset > self.processed_to.get((partition, note.created), END):

@@ -164,6 +164,28 @@ def test_an_offset_of_a_deleted_topic_is_no_position(world: KafkaWorld) -> None:
     assert world.offsets() == {PARTITION: 0}
 
 
+def test_without_room_for_the_note_offsets_are_stored_without_it(caplog: pytest.LogCaptureFixture) -> None:
+    """A small offset.metadata.max.bytes keeps the group neither from reading nor from committing; one line says so."""
+    with kafka_group(members=1, topics=(1,), reset="earliest") as world:
+        (consumer,) = world.consumers
+        consumer.leave()
+        world.run_for(3.0)
+        world.coordinator.stored.clear()
+        world.coordinator.longest_text = 10
+        successor = world.join(world.topics)
+        world.settle(10.0)
+        for _ in range(2):
+            process_some(world, successor)
+            commit(world, successor)
+        world.coordinator.lost = 4
+        process_some(world, successor)
+        assert commit(world, successor, COMMIT_PATIENCE_S + 5.0) == {PARTITION}, "the offset is found without its note"
+        assert world.coordinator.stored == {PARTITION: OffsetAndMetadata(9, "")}
+        lines = [record.getMessage() for record in caplog.records if "offset.metadata.max.bytes" in record.getMessage()]
+        assert len(lines) == 1
+        assert "offsets are stored without it" in lines[0]
+
+
 def test_an_offset_without_a_note_counts(world: KafkaWorld) -> None:
     """An operator's offset is where the group starts, also if its topic was created again before."""
     (consumer,) = world.consumers
@@ -178,13 +200,13 @@ def test_an_offset_without_a_note_counts(world: KafkaWorld) -> None:
 
 
 def test_an_offset_that_kafka_has_lost_starts_where_the_group_began() -> None:
-    """The group began at ``latest``. Nothing written since is skipped, and the loss is logged and counted."""
+    """The group began a minute ago at ``latest``. Nothing is skipped, and the loss is logged and counted."""
     with kafka_group(members=1, topics=(1,), reset="latest") as world:
         (consumer,) = world.consumers
         assert world.offsets() == {PARTITION: END}
         process_some(world, consumer)
         consumer.leave()
-        world.run_for(700.0)
+        world.run_for(70.0)
         world.coordinator.stored.clear()
         world.logs.end += 500
         successor = world.join(world.topics)

@@ -5,10 +5,12 @@ from __future__ import annotations
 import pickle
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 
-from kiel_groups import constants, errors, exc
+from kiel_groups import clients, constants, errors, exc
+from kiel_groups.clients import grouped, producer, single
 from kiel_groups.clients.net.connection import Connection
 from kiel_groups.config import BrokerConfig
 from kiel_groups.metrics import Metrics
@@ -17,6 +19,7 @@ from kiel_groups.wire.api.list_offsets_v0 import ListOffsetsRequest
 from kiel_groups.wire.api.metadata_v0 import MetadataRequest
 from kiel_groups.wire.api.offsets_v0 import OffsetCommitRequest, OffsetFetchRequest
 from kiel_groups.wire.api.produce_v0 import ProduceRequest
+from tests.helpers.commands import REPOSITORY
 from tests.helpers.fake_broker import FakeBroker
 
 pytestmark = pytest.mark.unit
@@ -34,7 +37,7 @@ def test_a_connection_error_can_be_created_as_in_kiel() -> None:
     """A ConnectionError is created with host, port and broker id. Its text has the address, and it can be pickled."""
     error = pickle.loads(pickle.dumps(exc.ConnectionError("kafka-1", 9092, broker_id=3)))
     assert (error.host, error.port, error.broker_id) == ("kafka-1", 9092, 3)
-    assert str(error) == "kafka-1:9092: the connection failed"
+    assert str(error) == "Error connecting to kafka-1:9092"
     assert error.retriable
 
 
@@ -60,6 +63,7 @@ def test_errors_can_be_created_without_arguments(kind: type[errors.BrokerError])
 def test_an_error_that_is_never_raised_can_be_imported() -> None:
     """Programs of kiel can import UnhandledResponseError, although this package never raises it."""
     assert exc.UnhandledResponseError("fetch").api == "fetch"
+    assert str(exc.UnhandledResponseError("fetch")) == "No handler method for 'fetch' api"
     assert issubclass(exc.UnhandledResponseError, exc.KielError)
 
 
@@ -127,6 +131,51 @@ def test_error_names_are_kiels() -> None:
         "not_enough_replicas",
         "not_enough_replicas_after_append",
     } == constants.RETRIABLE_CODES
+
+
+CLIENT = "cluster heal_cluster closing connect close wind_down send"
+CONSUMER = f"""{CLIENT} name deserializer max_wait_time min_bytes max_bytes offsets synced_offsets allocation consume
+    determine_offsets deserialize_messages handle_fetch_response"""
+#: The public attributes and methods of kiel 0.9.3.
+ATTRIBUTES: dict[Any, str] = {
+    clients.SingleConsumer: f"{CONSUMER} BEGINNING END handle_offset_response",
+    clients.GroupedConsumer: f"""{CONSUMER} group_name coordinator_id allocator topics_to_commit autocommit
+        determine_coordinator commit_offsets handle_group_coordinator_response handle_offset_fetch_response
+        handle_offset_commit_response""",
+    clients.Producer: f"""{CLIENT} compression serializer key_maker partitioner batch_size required_acks ack_timeout
+        unsent sent unsent_count produce flush queue_retries handle_produce_response""",
+    grouped: "GroupedConsumer naive_allocator",
+    single: "SingleConsumer start_to_timestamp",
+    producer: "Producer",
+}
+
+
+@pytest.mark.parametrize(
+    ("owner", "name"), [(owner, name) for owner, names in ATTRIBUTES.items() for name in names.split()]
+)
+def test_each_public_name_of_kiel_exists_or_is_on_the_migration_page(owner: Any, name: str) -> None:
+    """A program that uses a name finds it, or the page on migrating says that it does not exist."""
+    page = (REPOSITORY / "docs" / "migrating-from-kiel.rst").read_text()
+    missing = page.partition("These names do not exist:")[2].partition("\n\n")[0]
+    listed = f"``{name}``" in missing or (name.startswith("handle_") and "``handle_…_response``" in missing)
+    assert hasattr(owner, name) != listed
+
+
+def test_the_default_allocator_assigns_as_kiels_does() -> None:
+    """It gives the partitions to the members in turn, both as sorted text."""
+    partitions = sorted(f"t:{number}" for number in range(12))
+    assigned = grouped.naive_allocator(["a", "b"], partitions)
+    assert assigned == {"a": {"t": [0, 10, 2, 4, 6, 8]}, "b": {"t": [1, 11, 3, 5, 7, 9]}}
+
+
+def test_the_functions_of_a_producer_can_be_read() -> None:
+    """They are the application's, or the defaults, which make JSON, no key, and choose a partition at random."""
+    default = clients.Producer("127.0.0.1:1")
+    assert default.serializer({"b": 1, "a": 2}) == b'{"a": 2, "b": 1}'
+    assert default.key_maker("value") is None
+    assert default.partitioner("key", [7]) == 7
+    given = clients.Producer("127.0.0.1:1", str, repr, clients.hash_partitioner)
+    assert (given.serializer, given.key_maker, given.partitioner) == (str, repr, clients.hash_partitioner)
 
 
 @pytest.mark.parametrize("module", ["clients", "exc", "constants"])

@@ -34,6 +34,9 @@ _REPORTED_BY_LINE = ("kiel_groups.clients.produce.sender", "kiel_groups.clients.
 @coordination_option("Where names of topics are completed from; records go to brokers anyway.")
 @key_separator_option
 @click.option(
+    "--null", metavar="TEXT", help="Send a value that equals TEXT as null, which deletes its key on compaction."
+)
+@click.option(
     "--codec",
     type=click.Choice(["none", "gzip", "snappy", "lz4"]),
     default="none",
@@ -67,6 +70,7 @@ def produce(
     brokers: str,
     coordination: str,
     key_separator: str | None,
+    null: str | None,
     codec: str,
     acks: str,
     partition: int | None,
@@ -105,6 +109,7 @@ def produce(
         producer,
         topic,
         key_separator=separator_bytes(key_separator),
+        null=None if null is None else null.encode(),
         partition=partition,
         say=lambda text: lines.say("error", text),
     )

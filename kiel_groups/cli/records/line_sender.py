@@ -33,6 +33,7 @@ class LineSender:
         producer: A producer that is not connected yet; ``run`` connects and closes it.
         topic: The topic to send to.
         key_separator: The text between key and value of a line. Without a separator, lines have no key.
+        null: The value that is sent as null.
         partition: The partition of all records; by default, the producer's partitioner chooses.
         say: Called with a message about each kind of failure, when it first occurs.
 
@@ -45,12 +46,14 @@ class LineSender:
         topic: str,
         *,
         key_separator: bytes | None = None,
+        null: bytes | None = None,
         partition: int | None = None,
         say: Callable[[str], None],
     ) -> None:
         self._producer = producer
         self._topic = topic
         self._key_separator = key_separator
+        self._null = null
         self._partition = partition
         self._say = say
         self.show: Callable[[], None] = lambda: None
@@ -125,12 +128,14 @@ class LineSender:
             await self._producer.drain()
 
     def _send_line(self, line: bytes) -> None:
-        key, value = None, line
+        key: bytes | None = None
+        text = line
         if self._key_separator is not None:
-            key, separator, value = line.partition(self._key_separator)
+            key, separator, text = line.partition(self._key_separator)
             if not separator:
                 self._fail(self.read, f"there is no key separator {self._key_separator.decode()!r}")
                 return
+        value = None if text == self._null else text
         outcome = self._producer.produce(self._topic, value, key=key, partition=self._partition)
         outcome.add_done_callback(partial(self._settle, self.read))
 

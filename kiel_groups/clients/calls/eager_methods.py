@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import logging
+import weakref
 from collections.abc import Awaitable, Callable, Coroutine
 from contextvars import Context
 from typing import Any, NoReturn, ParamSpec, Protocol, TypeVar, cast
@@ -13,6 +14,7 @@ from tornado.ioloop import IOLoop
 from tornado.platform.asyncio import AsyncIOLoop
 
 from kiel_groups.clients.calls.callers import context_without_calls
+from kiel_groups.errors import ClosedError, KielGroupsError
 
 __all__ = [
     "LoggedTask",
@@ -21,14 +23,20 @@ __all__ = [
     "failed_future",
     "home_loop",
     "keep_alive",
+    "run_by_close",
+    "shielded",
     "spawn",
     "starts_at_call",
+    "suspended_if_left",
 ]
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
 log = logging.getLogger(__name__)
+
+#: The loops that a program has left, as by a Ctrl-C, while the close of a client runs them again.
+run_by_close: weakref.WeakSet[asyncio.AbstractEventLoop] = weakref.WeakSet()
 
 #: The tasks in progress. The event loop itself keeps only weak references to its tasks.
 _running: set[asyncio.Task[Any]] = set()
@@ -103,13 +111,46 @@ def keep_alive(task: LoggedTask[T]) -> asyncio.Task[T]:
     return task
 
 
+def shielded(work: Coroutine[Any, Any, T], name: str) -> asyncio.Future[T]:
+    """
+    Start a coroutine that continues although its caller is cancelled, as by a close.
+
+    The caller does not get a failure after that: a line of the log has it, under ``name``.
+    """
+    task = spawn(work, name)
+    shield = asyncio.shield(task)
+
+    def ended(_: asyncio.Task[T]) -> None:
+        if shield.cancelled() and not task.cancelled() and (error := task.exception()) is not None:
+            trace = None if isinstance(error, KielGroupsError) else error
+            log.warning("%s failed after its caller was cancelled: %s", name, error, exc_info=trace)
+
+    task.add_done_callback(ended)
+    return shield
+
+
 def failed_future(error: Exception, name: str) -> asyncio.Task[Any]:
     """Return a future that fails with this error. The error is logged if no caller retrieves it."""
 
     async def fail() -> NoReturn:
         raise error
 
-    return spawn(fail(), name)
+    return spawn(suspended_if_left(fail), name)
+
+
+async def suspended_if_left(call: Callable[[], Awaitable[T]]) -> T:
+    """
+    Return what a call of a client returns, and raise what it raises, except while a close runs a loop that was left.
+
+    The coroutines of a program that exits must stay suspended: an endless loop around a call would end with a traceback
+    of the ClosedError. So the call is cancelled instead, which Tornado passes over.
+    """
+    try:
+        return await call()
+    except ClosedError:
+        if asyncio.get_running_loop() in run_by_close:
+            raise asyncio.CancelledError from None
+        raise
 
 
 def starts_at_call(method: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, asyncio.Task[T]]:
@@ -121,6 +162,6 @@ def starts_at_call(method: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, a
 
     @functools.wraps(method)
     def start(*args: P.args, **kwargs: P.kwargs) -> asyncio.Task[T]:
-        return spawn(method(*args, **kwargs), method.__qualname__)
+        return spawn(suspended_if_left(functools.partial(method, *args, **kwargs)), method.__qualname__)
 
     return start

@@ -18,7 +18,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from kiel_groups.clients.calls import interrupts
-from kiel_groups.clients.calls.eager_methods import LoggedTask, home_loop, keep_alive, spawn
+from kiel_groups.clients.calls.eager_methods import LoggedTask, home_loop, keep_alive, run_by_close, spawn
 
 __all__ = ["LeftLoop", "running_loop"]
 
@@ -114,6 +114,7 @@ class LeftLoop:
             self.abandon()
             return _nothing_to_do()
         try:
+            run_by_close.add(self._loop)
             with interrupts.uninterrupted():
                 return _run_on(self._loop, closing, work, name)
         except KeyboardInterrupt:
@@ -121,6 +122,7 @@ class LeftLoop:
             self.abandon()
             raise
         finally:
+            run_by_close.discard(self._loop)
             interrupts.restore(self)
 
     def _was_closed(self, _: asyncio.Future[None]) -> None:

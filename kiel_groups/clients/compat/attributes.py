@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import socket
 from collections import defaultdict
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from kiel_groups.clients.produce.partitioners import Partitioner
+from kiel_groups.clients.produce.serializer import Serializer, serialize_value
 from kiel_groups.config import FetchConfig, ProducerConfig
 from kiel_groups.group.member.subscription import SubscriptionState
 from kiel_groups.model import FencingToken, Record, TopicPartition
@@ -90,6 +93,11 @@ class MemberAttributes(ConsumerAttributes):
         return self._settings.group.group
 
     @property
+    def coordinator_id(self) -> None:
+        """None, as before ``connect()`` of kiel: the client finds the brokers that store its offsets by itself."""
+        return None
+
+    @property
     def autocommit(self) -> bool:
         """Whether the consumer commits finished records by itself."""
         return self._settings.group.autocommit
@@ -144,6 +152,24 @@ class ProducerAttributes:
     """Read-only attributes of the producer."""
 
     _config: ProducerConfig
+    _serializer: Serializer | None
+    _key_maker: Callable[[Any], Any] | None
+    _partitioner: Partitioner
+
+    @property
+    def serializer(self) -> Serializer:
+        """The function that makes the bytes of values."""
+        return self._serializer or functools.partial(serialize_value, serializer=None)
+
+    @property
+    def key_maker(self) -> Callable[[Any], Any]:
+        """The function that makes the key of a record without one, by default None."""
+        return self._key_maker or (lambda _: None)
+
+    @property
+    def partitioner(self) -> Partitioner:
+        """The function that chooses partitions, by default at random."""
+        return self._partitioner
 
     @property
     def batch_size(self) -> int:

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
-from kiel_groups.clients.calls.eager_methods import spawn
+from kiel_groups.clients.calls.eager_methods import shielded, spawn
 from kiel_groups.clients.connected.auto_commit import AutoCommit
 from kiel_groups.clients.connected.group_membership import Coordination, Process
 from kiel_groups.clients.connected.record_reader import ReaderSettings, RecordReader
@@ -184,13 +184,14 @@ class ConnectedConsumer:
         The commit continues even if its caller is cancelled. If the commit were interrupted, the next release would
         mistake the stored offset for that of another writer.
         """
-        return asyncio.shield(spawn(self.member.commit_on_session(metadata), "commit"))
+        return shielded(self.member.commit_on_session(metadata), f"group {self._settings.group.group}: a commit")
 
     def commit_chosen_shielded(
         self, offsets: Mapping[TopicPartition, int]
     ) -> asyncio.Future[frozenset[TopicPartition]]:
         """Commit offsets that the application chose. The future raises the errors of ``GroupMember.commit_chosen``."""
-        return asyncio.shield(spawn(self.member.commit_chosen(offsets), "commit of chosen offsets"))
+        name = f"group {self._settings.group.group}: a commit of chosen offsets"
+        return shielded(self.member.commit_chosen(offsets), name)
 
     async def stored_offsets(
         self, partitions: Collection[TopicPartition] | None

@@ -186,6 +186,8 @@ class PositionReset:
         """
         if self._next_read is None:
             self._next_read = spawn(self._read_leaders(self._read), "read of leaders before a reset")
+            # Every waiting reset gets the failure. If all were cancelled, as by a close, it concerns none.
+            self._next_read.add_done_callback(lambda done: done.cancelled() or done.exception())
         await asyncio.shield(self._next_read)
 
     async def _read_leaders(self, before: asyncio.Task[None] | None) -> None:

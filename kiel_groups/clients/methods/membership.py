@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import Self
 
 from kiel_groups.clients.calls.client_arguments import check_close_timeout
-from kiel_groups.clients.calls.eager_methods import connect_or_close, spawn
+from kiel_groups.clients.calls.eager_methods import connect_or_close, spawn, suspended_if_left
 from kiel_groups.clients.calls.left_loop import LeftLoop, running_loop
 from kiel_groups.clients.compat.attributes import MemberAttributes
 from kiel_groups.clients.connected.assigned_consumer import AssignedConsumer
@@ -60,7 +60,7 @@ class GroupMembership(RecordAccess, MemberAttributes):
         """
         if self._closed or self._connecting is None or _has_failed(self._connecting):
             self._left_loop.remember()
-            self._connecting = spawn(self._connect(), "GroupedConsumer.connect")
+            self._connecting = spawn(suspended_if_left(self._connect), "GroupedConsumer.connect")
         return self._connecting
 
     async def _connect(self) -> None:
@@ -107,7 +107,7 @@ class GroupMembership(RecordAccess, MemberAttributes):
         leaving = spawn(self._leave(old, starting), "GroupedConsumer: end of the former assignment")
         self._leaving[leaving] = old
         leaving.add_done_callback(self._leaving.pop)
-        self._connecting = spawn(self._start_next(new), "GroupedConsumer.connect")
+        self._connecting = spawn(suspended_if_left(partial(self._start_next, new)), "GroupedConsumer.connect")
         return self._connecting
 
     async def _leave(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -47,16 +48,16 @@ class Batch:
     sealed: bool = False
     #: Tries that may have stored the batch: they were sent, and no broker has answered that it stored nothing.
     unresolved_tries: int = 0
+    #: Tries that a broker refused because it takes a message for invalid.
+    invalid_tries: int = 0
 
-    def halves(self) -> tuple[Batch, Batch]:
-        """Split this batch, which must have at least two records, into two batches, in order."""
-        middle = len(self.messages) // 2
-        cuts = (slice(None, middle), slice(middle, None))
-        first, second = (Batch(self.created_s, self.messages[cut], self.futures[cut], sealed=True) for cut in cuts)
-        for half in (first, second):
-            half.unresolved_tries = self.unresolved_tries
-            half.size_bytes = sum(message_bytes(key, value) for key, value in half.messages)
-        return first, second
+    def part(self, numbers: Iterable[int]) -> Batch:
+        """Return a batch of some of this batch's records, by their numbers."""
+        chosen = [(self.messages[number], self.futures[number]) for number in numbers]
+        part = Batch(self.created_s, [message for message, _ in chosen], [future for _, future in chosen], sealed=True)
+        part.unresolved_tries = self.unresolved_tries
+        part.size_bytes = sum(message_bytes(key, value) for key, value in part.messages)
+        return part
 
 
 @dataclass(slots=True, eq=False)
@@ -76,6 +77,8 @@ class PartitionQueue:
     added: int = 0
     settled: int = 0
     due: int = 0
+    #: A broker has refused records because they have no key, as in a compacted topic, and stored none of them since.
+    needs_keys: bool = False
     #: When the first batch was sent since a broker last stored one, on the loop's clock; see ``StallWatch``.
     waits_since_s: float | None = None
 
@@ -101,8 +104,8 @@ class PartitionQueue:
         self.busy = False
         return batch
 
-    def split_first(self) -> None:
-        """Replace the first batch by its two halves."""
-        first, second = self.batches.popleft().halves()
-        self.batches.extendleft((second, first))
+    def split_first(self, first: Iterable[int], second: Iterable[int]) -> None:
+        """Replace the first batch by two batches of its records, by their numbers."""
+        batch = self.batches.popleft()
+        self.batches.extendleft((batch.part(second), batch.part(first)))
         self.busy = False

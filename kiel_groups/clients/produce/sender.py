@@ -24,12 +24,11 @@ from kiel_groups.model import TopicPartition
 from kiel_groups.wire.api.produce_v0 import ProducedPartition, ProduceRequest, ProduceResponse
 from kiel_groups.wire.error_codes import (
     INVALID_MESSAGE,
-    INVALID_TOPIC,
+    INVALID_RECORD,
     LEADER_NOT_AVAILABLE,
     MESSAGE_SET_SIZE_TOO_LARGE,
     MESSAGE_SIZE_TOO_LARGE,
     NO_ERROR,
-    NOT_ENOUGH_REPLICAS,
     NOT_LEADER_FOR_PARTITION,
     UNKNOWN_TOPIC_OR_PARTITION,
     ErrorCode,
@@ -42,10 +41,13 @@ __all__ = ["Sender", "raise_first", "fail_future"]
 log = logging.getLogger(__name__)
 
 _TOO_LARGE = frozenset({MESSAGE_SIZE_TOO_LARGE.number, MESSAGE_SET_SIZE_TOO_LARGE.number})
-#: Errors with which a broker refuses a batch before it appends anything.
-_REFUSALS = _TOO_LARGE | {INVALID_MESSAGE.number, INVALID_TOPIC.number, NOT_ENOUGH_REPLICAS.number}
-#: Further errors of this kind, unless the request waits for replicas. In that case the broker appends first, and sends
-#: one of these errors if it loses the partition while it waits.
+#: Errors with which a broker refuses a whole batch, also if records in it have no key and the topic is compacted.
+_INVALID = frozenset({INVALID_MESSAGE.number, INVALID_RECORD.number})
+#: How often a record without a key is sent before INVALID_MESSAGE counts as refusing that. Before Kafka 2.4, brokers
+#: say the same of a message that was damaged on its way, which is not damaged again and again.
+_KEYLESS_TRIES = 3
+#: Errors with which a broker refuses a batch before it appends anything, unless the request waits for replicas. In that
+#: case the broker appends first, and sends one of these errors if it loses the partition while it waits.
 _NOT_LEADER = frozenset({UNKNOWN_TOPIC_OR_PARTITION.number, NOT_LEADER_FOR_PARTITION.number})
 
 
@@ -246,6 +248,8 @@ class Sender:
                 future.set_result(RecordMetadata(topic, partition, offset))
         self.stored_at_s = asyncio.get_running_loop().time()
         self._stalls.stored(queue)
+        if queue.needs_keys and any(key is None for key, _ in batch.messages):
+            queue.needs_keys = False
         self._metrics.count("records_produced", len(batch.messages))
         self._metrics.count("bytes_produced", batch.size_bytes)
         self._settled(queue, batch)
@@ -256,20 +260,54 @@ class Sender:
             batch.unresolved_tries -= 1
         if result.error.number in _TOO_LARGE:
             self._too_large(queue, result)
+        elif result.error.number in _INVALID and any(key is None for key, _ in batch.messages):
+            self._without_keys(queue, result.error)
         else:
-            self._failed(
-                queue, result.error.exception(f"{counted(batch.messages, 'record was', 'records were')} refused")
-            )
+            self._refused_whole(queue, result.error)
+
+    def _refused_whole(self, queue: PartitionQueue, error: ErrorCode) -> None:
+        records = counted(queue.batches[0].messages, "record was", "records were")
+        self._failed(queue, error.exception(f"{records} refused"))
 
     def _appends_nothing(self, error: ErrorCode) -> bool:
         waits_for_replicas = self._config.required_acks not in (0, 1)
-        return error.number in _REFUSALS or (error.number in _NOT_LEADER and not waits_for_replicas)
+        return error.refuses or (error.number in _NOT_LEADER and not waits_for_replicas)
+
+    def _without_keys(self, queue: PartitionQueue, error: ErrorCode) -> None:
+        """
+        Handle the refusal of a batch that has records without a key, which is how brokers answer in a compacted topic.
+
+        Only records without a key that are refused by themselves prove that this is the cause. Until then, a batch is
+        divided at its first change between the two kinds, so that its order is kept whatever the cause is. Once it is
+        known, records with keys are sent without the others, which fail.
+        """
+        batch = queue.batches[0]
+        batch.invalid_tries += 1
+        has_key = [key is not None for key, _ in batch.messages]
+        if not any(has_key):
+            if not (queue.needs_keys or error == INVALID_RECORD or batch.invalid_tries >= _KEYLESS_TRIES):
+                self._refused_whole(queue, error)
+                return
+            queue.needs_keys = True
+        elif queue.needs_keys:
+            numbers = range(len(has_key))
+            queue.split_first([n for n in numbers if not has_key[n]], [n for n in numbers if has_key[n]])
+        else:
+            cut = has_key.index(not has_key[0])
+            queue.split_first(range(cut), range(cut, len(has_key)))
+            self._offer(queue)
+            return
+        refused = queue.batches[0]
+        refused.failures += 1
+        why = "the record has no key, which brokers refuse in a compacted topic (cleanup.policy=compact)"
+        self._give_up(queue, BrokerError(f"{why}: {error}; give each record of the topic a key", code=error.number))
 
     def _too_large(self, queue: PartitionQueue, result: ProducedPartition) -> None:
         batch = queue.batches[0]
         if len(batch.messages) > 1:
             # Either one message is too large, or only the batch is. Halving it lets all other messages be stored.
-            queue.split_first()
+            middle = len(batch.messages) // 2
+            queue.split_first(range(middle), range(middle, len(batch.messages)))
             self._offer(queue)
             return
         self._give_up(queue, result.error.exception(f"a message of {batch.size_bytes} bytes was refused"))

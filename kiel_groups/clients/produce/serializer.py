@@ -16,13 +16,14 @@ Serializer: TypeAlias = Callable[[Any], bytes | str | None]
 
 def serialize_value(value: Any, serializer: Serializer | None) -> bytes | None:
     """
-    Encode a value. Without a serializer, bytes stay as they are, and anything else becomes JSON with sorted keys.
+    Encode a value. Without a serializer, bytes stay as they are, None is null, and anything else becomes JSON with
+    sorted keys.
 
     Raises:
         ConfigError: JSON cannot represent the value, or the serializer returned something that cannot be sent.
     """
     if serializer is None:
-        return value if isinstance(value, bytes) else _json(value)
+        return value if value is None or isinstance(value, bytes) else _json(value)
     made = serializer(value)
     if made is None or isinstance(made, bytes):
         return made

@@ -30,8 +30,9 @@ __all__ = ["GroupStarts"]
 
 log = logging.getLogger(__name__)
 
-#: A group whose first offsets are older than this has stored offsets in Kafka since, in milliseconds.
-_BEGUN_MS = 600_000
+#: A group whose first offsets are older than this has stored offsets in Kafka since, in milliseconds. Until then, a
+#: partition without an offset may be one that no member has owned yet: members that start together join within seconds.
+_BEGUN_MS = 60_000
 
 #: The most partitions that a log line or an error names.
 _MOST_NAMES = 10
@@ -148,7 +149,7 @@ class GroupStarts:
                 self._context.group,
                 some(lost, _MOST_NAMES),
                 topic,
-                counted(age_ms // 60_000, "minute"),
+                counted(age_ms // _BEGUN_MS, "minute"),
             )
 
     async def _decide(self, topic: str, created: int, *, is_new_log: bool) -> LogOffsets:

@@ -92,6 +92,8 @@ class KafkaStore:
         self._tracker = context.tracker
         self._writer = writer
         self._topics = topics
+        #: Whether offsets get a note; not if the brokers' offset.metadata.max.bytes has no room for one.
+        self._notes = True
         #: When to stop waiting for brokers altogether, on the event loop's clock; and the timeout of the current wait.
         self._give_up_s = math.inf
         self._timeout: asyncio.Timeout | None = None
@@ -196,8 +198,8 @@ class KafkaStore:
             too_long = {partition for partition, each in answers.items() if each is StoreAnswer.TOO_LONG}
             unknown = {partition for partition, each in answers.items() if each is StoreAnswer.UNKNOWN}
             outcome.unknown |= unknown
-            if too_long and text:
-                log.warning("group %s: the metadata of a commit is too long: left out", self._context.group)
+            if too_long and (text or self._notes):
+                self._shorten(text)
                 text, unknown = "", unknown | too_long
             waiting = {partition: each for partition, each in waiting.items() if partition in unknown}
             pause_s = backoff.next_s()
@@ -210,6 +212,19 @@ class KafkaStore:
             await self._resolve(offsets, outcome)
         return outcome
 
+    def _shorten(self, text: str) -> None:
+        """Leave out the text of a commit that is too long or, without a text, the notes of this and later commits."""
+        if text:
+            log.warning("group %s: the metadata of a commit is too long: left out", self._context.group)
+            return
+        self._notes = False
+        log.warning(
+            "group %s: the brokers' offset.metadata.max.bytes is too small for the note by which members recognise an"
+            " offset of a deleted topic: offsets are stored without it. Stop the group before one of its topics is"
+            " deleted and created again, or raise that setting to 256 or more",
+            self._context.group,
+        )
+
     async def _try(
         self, offsets: Mapping[TopicPartition, NewOffset], text: str, until_s: float
     ) -> Mapping[TopicPartition, StoreAnswer]:
@@ -219,7 +234,9 @@ class KafkaStore:
         runtime, gate = self._context.runtime, self._context.session.gate
         at_ms = runtime.wall_ms()
         texts = {
-            partition: OffsetAndMetadata(each.offset, _noted(CommitNote(each.created, each.claim, at_ms), text))
+            partition: OffsetAndMetadata(
+                each.offset, _noted(CommitNote(each.created, each.claim, at_ms), text) if self._notes else text
+            )
             for partition, each in offsets.items()
         }
         lease_s = gate.deadline_s - runtime.boot_time_s()
@@ -244,7 +261,9 @@ class KafkaStore:
             self._timeout = None
         for partition, each in found.items():
             note = NotedText.parse(each.metadata).note
-            if note is not None and (each.offset, note.created, note.claim) == offsets[partition]:
+            wanted = offsets[partition]
+            is_own = not self._notes if note is None else (note.created, note.claim) == (wanted.created, wanted.claim)
+            if is_own and each.offset == wanted.offset:
                 outcome.stored.add(partition)
         outcome.unknown -= outcome.stored
         if outcome.unknown:

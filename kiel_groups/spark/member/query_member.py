@@ -12,7 +12,7 @@ import logging
 from collections.abc import Collection, Mapping
 
 from kiel_groups.allocators import round_robin
-from kiel_groups.clients.calls.eager_methods import spawn
+from kiel_groups.clients.calls.eager_methods import shielded
 from kiel_groups.clients.net.cluster_metadata import ClusterMetadata
 from kiel_groups.config import GroupConfig, ZooKeeperConfig
 from kiel_groups.coordination.member.group_member import GroupMember
@@ -210,7 +210,7 @@ class SparkMember:
             return
         try:
             # A SIGTERM must not cancel a commit in flight: whether it had been stored would be unknown.
-            await asyncio.shield(spawn(self._member.commit_on_session(), "commit"))
+            await shielded(self._member.commit_on_session(), f"group {self._group}: a commit")
         except KielGroupsError as error:
             if not error.retriable:
                 raise

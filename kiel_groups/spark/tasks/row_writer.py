@@ -85,7 +85,6 @@ class _RowSender:
         self._pending: set[asyncio.Future[RecordMetadata]] = set()
         self._producer = Producer(
             [str(broker) for broker in options.brokers],
-            serializer=_unchanged,
             partitioner=hash_partitioner,
             batch_size=_BATCH_SIZE,
             max_buffered_bytes=2 * _MOST_BUFFERED_BYTES,
@@ -145,9 +144,3 @@ def _bytes(value: Any) -> bytes | None:
     if value is None:
         return None
     return value.encode() if isinstance(value, str) else bytes(value)
-
-
-def _unchanged(value: Any) -> bytes | None:
-    """Serialize bytes and None as they are; the producer's default would send None as JSON."""
-    unchanged: bytes | None = value
-    return unchanged

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from tornado import gen
+from tornado.ioloop import IOLoop
 
+from kiel_groups.clients import GroupedConsumer, SingleConsumer
 from kiel_groups.clients.producer import Producer
-from kiel_groups.errors import OutcomeUnknownError
-from tests.helpers.fake_broker import PRODUCE, FakeBroker, Fault, Request
+from kiel_groups.errors import ClosedError, OutcomeUnknownError
+from kiel_groups.model import TopicPartition
+from tests.helpers.fake_broker import METADATA, PRODUCE, FakeBroker, Fault, Request
 
 pytestmark = pytest.mark.unit
 
@@ -55,6 +59,82 @@ def test_a_close_after_the_loop_has_stopped_gives_up_within_two_seconds(loop: as
     assert closing.done(), "it was given up by the loop, after five seconds"
     assert isinstance(outcome.exception(), OutcomeUnknownError)
     loop.run_until_complete(broker.stop())
+
+
+def left_by(io_loop: IOLoop, program: Callable[[], Any], ends: asyncio.Future[Any]) -> None:
+    """Run a program of kiel's style on the loop, until ``ends`` is done, as Ctrl-C ends a loop."""
+    io_loop.add_callback(program)
+    io_loop.add_future(ends, lambda _: io_loop.stop())
+    io_loop.start()
+
+
+@pytest.mark.parametrize("batch_size", [1, 3])
+def test_an_endless_loop_around_produce_is_not_resumed_by_a_close(
+    caplog: pytest.LogCaptureFixture, batch_size: int
+) -> None:
+    """
+    A program for kiel produces in an endless loop, and closes the producer after Ctrl-C has ended its event loop. The
+    close stores what was accepted, and the coroutine stays suspended, without a traceback. Only if the program runs its
+    loop again, calls of the closed producer fail.
+    """
+    io_loop = IOLoop(make_current=True)
+    loop = io_loop.asyncio_loop  # type: ignore[attr-defined]
+    broker = FakeBroker({"t": 1})
+    loop.run_until_complete(broker.__aenter__())
+    producer, sent = Producer([str(broker.address)], batch_size=batch_size), []
+    enough: asyncio.Future[None] = loop.create_future()
+
+    @gen.coroutine
+    def program() -> Any:
+        yield producer.connect()
+        while True:
+            sent.append(None)
+            if len(sent) == 10:
+                enough.set_result(None)
+            yield producer.produce("t", {"number": len(sent)})
+
+    left_by(io_loop, program, enough)
+    assert producer.close().done()
+    assert producer.unsent_count == 0
+    assert broker.logs[TopicPartition("t", 0)].end >= 10 - batch_size
+    count = len(sent)
+
+    @gen.coroutine
+    def again() -> Any:
+        with pytest.raises(ClosedError):
+            yield producer.produce("t", {})
+
+    loop.run_until_complete(again())
+    assert len(sent) == count
+    assert [record for record in caplog.records if record.levelno >= logging.WARNING] == []
+    loop.run_until_complete(broker.stop())
+    io_loop.close(all_fds=True)
+
+
+@pytest.mark.parametrize("kind", [Producer, SingleConsumer, GroupedConsumer])
+def test_a_connect_under_way_is_not_resumed_by_a_close(caplog: pytest.LogCaptureFixture, kind: type[Any]) -> None:
+    """If Ctrl-C comes while a client connects, its ``close()`` leaves the program's coroutine suspended, too."""
+    io_loop = IOLoop(make_current=True)
+    loop = io_loop.asyncio_loop  # type: ignore[attr-defined]
+    broker = FakeBroker({"t": 1}, script=lambda _: Fault.SILENT)
+    loop.run_until_complete(broker.__aenter__())
+    further = ["group", "127.0.0.1:1"] if kind is GroupedConsumer else []
+    client, resumed = kind([str(broker.address)], *further), []
+
+    @gen.coroutine
+    def program() -> Any:
+        try:
+            yield client.connect()
+        except Exception as error:
+            resumed.append(error)
+            raise
+
+    left_by(io_loop, program, asyncio.ensure_future(broker.wait_for_requests(METADATA, 1), loop=loop))
+    assert client.close().done()
+    assert resumed == []
+    assert [record for record in caplog.records if record.levelno >= logging.WARNING] == []
+    loop.run_until_complete(broker.stop())
+    io_loop.close(all_fds=True)
 
 
 async def test_a_block_that_is_cancelled_gives_up_within_two_seconds() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import zlib
 from typing import Any
 
@@ -38,8 +39,8 @@ async def test_each_future_returns_the_position_of_its_record() -> None:
 
 async def test_values_are_encoded_without_a_serializer() -> None:
     """
-    Without a serializer, bytes are sent unchanged, and other values as JSON with sorted keys. An int key is sent as
-    decimal text. A value without a JSON form is refused.
+    Without a serializer, bytes are sent unchanged, None as null, and other values as JSON with sorted keys. An int key
+    is sent as decimal text. A value without a JSON form is refused.
     """
     async with producing() as (broker, producer):
         sent = [(None, b"raw"), ("schlüssel", "x"), (7, None), (b"k", b""), (None, {"b": 1, "a": [True]})]
@@ -48,7 +49,7 @@ async def test_values_are_encoded_without_a_serializer() -> None:
         assert stored(broker, T0) == [
             (None, b"raw"),
             ("schlüssel".encode(), b'"x"'),
-            (b"7", b"null"),
+            (b"7", None),
             (b"k", b""),
             (None, b'{"a": [true], "b": 1}'),
         ]
@@ -68,6 +69,13 @@ async def test_results_of_a_serializer() -> None:
         assert [value for _, value in stored(broker, T0)] == ["grün".encode(), None, b"raw"]
         with pytest.raises(ConfigError, match="serializer: int returned; expected bytes, str or None"):
             await producer.produce("t", "wrong")
+
+
+async def test_a_serializer_may_send_none_as_text() -> None:
+    """A program that wants the text null, as kiel sent it, passes a serializer."""
+    async with producing(serializer=json.dumps) as (broker, producer):
+        await producer.produce("t", None, b"key", partition=0)
+        assert stored(broker, T0) == [(b"key", b"null")]
 
 
 async def test_serializer_and_key_maker() -> None:

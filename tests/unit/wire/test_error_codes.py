@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from kiel_groups.errors import BrokerError, OffsetOutOfRangeError, RequestTimeoutError, RetriableBrokerError
@@ -10,33 +12,48 @@ from kiel_groups.wire.error_codes import ErrorCode, error_code
 
 pytestmark = pytest.mark.unit
 
-ALL = [error_code(number) for number in range(-1, 21)]
-OF_0_9 = [error_code(number) for number in range(21, 32)]
-LATER = [error_code(number) for number in (35, 36, 37, 38, 42, 44, 60, 76, 81)]
+KNOWN = range(-1, 134)
+ALL = [error_code(number) for number in KNOWN]
+#: The codes with a constant: those of 0.8 and 0.9, and those of later brokers that a module tests for.
+CONSTANTS = [error_code(number) for number in [*range(-1, 32), 35, 36, 37, 38, 41, 42, 44, 60, 76, 81, 87]]
+
+#: Another try may help.
+RETRIABLE = {-1, 2, 3, 5, 6, 7, 8, 9, 14, 15, 16, 19, 20, 41, 51, 56, 70, 71, 72, 74, 75, 78, 80, 83, 88, 89}
+RETRIABLE |= {100, 103, 106, 122, 123, 133}
+#: Another try does not help, and whether the broker has done what was asked is unknown.
+UNKNOWN = {11, 13, 77, 96, 107, 108, 120}
 
 
-def test_every_code_is_known_by_name_and_number() -> None:
-    """Every error code is a constant of the module, and decoders return these constants."""
-    assert [code.number for code in ALL] == list(range(-1, 21))
-    assert [code.number for code in OF_0_9] == list(range(21, 32))
-    for code in [*ALL, *OF_0_9, *LATER]:
+@pytest.mark.parametrize("code", ALL, ids=str)
+def test_each_code_is_retriable_final_or_unknown(code: ErrorCode) -> None:
+    """Each code up to Kafka 4.1 has a name and a hint. It is retriable, or final, or leaves the outcome unknown."""
+    assert re.fullmatch("[A-Z][A-Z_]+", code.name)
+    assert not code.name.startswith("ERROR")
+    assert code.hint
+    assert code.retriable == (code.number in RETRIABLE)
+    if code.number != 0:
+        final = code.number not in RETRIABLE | UNKNOWN
+        # A record that is refused by one of these two may be stored by another try; none of its tries has stored it.
+        assert code.refuses == (final or code.number in (2, 19))
+
+
+def test_names_and_numbers_are_unique() -> None:
+    """Each number has its own name, and the constants are what decoders return."""
+    assert [code.number for code in ALL] == list(KNOWN)
+    assert len({code.name for code in ALL}) == len(KNOWN)
+    for code in CONSTANTS:
         assert getattr(error_codes, code.name) is code
         assert code.name in error_codes.__all__
-        assert code.hint
 
 
-def test_codes_of_coordinators_and_later_brokers_are_not_retriable() -> None:
-    """
-    No code of 0.9 or a later release is retriable. After 22, 25 and 27, the member has to rejoin before it repeats the
-    request; after the others, the user has to change something.
-    """
-    assert not any(code.retriable or code.refresh_metadata for code in [*OF_0_9, *LATER])
+def test_members_rejoin_instead_of_repeating_a_request() -> None:
+    """After 22, 25 and 27, the member has to rejoin before it repeats the request, and the hint says so."""
     for code in (error_codes.ILLEGAL_GENERATION, error_codes.REBALANCE_IN_PROGRESS):
         assert "has to rejoin" in code.hint
     assert "has to join anew" in error_codes.UNKNOWN_MEMBER_ID.hint
 
 
-@pytest.mark.parametrize("number", [32, 87, -2, 32_767])
+@pytest.mark.parametrize("number", [134, -2, 32_767])
 def test_unknown_number_is_a_value_too(number: int) -> None:
     """The code of a newer broker is named after its number, and is not retried."""
     code = error_code(number)
@@ -44,16 +61,12 @@ def test_unknown_number_is_a_value_too(number: int) -> None:
     assert code == error_code(number)
 
 
-def test_temporary_errors_are_retriable() -> None:
-    """
-    Temporary errors are retriable. After errors about leaders, brokers and unknown topics, the metadata is refreshed,
-    too.
-    """
-    assert {code.number for code in ALL if code.retriable} == {-1, 2, 3, 5, 6, 7, 8, 9, 14, 15, 16, 19, 20}
-    assert {code.number for code in ALL if code.refresh_metadata} == {3, 5, 6, 8}
+def test_errors_of_a_broker_that_does_not_lead_refresh_the_metadata() -> None:
+    """After errors about leaders, brokers and unknown topics, the metadata is refreshed before the retry."""
+    assert {code.number for code in ALL if code.refresh_metadata} == {3, 5, 6, 8, 56, 72, 74, 80, 83, 100, 103}
 
 
-@pytest.mark.parametrize("code", [*ALL, *OF_0_9, *LATER, error_code(87)], ids=str)
+@pytest.mark.parametrize("code", [*CONSTANTS, error_code(134)], ids=str)
 def test_the_exception_of_a_code_has_its_hint(code: ErrorCode) -> None:
     """The exception of a code has a text with the place, the error and a hint. It says whether a retry may help."""
     error = code.exception("fetch of clicks:3")

@@ -28,6 +28,18 @@ class Worker:
         return name
 
 
+async def test_a_call_that_is_cancelled_before_its_first_step_leaves_nothing_behind(
+    recwarn: pytest.WarningsRecorder,
+) -> None:
+    """Python would warn of a coroutine that was made and never awaited."""
+    worker = Worker()
+    call = worker.work("cancelled")
+    call.cancel()
+    await asyncio.wait({call})
+    gc.collect()
+    assert (worker.done, list(recwarn)) == ([], [])
+
+
 async def test_a_started_method_works_without_being_awaited() -> None:
     """
     A method that starts at its call runs to its end even if its future is dropped. Awaiting the future returns the

@@ -39,7 +39,7 @@ OFFER = JoinOffer("consumer", (GroupProtocol("range", b""), GroupProtocol("kiel-
             r"group g: Heartbeat: .*GROUP_AUTHORIZATION_FAILED \(30\): this client has no right to the group; grant it",
         ),
         (GroupRequest.JOIN, 81, BrokerError, r"JoinGroup: .*GROUP_MAX_SIZE_REACHED \(81\): .*group.max.size allows"),
-        (GroupRequest.JOIN, 120, BrokerError, r"ERROR_120 \(120\): the code is newer than this package"),
+        (GroupRequest.JOIN, 134, BrokerError, r"ERROR_134 \(134\): the code is newer than this package"),
     ],
 )
 async def test_a_refusal_says_what_to_do(

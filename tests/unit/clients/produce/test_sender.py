@@ -125,10 +125,63 @@ async def test_a_message_that_is_too_large_fails_alone() -> None:
         assert [value for _, value in stored(broker, T0)] == [b"0", b"1", b"2", b"4", b"5"]
 
 
+MISSING_KEY = r"the record has no key, which brokers refuse in a compacted topic \(cleanup.policy=compact\): INVALID_"
+
+
+@pytest.mark.parametrize(("code", "tries"), [(2, 3), (87, 1)])
+async def test_a_record_without_a_key_to_a_compacted_topic_fails_at_once(code: int, tries: int) -> None:
+    """
+    The refusal is final, and names the missing key. Code 2 may also mean a damaged message, so that the record is sent
+    two more times; later records without a key are sent once.
+    """
+    async with producing() as (broker, producer):
+        broker.compacted["t"] = code
+        for sent in (tries, tries + 1):
+            with pytest.raises(BrokerError, match=MISSING_KEY) as caught:
+                await producer.produce("t", b"x", partition=0)
+            assert type(caught.value) is BrokerError
+            assert not caught.value.retriable
+            assert caught.value.code == code
+            assert broker.count(PRODUCE) == sent
+        assert producer.metrics.counter("produce_failures") == 2
+        assert producer.metrics.counter("produce_unknown") == 0
+        broker.compacted.clear()
+        assert (await producer.produce("t", b"x", partition=0)).offset == 0, "the topic is not compacted any more"
+        broker.fail_next(PRODUCE, T0, 2)
+        assert (await producer.produce("t", b"y", partition=0)).offset == 1, "a damaged message is sent again"
+
+
+@pytest.mark.parametrize("code", [2, 87])
+async def test_records_with_keys_are_stored_although_others_in_their_batch_have_none(code: int) -> None:
+    """In a compacted topic, only the records without a key fail; the others are stored in order, in few requests."""
+    async with producing(linger_ms=20) as (broker, producer):
+        broker.compacted["t"] = code
+        keys = [b"key" if n % 2 else None for n in range(100)]
+        futures = [producer.produce("t", b"%d" % n, key, partition=0) for n, key in enumerate(keys)]
+        outcomes = await asyncio.gather(*futures, return_exceptions=True)
+        assert [outcome.offset for outcome in outcomes if isinstance(outcome, RecordMetadata)] == list(range(50))
+        assert stored(broker, T0) == [(b"key", b"%d" % n) for n in range(1, 100, 2)]
+        for error in outcomes[::2]:
+            assert isinstance(error, BrokerError)
+            assert str(error).startswith("producing to t:0 failed")
+            assert "the record has no key" in str(error)
+        assert broker.count(PRODUCE) <= 6
+
+
+async def test_a_damaged_path_keeps_records_without_keys_in_their_order() -> None:
+    """A batch that is refused once as damaged, in a topic that takes records without a key, is stored in order."""
+    async with producing(linger_ms=20) as (broker, producer):
+        broker.fail_next(PRODUCE, T0, 2, 2, 2, 0, 2)
+        sent = [(b"key" if n % 3 else None, b"%d" % n) for n in range(9)]
+        await asyncio.gather(*(producer.produce("t", value, key, partition=0) for key, value in sent))
+        assert stored(broker, T0) == sent
+
+
 @pytest.mark.parametrize(
     ("acks", "code", "kind"),
     [(1, 6, RetriableBrokerError), (-1, 6, OutcomeUnknownError), (-1, 19, RetriableBrokerError)]
-    + [(-1, code, OutcomeUnknownError) for code in (7, 20, -1)],
+    + [(-1, code, OutcomeUnknownError) for code in (7, 20, -1, 56, 32_767)]
+    + [(-1, code, BrokerError) for code in (17, 21, 29, 35, 76, 87)],
 )
 async def test_a_refusal_shows_whether_records_may_be_stored(acks: int, code: int, kind: type[Exception]) -> None:
     """
