@@ -53,16 +53,26 @@ _NAMED_SECRET = re.compile(rf"{_SECRET_NAME}[\"']?\s*[=:]", re.IGNORECASE)
 #: A parameter of a URL, or of a path that an error message shows. It ends at a blank: the message may continue there.
 _NAMED_PARAMETER = re.compile(rf"([?&][\w.%-]{{0,40}}?{_SECRET_NAME}=)[^\s&]+", re.IGNORECASE)
 
-#: A property, as in ``Pwd=x;``, or an item of a dict or of JSON. An unquoted "name: x" does not count: errors about a
-#: setting begin with its name.
+#: Where the next property begins, or the line ends with a separator.
+_NEXT_PROPERTY = rf";{_BLANKS}(?:[\w.%-][\w .%-]{{0,60}}=|$)"
+
+#: What precedes the value of a property, as in ``Pwd=x;``, or of an item of a dict or of JSON. An unquoted "name: x" does
+#: not count: errors about a setting begin with its name.
 _NAMED_VALUE = re.compile(
-    rf"({_SECRET_NAME}(?:{_BLANKS}=|\\?[\"']{_BLANKS}[=:]))(?!{_BLANKS}\[hidden\])({_BLANKS})(?:"
-    rf"([\"'])(?:\\.|[^\\\n])*?\3(?={_BLANKS}(?:[,;:)}}\]]|$))"  # in quotes
-    rf"|\{{[^\n]*?\}}(?={_BLANKS}(?:;|$))"  # in braces, as in ODBC
-    rf"|(?:(?!;{_BLANKS}(?:[\w.%-][\w .%-]{{0,60}}=|$))[^\n])+"  # up to the next property, or the end of the line
-    ")",
+    rf"{_SECRET_NAME}(?:{_BLANKS}=|\\?[\"']{_BLANKS}[=:])(?!{_BLANKS}\[hidden\]){_BLANKS}(?!{_NEXT_PROPERTY})(?=[^\n])",
     re.IGNORECASE | re.MULTILINE,
 )
+
+#: A value in quotes, or in braces as in ODBC, by its first character.
+_ENCLOSED = {
+    **{
+        each: re.compile(rf"{each}(?:\\.|[^\\\n])*?{each}(?={_BLANKS}(?:[,;:)}}\]]|$))", re.MULTILINE) for each in "\"'"
+    },
+    "{": re.compile(rf"\{{[^\n]*?\}}(?={_BLANKS}(?:;|$))", re.MULTILINE),
+}
+
+#: A value up to the next property, or the end of the line.
+_UNENCLOSED = re.compile(rf"(?:(?!{_NEXT_PROPERTY})[^\n])+", re.MULTILINE)
 
 #: From the end of a URL's scheme to the next URL or the end of the line: a password that is not encoded may have
 #: blanks.
@@ -108,9 +118,29 @@ def without_secrets(text: str) -> str:
     values that the text itself gives the name of a secret.
     """
     text = _NAMED_PARAMETER.sub(rf"\1{HIDDEN}", text)
-    text = _NAMED_VALUE.sub(rf"\1\2{HIDDEN}", text)
+    text = _without_named_values(text)
     text = _AFTER_SCHEME.sub(lambda found: _masked_url(found[0]), text)
     return _WORD.sub(lambda found: _masked_word(found[0]), text)
+
+
+def _without_named_values(text: str) -> str:
+    shown: list[str] = []
+    position = 0
+    #: Up to where quotes and braces are known to stay open. Without it, each one would search the rest of its line.
+    open_until = dict.fromkeys(_ENCLOSED, 0)
+    while found := _NAMED_VALUE.search(text, position):
+        start, first = found.end(), text[found.end()]
+        value = None
+        if start >= open_until.get(first, start + 1):
+            value = _ENCLOSED[first].match(text, start)
+            if value is None:
+                end_of_line = text.find("\n", start)
+                open_until[first] = len(text) if end_of_line < 0 else end_of_line
+        value = value or _UNENCLOSED.match(text, start)
+        assert value is not None
+        shown += [text[position:start], HIDDEN]
+        position = value.end()
+    return "".join([*shown, text[position:]])
 
 
 def _masked_url(url: str) -> str:
