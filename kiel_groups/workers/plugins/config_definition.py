@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
+from functools import lru_cache
 from typing import Any, TypeAlias
 
 from kiel_groups.errors import ConfigError
@@ -44,6 +45,17 @@ class CheckedConfig:
             errors = [text for texts in self.errors.values() for text in texts]
             raise ConfigError("; ".join([*errors, *self.warnings]))
         return self.values
+
+
+#: The most characters of a name that is compared with others.
+_LONGEST_NAME = 200
+
+
+@lru_cache(maxsize=4_096)
+def _nearest(name: str, names: tuple[str, ...]) -> str | None:
+    # A comparison takes some 20 us for each name, and a connector may have a thousand tasks with the same settings.
+    near = get_close_matches(name, names, n=1) if len(name) <= _LONGEST_NAME else ()
+    return near[0] if near else None
 
 
 class ConfigDefinition:
@@ -122,8 +134,7 @@ class ConfigDefinition:
 
     def nearest(self, name: str) -> str | None:
         """Return the declared setting whose name resembles another one most, or None if none does."""
-        near = get_close_matches(name, self._keys, n=1)
-        return near[0] if near else None
+        return _nearest(name, tuple(self._keys))
 
     def _unknown(self, name: str) -> str:
         near = self.nearest(name)

@@ -6,10 +6,14 @@ from collections.abc import Mapping
 
 from kiel_groups.errors import ConfigError
 from kiel_groups.workers.plugins.config_definition import ConfigDefinition
-from kiel_groups.workers.plugins.secret_texts import HIDDEN, may_be_secret, without_secrets
+from kiel_groups.workers.plugins.secret_texts import HIDDEN, may_be_secret, quoted_forms, without_secrets
 from kiel_groups.workers.plugins.standard_keys import SINK_KEYS, SOURCE_KEYS, STANDARD_KEYS
 
-__all__ = ["masked", "with_secrets"]
+__all__ = ["masked", "secret_values", "with_secrets"]
+
+#: Undeclared settings with these texts are no secrets, whatever their names are, nor are shorter texts.
+_NO_SECRETS = frozenset({"true", "false", "none", "null"})
+_SHORTEST_SECRET = 4
 
 
 def masked(config: Mapping[str, str], definition: ConfigDefinition | None) -> dict[str, str]:
@@ -27,6 +31,21 @@ def masked(config: Mapping[str, str], definition: ConfigDefinition | None) -> di
     return {
         name: HIDDEN if _is_secret(name, text, definition) else without_secrets(text) for name, text in config.items()
     }
+
+
+def secret_values(config: Mapping[str, str], definition: ConfigDefinition) -> set[str]:
+    """
+    Return the secrets of a configuration in all forms in which the errors of a plugin quote them.
+
+    They are hidden wherever they occur, so short texts do not count unless they are declared as passwords.
+    """
+    found: set[str] = set()
+    for name, text in config.items():
+        is_declared = name in definition and definition[name].type == "password"
+        is_long = len(text) >= _SHORTEST_SECRET and text.lower() not in _NO_SECRETS
+        if is_declared or (is_long and _is_secret(name, text, definition)):
+            found |= quoted_forms(text)
+    return found
 
 
 def with_secrets(config: Mapping[str, str], stored: Mapping[str, str]) -> dict[str, str]:
@@ -51,7 +70,7 @@ def _revealed(name: str, text: str, stored: str | None) -> str:
         return text
     if stored is None:
         raise ConfigError(f"{name}: {HIDDEN} given, which means the stored value, but none is stored; give the value")
-    if text.strip() not in (HIDDEN, without_secrets(stored).strip()):
+    if (given := text.strip()) != HIDDEN and given != without_secrets(stored).strip():
         raise ConfigError(
             f"{name}: {HIDDEN} given within a changed text; give the text with its secrets, or {HIDDEN} alone to keep"
             " the stored one"

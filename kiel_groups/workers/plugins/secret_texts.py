@@ -1,13 +1,32 @@
-"""Recognise secrets by the names of settings, and hide those that are parts of texts, such as the password in a URL."""
+"""
+Recognise secrets by the names of settings, and hide those that are parts of texts, such as the password in a URL.
+
+Texts come from users, plugins and the systems that these talk to. All of this takes time in proportion to a text, and
+texts are bounded: a regular expression does not let other threads run before it has ended.
+"""
 
 from __future__ import annotations
 
+import json
 import re
+import traceback
+from collections.abc import Collection, Iterator
+from typing import NamedTuple
+from urllib.parse import quote, quote_plus
 
-__all__ = ["HIDDEN", "may_be_secret", "without_secrets"]
+__all__ = ["HIDDEN", "LONGEST_TEXT", "ErrorTexts", "error_texts", "may_be_secret", "quoted_forms", "without_secrets"]
 
 #: What users and logs see instead of a secret, as in Kafka Connect.
 HIDDEN = "[hidden]"
+
+#: The most characters of a text that is searched for secrets, some 30 ms. A longer one is a secret as a whole.
+LONGEST_TEXT = 1 << 16
+
+#: The most characters of an error, and of its trace. A status znode has 8 KiB of it.
+_LONGEST_ERROR = 1 << 14
+
+#: Shorter lines of a secret that has several, such as a private key, may be anything.
+_SHORTEST_LINE = 8
 
 #: Parts of names that secrets usually have.
 _TELLTALES = (
@@ -33,8 +52,8 @@ _WORDS = frozenset({"auth", "header", "headers", "key", "keys", "pass", "pwd", "
 #: Settings with these names are about the keys of records, such as ``key.converter`` of Kafka Connect.
 _ABOUT_RECORDS = "key."
 
-# Each pattern takes time in proportion to the text, which may have a megabyte: what it repeats is bounded, or a match
-# consumes it. Where a password may end at several places, the pattern takes the last one.
+# Each pattern takes time in proportion to the text: what it repeats is bounded, or a match consumes it. Where a
+# password may end at several places, the pattern takes the last one.
 
 #: The names that texts give to secrets, such as "Pwd" in ODBC, and "AccountKey", "SharedAccessSignature" and "sig" in
 #: Azure.
@@ -56,8 +75,8 @@ _NAMED_PARAMETER = re.compile(rf"([?&][\w.%-]{{0,40}}?{_SECRET_NAME}=)[^\s&]+", 
 #: Where the next property begins, or the line ends with a separator.
 _NEXT_PROPERTY = rf";{_BLANKS}(?:[\w.%-][\w .%-]{{0,60}}=|$)"
 
-#: What precedes the value of a property, as in ``Pwd=x;``, or of an item of a dict or of JSON. An unquoted "name: x" does
-#: not count: errors about a setting begin with its name.
+#: What precedes the value of a property, as in ``Pwd=x;``, or of an item of a dict or of JSON. An unquoted "name: x"
+#: does not count: errors about a setting begin with its name.
 _NAMED_VALUE = re.compile(
     rf"{_SECRET_NAME}(?:{_BLANKS}=|\\?[\"']{_BLANKS}[=:])(?!{_BLANKS}\[hidden\]){_BLANKS}(?!{_NEXT_PROPERTY})(?=[^\n])",
     re.IGNORECASE | re.MULTILINE,
@@ -103,6 +122,8 @@ _ORACLE_HOST = re.compile(r"//|\(\s*DESCRIPTION|[\w.-]+:\d{4,5}(?!\d)", re.IGNOR
 
 def may_be_secret(name: str, text: str) -> bool:
     """Return whether a setting that no connector declares may be a secret, by its name or by what its text has."""
+    if max(len(name), len(text)) > LONGEST_TEXT:
+        return True
     name = name.lower()
     words = re.split(r"[^a-z0-9]+", name)
     if any(telltale in "".join(words) for telltale in _TELLTALES) or _NAMED_SECRET.search(text):
@@ -110,17 +131,99 @@ def may_be_secret(name: str, text: str) -> bool:
     return not name.startswith(_ABOUT_RECORDS) and not _WORDS.isdisjoint(words)
 
 
-def without_secrets(text: str) -> str:
+def without_secrets(text: str, values: Collection[str] = ()) -> str:
     """
     Return a text with ``[hidden]`` for its secrets.
 
     These are user and password, and the values of parameters, of each URL; user and password in front of a host; and
     values that the text itself gives the name of a secret.
+
+    Args:
+        text: The text. If it has more than ``LONGEST_TEXT`` characters, all of it is hidden.
+        values: Further secrets; see ``quoted_forms``.
     """
+    if len(text) > LONGEST_TEXT:
+        return HIDDEN
+    text = _without_values(text, values)
     text = _NAMED_PARAMETER.sub(rf"\1{HIDDEN}", text)
     text = _without_named_values(text)
     text = _AFTER_SCHEME.sub(lambda found: _masked_url(found[0]), text)
     return _WORD.sub(lambda found: _masked_word(found[0]), text)
+
+
+def quoted_forms(secret: str) -> set[str]:
+    """Return the texts by which errors quote a secret: as it is, escaped, encoded for a URL, and each long line."""
+    found: set[str] = set()
+    for text in {secret, secret.strip(), *(line for line in secret.splitlines() if len(line) >= _SHORTEST_LINE)}:
+        escaped = text.encode(errors="backslashreplace")
+        found |= {
+            text,
+            repr(text)[1:-1],
+            json.dumps(text)[1:-1],
+            repr(escaped)[2:-1],
+            quote(escaped),
+            quote_plus(escaped),
+        }
+    return found - {""}
+
+
+class ErrorTexts(NamedTuple):
+    """What users and logs may see of an error: its text, or its type if it has none; and its trace."""
+
+    summary: str
+    trace: str
+
+
+def error_texts(error: BaseException, values: Collection[str] = ()) -> ErrorTexts:
+    """
+    Return the texts of an error without secrets, and bounded.
+
+    This may call code of a plugin, and takes up to 50 ms, so workers call it on a thread.
+
+    Args:
+        error: The error.
+        values: Further secrets; see ``quoted_forms``.
+    """
+    try:
+        summary = str(error)
+    except Exception as failure:  # code of a plugin
+        summary = f"{type(error).__name__}, whose text cannot be made: {type(failure).__name__}"
+    if len(summary) > _LONGEST_ERROR:
+        summary = f"{type(error).__name__} with {_left_out(summary)}"
+    # Python's traces name the error at their end. Each part is whole, so no secret is cut, which would not be found.
+    parts: list[str] = []
+    left = _LONGEST_ERROR
+    for part in reversed(traceback.format_exception(error)):
+        shown = part if len(part) <= _LONGEST_ERROR else f"{part[:100].partition(':')[0]}: {_left_out(part)}\n"
+        left -= len(shown)
+        if left < 0:
+            break
+        parts.append(shown)
+    return ErrorTexts(
+        without_secrets(summary, values) or type(error).__name__, without_secrets("".join(reversed(parts)), values)
+    )
+
+
+def _left_out(text: str) -> str:
+    return f"a text of {len(text):,} characters, which is left out"
+
+
+def _without_values(text: str, values: Collection[str]) -> str:
+    """Hide texts wherever they occur, in one pass: what is shown for one may have the letters of another."""
+    shown: list[str] = []
+    position = 0
+    for start, end in sorted(span for value in values for span in _occurrences(text, value)):
+        if start >= position:
+            shown += [text[position:start], HIDDEN]
+        position = max(position, end)
+    return "".join([*shown, text[position:]])
+
+
+def _occurrences(text: str, value: str) -> Iterator[tuple[int, int]]:
+    start = text.find(value)
+    while start >= 0:
+        yield start, start + len(value)
+        start = text.find(value, start + len(value))
 
 
 def _without_named_values(text: str) -> str:
