@@ -91,6 +91,6 @@ def _json_of(read: Any) -> dict[str, Any]:
     """Return the JSON object that was read from a znode, or {} if there is no znode (yet) or no object in it."""
     try:
         value = json.loads(read.get()[0])
-    except (NoNodeError, ValueError):
+    except (NoNodeError, ValueError, RecursionError):
         return {}
     return value if isinstance(value, dict) else {}
