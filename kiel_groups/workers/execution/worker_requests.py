@@ -28,6 +28,9 @@ __all__ = ["WorkerRequests"]
 
 log = logging.getLogger(__name__)
 
+#: The most characters of a log line about a request, which may have ten thousand settings.
+_LONGEST_LINE = 1_000
+
 
 class WorkerRequests:
     """
@@ -164,8 +167,8 @@ class WorkerRequests:
         """Raise ConfigError with all errors of a configuration, and log its warnings."""
         checked = await self._plugins.checked(config)
         _ = checked.settings
-        for warning in checked.warnings:
-            log.warning("connector %s: %s", name, warning)
+        if checked.warnings:
+            log.warning("connector %s: %s", name, "; ".join(checked.warnings)[:_LONGEST_LINE])
 
     async def _info(self, name: str, entry: ConnectorEntry) -> ConnectorInfo:
         kind = await self._kind(entry.config)
