@@ -154,7 +154,8 @@ def without_secrets(text: str, values: Collection[str] = ()) -> str:
 def quoted_forms(secret: str) -> set[str]:
     """Return the texts by which errors quote a secret: as it is, escaped, encoded for a URL, and each long line."""
     found: set[str] = set()
-    for text in {secret, secret.strip(), *(line for line in secret.splitlines() if len(line) >= _SHORTEST_LINE)}:
+    lines = (line.strip() for line in secret.splitlines())
+    for text in {secret, secret.strip(), *(line for line in lines if len(line) >= _SHORTEST_LINE)}:
         escaped = text.encode(errors="backslashreplace")
         found |= {
             text,
