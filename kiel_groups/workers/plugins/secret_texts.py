@@ -22,8 +22,8 @@ HIDDEN = "[hidden]"
 #: The most characters of a text that is searched for secrets, some 30 ms. A longer one is a secret as a whole.
 LONGEST_TEXT = 1 << 16
 
-#: The most characters of an error, and of its trace. A status znode has 8 KiB of it.
-_LONGEST_ERROR = 1 << 14
+#: The most characters of an error that are shown. A status znode has 8 KiB for the whole trace.
+_LONGEST_ERROR = 2_000
 
 #: Shorter lines of a secret that has several, such as a private key, may be anything.
 _SHORTEST_LINE = 8
@@ -189,24 +189,28 @@ def error_texts(error: BaseException, values: Collection[str] = ()) -> ErrorText
         summary = str(error)
     except Exception as failure:  # code of a plugin
         summary = f"{type(error).__name__}, whose text cannot be made: {type(failure).__name__}"
-    if len(summary) > _LONGEST_ERROR:
-        summary = f"{type(error).__name__} with {_left_out(summary)}"
-    # Python's traces name the error at their end. Each part is whole, so no secret is cut, which would not be found.
+    if len(summary) > LONGEST_TEXT:
+        summary = f"{type(error).__name__}: {summary}"
+    # Python's traces name the error at their end. Each part is searched as a whole: half a secret would not be found.
     parts: list[str] = []
-    left = _LONGEST_ERROR
+    left = LONGEST_TEXT
     for part in reversed(traceback.format_exception(error)):
-        shown = part if len(part) <= _LONGEST_ERROR else f"{part[:100].partition(':')[0]}: {_left_out(part)}\n"
-        left -= len(shown)
+        left -= len(part) if len(part) <= LONGEST_TEXT else 0
         if left < 0:
             break
-        parts.append(shown)
-    return ErrorTexts(
-        without_secrets(summary, values) or type(error).__name__, without_secrets("".join(reversed(parts)), values)
-    )
+        parts.append(_shown(part, values))
+    return ErrorTexts(_shown(summary, values) or type(error).__name__, "".join(reversed(parts)))
 
 
-def _left_out(text: str) -> str:
-    return f"a text of {len(text):,} characters, which is left out"
+def _shown(text: str, values: Collection[str]) -> str:
+    """Return an error, or a part of a trace, without secrets, and without the rest if it is long."""
+    end = "\n" if text.endswith("\n") else ""
+    if len(text) > LONGEST_TEXT:
+        return f"{text[:100].partition(':')[0]}: a text of {len(text):,} characters, which is left out{end}"
+    shown = without_secrets(text, values)
+    if len(shown) <= _LONGEST_ERROR:
+        return shown
+    return f"{shown[:_LONGEST_ERROR]}... and {len(shown) - _LONGEST_ERROR:,} more characters{end}"
 
 
 def _without_values(text: str, values: Collection[str]) -> str:
