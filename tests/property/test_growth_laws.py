@@ -25,11 +25,22 @@ from kiel_groups.config import parse_hosts
 from kiel_groups.embedded.jars import download
 from kiel_groups.errors import KielGroupsError
 from kiel_groups.group.member.commit_note import NotedText
-from kiel_groups.group.znodes.contents import parse_object, parse_offset, parse_owner
+from kiel_groups.group.znodes.contents import (
+    GroupState,
+    MemberAssignment,
+    MemberInfo,
+    parse_object,
+    parse_offset,
+    parse_owner,
+)
 from kiel_groups.group.znodes.dynamic_config import DynamicConfig
 from kiel_groups.group.znodes.snapshot import Znode
 from kiel_groups.group.znodes.worker_contents import StoredConnector, StoredStatus
 from kiel_groups.group.znodes.worker_layout import WorkerLayout, connector_of
+from kiel_groups.model import TopicPartition
+from kiel_groups.ops.checks import check_group
+from kiel_groups.ops.group_view import GroupView, view_group
+from kiel_groups.ops.json_documents import group_document
 from kiel_groups.spark.jobs.query_run import plain_error
 from kiel_groups.spark.options import option_validation
 from kiel_groups.wire.api.metadata_v0 import MetadataRequest
@@ -219,6 +230,23 @@ def _connectors(count: int) -> dict[str, Znode]:
     return found
 
 
+def _group(count: int) -> GroupView:
+    """Return the view of a group in which each member owns a partition that another one should own."""
+    data = {"/kiel-groups/g/allocation": GroupState(generation=1, state="done", leader="m0").encode()}
+    for number in range(count):
+        member, topic = f"m{number}", f"t{number}"
+        info = MemberInfo(member_id=member, session_timeout_ms=6_000, subscription=(topic,))
+        target = MemberAssignment(1, member, frozenset({TopicPartition(topic, 1)}))
+        data[f"/kiel-groups/g/members/{member}"] = info.encode()
+        data[f"/kiel-groups/g/allocation/{member}"] = target.encode()
+        data[f"/consumers/g/owners/{topic}/0"] = f"{member}-0".encode()
+        data[f"/consumers/g/owners/{topic}/2"] = b"gone-0"
+        data[f"/consumers/g/offsets/{topic}/0"] = b"1"
+    znodes = {path: Znode(each) for path, each in data.items()}
+    folders = {path.rpartition("/")[0]: Znode() for path in data}
+    return view_group("g", folders | znodes)
+
+
 def _metadata(count: int) -> bytes:
     topics = b"".join(struct.pack(">h", 0) + _string(f"t{n}") + struct.pack(">i", 0) for n in range(count))
     return struct.pack(">ii", 0, count) + topics
@@ -250,8 +278,12 @@ MANY: dict[str, tuple[Callable[[int], Any], Callable[[Any], object]]] = {
         lambda config: error_texts(OSError("secret1 " * 100), secret_values(config, ConfigDefinition())),
     ),
     "connectors of a group": (_connectors, lambda found: worker_group_of("g", found)),
+    "members of a group in ZooKeeper": (
+        _group,
+        lambda view: (check_group(view, 1), group_document(view, [], lag_problem="")),
+    ),
     "topics of a broker": (_metadata, MetadataRequest().decode_response),
-    "members of a group": (_described, DescribeGroupsRequest(("g",)).decode_response),
+    "members of a group that brokers coordinate": (_described, DescribeGroupsRequest(("g",)).decode_response),
     "topics of an assignment": (_assigned, lambda data: ConsumerAssignment.parse(data, "data")),
 }
 
