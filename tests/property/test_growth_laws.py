@@ -273,6 +273,10 @@ MANY: dict[str, tuple[Callable[[int], Any], Callable[[Any], object]]] = {
         lambda count: {f"{count}-{n}": "x" for n in range(count)},
         lambda config: masked(config, ConfigDefinition(ConfigKey("login", "password"))),
     ),
+    "settings of a task": (
+        lambda count: {f"log.in.{count}-{n}": "x" for n in range(count)},
+        ConfigDefinition(ConfigKey("login", "password", None)).parse,
+    ),
     "secrets": (
         lambda count: {f"password.{n}": f"secret{n}" for n in range(count)},
         lambda config: error_texts(OSError("secret1 " * 100), secret_values(config, ConfigDefinition())),

@@ -47,8 +47,9 @@ class CheckedConfig:
         return self.values
 
 
-#: The most characters of a name that is compared with others.
-_LONGEST_NAME = 200
+#: The most characters of a name that is compared with others, and for how many settings of a check that is done: the
+#: settings of tasks are checked on the event loop, and users may give ten thousand unknown ones.
+_LONGEST_NAME, _MOST_HINTS = 200, 100
 
 
 @lru_cache(maxsize=4_096)
@@ -121,7 +122,8 @@ class ConfigDefinition:
             except ConfigError as error:
                 errors[key.name] = (str(error),)
         unknown = {name: text for name, text in config.items() if name not in self and text is not None}
-        return CheckedConfig(values | unknown, errors, tuple(map(self._unknown, unknown)))
+        warnings = (self._unknown(name, near=number < _MOST_HINTS) for number, name in enumerate(unknown))
+        return CheckedConfig(values | unknown, errors, tuple(warnings))
 
     def parse(self, config: Mapping[str, str | None]) -> Settings:
         """
@@ -136,6 +138,6 @@ class ConfigDefinition:
         """Return the declared setting whose name resembles another one most, or None if none does."""
         return _nearest(name, tuple(self._keys))
 
-    def _unknown(self, name: str) -> str:
-        near = self.nearest(name)
-        return f"{name}: there is no such setting{f'; did you mean {near!r}?' if near else ''}"
+    def _unknown(self, name: str, *, near: bool) -> str:
+        nearest = self.nearest(name) if near else None
+        return f"{name}: there is no such setting{f'; did you mean {nearest!r}?' if nearest else ''}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
@@ -27,11 +28,14 @@ class DeclaredMask:
     def __init__(self, resolve: Callable[[str], type[Connector]], runtime: Runtime) -> None:
         self._resolve = resolve
         self._runtime = runtime
+        # Threads that compute share the processor with the event loop, so there is one at a time.
+        self._turn = asyncio.Lock()
 
     async def __call__(self, connector_class: str, configs: Sequence[Mapping[str, str]]) -> Sequence[Mapping[str, str]]:
         """Return settings without secrets. If the class cannot be found, only the standard settings are shown."""
-        # Ten thousand settings, or a megabyte, take seconds.
-        return await self._runtime.in_thread(partial(self._masked, connector_class, configs), "masks")
+        async with self._turn:
+            # Ten thousand settings, or a megabyte, take seconds.
+            return await self._runtime.in_thread(partial(self._masked, connector_class, configs), "masks")
 
     def _masked(self, connector_class: str, configs: Sequence[Mapping[str, str]]) -> Sequence[Mapping[str, str]]:
         try:

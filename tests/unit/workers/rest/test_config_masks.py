@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 
 import pytest
@@ -46,3 +47,23 @@ async def test_answers_are_masked_off_the_event_loop() -> None:
     await DeclaredMask(resolve, Runtime())(HTTP_SINK, [{"name": "c"}])
     assert threads
     assert threading.main_thread() not in threads
+
+
+async def test_one_answer_is_masked_at_a_time() -> None:
+    """Many threads that compute would leave little of the processor to the event loop."""
+    entered, may_return, calls = asyncio.Event(), threading.Event(), 0
+    loop = asyncio.get_running_loop()
+
+    def resolve(name: str) -> type[HttpSinkConnector]:
+        nonlocal calls
+        calls += 1
+        loop.call_soon_threadsafe(entered.set)
+        may_return.wait()
+        return HttpSinkConnector
+
+    mask = DeclaredMask(resolve, Runtime())
+    masking = [asyncio.ensure_future(mask(HTTP_SINK, [{"name": "c"}])) for _ in range(3)]
+    await entered.wait()
+    assert calls == 1
+    may_return.set()
+    assert await asyncio.gather(*masking) == [[{"name": "c"}]] * 3
