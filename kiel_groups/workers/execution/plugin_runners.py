@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from functools import partial
 
@@ -74,6 +74,13 @@ class PluginRunners:
             return ConnectorRunner(context)
         return (SinkTaskRunner if issubclass(connector_class, SinkConnector) else SourceTaskRunner)(context)
 
+    def secrets(self, spec: WorkSpec) -> Collection[str]:
+        for_connector = for_task = ConfigDefinition()
+        with suppress(ConfigError):
+            connector_class = self._plugins.found(class_name(spec.config))
+            for_connector, for_task = definition_of(connector_class), task_definition_of(connector_class)
+        return secret_values(spec.config, for_connector) | secret_values(spec.task or {}, for_task)
+
     async def error_texts(self, error: BaseException, spec: WorkSpec) -> ErrorTexts:
         # The text of an error may be code of a plugin, which may take any time, and may raise anything.
         making: asyncio.Future[ErrorTexts] = self._runtime.in_thread(
@@ -88,9 +95,4 @@ class PluginRunners:
         return ErrorTexts(text, text)
 
     def _error_texts(self, error: BaseException, spec: WorkSpec) -> ErrorTexts:
-        for_connector = for_task = ConfigDefinition()
-        with suppress(ConfigError):
-            connector_class = self._plugins.found(class_name(spec.config))
-            for_connector, for_task = definition_of(connector_class), task_definition_of(connector_class)
-        secrets = secret_values(spec.config, for_connector) | secret_values(spec.task or {}, for_task)
-        return error_texts(error, secrets)
+        return error_texts(error, self.secrets(spec))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
@@ -47,6 +47,9 @@ class RunnerFactory(Protocol):
         Raises:
             Exception: The plugin's class cannot be used.
         """
+
+    def secrets(self, spec: WorkSpec) -> Collection[str]:
+        """Return the secrets of the settings of work, in all forms in which its texts may quote them."""
 
     async def error_texts(self, error: BaseException, spec: WorkSpec) -> ErrorTexts:
         """Return what users and logs may see of an error of work, without the secrets of its settings."""

@@ -49,7 +49,7 @@ class CheckedConfig:
 
 #: The most characters of a name that is compared with others, and for how many settings of a check that is done: the
 #: settings of tasks are checked on the event loop, and users may give ten thousand unknown ones.
-_LONGEST_NAME, _MOST_HINTS = 200, 100
+_LONGEST_NAME, MOST_HINTS = 200, 100
 
 
 @lru_cache(maxsize=4_096)
@@ -122,7 +122,7 @@ class ConfigDefinition:
             except ConfigError as error:
                 errors[key.name] = (str(error),)
         unknown = {name: text for name, text in config.items() if name not in self and text is not None}
-        warnings = (self._unknown(name, near=number < _MOST_HINTS) for number, name in enumerate(unknown))
+        warnings = (self._unknown(name, near=number < MOST_HINTS) for number, name in enumerate(unknown))
         return CheckedConfig(values | unknown, errors, tuple(warnings))
 
     def parse(self, config: Mapping[str, str | None]) -> Settings:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from kiel_groups.errors import ConfigError
-from kiel_groups.workers.plugins.config_definition import ConfigDefinition
+from kiel_groups.workers.plugins.config_definition import MOST_HINTS, ConfigDefinition
 from kiel_groups.workers.plugins.secret_texts import HIDDEN, may_be_secret, quoted_forms, without_secrets
 from kiel_groups.workers.plugins.standard_keys import SINK_KEYS, SOURCE_KEYS, STANDARD_KEYS
 
@@ -40,10 +40,16 @@ def secret_values(config: Mapping[str, str], definition: ConfigDefinition) -> se
     They are hidden wherever they occur, so short texts do not count unless they are declared as passwords.
     """
     found: set[str] = set()
+    undeclared = 0
     for name, text in config.items():
-        is_declared = name in definition and definition[name].type == "password"
-        is_long = len(text) >= _SHORTEST_SECRET and text.lower() not in _NO_SECRETS
-        if is_declared or (is_long and _is_secret(name, text, definition)):
+        if name in definition:
+            is_secret = definition[name].type == "password"
+        elif len(text) < _SHORTEST_SECRET or text.lower() in _NO_SECRETS:
+            is_secret = False
+        else:
+            undeclared += 1
+            is_secret = _is_secret(name, text, definition, near=undeclared <= MOST_HINTS)
+        if is_secret:
             found |= quoted_forms(text)
     return found
 
@@ -78,13 +84,13 @@ def _revealed(name: str, text: str, stored: str | None) -> str:
     return stored
 
 
-def _is_secret(name: str, text: str, definition: ConfigDefinition | None) -> bool:
+def _is_secret(name: str, text: str, definition: ConfigDefinition | None, *, near: bool = True) -> bool:
     if any(name in keys for keys in (STANDARD_KEYS, SOURCE_KEYS, SINK_KEYS)):
         return False
     if definition is None:
         return True
     if name in definition:
         return definition[name].type == "password"
-    near = definition.nearest(name)
-    mistyped = near is not None and definition[near].type == "password"
+    nearest = definition.nearest(name) if near else None
+    mistyped = nearest is not None and definition[nearest].type == "password"
     return mistyped or may_be_secret(name, text)
