@@ -160,9 +160,12 @@ def quoted_forms(secret: str) -> set[str]:
         found |= {
             text,
             repr(text)[1:-1],
+            # As a part of a text that has both kinds of quotes.
+            repr(f"\"{text}'")[2:-3],
             json.dumps(text)[1:-1],
             repr(escaped)[2:-1],
             quote(escaped),
+            quote(escaped, safe=""),
             quote_plus(escaped),
         }
     return found - {""}

@@ -18,7 +18,7 @@ from kiel_groups.workers.plugins.secret_texts import (
 pytestmark = pytest.mark.unit
 
 #: A password with what Python, JSON and URLs escape.
-SECRET = "d'0 ü\\ s3cret"
+SECRET = "d'0/ ü\\ s3cret"
 
 
 @pytest.mark.parametrize(
@@ -174,11 +174,12 @@ def test_given_secrets_are_hidden_in_one_pass() -> None:
 @pytest.mark.parametrize(
     ("text", "shown"),
     [
-        ("as it is: d'0 ü\\ s3cret.", "as it is: [hidden]."),
+        ("as it is: d'0/ ü\\ s3cret.", "as it is: [hidden]."),
         (f"{SECRET!r} and {[SECRET]}", '"[hidden]" and ["[hidden]"]'),
+        (repr(f'user "u" has {SECRET}'), """'user "u" has [hidden]'"""),
         (f"{SECRET.encode()!r}.", 'b"[hidden]".'),
         (json.dumps({"x": SECRET}), '{"x": "[hidden]"}'),
-        (f"/x/{quote(SECRET)} /x?y={quote_plus(SECRET)}", "/x/[hidden] /x?y=[hidden]"),
+        (f"/x/{quote(SECRET, safe='')} {quote(SECRET)} y={quote_plus(SECRET)}", "/x/[hidden] [hidden] y=[hidden]"),
         ("-----BEGIN KEY----- is no line", "[hidden] is no line"),
         ("MIIEvQIB is one, too", "[hidden] is one, too"),
     ],
