@@ -43,7 +43,7 @@ _MOST_INT16 = (1 << 15) - 1
 _MOST_INT32 = (1 << 31) - 1
 
 #: A name, an IPv4 address, or an IPv6 address in brackets; and the port, if one is given.
-_ADDRESS = re.compile(r"(?:([A-Za-z0-9._-]+)|\[([0-9A-Fa-f:.]+)\])(?::([0-9]+))?")
+_ADDRESS = re.compile(r"(?:([A-Za-z0-9._-]+)|\[([0-9A-Fa-f:.]+)\])(?::([0-9]{1,9}))?")
 
 #: Where a group's offsets are, and who writes them: the offset znodes, which the members themselves write in fenced
 #: transactions, or the brokers on request; or Kafka, whose coordinator of the group writes them.
@@ -86,7 +86,7 @@ def parse_hosts(hosts: str | Iterable[str], default_port: int, setting: str) -> 
         name, ipv6, port = parts.groups() if parts else ("", "", "")
         if not (name or ipv6) or not 0 < int(port or default_port) < 65536:
             brackets = "; an IPv6 address needs brackets, as in '[::1]:9092'" if entry.count(":") > 1 else ""
-            raise ConfigError(f"{setting}: {entry!r} is not an address; expected 'host' or 'host:port'{brackets}")
+            raise ConfigError(f"{setting}: {entry!r:.300} is not an address; expected 'host' or 'host:port'{brackets}")
         found.append(HostPort(name or ipv6, int(port or default_port)))
     if not found:
         raise ConfigError(f"{setting}: no address given; expected at least one 'host' or 'host:port'")
@@ -120,7 +120,7 @@ def check_name(name: str, setting: str) -> str:
     """
     if not isinstance(name, str) or not _LEGAL_NAME.fullmatch(name) or name in {".", ".."}:
         raise ConfigError(
-            f"{setting}: {name!r} is not a legal name; Kafka 0.8 allows letters, digits, '.', '_' and '-' only"
+            f"{setting}: {name!r:.300} is not a legal name; Kafka 0.8 allows letters, digits, '.', '_' and '-' only"
         )
     if len(name) > _LONGEST_TOPIC:
         raise ConfigError(f"{setting}: a name of {len(name)} characters; at most {_LONGEST_TOPIC} are allowed")

@@ -27,9 +27,10 @@ from kiel_groups.errors import (
     CoordinationError,
     NoBrokersError,
     NoZooKeeperError,
+    ProtocolError,
     UnknownTopicError,
 )
-from kiel_groups.group.znodes.contents import parse_broker
+from kiel_groups.group.znodes.contents import parse_broker, parse_leader, parse_object, parse_topic, typed_field
 from kiel_groups.wording import counted
 
 __all__ = [
@@ -160,9 +161,11 @@ def await_brokers(hosts: str, count: int, *, timeout_s: float) -> None:
 def controller_id(client: Client) -> int | None:
     """Return the id of the broker that is the controller, or None while there is no controller."""
     try:
-        return int(json.loads(client.get(_CONTROLLER)[0])["brokerid"])
+        data, _ = client.get(_CONTROLLER)
     except NoNodeError:
         return None
+    number: int = typed_field(parse_object(data, _CONTROLLER), "brokerid", int, _CONTROLLER)
+    return number
 
 
 def topics(client: Client) -> list[str]:
@@ -178,13 +181,19 @@ def partitions_of(client: Client, topic: str) -> dict[int, list[int]]:
     Return the replicas of each partition of a topic, by partition number.
 
     Raises:
+        ProtocolError: The topic's znode has garbage.
         UnknownTopicError: The topic does not exist.
     """
+    path = f"{_TOPICS}/{topic}"
     try:
-        data, _ = client.get(f"{_TOPICS}/{topic}")
+        data, _ = client.get(path)
     except NoNodeError as error:
         raise _unknown(client, [topic]) from error
-    return {int(number): replicas for number, replicas in json.loads(data)["partitions"].items()}
+    parse_topic(data, path)
+    partitions = typed_field(parse_object(data, path), "partitions", dict, path)
+    if not all(isinstance(replicas, list) for replicas in partitions.values()):
+        raise ProtocolError(f"{path}: lists of brokers were expected, found {list(partitions.values())[:5]!r:.200}")
+    return {int(number): replicas for number, replicas in partitions.items()}
 
 
 def check_topic(topic: str, partitions: int) -> None:
@@ -344,10 +353,10 @@ def _await_leaders(client: Client, topic: str, partitions: range, timeout_s: flo
 
 def _have_leaders(client: Client, topic: str, partitions: Sequence[int]) -> Iterator[bool]:
     # Pipelined: one round trip for all partitions.
-    reads = [client.get_async(f"{_TOPICS}/{topic}/partitions/{number}/state") for number in partitions]
-    for read in reads:
+    paths = [f"{_TOPICS}/{topic}/partitions/{number}/state" for number in partitions]
+    for path, read in [(path, client.get_async(path)) for path in paths]:
         try:
-            yield json.loads(read.get()[0])["leader"] >= 0
+            yield parse_leader(read.get()[0], path) >= 0
         except NoNodeError:
             yield False
 

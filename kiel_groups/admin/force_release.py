@@ -18,7 +18,7 @@ from kazoo.exceptions import NoNodeError
 from kiel_groups.admin.cluster_admin import Client
 from kiel_groups.config import check_name
 from kiel_groups.errors import ConfigError, ProtocolError
-from kiel_groups.group.znodes.contents import MemberInfo, parse_owner
+from kiel_groups.group.znodes.contents import MemberInfo, parse_owner, whole_number
 from kiel_groups.group.znodes.layout import GroupLayout
 from kiel_groups.model import MemberId, TopicPartition
 from kiel_groups.wording import counted
@@ -139,10 +139,10 @@ def _owned(client: Client, layout: GroupLayout, member_id: MemberId) -> dict[Top
     """Return the partitions of a member, each with the creation zxid of its owner znode."""
     topics = _children(client, layout.owners)
     partitions = [
-        TopicPartition(topic, int(name))
+        TopicPartition(topic, number)
         for topic in topics
         for name in _children(client, layout.topic_owners(topic))
-        if name.isdecimal()
+        if (number := whole_number(name)) is not None
     ]
     owned = {}
     reads = [(partition, client.get_async(layout.owner(partition))) for partition in partitions]

@@ -75,22 +75,24 @@ def _read_topic(client: Client, topic: str) -> TopicState:
     partitions = []
     for number, read in states.items():
         state = _json_of(read)
-        leader = state.get("leader", -1)
+        leader, isr = state.get("leader"), state.get("isr")
         partitions.append(
             PartitionState(
                 TopicPartition(topic, number),
                 tuple(replicas[number]),
-                leader if leader >= 0 else None,
-                tuple(state.get("isr", ())),
+                leader if isinstance(leader, int) and leader >= 0 else None,
+                tuple(isr if isinstance(isr, list) else ()),
             )
         )
-    return TopicState(topic, tuple(partitions), _json_of(config).get("config", {}), deletion.get() is not None)
+    settings = _json_of(config).get("config")
+    shown = settings if isinstance(settings, dict) else {}
+    return TopicState(topic, tuple(partitions), shown, deletion.get() is not None)
 
 
 def _json_of(read: Any) -> dict[str, Any]:
     """Return the JSON object that was read from a znode, or {} if there is no znode (yet) or no object in it."""
     try:
         value = json.loads(read.get()[0])
-    except (NoNodeError, ValueError):
+    except (NoNodeError, ValueError, RecursionError):
         return {}
     return value if isinstance(value, dict) else {}

@@ -56,7 +56,7 @@ def look_up(name: str, table: Mapping[str, _V], kind: str, setting: str) -> _V:
         return table[name]
     near = get_close_matches(name, table, n=1)
     meant = f"; did you mean {near[0]!r}?" if near else ""
-    raise ConfigError(f"{setting}: there is no {kind} {name!r}; expected one of {', '.join(table)}{meant}")
+    raise ConfigError(f"{setting}: there is no {kind} {name!r:.80}; expected one of {', '.join(table)}{meant}")
 
 
 def allocator_of(given: Allocator | str | None, setting: str) -> Allocator:

@@ -6,8 +6,10 @@ Missing or unreadable znodes raise no error, because operators need the view of 
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 from kiel_groups.config import BROKER_V1
 from kiel_groups.group.member.commit_note import NotedOffset
@@ -54,7 +56,7 @@ class ForeignMember:
     path: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class GroupView:
     """
     A group at one moment.
@@ -122,7 +124,7 @@ class GroupView:
         newest = self.group_state if self.programs is None else self.programs.round
         return None if newest is None else newest.generation
 
-    @property
+    @cached_property
     def member_ids(self) -> frozenset[MemberId]:
         return frozenset(member.info.member_id for member in self.members)
 
@@ -204,12 +206,18 @@ def view_group(group: str, znodes: Snapshot, log_ends: Mapping[TopicPartition, i
     settings = reading.settings()
     in_kafka = settings is not None and settings.store == BROKER_V1
     partitions = _partitions(reading, members, targets, log_ends or {}, in_kafka=in_kafka)
+    owned: defaultdict[MemberId | None, list[PartitionView]] = defaultdict(list)
+    for partition in partitions:
+        owned[partition.owner].append(partition)
     dynamic_config = reading.dynamic_config()
     return GroupView(
         group=group,
         group_state=reading.group_state(),
         leader=leader,
-        members=tuple(_member(info, leader, targets, partitions) for info in members),
+        members=tuple(
+            MemberView(info, info.member_id == leader, targets[info.member_id], tuple(owned[info.member_id]))
+            for info in members
+        ),
         partitions=partitions,
         settings=settings,
         candidates=candidates,
@@ -243,16 +251,6 @@ def _view_of_programs(
         closed=reading.closed,
         programs=programs,
     )
-
-
-def _member(
-    info: MemberInfo,
-    leader: MemberId | None,
-    targets: Mapping[MemberId, frozenset[TopicPartition]],
-    partitions: tuple[PartitionView, ...],
-) -> MemberView:
-    owned = tuple(partition for partition in partitions if partition.owner == info.member_id)
-    return MemberView(info, info.member_id == leader, targets[info.member_id], owned)
 
 
 def _partitions(

@@ -15,6 +15,7 @@ from kiel_groups.group.znodes.contents import (
     parse_offset,
     parse_topic,
     unsigned_hex,
+    whole_number,
 )
 from kiel_groups.group.znodes.dynamic_config import DynamicConfig
 from kiel_groups.group.znodes.history import HistoryEntry, generation_of
@@ -200,9 +201,9 @@ class GroupReader:
     def _partitions(self, folder: str) -> Iterator[tuple[TopicPartition, str, Znode]]:
         for topic, _ in self._children(folder):
             for path, znode in self._children(topic):
-                number = _name(path)
-                if number.isascii() and number.isdigit():
-                    yield TopicPartition(_name(topic), int(number)), path, znode
+                number = whole_number(_name(path))
+                if number is not None:
+                    yield TopicPartition(_name(topic), number), path, znode
 
     def _children(self, folder: str) -> list[tuple[str, Znode]]:
         return self._folders.get(folder, [])

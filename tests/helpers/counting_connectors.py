@@ -126,6 +126,7 @@ class CountingSourceConnector(SourceConnector):
     config = ConfigDefinition(
         ConfigKey("topic", default="t"),
         ConfigKey("limit", "int", 100),
+        ConfigKey("login", "password", None),
     )
 
     async def start(self, context: ConnectorContext, settings: Settings) -> None:

@@ -186,9 +186,9 @@ class FakeWorker:
         self.group.done.append((self.url, what))
 
 
-def mask(connector_class: str, config: Mapping[str, str]) -> Mapping[str, str]:
+async def mask(connector_class: str, configs: Sequence[Mapping[str, str]]) -> Sequence[Mapping[str, str]]:
     """Hide the settings that have ``password`` in their names."""
-    return {name: "[hidden]" if "password" in name else text for name, text in config.items()}
+    return [{name: "[hidden]" if "password" in name else text for name, text in config.items()} for config in configs]
 
 
 @asynccontextmanager

@@ -114,6 +114,24 @@ async def test_no_answer_has_a_secret(
     assert not [text for text in [*texts, moved.text, caplog.text] if SECRET in text]
 
 
+async def test_a_hostile_text_does_not_halt_a_worker(cluster_39: Cluster, unique: Callable[[str], str]) -> None:
+    """
+    Open quotes after the names of secrets in 60 KB of a setting: it is stored, quoted by an error, and shown.
+
+    Each search for secrets in such a text took four seconds on the event loop.
+    """
+    file = "/absent/" + "password='x;" * 5_000
+    config = {"connector.class": "FileStreamSource", "topic": unique("topic"), "file": file}
+    name = unique("source")
+    async with worker_on(cluster_39, unique("workers")) as worker:
+        async with asyncio.timeout(15):
+            await ask(worker.url, "PUT", f"/connectors/{name}/config", config)
+            status = await until_state(worker.url, name, "RUNNING", "FAILED")
+            shown = await ask(worker.url, "GET", f"/connectors/{name}/config")
+    assert "[hidden]" in shown["file"]
+    assert "/absent/password=[hidden];" in status["tasks"][0]["trace"]
+
+
 async def _has_task(url: str, path: str) -> bool:
     found: dict[str, Any] = await ask(url, "GET", path)
     return bool(found["tasks"])

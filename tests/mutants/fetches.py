@@ -80,8 +80,8 @@ MUTANTS = (
     Mutant(
         "an IPv6 address is connected to with its brackets",
         "config.py",
-        'r"(?:([A-Za-z0-9._-]+)|\\[([0-9A-Fa-f:.]+)\\])(?::([0-9]+))?"',
-        'r"(?:([A-Za-z0-9._-]+)|(\\[[0-9A-Fa-f:.]+\\]))(?::([0-9]+))?"',
+        'r"(?:([A-Za-z0-9._-]+)|\\[([0-9A-Fa-f:.]+)\\])(?::([0-9]{1,9}))?"',
+        'r"(?:([A-Za-z0-9._-]+)|(\\[[0-9A-Fa-f:.]+\\]))(?::([0-9]{1,9}))?"',
         "tests/unit/clients/test_kiel_addresses.py",
     ),
     Mutant(

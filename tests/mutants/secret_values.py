@@ -10,10 +10,11 @@ _TEXTS = "workers/plugins/secret_texts.py"
 _MASKS = "workers/plugins/secret_masks.py"
 _TYPES = "workers/plugins/config_types.py"
 _CHECKS = "workers/plugins/connector_checks.py"
-_SUPERVISOR = "workers/execution/work_supervisor.py"
+_RUNNERS = "workers/execution/plugin_runners.py"
 
 _TEXTS_TEST = "tests/unit/workers/plugins/test_secret_texts.py"
 _TEXTS_LAWS = "tests/property/test_secret_texts_laws.py"
+_GROWTH_LAWS = "tests/property/test_growth_laws.py"
 _MASKS_TEST = "tests/unit/workers/plugins/test_secret_masks.py"
 _KEY_TEST = "tests/unit/workers/plugins/test_config_key.py"
 _CHECKS_TEST = "tests/unit/workers/plugins/test_connector_checks.py"
@@ -148,7 +149,7 @@ MUTANTS = (
     Mutant(
         "a property that is a secret is shown",
         _TEXTS,
-        '    text = _NAMED_VALUE.sub(rf"\\1\\2{HIDDEN}", text)\n',
+        "    text = _without_named_values(text)\n",
         "",
         _TEXTS_LAWS,
     ),
@@ -170,14 +171,14 @@ MUTANTS = (
     Mutant(
         "a property that is a secret is shown from its first semicolon on",
         _TEXTS,
-        "(?!;{_BLANKS}(?:[\\w.%-][\\w .%-]{{0,60}}=|$))[^\\n])+",
-        "[^;\\n])+",
+        "(?:(?!{_NEXT_PROPERTY})[^\\n])+",
+        "[^;\\n]+",
         _TEXTS_TEST,
     ),
     Mutant(
         "the property after a secret is masked with it",
         _TEXTS,
-        "(?:(?!;{_BLANKS}(?:[\\w.%-][\\w .%-]{{0,60}}=|$))[^\\n])+",
+        "(?:(?!{_NEXT_PROPERTY})[^\\n])+",
         "[^\\n]+",
         _TEXTS_TEST,
     ),
@@ -237,7 +238,7 @@ MUTANTS = (
     Mutant(
         "a hidden text within a changed one is stored",
         _MASKS,
-        "    if text.strip() not in (HIDDEN, without_secrets(stored).strip()):\n",
+        "    if (given := text.strip()) != HIDDEN and given != without_secrets(stored).strip():\n",
         "    if False:\n",
         _MASKS_TEST,
     ),
@@ -251,15 +252,15 @@ MUTANTS = (
     Mutant(
         "the error of a connector's check quotes the password in a URL",
         _CHECKS,
-        "            text = text.replace(value.value, HIDDEN)\n    return without_secrets(text)\n",
-        "            text = text.replace(value.value, HIDDEN)\n    return text\n",
+        "tuple(without_secrets(text, secrets) for text in texts)",
+        "tuple(texts)",
         _CHECKS_TEST,
     ),
     Mutant(
         "the error of a connector's check quotes a password",
         _CHECKS,
-        "            text = text.replace(value.value, HIDDEN)\n",
-        "            pass\n",
+        "without_secrets(text, secrets) for text",
+        "without_secrets(text) for text",
         _CHECKS_TEST,
     ),
     Mutant(
@@ -294,16 +295,30 @@ MUTANTS = (
     # Failures
     Mutant(
         "a log line about failed work shows a password",
-        _SUPERVISOR,
-        "without_secrets(str(error)) or",
-        "str(error) or",
+        _TEXTS,
+        "_shown(summary, values) or",
+        "summary or",
         _KEPT_WORK_TEST,
     ),
     Mutant(
         "the trace of failed work shows a password",
-        _SUPERVISOR,
-        "without_secrets(trace), self._generation)",
-        "trace, self._generation)",
+        _TEXTS,
+        "parts.append(_shown(part, values))",
+        "parts.append(part)",
         _KEPT_WORK_TEST,
+    ),
+    Mutant(
+        "the error of failed work shows a declared password",
+        _RUNNERS,
+        "        return error_texts(error, self.secrets(spec))\n",
+        "        return error_texts(error)\n",
+        _KEPT_WORK_TEST,
+    ),
+    Mutant(
+        "each open quote of a text is searched to the end of its line",
+        _TEXTS,
+        "        if start >= open_until.get(first, start + 1):\n",
+        "        if first in _ENCLOSED:\n",
+        _GROWTH_LAWS,
     ),
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from urllib.parse import quote
 
@@ -9,7 +10,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from kiel_groups.workers.plugins.secret_texts import without_secrets
+from kiel_groups.workers.plugins.secret_texts import error_texts, quoted_forms, without_secrets
 
 pytestmark = pytest.mark.property
 
@@ -40,6 +41,16 @@ def test_a_named_secret_is_never_shown(secret: str, start: str) -> None:
     """A value that a text gives the name of a secret is hidden up to the next ";" or the end of the line."""
     assume(secret.strip() == secret and secret[0] not in "\"'{" and ";" not in secret)
     assert without_secrets(f"{start}{secret};") == f"{start}[hidden];"
+
+
+@given(st.text(max_size=20), st.text(max_size=20), st.text(max_size=20))
+def test_a_given_secret_is_never_shown(start: str, end: str, around: str) -> None:
+    """An error may quote it in any form, between any texts, and may have a cause that quotes it, too."""
+    secret = f"{start}S3CRET{end}"
+    error = OSError(f"{around}{secret}{around}{secret!r}{json.dumps(secret)}{quote(secret, errors='replace')}")
+    error.__cause__ = KeyError(secret)
+    texts = error_texts(error, quoted_forms(secret))
+    assert "S3CRET" not in texts.summary + texts.trace
 
 
 @given(st.text("u:/@?&;=# ,'\"pwd[]{}\n", max_size=40))

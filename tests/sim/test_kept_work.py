@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import logging
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 
@@ -273,6 +275,61 @@ def test_a_failure_is_reported_without_secrets(caplog: pytest.LogCaptureFixture)
     for shown in (caplog.text, bench.ensemble.tree.get(path).data.decode()):
         assert "no answer from http://[hidden]@host/" in shown
         assert "s3cret" not in shown
+
+
+@pytest.mark.parametrize("work", [ConnectorId("c"), TaskId("c", 0)], ids=str)
+def test_a_failure_is_reported_without_the_passwords_of_its_settings(
+    work: ConnectorId | TaskId, caplog: pytest.LogCaptureFixture
+) -> None:
+    """
+    The error of a plugin may quote a declared password, or an undeclared one, in any form, as may the error's cause.
+
+    Neither the log line nor the stored trace shows any of it.
+    """
+    bench = WorkerGroupBench()
+    bench.start("w1")
+    login, token = "d'0\\ü s3cret", "t0ken"
+
+    async def raise_error() -> None:
+        try:
+            raise KeyError(login)
+        except KeyError as error:
+            raise OSError(f"no user {login} {login!r} {quote(login)} {json.dumps(login)} {token}; try again") from error
+
+    bench.counts.hooks["start" if isinstance(work, ConnectorId) else "poll", str(work)] = raise_error
+    bench.create("c", login=login, db_token=token, **ENDLESS)
+    bench.timeline.run_until(lambda: bench.state(work) == WorkState.FAILED)
+    bench.timeline.run_for(1.0)
+    path = LAYOUT.status("c", *([work.task] if isinstance(work, TaskId) else []))
+    trace = StoredStatus.parse(bench.ensemble.tree.get(path).data, path).trace
+    for shown in (caplog.text, trace):
+        assert """no user [hidden] "[hidden]" [hidden] "[hidden]" [hidden]; try again""" in shown
+        assert not any(part in shown for part in ("s3cret", "d'0", "d%270", token))
+    assert 'KeyError: "[hidden]"' in trace
+
+
+class UnprintableError(Exception):
+    """An error of a plugin whose text cannot be made."""
+
+    def __str__(self) -> str:
+        raise SystemExit
+
+
+def test_an_error_without_a_text_is_reported() -> None:
+    """The text of an error is code of a plugin, too; it runs on a thread, and may do anything."""
+    bench = WorkerGroupBench()
+    bench.start("w1")
+
+    async def raise_error() -> None:
+        raise UnprintableError
+
+    bench.counts.hooks["poll", "c-0"] = raise_error
+    bench.create("c", **ENDLESS)
+    bench.timeline.run_until(lambda: bench.state(TaskId("c", 0)) == WorkState.FAILED)
+    bench.timeline.run_for(1.0)
+    path = LAYOUT.status("c", 0)
+    trace = StoredStatus.parse(bench.ensemble.tree.get(path).data, path).trace
+    assert trace == "UnprintableError, whose text cannot be made"
 
 
 def test_a_rebalance_does_not_reset_the_restarts_of_failed_work() -> None:

@@ -108,7 +108,7 @@ def parse_owned(user_data: bytes | None) -> frozenset[TopicPartition]:
         raise ValueError(f"not JSON, {len(user_data)} bytes") from error
     version = fields.get("version") if isinstance(fields, dict) else None
     if version != _VERSION:
-        raise ValueError(f"version {version!r}, expected {_VERSION}" if version else "no version")
+        raise ValueError(f"version {version!r:.40}, expected {_VERSION}" if version else "no version")
     topics = fields.get("owned")
     if not isinstance(topics, dict) or not all(map(_are_numbers, topics.values())):
         raise ValueError("no numbers of partitions by topic in 'owned'")

@@ -13,7 +13,7 @@ __all__ = ["Offset", "Position", "Tail", "parse_position"]
 
 _WORDS = {"earliest": BEGINNING, "latest": END}
 _DURATION = re.compile(r"(\d+)([smhd])")
-_TAIL = re.compile(r"-([0-9]*[1-9][0-9]*)")
+_TAIL = re.compile(r"-0*([1-9][0-9]*)")
 _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 
 
@@ -40,16 +40,16 @@ def parse_position(text: str) -> Position:
     """
     if text in _WORDS:
         return _WORDS[text]
-    if text.isascii() and text.isdigit():
-        return Offset(text)
-    if tail := _TAIL.fullmatch(text):
-        return Tail(tail[1])
     try:
+        if text.isascii() and text.isdigit():
+            return Offset(text)
+        if tail := _TAIL.fullmatch(text):
+            return Tail(tail[1])
         if duration := _DURATION.fullmatch(text):
             return timedelta(**{_UNITS[duration[2]]: int(duration[1])})
         return datetime.fromisoformat(text)
     except (ValueError, OverflowError):
         raise ConfigError(
-            f"--from: {text!r} given; expected 'earliest', 'latest', an offset, '-N' for the last N (1 or more) of each"
-            " partition, a time such as '2026-11-21T17:45', or how long ago: '90s', '10m', '2h', '7d'"
+            f"--from: {text!r:.80} given; expected 'earliest', 'latest', an offset, '-N' for the last N (1 or more) of"
+            " each partition, a time such as '2026-11-21T17:45', or how long ago: '90s', '10m', '2h', '7d'"
         ) from None

@@ -162,7 +162,8 @@ class GroupStarts:
             return LogOffsets({}, dict.fromkeys(partitions, failures[min(failures)]))
         in_kafka = {partition for partition, (_, log_of) in stored.items() if log_of in (None, created)}
         in_znodes = {} if is_new_log else await self._offsets_in_znodes(partitions, created)
-        missing = [partition for partition in partitions if partition not in in_kafka | in_znodes.keys()]
+        known = in_kafka | in_znodes.keys()
+        missing = [partition for partition in partitions if partition not in known]
         if self._reset == "none" and not is_new_log:
             return LogOffsets(in_znodes, dict.fromkeys(missing, self._no_offsets(missing)) if missing else {})
         policy = "earliest" if is_new_log or in_kafka or in_znodes else self._reset

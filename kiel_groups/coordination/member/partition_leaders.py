@@ -10,7 +10,7 @@ from kiel_groups.coordination.session.fenced_writes import FencedWriter
 from kiel_groups.coordination.session.session_context import MemberContext
 from kiel_groups.coordination.session.zk_session import Session
 from kiel_groups.errors import CoordinationError, ProtocolError
-from kiel_groups.group.znodes.contents import parse_broker, parse_leader
+from kiel_groups.group.znodes.contents import parse_broker, parse_leader, whole_number
 from kiel_groups.group.znodes.layout import BROKER_IDS, partition_state_path
 from kiel_groups.model import TopicPartition
 
@@ -21,8 +21,8 @@ log = logging.getLogger(__name__)
 
 async def registered_brokers(session: Session) -> dict[int, HostPort]:
     """Return the addresses of the brokers that are registered at this moment, by broker id, ascending."""
-    names = [name for name in await session.children(BROKER_IDS) or [] if name.isdecimal()]
-    ids = sorted(map(int, names))
+    numbers = map(whole_number, await session.children(BROKER_IDS) or [])
+    ids = sorted(number for number in numbers if number is not None)
     paths = [f"{BROKER_IDS}/{node_id}" for node_id in ids]
     found = {}
     for node_id, path, node in zip(ids, paths, await session.get_many(paths), strict=True):

@@ -17,7 +17,7 @@ from kiel_groups.coordination.session.session_context import MemberContext
 from kiel_groups.coordination.session.zk_session import Node
 from kiel_groups.errors import ProtocolError
 from kiel_groups.group.member.partition_offsets import Commit, StoredOffset
-from kiel_groups.group.znodes.contents import encode_offset, parse_offset
+from kiel_groups.group.znodes.contents import encode_offset, parse_offset, whole_number
 from kiel_groups.group.znodes.transactions import Check, Create, Failure, Operation, Put
 from kiel_groups.model import TopicPartition
 
@@ -57,10 +57,10 @@ class OffsetZnodes:
         topics = sorted(await self._session.children(self._layout.offsets) or ())
         found = await self._session.children_many([self._layout.topic_offsets(topic) for topic in topics])
         return sorted(
-            TopicPartition(topic, int(name))
+            TopicPartition(topic, number)
             for topic, names in zip(topics, found, strict=True)
             for name in names or ()
-            if name.isascii() and name.isdecimal()
+            if (number := whole_number(name)) is not None
         )
 
     def parse(self, partition: TopicPartition, node: Node) -> StoredOffset:

@@ -62,7 +62,7 @@ class NotedOffset(NamedTuple):
 def _note(data: str) -> CommitNote | None:
     try:
         fields: dict[str, Any] = json.loads(data)[_KEY]
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     values = [fields.get(name) for name in ("created", "claim", "at")]
     numbers = [value for value in values if type(value) is int]

@@ -40,6 +40,7 @@ __all__ = [
     "parse_broker",
     "parse_leader",
     "typed_field",
+    "whole_number",
 ]
 
 PublicationState = str
@@ -89,14 +90,14 @@ def parse_object(data: bytes, path: str) -> dict[str, Any]:
 def check_version(fields: Mapping[str, Any], known: int, path: str) -> None:
     """Raise ProtocolError if the data is of another version than the one that the caller knows."""
     if (version := fields.get("version", 1)) != known:
-        raise ProtocolError(f"{path}: data of version {known} was expected, found version {version!r}")
+        raise ProtocolError(f"{path}: data of version {known} was expected, found version {version!r:.40}")
 
 
 def typed_field(fields: Mapping[str, Any], name: str, kind: type, path: str) -> Any:
     """Return a field of a JSON object, and raise ProtocolError if the field is missing or has another type."""
     value = fields.get(name)
     if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
-        raise ProtocolError(f"{path}: field {name!r} should be {kind.__name__}, found {value!r}")
+        raise ProtocolError(f"{path}: field {name!r} should be {kind.__name__}, found {value!r:.80}")
     return value
 
 
@@ -207,7 +208,7 @@ class GroupState:
         check_version(fields, _VERSION, path)
         state = typed_field(fields, "state", str, path)
         if state not in (PUBLISHING, DONE):
-            raise ProtocolError(f"{path}: field 'state' should be 'publishing' or 'done', found {state!r}")
+            raise ProtocolError(f"{path}: field 'state' should be 'publishing' or 'done', found {state!r:.80}")
         unassigned = fields.get("unassigned")
         names = fields.get("unassigned_names")
         return cls(
@@ -265,7 +266,7 @@ def _partitions(topics: Mapping[str, Any], path: str) -> Iterable[TopicPartition
         if not isinstance(numbers, list) or not all(
             type(number) is int and 0 <= number <= LARGEST_PARTITION for number in numbers
         ):
-            raise ProtocolError(f"{path}: partitions of topic {topic!r} should be numbers, found {numbers!r}")
+            raise ProtocolError(f"{path}: partitions of topic {topic!r:.80} should be numbers, found {numbers!r:.80}")
         for number in numbers:
             yield TopicPartition(topic, number)
 
@@ -332,7 +333,7 @@ def encode_owner(member_id: MemberId) -> bytes:
 def parse_owner(data: bytes, path: str) -> MemberId:
     """Return the member that an owner znode names, without the thread index."""
     member_id, dash, thread = ensure_text(data, errors="replace").rpartition("-")
-    if not dash or not member_id or _number(thread, LARGEST_PARTITION) is None:
+    if not dash or not member_id or whole_number(thread, LARGEST_PARTITION) is None:
         raise ProtocolError(f"{path}: a consumer id and the index of a thread were expected, found {data[:80]!r}")
     return member_id
 
@@ -345,14 +346,14 @@ def encode_offset(offset: int) -> bytes:
 def parse_offset(data: bytes, path: str) -> int:
     """Parse an offset znode, which Kafka's own tools may have written."""
     text = ensure_text(data, errors="replace")
-    offset = _number(text, LARGEST_OFFSET)
+    offset = whole_number(text, LARGEST_OFFSET)
     if offset is None:
         raise ProtocolError(f"{path}: a decimal offset was expected, found {text[:40]!r}")
     return offset
 
 
-def _number(text: str, largest: int) -> int | None:
-    """Parse a decimal number from 0 to ``largest``. Return None for any other text."""
+def whole_number(text: str, largest: int = LARGEST_PARTITION) -> int | None:
+    """Parse a decimal number from 0 to ``largest``. Return None for any other text, such as thousands of digits."""
     if not (text.isascii() and text.isdigit()) or len(text) > len(str(largest)) or int(text) > largest:
         return None
     return int(text)
@@ -361,10 +362,10 @@ def _number(text: str, largest: int) -> int | None:
 def parse_topic(data: bytes, path: str) -> tuple[int, ...]:
     """Return the partition numbers of a topic, ascending, from its znode under ``/brokers/topics``."""
     partitions = typed_field(parse_object(data, path), "partitions", dict, path)
-    numbers = [_number(text, LARGEST_PARTITION) for text in partitions]
+    numbers = [whole_number(text, LARGEST_PARTITION) for text in partitions]
     found = [number for number in numbers if number is not None]
     if len(found) < len(numbers):
-        raise ProtocolError(f"{path}: partition numbers were expected, found {sorted(partitions)[:5]!r}")
+        raise ProtocolError(f"{path}: partition numbers were expected, found {sorted(partitions)[:5]!r:.200}")
     return tuple(sorted(found))
 
 

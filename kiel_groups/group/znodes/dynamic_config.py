@@ -71,9 +71,9 @@ class DynamicConfig:
     def unknown_field_hints(self) -> Iterator[str]:
         """Yield a text for each unknown field, with the known field that was probably meant, if any."""
         for name in self.unknown:
-            near = get_close_matches(name, _FIELDS, 1)
+            near = get_close_matches(name[:80], _FIELDS, 1)
             meant = f"did you mean {near[0]!r}?" if near else f"expected {', '.join(_FIELDS)}"
-            yield f"field {name!r} means nothing here; {meant}"
+            yield f"field {name!r:.80} means nothing here; {meant}"
 
     def unknown_drained(self, slots: Collection[Slot]) -> tuple[Slot, ...]:
         """
@@ -91,7 +91,7 @@ class DynamicConfig:
 
 
 #: ``group_host-milliseconds-session``, the id of a member without an instance id.
-_MEMBER_ID = re.compile(r".+_.+-\d{13}-[0-9a-f]+")
+_MEMBER_ID = re.compile(r".[^_]*_.+-\d{13}-[0-9a-f]+")
 
 #: The fields that operators may set.
 _FIELDS = tuple(field.name for field in fields(DynamicConfig) if field.name != "unknown")
@@ -101,7 +101,7 @@ def _allocator(given: Any) -> str | None:
     if given is None:
         return None
     if not isinstance(given, str):
-        raise ConfigError(f"allocator: {given!r} given; expected a name")
+        raise ConfigError(f"allocator: {given!r:.80} given; expected a name")
     named_allocator(given, "allocator")
     return given
 
@@ -110,14 +110,14 @@ def _debounce(given: Any) -> tuple[tuple[str, int], ...]:
     if given is None:
         return ()
     if not isinstance(given, Mapping) or not given.keys() <= set(_DURATIONS):
-        raise ConfigError(f"debounce: {given!r} given; expected an object with {', '.join(_DURATIONS)}")
+        raise ConfigError(f"debounce: {given!r:.80} given; expected an object with {', '.join(_DURATIONS)}")
     found = {name: _milliseconds(value, f"debounce.{name}") for name, value in given.items()}
     return tuple(sorted((name, value) for name, value in found.items() if value is not None))
 
 
 def _milliseconds(given: Any, setting: str) -> int | None:
     if given is not None and (type(given) is not int or given < 0):
-        raise ConfigError(f"{setting}: {given!r} given; expected milliseconds, 0 or more")
+        raise ConfigError(f"{setting}: {given!r:.80} given; expected milliseconds, 0 or more")
     return given
 
 
@@ -125,5 +125,5 @@ def _drained(given: Any) -> frozenset[Slot]:
     if given is None:
         return frozenset()
     if not isinstance(given, list):
-        raise ConfigError(f"drained: {given!r} given; expected a list of member or instance ids")
+        raise ConfigError(f"drained: {given!r:.80} given; expected a list of member or instance ids")
     return frozenset(check_name(slot, "drained") for slot in given)

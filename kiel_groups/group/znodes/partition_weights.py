@@ -98,14 +98,16 @@ def _partition(name: str) -> TopicPartition:
     except (ValueError, ConfigError):
         partition = None
     if partition is None or partition.partition > LARGEST_PARTITION or str(partition) != name:
-        raise ConfigError(f"weights: {name!r} given; expected a partition such as page-views:3")
+        raise ConfigError(f"weights: {name!r:.80} given; expected a partition such as page-views:3")
     return partition
 
 
 def _load(name: str, given: Any) -> float:
     # NaN fails both comparisons.
     if not isinstance(given, int | float) or isinstance(given, bool) or not 0 <= given <= LARGEST_LOAD:
-        raise ConfigError(f"weights: {given!r} given for {name}; expected a load, a number from 0 to {LARGEST_LOAD:,}")
+        raise ConfigError(
+            f"weights: {given!r:.80} given for {name}; expected a load, a number from 0 to {LARGEST_LOAD:,}"
+        )
     return given
 
 

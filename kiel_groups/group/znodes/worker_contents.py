@@ -206,7 +206,7 @@ class ConfigChange:
         fields = _versioned(data, path)
         keys = typed_field(fields, "keys", list, path)
         if not all(map(_is_text, keys)):
-            raise ProtocolError(f"{path}: field 'keys' should be names of settings, found {keys!r}")
+            raise ProtocolError(f"{path}: field 'keys' should be names of settings, found {keys!r:.80}")
         return cls(
             offset=_count(fields, "offset", path),
             what=_text(fields, "what", path),

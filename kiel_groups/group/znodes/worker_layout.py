@@ -12,6 +12,7 @@ from functools import cached_property
 from urllib.parse import quote, unquote
 
 from kiel_groups.errors import ConfigError
+from kiel_groups.group.znodes.contents import LARGEST_OFFSET, whole_number
 from kiel_groups.group.znodes.layout import ROOT
 
 __all__ = ["WorkerLayout", "connector_of", "history_offset_of", "znode_name"]
@@ -53,7 +54,7 @@ def connector_of(name: str) -> str | None:
 
 def history_offset_of(name: str) -> int | None:
     """Return the configuration offset in the name of a history entry, or None for any other name."""
-    return int(name) if len(name) >= _DIGITS and name.isascii() and name.isdigit() else None
+    return whole_number(name, LARGEST_OFFSET) if len(name) >= _DIGITS else None
 
 
 @dataclass(frozen=True)

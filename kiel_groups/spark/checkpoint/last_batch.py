@@ -59,5 +59,5 @@ def is_done(checkpoint: Path, end: Positions) -> bool:
 def _parsed(line: str) -> object:
     try:
         return json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None

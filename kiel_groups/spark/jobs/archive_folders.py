@@ -306,7 +306,7 @@ def _document(text: str, uri: str, name: str) -> dict[str, Any]:
         document: dict[str, Any] = json.loads(text)
         if {"output", "checkpoint", "topics", "pattern", "brokers"} <= document.keys():
             return document
-    except (ValueError, AttributeError):
+    except (ValueError, AttributeError, RecursionError):
         pass
     raise ConfigError(f"{uri}/{name} is not what an archive has written; restore it, or name another output")
 

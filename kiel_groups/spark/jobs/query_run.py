@@ -30,7 +30,7 @@ _OURS = re.compile(r"kiel_groups\.errors\.(\w+): (.+)")
 _PYTHON_RAISED = re.compile(r"(?!org\.|java\.|Caused by)(?:[\w.]+\.)?\w*Error: (.+)")
 _JAVA_RAISED = re.compile(r"^: (?:[\w.$]+: )?")
 #: What Spark reports if its Python cannot run workers, and if that Python does not have this package.
-_NO_WORKER = re.compile(r"Error from python worker:\s*\n(.+?)\n\s*PYTHONPATH was:", re.DOTALL)
+_NO_WORKER = ("Error from python worker:", "PYTHONPATH was:")
 _NO_SOURCE = "Failed to find the data source: kiel"
 _REMEDY = "set PYSPARK_PYTHON to one that has kiel-groups[spark], on the driver and on every worker"
 _OF_THE_CALL = "An error occurred while calling "
@@ -136,8 +136,9 @@ def plain_error(text: str) -> KielGroupsError:
         kind = getattr(errors, name, KielGroupsError)
         raised_as = next((each for each in _DISTINGUISHED if issubclass(kind, each)), KielGroupsError)
         return raised_as(message.strip())
-    if found := _NO_WORKER.findall(text):
-        return ConfigError(f"Spark's Python does not start: {found[-1].strip().splitlines()[-1].strip()}; {_REMEDY}")
+    _, found_start, printed = text.rpartition(_NO_WORKER[1])[0].rpartition(_NO_WORKER[0])
+    if found_start and printed.strip():
+        return ConfigError(f"Spark's Python does not start: {printed.strip().splitlines()[-1].strip()}; {_REMEDY}")
     if _NO_SOURCE in text:
         return ConfigError(f"Spark's Python knows no data source 'kiel'; {_REMEDY}")
     return KielGroupsError(f"Spark failed: {_error_line(text)}")

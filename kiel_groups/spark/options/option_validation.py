@@ -30,12 +30,14 @@ _UNITS_MS = {
     **dict.fromkeys(("h", "hour", "hours"), 3_600_000),
     **dict.fromkeys(("d", "day", "days"), 86_400_000),
 }
+#: The digits of the largest offset. Python refuses to parse thousands.
+_MOST_DIGITS = 19
 #: A decimal number without leading zeros, so that no partition can be given twice.
 _PARTITION = re.compile(r"0|[1-9][0-9]{0,9}")
 #: The limits of Kafka's protocol: 64 bits for an offset, 32 bits for a partition.
 _LARGEST_OFFSET = (1 << 63) - 1
 _LARGEST_PARTITION = (1 << 31) - 1
-_DURATION = re.compile(r"(\d+)\s*([a-z]*)")
+_DURATION = re.compile(r"([0-9]{1,18})\s*([a-z]*)")
 
 
 def flag(name: str, text: str) -> bool:
@@ -54,7 +56,7 @@ def one_of(name: str, text: str, choices: Collection[str]) -> str:
 def whole_number(name: str, text: str, least: int) -> int:
     """Parse a decimal number that is at least ``least``."""
     digits = text.strip()
-    if not (digits.isascii() and digits.isdigit()) or int(digits) < least:
+    if not (digits.isascii() and digits.isdigit()) or len(digits) > _MOST_DIGITS or int(digits) < least:
         raise ConfigError(f"{name}: {text!r} given; expected a whole number of at least {least}")
     return int(digits)
 
@@ -101,8 +103,8 @@ def parsed_json(name: str, text: str, example: str) -> dict[str, object]:
 
     try:
         value = json.loads(text, object_pairs_hook=once_each)
-    except ValueError as error:
-        raise ConfigError(f"{name}: {text!r} is no JSON ({error}); expected such as {example}") from error
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(f"{name}: {text!r:.300} is no JSON ({error}); expected such as {example}") from error
     if not isinstance(value, dict):
         raise ConfigError(f"{name}: {text!r} given; expected such as {example}")
     for topic in value:

@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import asyncio
+from collections.abc import Callable, Collection
+from contextlib import suppress
+from functools import partial
 
 from kiel_groups.coordination.zookeeper.runtime import Runtime
+from kiel_groups.errors import ConfigError
 from kiel_groups.workers.execution.plugin_lookups import PluginLookups, class_name
 from kiel_groups.workers.execution.session_parts import SessionParts
 from kiel_groups.workers.execution.supervisor_context import RunnerStart
 from kiel_groups.workers.execution.work_plan import WorkSpec
-from kiel_groups.workers.plugins.config_definition import Settings
+from kiel_groups.workers.plugins.config_definition import ConfigDefinition, Settings
 from kiel_groups.workers.plugins.connector_checks import task_settings
 from kiel_groups.workers.plugins.connector_interfaces import SinkConnector
+from kiel_groups.workers.plugins.secret_masks import secret_values
+from kiel_groups.workers.plugins.secret_texts import ErrorTexts, error_texts
+from kiel_groups.workers.plugins.standard_keys import definition_of, task_definition_of
 from kiel_groups.workers.runners.connector_runner import ConnectorRunner
-from kiel_groups.workers.runners.runner_interface import Runner, RunnerContext
+from kiel_groups.workers.runners.plugin_calls import guarded
+from kiel_groups.workers.runners.runner_interface import Runner, RunnerContext, retrieve
 from kiel_groups.workers.runners.sink_task_runner import SinkTaskRunner
 from kiel_groups.workers.runners.source_task_runner import SourceTaskRunner
 from kiel_groups.workers.runners.task_clients import TaskClients
@@ -21,6 +29,9 @@ from kiel_groups.workers.runners.work_fence import WorkFence
 from kiel_groups.workers.values.work_ids import ConnectorId, Work
 
 __all__ = ["PluginRunners"]
+
+#: How long the text of an error may take, in seconds.
+_TEXTS_LIMIT_S = 5.0
 
 
 class PluginRunners:
@@ -71,3 +82,26 @@ class PluginRunners:
         if isinstance(start.work, ConnectorId):
             return ConnectorRunner(context)
         return (SinkTaskRunner if issubclass(connector_class, SinkConnector) else SourceTaskRunner)(context)
+
+    def secrets(self, spec: WorkSpec) -> Collection[str]:
+        for_connector = for_task = ConfigDefinition()
+        with suppress(ConfigError):
+            connector_class = self._plugins.found(class_name(spec.config))
+            for_connector, for_task = definition_of(connector_class), task_definition_of(connector_class)
+        return secret_values(spec.config, for_connector) | secret_values(spec.task or {}, for_task)
+
+    async def error_texts(self, error: BaseException, spec: WorkSpec) -> ErrorTexts:
+        # The text of an error may be code of a plugin, which may take any time, and may raise anything.
+        making: asyncio.Future[ErrorTexts] = self._runtime.in_thread(
+            partial(guarded, self._error_texts, (error, spec)), "error texts"
+        )
+        making.add_done_callback(retrieve)
+        await asyncio.wait({making}, timeout=_TEXTS_LIMIT_S)
+        if making.done() and not making.exception():
+            return making.result()
+        making.cancel()
+        text = f"{type(error).__name__}, whose text cannot be made"
+        return ErrorTexts(text, text)
+
+    def _error_texts(self, error: BaseException, spec: WorkSpec) -> ErrorTexts:
+        return error_texts(error, self.secrets(spec))

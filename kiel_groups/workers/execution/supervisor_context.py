@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
@@ -11,6 +11,7 @@ from kiel_groups.metrics import Metrics
 from kiel_groups.workers.execution.session_parts import SessionParts
 from kiel_groups.workers.execution.work_plan import WorkSpec
 from kiel_groups.workers.plugins.config_definition import Settings
+from kiel_groups.workers.plugins.secret_texts import ErrorTexts
 from kiel_groups.workers.runners.runner_interface import Runner
 from kiel_groups.workers.runners.work_fence import WorkFence
 from kiel_groups.workers.values.work_ids import Work
@@ -53,6 +54,12 @@ class RunnerFactory(Protocol):
         Raises:
             Exception: The plugin's class cannot be used.
         """
+
+    def secrets(self, spec: WorkSpec) -> Collection[str]:
+        """Return the secrets of the settings of work, in all forms in which its texts may quote them."""
+
+    async def error_texts(self, error: BaseException, spec: WorkSpec) -> ErrorTexts:
+        """Return what users and logs may see of an error of work, without the secrets of its settings."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import traceback
 from collections.abc import Coroutine
 from contextlib import suppress
 from dataclasses import replace
@@ -28,7 +27,7 @@ from kiel_groups.workers.execution.restart_policy import RestartPolicy
 from kiel_groups.workers.execution.supervisor_context import RunnerStart, SupervisorContext
 from kiel_groups.workers.execution.work_plan import WorkSpec
 from kiel_groups.workers.plugins.config_definition import Settings
-from kiel_groups.workers.plugins.secret_texts import without_secrets
+from kiel_groups.workers.plugins.secret_texts import ErrorTexts
 from kiel_groups.workers.runners.runner_interface import Runner, SourceOffsets
 from kiel_groups.workers.runners.work_fence import WorkFence
 from kiel_groups.workers.values.config_snapshot import TargetState
@@ -195,7 +194,7 @@ class WorkSupervisor:
                         raise
                     await self._fault(error)
         except Exception as error:
-            log.debug("%s ended with the session: %s", self.work, error)
+            log.debug("%s ended with the session: %s", self.work, type(error).__name__)
         finally:
             self.given_back.set()
 
@@ -205,10 +204,11 @@ class WorkSupervisor:
 
     async def _fault(self, error: Exception) -> None:
         """Report an error of this program, and wait until a user or a changed configuration starts the work again."""
-        log.error("%s: its supervisor failed", self.work, exc_info=error)
+        texts = await self._context.factory.error_texts(error, self.spec)
+        log.error("%s: its supervisor failed: %s", self.work, texts.trace)
         self._context.metrics.count("work_supervisors_failed")
         if not self._is_stopping:
-            self._report(WorkState.FAILED, "".join(traceback.format_exception(error)))
+            self._report(WorkState.FAILED, texts.trace)
             await self._wait_changed()
 
     async def _wait_for_former(self) -> None:
@@ -268,22 +268,24 @@ class WorkSupervisor:
                     await self._offsets_unstored(error)
                     offsets = ()
                 else:
-                    log.error("%s: its claim is not released yet: %s", self.work, error or type(error).__name__)
+                    texts = await self._context.factory.error_texts(error, self.spec)
+                    log.error("%s: its claim is not released yet: %s", self.work, texts.summary)
                     # Neither a rebalance nor a close waits for the next try.
                     self.given_back.set()
                     await asyncio.sleep(_REFUSED_PAUSE_S)
 
     async def _offsets_unstored(self, error: Exception) -> None:
         """Report that the last source offsets of a task cannot be stored, before its claim is released without them."""
+        texts = await self._context.factory.error_texts(error, self.spec)
         log.error(
             "%s: its last source offsets are not stored, so its last records will be delivered again: %s",
             self.work,
-            error or type(error).__name__,
+            texts.summary,
         )
         if isinstance(error, ClaimLostError):
             return
         self._context.metrics.count("work_failed")
-        self.status = self._status(WorkState.FAILED, "".join(traceback.format_exception(error)))
+        self.status = self._status(WorkState.FAILED, texts.trace)
         try:
             await self._context.parts.statuses.put(self.work, self.status)
         except Exception as unwritten:
@@ -316,7 +318,8 @@ class WorkSupervisor:
                 # A consumer of a sink has a session of its own.
                 if self._context.parts.is_over:
                     raise
-                await self._failed(error, settings, self._context.runtime.boot_time_s() - began_s)
+                ran_s = self._context.runtime.boot_time_s() - began_s
+                await self._failed(await self._context.factory.error_texts(error, spec), settings, ran_s)
 
     async def _settings(self, spec: WorkSpec) -> Settings | None:
         """Return the checked settings, or None if there is something else to do before the check is done."""
@@ -325,14 +328,14 @@ class WorkSupervisor:
         await _first_of(checking, self._changed.wait())
         return None if self._changed.is_set() else checking.result()
 
-    async def _failed(self, error: Exception, settings: Settings | None, ran_s: float) -> None:
+    async def _failed(self, texts: ErrorTexts, settings: Settings | None, ran_s: float) -> None:
         """Report a failure, and wait until the policy, a user or a changed configuration starts the work again."""
         self._context.metrics.count("work_failed")
         delay_s = self._policy.delay_s(settings, ran_s)
         again = "" if delay_s is None else f"; starting it again in {delay_s:.1f} s"
-        log.error("%s failed: %s%s", self.work, without_secrets(str(error)) or type(error).__name__, again)
+        log.error("%s failed: %s%s", self.work, texts.summary, again)
         if not self._is_stopping:
-            self._report(WorkState.FAILED, "".join(traceback.format_exception(error)))
+            self._report(WorkState.FAILED, texts.trace)
             self._has_failed = True
             await self._wait_changed(delay_s)
 
@@ -378,7 +381,7 @@ class WorkSupervisor:
         """Have the status show why the work makes no progress, or that it does. Earlier runs show nothing any more."""
         if self._fence is not fence or self._is_stopping or not self._context.parts.claims.owns(self.work):
             return
-        self._problem = without_secrets(" ".join(problem.split()))
+        self._problem = without_secrets(" ".join(problem.split()), self._context.factory.secrets(self.spec))
         status = self._status(WorkState.RUNNING if self._has_started else WorkState.UNASSIGNED, "")
         if status != self.status:
             self.status = status
@@ -429,8 +432,7 @@ class WorkSupervisor:
             self._context.parts.reports.report(self.work, status)
 
     def _status(self, state: WorkState, trace: str) -> WorkStatus:
-        status = WorkStatus(state, self._context.address, without_secrets(trace), self._generation)
-        return replace(status, problem=self._problem)
+        return WorkStatus(state, self._context.address, trace, self._generation, problem=self._problem)
 
 
 def _retrieve(checking: asyncio.Future[Settings]) -> None:

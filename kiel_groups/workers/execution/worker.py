@@ -95,7 +95,7 @@ class Worker:
         )
         self._herder.attach(self._member)
         requests = WorkerRequests(self._herder, lookups, clients)
-        self._server = RestServer(self._listener, requests, DeclaredMask(lookups.found))
+        self._server = RestServer(self._listener, requests, DeclaredMask(lookups.found, runtime))
 
     @property
     def url(self) -> str:

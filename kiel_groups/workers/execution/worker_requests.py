@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 from kiel_groups.errors import ConfigError, KielGroupsError, RebalanceError, UnknownConnectorError
@@ -30,6 +31,9 @@ from kiel_groups.workers.values.work_status import WorkStatus
 __all__ = ["WorkerRequests"]
 
 log = logging.getLogger(__name__)
+
+#: The most characters of a log line about a request, which may have ten thousand settings.
+_LONGEST_LINE = 1_000
 
 
 class _SettingsChangedError(Exception):
@@ -163,12 +167,14 @@ class WorkerRequests:
         def check_stored(stored: Mapping[str, str] | None) -> None:
             nonlocal is_new
             is_new = stored is None
-            if settings_of(stored) != whole:
+            if stored != (former.config if former else None) and settings_of(stored) != whole:
                 raise _SettingsChangedError
 
         while True:
             former = (await self._herder.snapshot(current=True)).connectors.get(name)
-            whole = settings_of(None if former is None else former.config)
+            stored = None if former is None else former.config
+            # A megabyte of settings takes half a second to be searched for hidden secrets.
+            whole = await self._herder.context.runtime.in_thread(partial(settings_of, stored), "settings")
             await self._check(name, whole)
             # The check may take half a minute. What another client has stored meanwhile must not be undone.
             with suppress(_SettingsChangedError):
@@ -228,8 +234,8 @@ class WorkerRequests:
         """Raise ConfigError with all errors of a configuration, and log its warnings."""
         checked = await self._plugins.checked(config)
         _ = checked.settings
-        for warning in checked.warnings:
-            log.warning("connector %s: %s", name, warning)
+        if checked.warnings:
+            log.warning("connector %s: %s", name, "; ".join(checked.warnings)[:_LONGEST_LINE])
 
     async def _info(self, name: str, entry: ConnectorEntry) -> ConnectorInfo:
         kind = await self._kind(entry.config)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from importlib import import_module
 
 from kiel_groups.errors import ConfigError
+from kiel_groups.workers.plugins.secret_texts import error_texts
 
 __all__ = ["full_name", "load_class"]
 
@@ -40,7 +41,8 @@ def load_class(name: str) -> type:
     # A module may raise anything when it is imported, and may even exit. Errors of test frameworks and of extensions in
     # Rust are no ``Exception``.
     except BaseException as error:
-        raise ConfigError(f"{name!r}: cannot import {module_name!r}: {type(error).__name__}: {error}") from error
+        text = error_texts(error).summary
+        raise ConfigError(f"{name!r}: cannot import {module_name!r}: {type(error).__name__}: {text}") from error
     if not isinstance(found, type):
         raise ConfigError(f"{name!r}: the module {module_name!r} has no class {class_name!r}")
     return found

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
+from functools import lru_cache
+from itertools import islice
 from typing import Any, TypeAlias
 
 from kiel_groups.errors import ConfigError
@@ -51,6 +53,18 @@ class CheckedConfig:
             errors = [text for texts in self.errors.values() for text in texts]
             raise ConfigError("; ".join([*errors, *self.warnings]))
         return self.values
+
+
+#: The most characters of a name that is compared with others, and for how many settings of a check that is done: the
+#: settings of tasks are checked on the event loop, and users may give ten thousand unknown ones.
+_LONGEST_NAME, MOST_HINTS = 200, 100
+
+
+@lru_cache(maxsize=4_096)
+def _nearest(name: str, names: tuple[str, ...], least: float) -> str | None:
+    # A comparison takes some 20 us for each name, and a connector may have a thousand tasks with the same settings.
+    near = get_close_matches(name, names, n=1, cutoff=least) if len(name) <= _LONGEST_NAME else ()
+    return near[0] if near else None
 
 
 class ConfigDefinition:
@@ -116,8 +130,10 @@ class ConfigDefinition:
             except ConfigError as error:
                 errors[key.name] = (str(error),)
         unknown = {name: text for name, text in config.items() if name not in self and text is not None}
-        mistyped = {name: near for name in unknown if (near := self.nearest(name, _MISTYPED)) is not None}
-        return CheckedConfig(values | unknown, errors, tuple(map(self._unknown, unknown)), mistyped)
+        likely = {name: self.nearest(name, _MISTYPED) for name in islice(unknown, MOST_HINTS)}
+        mistyped = {name: near for name, near in likely.items() if near is not None}
+        warnings = (self._unknown(name, near=number < MOST_HINTS) for number, name in enumerate(unknown))
+        return CheckedConfig(values | unknown, errors, tuple(warnings), mistyped)
 
     def parse(self, config: Mapping[str, str | None]) -> Settings:
         """
@@ -130,9 +146,8 @@ class ConfigDefinition:
 
     def nearest(self, name: str, least: float = 0.6) -> str | None:
         """Return the declared setting whose name resembles another one most, or None if none does by ``least``."""
-        near = get_close_matches(name, self._keys, n=1, cutoff=least)
-        return near[0] if near else None
+        return _nearest(name, tuple(self._keys), least)
 
-    def _unknown(self, name: str) -> str:
-        near = self.nearest(name)
-        return f"{name}: there is no such setting{f'; did you mean {near!r}?' if near else ''}"
+    def _unknown(self, name: str, *, near: bool) -> str:
+        nearest = self.nearest(name) if near else None
+        return f"{name}: there is no such setting{f'; did you mean {nearest!r}?' if nearest else ''}"

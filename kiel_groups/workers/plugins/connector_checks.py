@@ -8,10 +8,9 @@ from typing import Any
 
 from kiel_groups.workers.plugins.config_definition import CheckedConfig, ConfigDefinition, Settings
 from kiel_groups.workers.plugins.config_key import ConfigKey
-from kiel_groups.workers.plugins.config_types import Password
 from kiel_groups.workers.plugins.connector_interfaces import Connector
-from kiel_groups.workers.plugins.secret_masks import masked
-from kiel_groups.workers.plugins.secret_texts import HIDDEN, without_secrets
+from kiel_groups.workers.plugins.secret_masks import masked, secret_values
+from kiel_groups.workers.plugins.secret_texts import error_texts, without_secrets
 from kiel_groups.workers.plugins.standard_keys import (
     TOPIC_NAME,
     TOPIC_NAMES,
@@ -29,29 +28,26 @@ def checked_config(connector_class: type[Connector], config: Mapping[str, str | 
 
     This raises no error. What ``Connector.check`` raises is reported as an error of ``connector.class``.
     """
-    checked = definition_of(connector_class).check(config)
+    definition = definition_of(connector_class)
+    checked = definition.check(config)
     if checked.errors:
         return checked
+    secrets = secret_values({name: text for name, text in config.items() if text is not None}, definition)
     try:
-        found = {str(name): _texts(given) for name, given in connector_class.check(checked.values).items()}
+        given = {str(name): _texts(texts) for name, texts in connector_class.check(checked.values).items()}
+        found = {
+            name: tuple(without_secrets(text, secrets) for text in texts) for name, texts in given.items() if texts
+        }
     except Exception as error:  # code of a plugin
-        raised = f"{connector_class.__name__}.check raised {type(error).__name__}: {error}"
-        found = {"connector.class": (f"connector.class: {raised}",)}
-    errors = {name: tuple(_hidden(text, checked.values) for text in texts) for name, texts in found.items() if texts}
-    return replace(checked, errors=errors)
+        text = error_texts(error, secrets).summary
+        raised = f"connector.class: {connector_class.__name__}.check raised {type(error).__name__}: {text}"
+        found = {"connector.class": (raised,)}
+    return replace(checked, errors=found)
 
 
 def _texts(given: str | Iterable[str] | None) -> tuple[str, ...]:
     """Return the errors that ``Connector.check`` has returned for a setting. One text is one error."""
     return tuple(map(str, [given] if isinstance(given, str) else given)) if given else ()
-
-
-def _hidden(text: str, settings: Settings) -> str:
-    """Return an error of a connector's own check without the secrets that it quotes."""
-    for value in settings.values():
-        if isinstance(value, Password) and value.value:
-            text = text.replace(value.value, HIDDEN)
-    return without_secrets(text)
 
 
 def task_settings(

@@ -18,6 +18,7 @@ from kiel_groups.errors import ConfigError
 from kiel_groups.workers.plugins.class_loader import full_name, load_class
 from kiel_groups.workers.plugins.config_definition import ConfigDefinition
 from kiel_groups.workers.plugins.connector_interfaces import Connector, SinkConnector, SourceConnector
+from kiel_groups.workers.plugins.secret_texts import error_texts
 from kiel_groups.workers.plugins.standard_keys import definition_of, task_definition_of
 from kiel_groups.workers.plugins.task_interfaces import SinkTask, SourceTask
 
@@ -241,7 +242,7 @@ def _connector_class(name: str) -> type[Connector]:
     try:
         problem = _problem(found)
     except Exception as error:  # code of a plugin, such as its metaclass
-        problem = f"cannot be used: {type(error).__name__}: {error}"
+        problem = f"cannot be used: {type(error).__name__}: {error_texts(error).summary}"
     if problem:
         raise ConfigError(f"{_SETTING}{name!r} {problem}")
     return found

@@ -1,13 +1,32 @@
-"""Recognise secrets by the names of settings, and hide those that are parts of texts, such as the password in a URL."""
+"""
+Recognise secrets by the names of settings, and hide those that are parts of texts, such as the password in a URL.
+
+Texts come from users, plugins and the systems that these talk to. All of this takes time in proportion to a text, and
+texts are bounded: a regular expression does not let other threads run before it has ended.
+"""
 
 from __future__ import annotations
 
+import json
 import re
+import traceback
+from collections.abc import Collection, Iterator
+from typing import NamedTuple
+from urllib.parse import quote, quote_plus
 
-__all__ = ["HIDDEN", "may_be_secret", "without_secrets"]
+__all__ = ["HIDDEN", "LONGEST_TEXT", "ErrorTexts", "error_texts", "may_be_secret", "quoted_forms", "without_secrets"]
 
 #: What users and logs see instead of a secret, as in Kafka Connect.
 HIDDEN = "[hidden]"
+
+#: The most characters of a text that is searched for secrets, some 30 ms. A longer one is a secret as a whole.
+LONGEST_TEXT = 1 << 16
+
+#: The most characters of an error that are shown. A status znode has 8 KiB for the whole trace.
+_LONGEST_ERROR = 2_000
+
+#: Shorter lines of a secret that has several, such as a private key, may be anything.
+_SHORTEST_LINE = 8
 
 #: Parts of names that secrets usually have.
 _TELLTALES = (
@@ -33,8 +52,8 @@ _WORDS = frozenset({"auth", "header", "headers", "key", "keys", "pass", "pwd", "
 #: Settings with these names are about the keys of records, such as ``key.converter`` of Kafka Connect.
 _ABOUT_RECORDS = "key."
 
-# Each pattern takes time in proportion to the text, which may have a megabyte: what it repeats is bounded, or a match
-# consumes it. Where a password may end at several places, the pattern takes the last one.
+# Each pattern takes time in proportion to the text: what it repeats is bounded, or a match consumes it. Where a
+# password may end at several places, the pattern takes the last one.
 
 #: The names that texts give to secrets, such as "Pwd" in ODBC, and "AccountKey", "SharedAccessSignature" and "sig" in
 #: Azure.
@@ -53,16 +72,26 @@ _NAMED_SECRET = re.compile(rf"{_SECRET_NAME}[\"']?\s*[=:]", re.IGNORECASE)
 #: A parameter of a URL, or of a path that an error message shows. It ends at a blank: the message may continue there.
 _NAMED_PARAMETER = re.compile(rf"([?&][\w.%-]{{0,40}}?{_SECRET_NAME}=)[^\s&]+", re.IGNORECASE)
 
-#: A property, as in ``Pwd=x;``, or an item of a dict or of JSON. An unquoted "name: x" does not count: errors about a
-#: setting begin with its name.
+#: Where the next property begins, or the line ends with a separator.
+_NEXT_PROPERTY = rf";{_BLANKS}(?:[\w.%-][\w .%-]{{0,60}}=|$)"
+
+#: What precedes the value of a property, as in ``Pwd=x;``, or of an item of a dict or of JSON. An unquoted "name: x"
+#: does not count: errors about a setting begin with its name.
 _NAMED_VALUE = re.compile(
-    rf"({_SECRET_NAME}(?:{_BLANKS}=|\\?[\"']{_BLANKS}[=:]))(?!{_BLANKS}\[hidden\])({_BLANKS})(?:"
-    rf"([\"'])(?:\\.|[^\\\n])*?\3(?={_BLANKS}(?:[,;:)}}\]]|$))"  # in quotes
-    rf"|\{{[^\n]*?\}}(?={_BLANKS}(?:;|$))"  # in braces, as in ODBC
-    rf"|(?:(?!;{_BLANKS}(?:[\w.%-][\w .%-]{{0,60}}=|$))[^\n])+"  # up to the next property, or the end of the line
-    ")",
+    rf"{_SECRET_NAME}(?:{_BLANKS}=|\\?[\"']{_BLANKS}[=:])(?!{_BLANKS}\[hidden\]){_BLANKS}(?!{_NEXT_PROPERTY})(?=[^\n])",
     re.IGNORECASE | re.MULTILINE,
 )
+
+#: A value in quotes, or in braces as in ODBC, by its first character.
+_ENCLOSED = {
+    **{
+        each: re.compile(rf"{each}(?:\\.|[^\\\n])*?{each}(?={_BLANKS}(?:[,;:)}}\]]|$))", re.MULTILINE) for each in "\"'"
+    },
+    "{": re.compile(rf"\{{[^\n]*?\}}(?={_BLANKS}(?:;|$))", re.MULTILINE),
+}
+
+#: A value up to the next property, or the end of the line.
+_UNENCLOSED = re.compile(rf"(?:(?!{_NEXT_PROPERTY})[^\n])+", re.MULTILINE)
 
 #: From the end of a URL's scheme to the next URL or the end of the line: a password that is not encoded may have
 #: blanks.
@@ -93,6 +122,8 @@ _ORACLE_HOST = re.compile(r"//|\(\s*DESCRIPTION|[\w.-]+:\d{4,5}(?!\d)", re.IGNOR
 
 def may_be_secret(name: str, text: str) -> bool:
     """Return whether a setting that no connector declares may be a secret, by its name or by what its text has."""
+    if max(len(name), len(text)) > LONGEST_TEXT:
+        return True
     name = name.lower()
     words = re.split(r"[^a-z0-9]+", name)
     if any(telltale in "".join(words) for telltale in _TELLTALES) or _NAMED_SECRET.search(text):
@@ -100,17 +131,127 @@ def may_be_secret(name: str, text: str) -> bool:
     return not name.startswith(_ABOUT_RECORDS) and not _WORDS.isdisjoint(words)
 
 
-def without_secrets(text: str) -> str:
+def without_secrets(text: str, values: Collection[str] = ()) -> str:
     """
     Return a text with ``[hidden]`` for its secrets.
 
     These are user and password, and the values of parameters, of each URL; user and password in front of a host; and
     values that the text itself gives the name of a secret.
+
+    Args:
+        text: The text. If it has more than ``LONGEST_TEXT`` characters, all of it is hidden.
+        values: Further secrets; see ``quoted_forms``.
     """
+    if len(text) > LONGEST_TEXT:
+        return HIDDEN
+    text = _without_values(text, values)
     text = _NAMED_PARAMETER.sub(rf"\1{HIDDEN}", text)
-    text = _NAMED_VALUE.sub(rf"\1\2{HIDDEN}", text)
+    text = _without_named_values(text)
     text = _AFTER_SCHEME.sub(lambda found: _masked_url(found[0]), text)
     return _WORD.sub(lambda found: _masked_word(found[0]), text)
+
+
+def quoted_forms(secret: str) -> set[str]:
+    """Return the texts by which errors quote a secret: as it is, escaped, encoded for a URL, and each long line."""
+    found: set[str] = set()
+    lines = (line.strip() for line in secret.splitlines())
+    for text in {secret, secret.strip(), *(line for line in lines if len(line) >= _SHORTEST_LINE)}:
+        escaped = text.encode(errors="backslashreplace")
+        found |= {
+            text,
+            repr(text)[1:-1],
+            # As a part of a text that has both kinds of quotes.
+            repr(f"\"{text}'")[2:-3],
+            json.dumps(text)[1:-1],
+            repr(escaped)[2:-1],
+            quote(escaped),
+            quote(escaped, safe=""),
+            quote_plus(escaped),
+        }
+    return found - {""}
+
+
+class ErrorTexts(NamedTuple):
+    """What users and logs may see of an error: its text, or its type if it has none; and its trace."""
+
+    summary: str
+    trace: str
+
+
+def error_texts(error: BaseException, values: Collection[str] = ()) -> ErrorTexts:
+    """
+    Return the texts of an error without secrets, and bounded.
+
+    This may call code of a plugin, and takes up to 50 ms, so workers call it on a thread.
+
+    Args:
+        error: The error.
+        values: Further secrets; see ``quoted_forms``.
+    """
+    try:
+        summary = str(error)
+    except Exception as failure:  # code of a plugin
+        summary = f"{type(error).__name__}, whose text cannot be made: {type(failure).__name__}"
+    if len(summary) > LONGEST_TEXT:
+        summary = f"{type(error).__name__}: {summary}"
+    # Python's traces name the error at their end. Each part is searched as a whole: half a secret would not be found.
+    parts: list[str] = []
+    left = LONGEST_TEXT
+    for part in reversed(traceback.format_exception(error)):
+        left -= len(part) if len(part) <= LONGEST_TEXT else 0
+        if left < 0:
+            break
+        parts.append(_shown(part, values))
+    return ErrorTexts(_shown(summary, values) or type(error).__name__, "".join(reversed(parts)))
+
+
+def _shown(text: str, values: Collection[str]) -> str:
+    """Return an error, or a part of a trace, without secrets, and without the rest if it is long."""
+    end = "\n" if text.endswith("\n") else ""
+    if len(text) > LONGEST_TEXT:
+        return f"{text[:100].partition(':')[0]}: a text of {len(text):,} characters, which is left out{end}"
+    shown = without_secrets(text, values)
+    if len(shown) <= _LONGEST_ERROR:
+        return shown
+    return f"{shown[:_LONGEST_ERROR]}... and {len(shown) - _LONGEST_ERROR:,} more characters{end}"
+
+
+def _without_values(text: str, values: Collection[str]) -> str:
+    """Hide texts wherever they occur, in one pass: what is shown for one may have the letters of another."""
+    shown: list[str] = []
+    position = 0
+    for start, end in sorted(span for value in values for span in _occurrences(text, value)):
+        if start >= position:
+            shown += [text[position:start], HIDDEN]
+        position = max(position, end)
+    return "".join([*shown, text[position:]])
+
+
+def _occurrences(text: str, value: str) -> Iterator[tuple[int, int]]:
+    start = text.find(value)
+    while start >= 0:
+        yield start, start + len(value)
+        start = text.find(value, start + len(value))
+
+
+def _without_named_values(text: str) -> str:
+    shown: list[str] = []
+    position = 0
+    #: Up to where quotes and braces are known to stay open. Without it, each one would search the rest of its line.
+    open_until = dict.fromkeys(_ENCLOSED, 0)
+    while found := _NAMED_VALUE.search(text, position):
+        start, first = found.end(), text[found.end()]
+        value = None
+        if start >= open_until.get(first, start + 1):
+            value = _ENCLOSED[first].match(text, start)
+            if value is None:
+                end_of_line = text.find("\n", start)
+                open_until[first] = len(text) if end_of_line < 0 else end_of_line
+        value = value or _UNENCLOSED.match(text, start)
+        assert value is not None
+        shown += [text[position:start], HIDDEN]
+        position = value.end()
+    return "".join([*shown, text[position:]])
 
 
 def _masked_url(url: str) -> str:

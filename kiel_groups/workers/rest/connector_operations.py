@@ -10,7 +10,7 @@ from typing import Any
 from kiel_groups.errors import UnknownConnectorError
 from kiel_groups.workers.rest.request_bodies import named_config, parse_config, parse_new_connector, parse_object
 from kiel_groups.workers.rest.request_forwarding import Routed
-from kiel_groups.workers.rest.rest_answers import Answer, info_answer, status_answer
+from kiel_groups.workers.rest.rest_answers import Answer, config_answer, info_answer, status_answer
 from kiel_groups.workers.rest.rest_calls import RestCall, RestSite
 from kiel_groups.workers.rest.worker_control import ConnectorStatus
 from kiel_groups.workers.rest_client.http_exchange import connector_path
@@ -57,7 +57,7 @@ async def _details(site: RestSite, name: str, expansions: Collection[str]) -> di
         if "status" in expansions:
             detail["status"] = status_answer(await site.control.status(name))
         if "info" in expansions:
-            detail["info"] = info_answer(await site.control.connector_info(name), site.mask)
+            detail["info"] = await info_answer(await site.control.connector_info(name), site.mask)
     except UnknownConnectorError:
         return None
     return detail
@@ -69,14 +69,14 @@ async def create_connector(site: RestSite, call: RestCall) -> Answer:
 
     async def act() -> Answer:
         info = await site.control.create(given.name, given.config)
-        return Answer(info_answer(info, site.mask), HTTPStatus.CREATED, connector_path(given.name))
+        return Answer(await info_answer(info, site.mask), HTTPStatus.CREATED, connector_path(given.name))
 
     return await site.forwarding.at_leader(call.routed, act)
 
 
 async def get_connector(site: RestSite, call: RestCall) -> Answer:
     """Answer with the configuration and the tasks of a connector."""
-    return Answer(info_answer(await site.control.connector_info(call.arguments[0]), site.mask))
+    return Answer(await info_answer(await site.control.connector_info(call.arguments[0]), site.mask))
 
 
 async def delete_connector(site: RestSite, call: RestCall) -> Answer:
@@ -92,7 +92,7 @@ async def delete_connector(site: RestSite, call: RestCall) -> Answer:
 async def get_config(site: RestSite, call: RestCall) -> Answer:
     """Answer with the settings of a connector."""
     config = await site.control.config(call.arguments[0])
-    return Answer(dict(site.mask(config.get("connector.class", ""), config)))
+    return Answer(await config_answer(config, site.mask))
 
 
 async def change_config(site: RestSite, call: RestCall) -> Answer:
@@ -102,7 +102,7 @@ async def change_config(site: RestSite, call: RestCall) -> Answer:
 
     async def act() -> Answer:
         info, is_new = await site.control.put_config(name, config)
-        document = info_answer(info, site.mask)
+        document = await info_answer(info, site.mask)
         return Answer(document, HTTPStatus.CREATED, connector_path(name)) if is_new else Answer(document)
 
     return await site.forwarding.at_leader(call.routed, act)
@@ -115,7 +115,7 @@ async def patch_config(site: RestSite, call: RestCall) -> Answer:
     named_config(name, changes)
 
     async def act() -> Answer:
-        return Answer(info_answer(await site.control.patch_config(name, changes), site.mask))
+        return Answer(await info_answer(await site.control.patch_config(name, changes), site.mask))
 
     return await site.forwarding.at_leader(call.routed, act)
 

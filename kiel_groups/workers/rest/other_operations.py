@@ -22,7 +22,7 @@ async def get_tasks(site: RestSite, call: RestCall) -> Answer:
     """Answer with the settings of a connector's tasks."""
     name = call.arguments[0]
     config = await site.control.config(name)
-    return Answer(tasks_answer(await site.control.tasks(name), config.get("connector.class", ""), site.mask))
+    return Answer(await tasks_answer(await site.control.tasks(name), config.get("connector.class", ""), site.mask))
 
 
 async def get_task_status(site: RestSite, call: RestCall) -> Answer:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any, TypeAlias
@@ -14,6 +14,7 @@ from kiel_groups.workers.values.work_status import WorkStatus
 __all__ = [
     "Answer",
     "ConfigMask",
+    "config_answer",
     "info_answer",
     "plugins_answer",
     "status_answer",
@@ -21,8 +22,9 @@ __all__ = [
     "tasks_answer",
 ]
 
-#: Returns settings with their secrets hidden. The first argument is the name of the connector's class, or "".
-ConfigMask: TypeAlias = Callable[[str, Mapping[str, str]], Mapping[str, str]]
+#: Returns the settings of a connector, or of its tasks, with their secrets hidden. The first argument is the name of
+#: the connector's class, or "".
+ConfigMask: TypeAlias = Callable[[str, Sequence[Mapping[str, str]]], Awaitable[Sequence[Mapping[str, str]]]]
 
 #: What Kafka Connect answers for a connector or a task that it is about to restart.
 _RESTARTING = "RESTARTING"
@@ -44,11 +46,17 @@ class Answer:
     location: str = ""
 
 
-def info_answer(info: ConnectorInfo, mask: ConfigMask) -> dict[str, Any]:
+async def config_answer(config: Mapping[str, str], mask: ConfigMask) -> dict[str, str]:
+    """Return the settings of a connector, without secrets."""
+    (shown,) = await mask(config.get("connector.class", ""), [config])
+    return dict(shown)
+
+
+async def info_answer(info: ConnectorInfo, mask: ConfigMask) -> dict[str, Any]:
     """Return the answer about a connector's configuration, without secrets."""
     return {
         "name": info.name,
-        "config": dict(mask(info.config.get("connector.class", ""), info.config)),
+        "config": await config_answer(info.config, mask),
         "tasks": [_task_id(TaskId(info.name, number)) for number in range(info.tasks)],
         "type": info.kind,
     }
@@ -70,9 +78,10 @@ def task_status_answer(number: int, status: WorkStatus) -> dict[str, Any]:
     return {"id": number, **_status(status)}
 
 
-def tasks_answer(tasks: Sequence[TaskInfo], connector_class: str, mask: ConfigMask) -> list[dict[str, Any]]:
+async def tasks_answer(tasks: Sequence[TaskInfo], connector_class: str, mask: ConfigMask) -> list[dict[str, Any]]:
     """Return the answer about the tasks of a connector, without secrets."""
-    return [{"id": _task_id(info.task), "config": dict(mask(connector_class, info.config))} for info in tasks]
+    configs = await mask(connector_class, [info.config for info in tasks])
+    return [{"id": _task_id(info.task), "config": dict(config)} for info, config in zip(tasks, configs, strict=True)]
 
 
 def plugins_answer(plugins: Sequence[InstalledPlugin]) -> list[dict[str, Any]]:

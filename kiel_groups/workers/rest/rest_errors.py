@@ -11,6 +11,7 @@ from kiel_groups.errors import (
     RebalanceError,
     UnknownConnectorError,
 )
+from kiel_groups.workers.plugins.secret_texts import error_texts
 
 __all__ = ["RETRY_AFTER_S", "RestError", "refusal_of", "status_text"]
 
@@ -57,7 +58,7 @@ def refusal_of(error: BaseException) -> RestError:
             return RestError(HTTPStatus.SERVICE_UNAVAILABLE, text, {"Retry-After": str(RETRY_AFTER_S)})
         case KielGroupsError():
             return RestError(HTTPStatus.INTERNAL_SERVER_ERROR, text)
-    return RestError(HTTPStatus.INTERNAL_SERVER_ERROR, f"{type(error).__name__}: {error}")
+    return RestError(HTTPStatus.INTERNAL_SERVER_ERROR, f"{type(error).__name__}: {error_texts(error).summary}")
 
 
 def status_text(status: int) -> str:

@@ -14,6 +14,7 @@ from typing import Any, cast
 from tornado.http1connection import HTTP1Connection
 from tornado.web import HTTPError, RequestHandler, stream_request_body
 
+from kiel_groups.workers.plugins.secret_texts import error_texts
 from kiel_groups.workers.rest.access_rules import AccessRules
 from kiel_groups.workers.rest.rest_answers import Answer
 from kiel_groups.workers.rest.rest_calls import Operation, RestCall, RestSite
@@ -177,8 +178,8 @@ class RouteHandler(RequestHandler):
         refusal = _refusal(value)
         if refusal.status >= HTTPStatus.INTERNAL_SERVER_ERROR:
             is_known = isinstance(value, RestError | TimeoutError) or type(value).__module__ == "kiel_groups.errors"
-            trace = None if is_known or typ is None else (typ, value, tb)
-            log.warning("%.20s %.300s failed: %s", self.request.method, self.request.path, refusal, exc_info=trace)
+            trace = "" if is_known or typ is None else f"\n{error_texts(value).trace}"
+            log.warning("%.20s %.300s failed: %s%s", self.request.method, self.request.path, refusal, trace)
 
     @property
     def _operation(self) -> Operation | None:

@@ -103,7 +103,7 @@ class HttpExchange:
         if response.body:
             try:
                 document = json.loads(response.body)
-            except ValueError as error:
+            except (ValueError, RecursionError) as error:
                 raise ProtocolError(
                     f"{_address(url)} is not the interface of a worker: its answer {response.code} is not JSON"
                 ) from error

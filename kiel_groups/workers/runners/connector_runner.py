@@ -54,7 +54,10 @@ class ConnectorRunner(Runner):
 
     def _fail(self, error: BaseException) -> None:
         # An error that is no Exception, such as SystemExit, must not end the worker.
-        self._error = error if isinstance(error, Exception) else ConfigError(f"the connector reports {error!r}")
+        self._error = error
+        if not isinstance(error, Exception):
+            self._error = ConfigError(f"the connector reports a {type(error).__name__}")
+            self._error.__cause__ = error
         self._notified.set()
 
     async def _configure(self, connector: Connector) -> None:

@@ -99,6 +99,8 @@ class SinkTaskRunner(Runner):
             await self._flush_and_commit()
             # The consumer gives its partitions back, and its hook closes them.
             await consumer.close()
+            if self._failure.done():
+                self._failure.result()
         except TaskStoppedError:
             if not self.should_stop:
                 raise

@@ -7,7 +7,7 @@ import zlib
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any, ClassVar
-from urllib.parse import urlsplit
+from urllib.parse import parse_qsl, urlsplit
 
 from kiel_groups.backoff import Backoff, shortening
 from kiel_groups.errors import KielGroupsError, TaskStoppedError
@@ -19,6 +19,7 @@ from kiel_groups.workers.plugins.config_types import Password
 from kiel_groups.workers.plugins.config_validators import Validator, at_least, between, one_of
 from kiel_groups.workers.plugins.connector_interfaces import SinkConnector
 from kiel_groups.workers.plugins.plugin_contexts import ConnectorContext, SinkTaskContext
+from kiel_groups.workers.plugins.secret_texts import quoted_forms, without_secrets
 from kiel_groups.workers.plugins.standard_keys import TOPIC_NAME
 from kiel_groups.workers.plugins.task_interfaces import SinkTask
 from kiel_groups.workers.shipped.http_batches import HttpBatch, batches, dead_letter
@@ -30,6 +31,8 @@ log = logging.getLogger(__name__)
 
 #: The failures in a row after which the status of the task shows that it makes no progress.
 _FAILURES_SHOWN = 3
+#: Shorter values of headers and parameters, such as numbers, may be anything.
+_SHORTEST_SECRET = 6
 
 
 class HttpSinkTask(SinkTask):
@@ -61,6 +64,8 @@ class HttpSinkTask(SinkTask):
         authorization: Password | None = settings["authorization"]
         if authorization is not None:
             headers["Authorization"] = authorization.value
+        #: What an answer must not repeat in logs and dead letters: some servers send back what they have received.
+        self._secrets = _secrets(settings["url"], list(headers.values()))
         self._target = HttpTarget(
             settings["url"], {"Content-Type": "application/json", **headers}, settings["request.timeout.ms"] / 1000
         )
@@ -107,6 +112,7 @@ class HttpSinkTask(SinkTask):
         body = batch.body
         for failures in range(1, most + 2):
             answer = await self._target.post(body)
+            answer = answer._replace(text=without_secrets(answer.text, self._secrets))
             if answer.meaning is Meaning.MISDIRECTED:
                 raise KielGroupsError(f"{self._url} answers {answer.text}; {_advice(answer.status)}")
             if answer.meaning is not Meaning.AGAIN:
@@ -163,6 +169,14 @@ def _advice(status: int) -> str:
     if status in (401, 403):
         return "correct the setting authorization"
     return "this concerns every record, so none is a dead letter; correct the url or the headers"
+
+
+def _secrets(url: str, header_values: Sequence[str]) -> set[str]:
+    """Return what servers know of a URL and of headers, in all forms: headers, credentials, and query parameters."""
+    credentials = [value.rpartition(" ")[2] for value in header_values]
+    parameters = [value for _, value in parse_qsl(urlsplit(url).query)]
+    texts = {text for text in (*header_values, *credentials, *parameters) if len(text) >= _SHORTEST_SECRET}
+    return {form for text in texts for form in quoted_forms(text)}
 
 
 def _is_url(text: str) -> bool:

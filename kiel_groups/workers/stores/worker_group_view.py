@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from kiel_groups.admin.cluster_admin import Client
 from kiel_groups.admin.group_inspection import read_workers
 from kiel_groups.errors import ProtocolError
+from kiel_groups.group.znodes.contents import whole_number
 from kiel_groups.group.znodes.snapshot import Snapshot
 from kiel_groups.group.znodes.worker_contents import ConfigChange, parse_config_offset
 from kiel_groups.group.znodes.worker_layout import CONNECTOR, WorkerLayout, connector_of
@@ -67,40 +70,45 @@ def worker_group_of(group: str, found: Snapshot) -> WorkerGroup:
         ProtocolError: The znode of the configuration offset has garbage.
     """
     layout = WorkerLayout(group)
+    children = _children(found)
     connectors = {
         name: entry_of(name, path, found[path].data, found[path].czxid)
-        for znode, path in _children(found, layout.connectors)
+        for znode, path in children[layout.connectors]
         if (name := connector_of(znode)) is not None
     }
     offset = parse_config_offset(found[layout.config].data, layout.config) if layout.config in found else 0
     configuration = ConfigSnapshot(offset, connectors)
     return WorkerGroup(
-        workers={worker_id: found[path].data for worker_id, path in _children(found, layout.workers)},
+        workers={worker_id: found[path].data for worker_id, path in children[layout.workers]},
         configuration=configuration,
-        owners=dict(_owners(layout, found)),
+        owners=dict(_owners(layout, found, children)),
         statuses={work: _status(layout, found, work) for work in configuration.works()},
-        history=tuple(_history(layout, found)),
+        history=tuple(_history(layout, found, children)),
     )
 
 
-def _children(found: Snapshot, folder: str) -> list[tuple[str, str]]:
-    """Return the names and paths of a znode's children, in the order of their names."""
-    start = f"{folder}/"
-    return sorted(
-        (path.removeprefix(start), path) for path in found if path.startswith(start) and "/" not in path[len(start) :]
-    )
+#: The names and paths of the children of each znode, in the order of their names.
+_Children: TypeAlias = Mapping[str, Sequence[tuple[str, str]]]
 
 
-def _owners(layout: WorkerLayout, found: Snapshot) -> Iterator[tuple[Work, str]]:
-    for znode, folder in _children(found, layout.owners):
+def _children(found: Snapshot) -> _Children:
+    children: defaultdict[str, list[tuple[str, str]]] = defaultdict(list)
+    for path in sorted(found):
+        folder, _, name = path.rpartition("/")
+        children[folder].append((name, path))
+    return children
+
+
+def _owners(layout: WorkerLayout, found: Snapshot, children: _Children) -> Iterator[tuple[Work, str]]:
+    for znode, folder in children[layout.owners]:
         if (connector := connector_of(znode)) is None:
             continue
-        for name, path in _children(found, folder):
+        for name, path in children[folder]:
             worker_id = found[path].data.decode(errors="replace")
             if name == CONNECTOR:
                 yield ConnectorId(connector), worker_id
-            elif name.isascii() and name.isdigit():
-                yield TaskId(connector, int(name)), worker_id
+            elif (number := whole_number(name)) is not None:
+                yield TaskId(connector, number), worker_id
 
 
 def _status(layout: WorkerLayout, found: Snapshot, work: Work) -> WorkStatus:
@@ -115,7 +123,7 @@ def _status(layout: WorkerLayout, found: Snapshot, work: Work) -> WorkStatus:
     )
 
 
-def _history(layout: WorkerLayout, found: Snapshot) -> Iterator[ConfigChange]:
-    for _, path in _children(found, layout.history):
+def _history(layout: WorkerLayout, found: Snapshot, children: _Children) -> Iterator[ConfigChange]:
+    for _, path in children[layout.history]:
         with suppress(ProtocolError):
             yield ConfigChange.parse(found[path].data, path)

@@ -36,6 +36,8 @@ def test_any_text_is_read_back(text: str) -> None:
         ENCODED.replace("4294967374", '"4294967374"'),
         ENCODED.replace(',"at":1764100512000', ""),
         '{"kiel-groups":{not JSON}}',
+        '{"kiel-groups":{"created":' + "[" * 5_000 + "}}",
+        ENCODED.replace("4294967374", "9" * 5_000),
     ],
 )
 def test_the_text_of_another_program_has_no_note(metadata: str) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -21,7 +23,9 @@ from kiel_groups.group.znodes.contents import (
     parse_broker,
     parse_offset,
     parse_topic,
+    whole_number,
 )
+from kiel_groups.group.znodes.dynamic_config import DynamicConfig
 from kiel_groups.model import TopicPartition
 
 pytestmark = pytest.mark.unit
@@ -252,3 +256,34 @@ def test_topics_and_brokers_are_read_as_kafka_registers_them() -> None:
     for data in (b"{}", b'{"host":"h"}', b'{"host":"h","port":"9092"}', b"x"):
         with pytest.raises(ProtocolError, match=PATH):
             parse_broker(data, PATH)
+
+
+@pytest.mark.parametrize("text", ["9" * 5_000, "2147483648", "٣", "²", "", "-1", "+1", "1_0", " 1"])
+def test_a_number_of_other_digits_is_none(text: str) -> None:
+    """Names of znodes come from any program: ``int()`` accepts some of these, and raises an error for 5,000 digits."""
+    assert whole_number(text) is None
+
+
+LONG = "x" * 100_000
+
+
+@pytest.mark.parametrize(
+    ("parse", "data"),
+    [
+        (GroupState.parse, b"[" * 5_000),
+        (GroupState.parse, b'{"generation":' + b"9" * 5_000 + b"}"),
+        (GroupState.parse, json.dumps({"generation": 1, "state": LONG}).encode()),
+        (GroupState.parse, json.dumps({"version": [LONG]}).encode()),
+        (MemberAssignment.parse, json.dumps({"generation": LONG}).encode()),
+        (MemberAssignment.parse, json.dumps({"generation": 1, "for": "m", "partitions": {LONG: [LONG]}}).encode()),
+        (partial(MemberInfo.parse, "m"), json.dumps({"subscription": [f"{LONG}/"]}).encode()),
+        (DynamicConfig.parse, json.dumps({"allocator": LONG}).encode()),
+        (DynamicConfig.parse, json.dumps({"drained": {LONG: 1}}).encode()),
+        (DynamicConfig.parse, json.dumps({"debounce": {LONG: 1}}).encode()),
+    ],
+)
+def test_the_error_about_a_znode_is_short(parse: Callable[[bytes, str], object], data: bytes) -> None:
+    """A znode of any program may have a megabyte of garbage. The error, a log line, quotes the start of it."""
+    with pytest.raises(ProtocolError) as raised:
+        parse(data, PATH)
+    assert len(str(raised.value)) < 600

@@ -39,6 +39,14 @@ def test_a_timeout_on_a_busy_computer_is_retriable() -> None:
     assert error.retriable
 
 
+def test_the_last_python_that_does_not_start_is_named() -> None:
+    """Spark starts several. An output that is blank, or has no end, says nothing."""
+    start, end = "Error from python worker:\n", "\nPYTHONPATH was:\n"
+    found = plain_error(f"{start}first{end}{start}second\nlast line{end}{start}unfinished")
+    assert str(found).startswith("Spark's Python does not start: last line; set")
+    assert not isinstance(plain_error(f"{start} \n{end}"), ConfigError)
+
+
 def test_a_python_that_cannot_run_workers_is_a_config_error() -> None:
     """This Python lacks PySpark or this package. The error has its output, and advice."""
     lacks_pyspark = (

@@ -56,6 +56,14 @@ def test_a_setting_without_a_value_counts_as_not_given() -> None:
     assert "required" in DEFINITION.check({"file": None}).errors["file"][0]
 
 
+def test_few_unknown_settings_are_compared_with_the_declared_ones() -> None:
+    """Users may give ten thousand, and a comparison takes time; all of them are warnings."""
+    checked = DEFINITION.check({"file": "a", **{f"batch.siz{n}": "1" for n in range(1_000)}})
+    hints = [warning.endswith("did you mean 'batch.size'?") for warning in checked.warnings]
+    assert hints == [True] * 100 + [False] * 900
+    assert DEFINITION.nearest("batch.size" * 100) is None
+
+
 def test_an_unknown_setting_is_a_warning() -> None:
     """A setting that is not declared is no error; the warning names the nearest declared one, if one is near."""
     checked = DEFINITION.check({"file": "a", "batchsize": "5", "xyz": "1"})

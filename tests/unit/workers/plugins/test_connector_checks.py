@@ -42,6 +42,8 @@ class Sink(SinkConnector):
             raise RuntimeError(f"no licence for {settings['token'].value}")
         if settings["url"] == "text":
             return {"url": f"url: not http://u:{settings['token'].value}@host!", "mode": ""}
+        if settings["url"] == "plain":
+            return {"url": f"url: {settings['token'].value} and {settings['api.key']!r} are refused"}
         if settings["url"] == "elsewhere":
             return {"url": ["url: not here"], "zone": ["zone: required there"], "mode": []}
         return {}
@@ -80,6 +82,7 @@ def test_good_settings_have_no_errors() -> None:
         ({"restart.policy": "always"}, "restart.policy: 'always' given; expected one of none, backoff"),
         ({"url": "raise"}, "connector.class: Sink.check raised RuntimeError: no licence for [hidden]"),
         ({"url": "text"}, "url: not http://[hidden]@host!"),
+        ({"url": "plain", "api.key": "k3y'"}, 'url: [hidden] and "[hidden]" are refused'),
         ({"url": "elsewhere"}, "url: not here; zone: required there"),
     ],
 )

@@ -9,7 +9,7 @@ import pytest
 from kiel_groups.errors import ConfigError
 from kiel_groups.workers.plugins.config_definition import ConfigDefinition
 from kiel_groups.workers.plugins.config_key import ConfigKey
-from kiel_groups.workers.plugins.secret_masks import masked, with_secrets
+from kiel_groups.workers.plugins.secret_masks import masked, secret_values, with_secrets
 
 pytestmark = pytest.mark.unit
 
@@ -61,3 +61,18 @@ def test_a_hidden_text_without_a_stored_one_is_refused(given: Mapping[str, str],
     """The worker does not know the secret: none is stored, or the user has changed what is around it."""
     with pytest.raises(ConfigError, match=message):
         with_secrets(given, {"url": "http://u:s3cret@host/"})
+
+
+def test_the_values_of_secrets_are_those_that_answers_hide() -> None:
+    """Short texts that no connector declares as passwords may be anything: all that has them would be hidden."""
+    config = {
+        "name": "cccc",
+        "url": "u_u_u",
+        "login": "l",
+        "api.key": "k3y-",
+        "auth": "none",
+        "pwd": "abc",
+        "other": "o_o_o",
+    }
+    assert secret_values(config, DEFINITION) == {"l", "k3y-"}
+    assert masked(config, DEFINITION)["login"] == masked(config, DEFINITION)["api.key"] == "[hidden]"

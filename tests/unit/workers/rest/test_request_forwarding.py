@@ -116,13 +116,14 @@ async def test_a_leader_that_does_not_answer_is_named() -> None:
     assert got.document["message"].startswith(text)
 
 
-async def test_a_leader_that_is_no_worker_is_named() -> None:
+@pytest.mark.parametrize("body", [b"hi", b"[" * 5_000], ids=["text", "nested JSON"])
+async def test_a_leader_that_is_no_worker_is_named(body: bytes) -> None:
     """The answer is 502 without ``Retry-After``: another server has the port."""
     (worker,) = group = workers(1)
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
-        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: close\r\n\r\nhi")
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\nConnection: close\r\n\r\n%b" % (len(body), body))
         writer.close()
 
     async with serving(*group), await asyncio.start_server(answer, "127.0.0.1", 0) as other:

@@ -366,6 +366,20 @@ async def test_the_error_of_a_fetch_that_was_given_up_is_not_logged() -> None:
     assert reported == []
 
 
+async def test_an_error_at_the_end_is_raised() -> None:
+    """The partitions are closed while the consumer closes; the worker logs the error, without its secrets."""
+    bench = Bench()
+    await bench.start()
+
+    def fail() -> None:
+        raise ValueError("no")
+
+    bench.counts.hooks["close"] = fail
+    with pytest.raises(ValueError, match="no"):
+        await bench.stop()
+    assert bench.methods == ["start", "open", "close", "stop"]
+
+
 async def test_a_hook_that_waits_calls_nothing_after_stop() -> None:
     """The task has failed meanwhile: neither flush nor close follow its stop."""
     bench = Bench()

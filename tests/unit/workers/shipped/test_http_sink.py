@@ -321,6 +321,22 @@ def test_settings_are_checked(config: dict[str, str], expected: str) -> None:
         typed(HttpSinkConnector, {"url": "http://h/", "topics": "t"} | config)
 
 
+def test_what_a_server_sends_back_has_no_secrets(caplog: pytest.LogCaptureFixture) -> None:
+    """Some servers repeat the request that they refuse. Errors, logs and dead letters do not show its secrets."""
+
+    async def scene(it: Scene) -> None:
+        it.receiver.judge = lambda objects: Reply(
+            400, "no: /in?key=s3cret, Authorization: Bearer t0ken-, X-Key: k3y-k3y"
+        )
+        await it.task.put(records(1))
+        dead = json.loads(it.context.produced[0][2] or b"")
+        hidden = "no: /in?key=[hidden], Authorization: [hidden], X-Key: [hidden]"
+        assert dead["context"]["error"].endswith(hidden)
+        assert hidden in caplog.text
+
+    play(scene, {**DEAD, "authorization": "Bearer t0ken-", "headers": "X-Key: k3y-k3y"})
+
+
 def test_authorization_is_hidden(caplog: pytest.LogCaptureFixture) -> None:
     """The authorization is neither in reports nor in logs."""
     caplog.set_level(logging.DEBUG)
