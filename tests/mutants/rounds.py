@@ -9,7 +9,6 @@ _CONTENTS = "group/znodes/round_contents.py"
 _MEMBER = "coordination/rounds/round_member.py"
 _PLANNER = "coordination/rounds/round_planner.py"
 _EXCHANGE = "coordination/rounds/round_exchange.py"
-_ROLE = "coordination/rounds/round_role.py"
 _COORDINATOR = "clients/generic/zookeeper_coordinator.py"
 _GATE = "clients/generic/session_gate.py"
 
@@ -351,9 +350,9 @@ MUTANTS = (
     # The role
     Mutant(
         "a program of another type is admitted",
-        _ROLE,
-        "        if group != mine:\n",
-        "        if False:\n",
+        "coordination/member/admission.py",
+        "    if found != protocol_type:\n",
+        "    if False:\n",
         _GROUPS_TEST,
     ),
 )

@@ -8,6 +8,7 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from kiel_groups.model import CONNECT_TYPE
 from kiel_groups.ops.coordinated.coordinated_view import CoordinatedGroupView, CoordinatedMemberView
 from kiel_groups.ops.findings import Finding, short_name
 from kiel_groups.ops.report_parts import (
@@ -21,7 +22,6 @@ from kiel_groups.ops.report_parts import (
     topic_parts,
     whole_lag,
 )
-from kiel_groups.wire.groups.connect_protocol import CONNECT_TYPE
 from kiel_groups.wording import counted, some
 
 __all__ = ["coordinated_groups_table", "coordinated_report"]

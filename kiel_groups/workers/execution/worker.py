@@ -76,6 +76,7 @@ class Worker:
             self._herder.lost,
             self._fail,
             settings.rest.token_digest(settings.group),
+            settings.coordination,
         )
         self._member = GenericMember(
             self._herder.hooks,
