@@ -40,12 +40,13 @@ def release(lines: Lines, *, group: str, member: str, zookeeper: str, as_json: b
     """
     from kiel_groups.admin.cluster_admin import zookeeper as session
     from kiel_groups.admin.force_release import find_member_id, force_release
-    from kiel_groups.admin.group_inspection import check_group
+    from kiel_groups.admin.group_inspection import check_group, refuse_programs
     from kiel_groups.cli.terminal.rendering import show_json
 
     wait_ms = None if wait_s is None else round(wait_s * 1000)
     with session(zookeeper, timeout_s=SERVER_WAIT_S) as client:
         check_group(client, group, zookeeper)
+        refuse_programs(client, group)
         member = find_member_id(client, group, member)
         released = force_release(client, group, member, wait_ms=wait_ms, report=lambda text: lines.say("info", text))
     if as_json:
