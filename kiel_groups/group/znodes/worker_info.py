@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 
 from kiel_groups.group.znodes.contents import encode_object, parse_object, typed_field
 
-__all__ = ["WorkerInfo", "workers_by_token"]
+__all__ = ["WorkerInfo", "workers_by_coordination", "workers_by_token"]
 
 _VERSION = 1
 
@@ -67,8 +67,18 @@ class WorkerInfo:
 
 def workers_by_token(workers: Iterable[WorkerInfo]) -> list[list[str]]:
     """Return the addresses of the workers with each token, the most frequent token first; unknown ones are left out."""
+    found = _by((worker.token_digest, worker.address) for worker in workers)
+    return sorted(found.values(), key=lambda same: (-len(same), same))
+
+
+def workers_by_coordination(workers: Iterable[WorkerInfo]) -> dict[str, list[str]]:
+    """Return the addresses of the workers with each coordination; workers that do not say are left out."""
+    return dict(sorted(_by((worker.coordination, worker.address) for worker in workers).items()))
+
+
+def _by(addresses: Iterable[tuple[str | None, str]]) -> dict[str, list[str]]:
     found: dict[str, list[str]] = {}
-    for worker in workers:
-        if worker.token_digest is not None:
-            found.setdefault(worker.token_digest, []).append(worker.address)
-    return sorted((sorted(addresses) for addresses in found.values()), key=lambda same: (-len(same), same))
+    for value, address in sorted(addresses, key=lambda each: each[1]):
+        if value is not None:
+            found.setdefault(value, []).append(address)
+    return found

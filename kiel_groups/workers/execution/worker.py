@@ -7,15 +7,12 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Any, Self
 
-from kiel_groups.broker_admin.broker_session import BrokerSession
-from kiel_groups.broker_admin.group_answers import members_type
 from kiel_groups.clients.generic.generic_member import GenericMember
 from kiel_groups.config import GroupConfig, ZooKeeperConfig
 from kiel_groups.coordination.session.session_context import ProcessContext
 from kiel_groups.coordination.zookeeper.runtime import Runtime
-from kiel_groups.errors import GroupConfigError, KielGroupsError
+from kiel_groups.errors import KielGroupsError
 from kiel_groups.metrics import Metrics
-from kiel_groups.model import CONNECT_TYPE
 from kiel_groups.workers.coordination.worker_interfaces import WorkerContext
 from kiel_groups.workers.execution.herder import Herder
 from kiel_groups.workers.execution.plugin_lookups import PluginLookups
@@ -25,7 +22,7 @@ from kiel_groups.workers.execution.worker_settings import WorkerSettings
 from kiel_groups.workers.plugins.plugin_registry import PluginRegistry
 from kiel_groups.workers.rest.config_masks import DeclaredMask
 from kiel_groups.workers.rest.rest_server import RestListener, RestServer
-from kiel_groups.workers.runners.broker_probe import probe_brokers
+from kiel_groups.workers.runners.broker_probe import check_members, probe_brokers
 from kiel_groups.workers.runners.task_clients import KafkaClients
 from kiel_groups.workers.session.worker_session import WorkerSession
 from kiel_groups.workers.values.work_ids import Work
@@ -33,9 +30,6 @@ from kiel_groups.workers.values.work_ids import Work
 __all__ = ["Worker"]
 
 log = logging.getLogger(__name__)
-
-#: How long a broker may take to say which members a group has: as long as to name the coordinator.
-_FIND_TIMEOUT_S = 15.0
 
 
 class Worker:
@@ -121,13 +115,13 @@ class Worker:
             KielGroupsError: Another error that prevents the start.
         """
         try:
+            log.info("group %s: joining by %s", self._settings.group, self._coordinators())
             if self._settings.coordination == "brokers":
-                await _check_members(self._settings)
+                await check_members(self._settings.group, self._settings.brokers)
             await self._session.start()
             # Other workers may ask this one as soon as it is a member.
             self._server.start()
             self._start_checks()
-            log.info("group %s: joining by %s", self._settings.group, self._coordinators())
             await self._member.start()
         except BaseException:
             await self.close()
@@ -194,23 +188,6 @@ class Worker:
         finally:
             await self._session.close()
             await self._server.close()
-
-
-async def _check_members(settings: WorkerSettings) -> None:
-    """
-    Check that the brokers know no other members of the group, before this worker writes anything to ZooKeeper.
-
-    Raises:
-        GroupConfigError: They are of another type than workers.
-        KielGroupsError: The brokers do not say.
-    """
-    async with BrokerSession(settings.brokers, timeout_s=_FIND_TIMEOUT_S) as session:
-        found = await members_type(session, settings.group)
-    if found not in ("", CONNECT_TYPE):
-        raise GroupConfigError(
-            f"group {settings.group}: its members at the brokers are of the type {found!r}, and this one is a worker;"
-            " choose another group"
-        )
 
 
 def _process(settings: WorkerSettings, metrics: Metrics, runtime: Runtime) -> ProcessContext:

@@ -210,6 +210,17 @@ def test_a_group_is_described_in_json(monkeypatch: pytest.MonkeyPatch, capsys: p
             ),
             "workers have different tokens, so requests that one forwards to another fail: h1:8083, h2:8083 / h0:8083",
         ),
+        (
+            replace(
+                group({}),
+                workers={
+                    f"w{number}": WorkerInfo(url=f"http://h{number}:8083", coordination=coordination).encode()
+                    for number, coordination in enumerate(["zookeeper", "brokers", None, "zookeeper"])
+                },
+            ),
+            "workers have different coordinations, so neither kind knows of the other's assignments: brokers (h1:8083)"
+            " / zookeeper (h0:8083, h3:8083)",
+        ),
         (group({ConnectorId("logs"): WorkStatus(WorkState.FAILED, "w")}), "connector logs has failed: for an unknown"),
         (
             replace(group({TaskId("logs", 0): WorkStatus(WorkState.UNASSIGNED, "")}), owners={}),
