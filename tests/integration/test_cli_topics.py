@@ -57,6 +57,10 @@ async def test_a_topic_is_created_grown_described_and_deleted(release_cluster: C
     assert {"topic": topic, "partitions": 3, "replication": 1} in listed
     if release_cluster.kafka[0].version != "0.8.0":
         assert topics(release_cluster, "delete", topic, "--yes") == (0, "", f"info: topic {topic} deleted\n")
+        assert topics(release_cluster, "create", other := unique("quiet"), "-q") == (0, "", "")
+        assert topics(release_cluster, "create", other, "-q", "--if-missing") == (0, "", "")
+        assert topics(release_cluster, "grow", other, "-q", "--partitions=2") == (0, "", "")
+        assert topics(release_cluster, "delete", other, "-q", "--yes") == (0, "", "")
         with zookeeper(release_cluster) as client:
             assert topic not in cluster_admin.topics(client)
 

@@ -179,9 +179,9 @@ def consume(
     printing = RecordPrinter(reader.consumer, standard_output(), line, most=most, timeout_s=timeout_s)
     status = asyncio.run(printing.run(reader.subscribe))
     if not quiet and status != READER_GONE:
-        rate = printing.printed / max(printing.took_s, 1e-3)
         printed = counted(printing.printed, "record", "records")
-        lines.say("info", f"printed {printed} in {printing.took_s:.1f} s, {rate:,.0f} records/s")
+        rate = "" if printing.rate is None else f", {printing.rate:,.0f} records/s from the first to the last"
+        lines.say("info", f"printed {printed} in {printing.took_s:.1f} s{rate}")
     return status
 
 
