@@ -347,7 +347,22 @@ MUTANTS = (
         "",
         _PLANNER_TEST,
     ),
-    # The role
+    # The admission
+    Mutant(
+        "a member that is refused leaves folders in a group of others",
+        "coordination/member/group_session.py",
+        "        await self._kind.admit(self.session, self._layout, self._config)\n",
+        "        await self.session.ensure(self._layout.parents)\n"
+        "        await self._kind.admit(self.session, self._layout, self._config)\n",
+        _GROUPS_TEST,
+    ),
+    Mutant(
+        "a program takes the name of a group of another client",
+        "coordination/member/admission.py",
+        "    if node is None and found is None and await _has_consumers(session, layout):\n",
+        "    if False:\n",
+        _GROUPS_TEST,
+    ),
     Mutant(
         "a program of another type is admitted",
         "coordination/member/admission.py",

@@ -401,6 +401,21 @@ def test_a_generic_member_does_not_join_a_group_of_consumers(config: bytes, refu
         assert set(world.ensemble.tree.znodes) == before
 
 
+@pytest.mark.parametrize("path", ["/consumers/g/ids/java", "/consumers/g/offsets/t", "/kiel/groups/g/members/m"])
+def test_a_generic_member_does_not_take_the_name_of_other_clients(path: str) -> None:
+    """Groups of other clients have no settings. Tools would show programs in place of their offsets and members."""
+    with programs_at_rest(members=0) as world:
+        world.operator.create(path, b"", makepath=True)
+        stopped: list[Exception] = []
+        world.checker.stopped = lambda program, error: stopped.append(error)  # type: ignore[method-assign]
+        before = set(world.ensemble.tree.znodes)
+        world.join()
+        world.run_for(0.9)
+        (error,) = stopped
+        assert str(error) == "group g: its members are consumers; choose another group"
+        assert set(world.ensemble.tree.znodes) == before
+
+
 def test_a_member_of_another_type_does_not_join(world: ProgramWorld) -> None:
     """A program of another type is refused, whatever protocols it knows."""
     stopped: list[Exception] = []
