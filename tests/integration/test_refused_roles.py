@@ -259,6 +259,20 @@ async def test_a_worker_does_not_join_consumers_that_brokers_coordinate(
     assert znodes(servers) == before
 
 
+async def test_consume_says_that_the_members_are_workers(servers: Cluster, unique: Callable[[str], str]) -> None:
+    """Whatever coordinates the command, and although the workers have no settings at the brokers."""
+    topic, group = unique("topic"), unique("workers")
+    await servers.create_topic(topic, 1)
+    async with worker_on(servers, group, coordination="brokers"):
+        before = znodes(servers)
+        for place in (["--zookeeper", servers.zk_hosts], ["--coordination", "brokers"]):
+            words = ["consume", topic, "--group", group, "--brokers", servers.brokers[0], *place]
+            done = await asyncio.to_thread(kiel_groups, *words)
+            assert (done.returncode, done.stdout) == (2, "")
+            assert done.stderr.endswith(f"error: group {group}: {WORKERS}\n")
+        assert znodes(servers) == before
+
+
 @pytest.mark.parametrize("words", [("weights", "set", "GROUP", "t:0=1"), ("release", "GROUP", "member")])
 def test_commands_for_consumers_refuse_a_group_of_workers(
     servers: Cluster, founded: Callable[[str], str], words: tuple[str, ...]
