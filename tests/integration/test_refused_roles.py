@@ -82,7 +82,7 @@ async def found_workers_by_brokers(cluster: Cluster, group: str) -> None:
 
 
 async def found_older_workers(cluster: Cluster, group: str) -> None:
-    """Create what workers of 0.1 have left that brokers have coordinated: a configuration, and no settings."""
+    """Create what workers of an earlier version have left, if brokers coordinated them: no settings."""
     with zookeeper(cluster) as client:
         client.ensure_path(WorkerLayout(group).workers)
         client.create(WorkerLayout(group).config, encode_config_offset(1))

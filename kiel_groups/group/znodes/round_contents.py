@@ -223,9 +223,9 @@ def program_type(settings: bytes | None, configuration: bytes | None, *, has_wor
     """
     Return the type of a group's members if they are programs, and None if they are consumers or may be.
 
-    The settings decide: the first member writes them. Workers of 0.1 that brokers coordinate have written none. They
-    are known by their configuration and their own znodes. The folders of these are no sign: such a worker left them in
-    any group, even if it was refused.
+    The settings decide: the first member writes them. Workers of an earlier version that brokers coordinate have
+    written none. They are known by their configuration and their own znodes. The folders of these are no sign: such a
+    worker left them in any group, even if it was refused.
 
     Args:
         settings: The data of the group's ``config``.

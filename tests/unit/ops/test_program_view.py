@@ -120,7 +120,7 @@ def test_what_is_wrong_with_programs_is_found() -> None:
         assert view.protocol_type == "numbers"
 
 
-#: What a worker of 0.1 that was refused has left in a group of others.
+#: What a worker of an earlier version that was refused has left in a group of others.
 LEFT_BY_A_WORKER = {f"{ROOT}/workers": Znode(), f"{ROOT}/connect": Znode(), f"{ROOT}/connect/connectors": Znode()}
 
 
