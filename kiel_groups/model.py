@@ -8,6 +8,7 @@ from itertools import repeat
 from typing import Any, NamedTuple, TypeAlias, overload
 
 __all__ = [
+    "CONNECT_TYPE",
     "TopicPartition",
     "OffsetAndMetadata",
     "OffsetAndTimestamp",
@@ -24,6 +25,9 @@ __all__ = [
 
 #: The id of a member in exactly one ZooKeeper session, in the charset of Java consumer ids.
 MemberId: TypeAlias = str
+
+#: The protocol type of a group of workers, which run connectors.
+CONNECT_TYPE = "connect"
 
 #: The key of a member in the plan: its instance id if it has one, so that the key survives a restart, or its member id.
 Slot: TypeAlias = str

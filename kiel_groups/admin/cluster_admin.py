@@ -60,6 +60,8 @@ _POLL_S = 0.01
 _TOPICS = "/brokers/topics"
 _BROKERS = "/brokers/ids"
 _CONTROLLER = "/controller"
+#: The znodes by which a deletion is requested, one per topic.
+_DELETIONS = "/admin/delete_topics"
 #: The longest name of a directory on the file systems that brokers use.
 _LONGEST_FOLDER = 255
 
@@ -301,22 +303,39 @@ def delete_topic(hosts: str, topic: str, *, timeout_s: float = 30.0) -> None:
     """
     Request the deletion of a topic, and wait until the brokers, if ``delete.topic.enable`` is set, have deleted it.
 
+    If no broker begins the deletion in time, or the caller interrupts the wait, the request is withdrawn: a controller
+    that starts after the setting has changed would delete the topic, with all records that it has by then.
+
     Raises:
         UnknownTopicError: The topic does not exist.
         CoordinationError: The topic still exists after ``timeout_s`` seconds.
     """
     with zookeeper(hosts) as client:
-        partitions_of(client, topic)
-        with suppress(NodeExistsError):  # The deletion was requested before.
-            client.create(f"/admin/delete_topics/{topic}", b"", makepath=True)
+        partitions = partitions_of(client, topic)
+        mark = f"{_DELETIONS}/{topic}"
+        is_ours = True
+        try:
+            client.create(mark, b"", makepath=True)
+        except NodeExistsError:
+            is_ours = False
+        is_withdrawn = False
         deadline = time.monotonic() + timeout_s
-        while client.exists(f"{_TOPICS}/{topic}"):
-            if time.monotonic() > deadline:
-                raise CoordinationError(
-                    f"topic {topic!r} is still there {timeout_s:g} s after its deletion was asked for; brokers delete"
-                    " topics with delete.topic.enable=true only, those of 0.8.0 never"
-                )
-            time.sleep(_POLL_S)
+        try:
+            while client.exists(f"{_TOPICS}/{topic}") and time.monotonic() <= deadline:
+                time.sleep(_POLL_S)
+        finally:
+            # A controller that deletes a topic takes the leaders from its partitions first. It completes that anyway.
+            if is_ours and client.exists(f"{_TOPICS}/{topic}") and all(_have_leaders(client, topic, [*partitions])):
+                with suppress(NoNodeError):  # From 0.10 on, a controller that may not delete topics removes it.
+                    client.delete(mark)
+                is_withdrawn = True
+        if client.exists(f"{_TOPICS}/{topic}"):
+            left = f"{mark} still asks for it: delete that znode, or a controller deletes the topic once it may and can"
+            raise CoordinationError(
+                f"topic {topic!r} is still there {timeout_s:g} s after its deletion was asked for; brokers delete"
+                " topics with delete.topic.enable=true only, those of 0.8.0 never."
+                f" {'The request is withdrawn' if is_withdrawn else left}"
+            )
 
 
 def _brokers(client: Client) -> list[int]:

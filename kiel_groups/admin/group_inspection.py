@@ -22,6 +22,7 @@ from kiel_groups.group.znodes.layout import (
     consumer_root,
     topic_path,
 )
+from kiel_groups.group.znodes.round_contents import program_type, refusal_by_programs
 from kiel_groups.group.znodes.snapshot import Snapshot, Znode
 from kiel_groups.group.znodes.worker_layout import WorkerLayout
 
@@ -34,6 +35,7 @@ __all__ = [
     "read_group",
     "read_summaries",
     "read_assignments",
+    "refuse_programs",
     "read_settings",
     "read_workers",
 ]
@@ -78,15 +80,34 @@ def read_settings(hosts: str, group: str) -> GroupSettings | None:
 
     Raises:
         CoordinationError: ZooKeeper did not answer.
+        GroupConfigError: The members are programs, such as workers.
         ProtocolError: The znode contains no settings.
     """
     path = GroupLayout(group).config
     with zookeeper(hosts) as client:
+        refuse_programs(client, group)
         try:
             data, _ = client.get(path)
         except NoNodeError:
             return None
     return GroupSettings.parse(data, path)
+
+
+def refuse_programs(client: Client, group: str) -> None:
+    """
+    Check that the members of a group are consumers, or may become such.
+
+    Raises:
+        GroupConfigError: They are programs, such as workers, which share no partitions.
+    """
+    layout = WorkerLayout(group)
+    settings = GroupLayout(group).config
+    found = _read_trees(client, [layout.workers]) | _read(client, [settings, layout.config])
+    data = {path: None if znode.closed else znode.data for path, znode in found.items()}
+    has_workers = any(path.startswith(f"{layout.workers}/") for path in found)
+    protocol_type = program_type(data.get(settings), data.get(layout.config), has_workers=has_workers)
+    if protocol_type is not None:
+        raise refusal_by_programs(group, protocol_type)
 
 
 def list_groups(client: Client) -> list[str]:

@@ -22,6 +22,7 @@ from kiel_groups.wire.error_codes import (
     ErrorCode,
 )
 from kiel_groups.wire.framing import Request
+from kiel_groups.wire.groups.consumer_protocol import PROTOCOL_TYPE
 from kiel_groups.wire.groups.coordinator_offsets import OffsetFetchRequestV1
 from kiel_groups.wire.groups.describe_groups_v0 import DescribedGroup, DescribeGroupsRequest
 from kiel_groups.wire.groups.list_groups_v0 import ListedGroup, ListGroupsRequest, ListGroupsResponse
@@ -34,6 +35,7 @@ __all__ = [
     "committed_offsets",
     "describe_group",
     "list_groups",
+    "members_type",
     "offsets_of_groups",
 ]
 
@@ -110,6 +112,23 @@ async def describe_group(session: BrokerSession, group: str) -> CoordinatedGroup
     if described.error != NO_ERROR:
         raise described.error.exception(f"group {group!r} cannot be described")
     return CoordinatedGroup(described, coordinator)
+
+
+async def members_type(session: BrokerSession, group: str) -> str:
+    """
+    Return the type of a group's members, or ``""`` if there is no such group.
+
+    A group without members keeps its type, or at least its offsets, which only consumers have.
+
+    Raises:
+        BrokerError: The group has no coordinator now, it does not answer, or it refuses.
+    """
+    if not session.has_coordinators:
+        return ""
+    described = (await describe_group(session, group)).described
+    if described.protocol_type:
+        return described.protocol_type
+    return PROTOCOL_TYPE if (await committed_offsets(session, group)).offsets else ""
 
 
 async def committed_offsets(session: BrokerSession, group: str) -> CommittedOffsets:

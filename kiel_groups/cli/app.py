@@ -48,6 +48,9 @@ _COMMANDS = {
     "demo": "Watch a group lose a member to kill -9, but no record.",
 }
 
+#: How similar a word must be to be a command with a typing error.
+_TYPING_ERROR: Final = 0.8
+
 #: The modules of commands that share one.
 _SHARED_MODULES = {"connector-plugins": "connectors"}
 
@@ -71,6 +74,9 @@ class _LazyGroup(click.Group):
         name = args[0]
         if name not in _COMMANDS and not name.startswith("-") and not ctx.resilient_parsing:
             near = get_close_matches(name, _COMMANDS, 1)
+            if near == ["release"]:
+                # It acts on live members, and who types 'reset' or 'delete' wants something else.
+                near = get_close_matches(name, near, 1, _TYPING_ERROR)
             raise click.UsageError(f"No such command '{name}'." + (f" Did you mean '{near[0]}'?" if near else ""), ctx)
         return super().resolve_command(ctx, args)
 

@@ -9,10 +9,16 @@ from typing import TypeVar
 from kiel_groups.errors import ProtocolError
 from kiel_groups.group.znodes.contents import parse_object
 from kiel_groups.group.znodes.layout import GroupLayout
-from kiel_groups.group.znodes.round_contents import RoundAssignment, RoundMember, RoundSettings, RoundState
+from kiel_groups.group.znodes.round_contents import (
+    RoundAssignment,
+    RoundMember,
+    RoundSettings,
+    RoundState,
+    program_type,
+)
 from kiel_groups.group.znodes.snapshot import Snapshot
 from kiel_groups.group.znodes.worker_layout import WorkerLayout
-from kiel_groups.wire.groups.connect_protocol import CONNECT_TYPE
+from kiel_groups.model import CONNECT_TYPE
 
 __all__ = ["ProgramView", "view_programs"]
 
@@ -67,9 +73,13 @@ def view_programs(layout: GroupLayout, znodes: Snapshot) -> ProgramView | None:
     workers = WorkerLayout(layout.group)
     paths = [path for path in znodes if path.startswith(f"{layout.root}/") and not znodes[path].closed]
     members = [path for path in paths if path.startswith(f"{layout.members}/")]
-    have_workers = workers.config in paths or workers.workers in paths
     shared = [path for path in (layout.config, layout.group_state) if path in paths]
-    if not have_workers and not any(_is_of_programs(znodes[path].data, path) for path in (*shared, *members)):
+    live_workers = sum(path.startswith(f"{workers.workers}/") for path in paths)
+    settings_data, configuration = (
+        znodes[path].data if path in paths else None for path in (layout.config, workers.config)
+    )
+    found_type = program_type(settings_data, configuration, has_workers=live_workers > 0)
+    if found_type is None and not any(_is_of_programs(znodes[path].data, path) for path in (*shared, *members)):
         return None
     unreadable: list[str] = []
 
@@ -88,10 +98,10 @@ def view_programs(layout: GroupLayout, znodes: Snapshot) -> ProgramView | None:
             _ = list(parsed(RoundAssignment.parse, path))
     types = [each.protocol_type for each in settings] or [each.offer.protocol_type for each in found]
     return ProgramView(
-        protocol_type=types[0] if types else CONNECT_TYPE if have_workers else "",
+        protocol_type=types[0] if types else found_type or "",
         round=states[0] if states else None,
         members=tuple(sorted(found, key=lambda each: (each.started_at_ms, each.member_id))),
-        workers=sum(path.startswith(f"{workers.workers}/") for path in paths),
+        workers=live_workers,
         unreadable=tuple(unreadable),
     )
 

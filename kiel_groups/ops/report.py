@@ -20,6 +20,7 @@ from kiel_groups.ops.program_view import ProgramView
 from kiel_groups.ops.report_parts import (
     Column,
     Listed,
+    Listing,
     ago,
     facts_grid,
     findings_grid,
@@ -34,32 +35,30 @@ from kiel_groups.wording import counted, some
 __all__ = ["group_report", "groups_table"]
 
 
-def groups_table(views: Iterable[GroupView], *, with_lag: bool) -> Table:
+def groups_table(views: Iterable[GroupView], *, with_lag: bool) -> RenderableType:
     """
     Return a table with a row for each group of a cluster; ``with_lag`` requires views with offsets.
 
-    If a group is not one of consumers, a last column has the types of such groups.
+    If a group is not one of consumers, a last column has the types of such groups. On a narrow terminal, columns that
+    are empty are left out.
     """
     shown = list(views)
-    with_types = any(view.programs is not None for view in shown)
-    table = report_table()
-    table.add_column("group", overflow="fold")
-    for column in ("members", "foreign", "generation"):
-        table.add_column(column, justify="right", overflow="fold")
-    table.add_column("state", overflow="fold")
+    columns = [("group", [view.group for view in shown])]
+    columns.append(("members", ["?" if view.closed and not view.size else str(view.size) for view in shown]))
+    columns.append(("foreign", [str(len(view.foreign_members) or "") for view in shown]))
+    columns.append(("generation", [_generation(view) for view in shown]))
+    columns.append(("state", [outline_state(view) for view in shown]))
     if with_lag:
-        table.add_column("lag", justify="right", overflow="fold")
-    if with_types:
-        table.add_column("type", overflow="fold")
-    for view in shown:
-        unknown = "?" if view.closed else ""
-        generation = unknown if view.generation is None else str(view.generation)
-        foreign = str(len(view.foreign_members)) if view.foreign_members else ""
-        members = unknown if unknown and not view.size else str(view.size)
-        row = [view.group, members, foreign, generation, outline_state(view)]
-        lag = [_group_lag(view)] if with_lag else []
-        table.add_row(*row, *lag, *([view.protocol_type if view.programs is not None else ""] if with_types else []))
-    return table
+        columns.append(("lag", [_group_lag(view) for view in shown]))
+    if any(view.programs is not None for view in shown):
+        columns.append(("type", [view.protocol_type if view.programs is not None else "" for view in shown]))
+    return Listing(columns)
+
+
+def _generation(view: GroupView) -> str:
+    if view.generation is None:
+        return "?" if view.closed else ""
+    return str(view.generation)
 
 
 def group_report(

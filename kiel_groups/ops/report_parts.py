@@ -7,7 +7,7 @@ from itertools import groupby, islice
 from typing import Literal, TypeAlias
 
 from rich import box
-from rich.console import RenderableType
+from rich.console import Console, ConsoleOptions, RenderableType
 from rich.table import Table
 from rich.text import Text
 
@@ -19,6 +19,7 @@ from kiel_groups.wording import counted
 __all__ = [
     "Column",
     "Listed",
+    "Listing",
     "ago",
     "facts_grid",
     "findings_grid",
@@ -35,6 +36,11 @@ Listed: TypeAlias = Literal["all", "wrong", "none"] | int
 
 #: A column of a table of partitions: its heading, and what it shows of a partition.
 Column: TypeAlias = tuple[str, Callable[[PartitionView], str]]
+
+#: The columns of lists of groups that have numbers.
+_NUMBERS = frozenset({"members", "foreign", "generation", "lag"})
+#: A width that no table reaches.
+_UNBOUNDED = 100_000
 
 _UNITS = ((86_400, "d"), (3_600, "h"), (60, "min"))
 
@@ -156,3 +162,25 @@ def report_table() -> Table:
     """Return an empty table in the style of reports."""
     # Rich would wrap a title to the width of the table, so a heading is a text above the table.
     return Table(box=box.SIMPLE_HEAD, pad_edge=False)
+
+
+class Listing:
+    """A table of these columns; where it is too wide, columns without a text are left out before others are folded."""
+
+    def __init__(self, columns: Sequence[tuple[str, Sequence[str]]]) -> None:
+        self._columns = columns
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
+        table = _listing(self._columns)
+        if console.measure(table, options=options.update(max_width=_UNBOUNDED)).maximum > options.max_width:
+            table = _listing([each for each in self._columns if any(each[1])])
+        yield table
+
+
+def _listing(columns: Sequence[tuple[str, Sequence[str]]]) -> Table:
+    table = report_table()
+    for name, _ in columns:
+        table.add_column(name, justify="right" if name in _NUMBERS else "left", overflow="fold")
+    for row in zip(*(texts for _, texts in columns), strict=True):
+        table.add_row(*row)
+    return table

@@ -64,7 +64,7 @@ async def test_a_session_expires_during_processing(cluster: Cluster, unique: Uni
 @pytest.mark.parametrize(
     ("request_part", "step"),
     [
-        (b"/kiel-groups", "the group's folders"),
+        (b"/owners", "the group's settings and members"),
         (b"/config", "the group's settings and members"),
         (b'"pid"', "the registration"),
     ],

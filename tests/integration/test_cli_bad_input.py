@@ -117,7 +117,7 @@ def test_an_unknown_topic_is_an_error(consume: Consume, cluster_39: Cluster, top
         ({"group": "a/b"}, "group: 'a/b' is not a legal name"),
         ({"brokers": "host:port"}, "brokers: 'host:port' is not an address"),
         ({"zookeeper": "a:1/x,b:2"}, "the chroot '/x,b:2' must be one path"),
-        ({"session-timeout-ms": "5"}, "session_timeout_ms: 5 given"),
+        ({"session-timeout-ms": "5"}, "--session-timeout-ms: 5 given"),
         ({"session-timeout-ms": "soon"}, "'soon' is not a valid integer"),
         ({"max": "0"}, "'--max' / '--max-messages': 0 is not in the range x>=1"),
         ({"timeout": "0"}, "'--timeout': 0.0 is not in the range x>0"),

@@ -140,6 +140,6 @@ async def test_a_watch_fills_the_terminal_with_partitions(cluster_39: Cluster, u
             pages = read_until(screen, lambda text: settled in text.rpartition("\x1b[2J")[0]).split("\x1b[2J")
     page = next(page for page in pages if settled in page)
     lines, listed = page.splitlines(), _listed(page)
-    assert rows - 3 <= len(lines) < rows
+    assert rows - 4 <= len(lines) < rows - 1
     assert len(listed) >= 2
     assert f"{PARTITIONS - len(listed)} of {PARTITIONS} partitions are not listed" in " ".join(" ".join(lines).split())

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from kiel_groups.admin import cluster_admin
 from kiel_groups.embedded import Cluster
+from kiel_groups.errors import CoordinationError
 from tests.helpers.cluster_data import produce, zookeeper
 from tests.helpers.commands import kiel_groups
 
@@ -54,6 +57,10 @@ async def test_a_topic_is_created_grown_described_and_deleted(release_cluster: C
     assert {"topic": topic, "partitions": 3, "replication": 1} in listed
     if release_cluster.kafka[0].version != "0.8.0":
         assert topics(release_cluster, "delete", topic, "--yes") == (0, "", f"info: topic {topic} deleted\n")
+        assert topics(release_cluster, "create", other := unique("quiet"), "-q") == (0, "", "")
+        assert topics(release_cluster, "create", other, "-q", "--if-missing") == (0, "", "")
+        assert topics(release_cluster, "grow", other, "-q", "--partitions=2") == (0, "", "")
+        assert topics(release_cluster, "delete", other, "-q", "--yes") == (0, "", "")
         with zookeeper(release_cluster) as client:
             assert topic not in cluster_admin.topics(client)
 
@@ -225,3 +232,44 @@ async def test_the_wait_option_waits_for_brokers(cluster_39: Cluster, unique: Un
         client.create(f"{chroot}/brokers/ids/2")
         async with asyncio.timeout(30):
             await waiting
+
+
+async def test_a_deletion_that_is_refused_does_not_come_later(
+    start_cluster: Callable[..., Cluster], unique: Unique
+) -> None:
+    """
+    Brokers with ``delete.topic.enable=false`` leave the request where it is, and delete the topic once the setting
+    changes. So it is withdrawn after a while, and after Ctrl-C. An earlier request of others is named instead, and one
+    that a controller has begun to execute stays.
+    """
+    cluster = start_cluster(kafka="0.8.2.2", broker_overrides={"delete.topic.enable": "false"})
+    topic = unique("topic")
+    await cluster.create_topic(topic, 2)
+    mark = f"/admin/delete_topics/{topic}"
+
+    def delete() -> None:
+        cluster_admin.delete_topic(cluster.zk_hosts, topic, timeout_s=0.2)
+
+    with zookeeper(cluster) as client:
+        with pytest.raises(CoordinationError, match=r"delete.topic.enable=true .* The request is withdrawn$"):
+            delete()
+        assert client.exists(mark) is None
+        with pytest.MonkeyPatch.context() as patch:
+
+            def interrupt(seconds: float) -> None:
+                raise KeyboardInterrupt
+
+            patch.setattr(cluster_admin, "time", SimpleNamespace(monotonic=time.monotonic, sleep=interrupt))
+            with pytest.raises(KeyboardInterrupt):
+                delete()
+        assert client.exists(mark) is None
+        client.create(mark, b"")
+        with pytest.raises(CoordinationError, match=f"{mark} still asks for it: delete that znode"):
+            delete()
+        assert client.exists(mark) is not None
+        client.delete(mark)
+        state = f"/brokers/topics/{topic}/partitions/1/state"
+        client.set(state, json.dumps(json.loads(client.get(state)[0]) | {"leader": -1}).encode())
+        with pytest.raises(CoordinationError, match=f"{mark} still asks for it"):
+            delete()
+        assert client.exists(mark) is not None

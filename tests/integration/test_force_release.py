@@ -41,7 +41,11 @@ async def test_a_live_member_stops_before_its_claims_could_be_deleted(
         await group.balanced(topic, 4)
         old = first.consumer.member_id
         assert old is not None
-        run = await _command(cluster_39, name, old.rpartition("-")[2], *options)
+        short = old.rpartition("-")[2]
+        asked = await _command(cluster_39, name, short, *options)
+        assert asked == (2, "error: there is no terminal to confirm at; give --yes. See 'kiel-groups release --help'.")
+        assert first.consumer.member_id == old
+        run = await _command(cluster_39, name, short, "--yes", *options)
         assert run == (
             0,
             f"info: {old} owned 2 partitions: released by itself or with its session: 2, taken: 0",

@@ -170,7 +170,7 @@ async def test_every_disagreement_is_in_the_error(
         with pytest.raises(GroupConfigError) as caught:
             await consumer.connect()
         assert str(caught.value) == f"this member disagrees with its group {name}: {differences} {remedy}"
-        assert client.get_children(GroupLayout(name).members) == []
+        assert client.exists(GroupLayout(name).members) is None
         client.set(path, OURS.encode())
         await consumer.connect()
         await consumer.close()
@@ -194,6 +194,7 @@ async def test_a_foreign_member_keeps_members_from_joining(cluster_39: Cluster, 
         client.create(f"{getattr(layout, folder)}/foreign", b"{}", ephemeral=True, makepath=True)
         consumer = GroupedConsumer(cluster_39.brokers, name, cluster_39.zk_hosts)
         await assert_connect_fails(consumer, ForeignMemberError, "foreign", "Stop them first")
+        assert client.exists(layout.root) is None
 
 
 def failing(members: list[str], partitions: list[str]) -> dict[str, dict[str, list[int]]]:

@@ -9,7 +9,6 @@ _CONTENTS = "group/znodes/round_contents.py"
 _MEMBER = "coordination/rounds/round_member.py"
 _PLANNER = "coordination/rounds/round_planner.py"
 _EXCHANGE = "coordination/rounds/round_exchange.py"
-_ROLE = "coordination/rounds/round_role.py"
 _COORDINATOR = "clients/generic/zookeeper_coordinator.py"
 _GATE = "clients/generic/session_gate.py"
 
@@ -348,12 +347,27 @@ MUTANTS = (
         "",
         _PLANNER_TEST,
     ),
-    # The role
+    # The admission
+    Mutant(
+        "a member that is refused leaves folders in a group of others",
+        "coordination/member/group_session.py",
+        "        await self._kind.admit(self.session, self._layout, self._config)\n",
+        "        await self.session.ensure(self._layout.parents)\n"
+        "        await self._kind.admit(self.session, self._layout, self._config)\n",
+        _GROUPS_TEST,
+    ),
+    Mutant(
+        "a program takes the name of a group of another client",
+        "coordination/member/admission.py",
+        "    if node is None and found is None and await _has_consumers(session, layout):\n",
+        "    if False:\n",
+        _GROUPS_TEST,
+    ),
     Mutant(
         "a program of another type is admitted",
-        _ROLE,
-        "        if group != mine:\n",
-        "        if False:\n",
+        "coordination/member/admission.py",
+        "    if found != protocol_type:\n",
+        "    if False:\n",
         _GROUPS_TEST,
     ),
 )

@@ -42,8 +42,8 @@ class Step(Enum):
     """A step of a join, as the error of a join that waits for it names the step."""
 
     CHROOT = "the chroot"
-    FOLDERS = "the group's folders"
     ADMISSION = "the group's settings and members"
+    FOLDERS = "the group's folders"
     REGISTRATION = "the registration"
     START = "what follows the registration"
 

@@ -384,7 +384,7 @@ def test_a_group_recovers_when_zookeeper_is_back(world: ProgramWorld) -> None:
 )
 def test_a_generic_member_does_not_join_a_group_of_consumers(config: bytes, refusal: str) -> None:
     """
-    The settings of a group of consumers refuse a program, and the group continues.
+    The settings of a group of consumers refuse a program, which has written nothing.
 
     Only settings that no member can read may be deleted.
     """
@@ -392,12 +392,28 @@ def test_a_generic_member_does_not_join_a_group_of_consumers(config: bytes, refu
         world.operator.create(world.layout.config, config, makepath=True)
         stopped: list[Exception] = []
         world.checker.stopped = lambda program, error: stopped.append(error)  # type: ignore[method-assign]
+        before = set(world.ensemble.tree.znodes)
         world.join()
         world.run_for(0.9)
         (error,) = stopped
         assert isinstance(error, GroupConfigError)
         assert re.match(refusal, str(error))
-        assert world.ensemble.tree.children(world.layout.members) == []
+        assert set(world.ensemble.tree.znodes) == before
+
+
+@pytest.mark.parametrize("path", ["/consumers/g/ids/java", "/consumers/g/offsets/t", "/kiel/groups/g/members/m"])
+def test_a_generic_member_does_not_take_the_name_of_other_clients(path: str) -> None:
+    """Groups of other clients have no settings. Tools would show programs in place of their offsets and members."""
+    with programs_at_rest(members=0) as world:
+        world.operator.create(path, b"", makepath=True)
+        stopped: list[Exception] = []
+        world.checker.stopped = lambda program, error: stopped.append(error)  # type: ignore[method-assign]
+        before = set(world.ensemble.tree.znodes)
+        world.join()
+        world.run_for(0.9)
+        (error,) = stopped
+        assert str(error) == "group g: its members are consumers; choose another group"
+        assert set(world.ensemble.tree.znodes) == before
 
 
 def test_a_member_of_another_type_does_not_join(world: ProgramWorld) -> None:

@@ -7,12 +7,7 @@ from collections.abc import Collection
 
 import pytest
 
-from kiel_groups.config import GroupConfig
-from kiel_groups.coordination.member import member_role
-from kiel_groups.coordination.member.admission import check_admission
 from kiel_groups.coordination.member.subscription_registration import SubscriptionRegistration
-from kiel_groups.coordination.session.zk_session import Session
-from kiel_groups.group.znodes.layout import GroupLayout
 from kiel_groups.group.znodes.transactions import Operation
 from tests.sim.world import at_rest
 
@@ -69,16 +64,17 @@ def test_folders_that_are_deleted_while_a_member_joins_are_created_again(
         path = {"members": world.layout.members, "ids": world.layout.ids}[folder]
         deleted = []
 
-        async def deleting(session: Session, layout: GroupLayout, config: GroupConfig) -> None:
-            await check_admission(session, layout, config)
+        async def deleting(registration: SubscriptionRegistration) -> None:
             if not deleted:
                 deleted.append(path)
                 for name in world.ensemble.tree.children(path):
                     world.operator.delete_async(f"{path}/{name}")
                 world.operator.delete_async(path)
                 await asyncio.sleep(1.0)
+            await register(registration)
 
-        monkeypatch.setattr(member_role, "check_admission", deleting)
+        register = SubscriptionRegistration.register
+        monkeypatch.setattr(SubscriptionRegistration, "register", deleting)
         world.operator.delete(world.layout.member(str(consumer.member.member_id)))
         world.run_for(10.0)
         assert deleted

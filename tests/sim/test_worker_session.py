@@ -23,7 +23,13 @@ URL = "http://127.0.0.1:8083/"
 class WorkerBench:
     """A worker on the only server of an ensemble, and the sessions that it has opened and lost."""
 
-    def __init__(self, beside: WorkerBench | None = None, token_digest: str | None = None) -> None:
+    def __init__(
+        self,
+        beside: WorkerBench | None = None,
+        token_digest: str | None = None,
+        coordination: str | None = None,
+        url: str = URL,
+    ) -> None:
         self.timeline = beside.timeline if beside else Timeline(1)
         self.ensemble = beside.ensemble if beside else FakeEnsemble(self.timeline, 1)
         self.process = SimulatedProcess(self.ensemble)
@@ -34,7 +40,7 @@ class WorkerBench:
         context = process_context(GroupConfig(group="g"), zookeeper, runtime=self.process.runtime)
         self.worker = self.process.call(
             lambda: WorkerSession(
-                context, URL, self.opened.append, self.lost.append, self.failures.append, token_digest
+                context, url, self.opened.append, self.lost.append, self.failures.append, token_digest, coordination
             )
         )
         starting = self.process.start(self.worker.start())
@@ -108,3 +114,21 @@ def test_a_worker_warns_of_another_token(
     assert len(bench.registered) == 3
     warning = "group g: requests between this worker and 127.0.0.1:8083 fail, because their tokens differ"
     assert [message.startswith(warning) for message in caplog.messages] == ([True] if differs else [])
+
+
+def test_workers_with_another_coordination_notice_each_other(caplog: pytest.LogCaptureFixture) -> None:
+    """The one that comes later warns at once, the earlier one at its next regular check, and each only once."""
+    caplog.set_level("WARNING", "kiel_groups.workers")
+    earlier = WorkerBench(None, None, "zookeeper", "http://h1:8083/")
+    WorkerBench(earlier, None, "brokers", "http://h2:8083/")
+    WorkerBench(earlier, None, "zookeeper", "http://h3:8083/")
+    assert len(earlier.registered) == 3
+    earlier.timeline.run_for(200.0)
+    heard = sorted(message.partition(":")[2].partition(": neither")[0] for message in caplog.messages)
+    assert heard == [
+        " this worker has the coordination 'brokers', and h1:8083 another one",
+        " this worker has the coordination 'brokers', and h1:8083, h3:8083 another one",
+        " this worker has the coordination 'zookeeper', and h2:8083 another one",
+        " this worker has the coordination 'zookeeper', and h2:8083 another one",
+    ]
+    assert all(message.endswith("give all workers of the group the same coordination") for message in caplog.messages)

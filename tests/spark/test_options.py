@@ -93,8 +93,12 @@ REFUSED = [
     ({"subscribe": "a b"}, "subscribe: 'a b' is not a legal name"),
     ({"subscribePattern": "("}, "subscribePattern: '(' is no regular expression"),
     ({"subscribePattern": " "}, "subscribePattern: ' ' is blank, and no topic has such a name"),
-    ({"startingOffsets": "soon"}, "startingOffsets: 'soon' is no JSON"),
-    ({"startingOffsets": "[1]"}, "startingOffsets: '[1]' given; expected such as"),
+    (
+        {"startingOffsets": "begin"},
+        "startingOffsets: 'begin' given; expected 'earliest', 'latest', 'group', or offsets such as {\"topic\": {",
+    ),
+    ({"startingOffsets": "{soon}"}, "startingOffsets: '{soon}' is no JSON"),
+    ({"startingOffsets": "[1]"}, "startingOffsets: '[1]' given; expected 'earliest'"),
     ({"startingOffsets": '{"t": 3}'}, "3 given for t"),
     ({"startingOffsets": '{"t": {"x": 3}}'}, "'x' is no partition of t"),
     ({"startingOffsets": '{"t": {"0": -3}}'}, "the offset -3 of t:0 cannot be; expected 0 or more, -2, -1"),
@@ -143,6 +147,11 @@ REFUSED = [
         "checkpointLocation: 's3a://lake/x' given to the reader, which looks into",
     ),
     ({"zzz": "5"}, "zzz: there is no such option when reading a stream; known ones: "),
+    ({"brokers": "h:1"}, "brokers: refused: the option is called kafka.bootstrap.servers"),
+    ({"zookeeper": "h:1"}, "zookeeper: refused: the option is called kiel.zookeeper.connect"),
+    ({"zk_hosts": "h:1"}, "zk_hosts: refused: the option is called kiel.zookeeper.connect"),
+    ({"group": "g"}, "group: refused: the option is called kafka.group.id"),
+    ({"groupIdPrefix": "g"}, "refused: name the whole group with kafka.group.id"),
 ]
 
 

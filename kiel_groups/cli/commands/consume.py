@@ -179,9 +179,9 @@ def consume(
     printing = RecordPrinter(reader.consumer, standard_output(), line, most=most, timeout_s=timeout_s)
     status = asyncio.run(printing.run(reader.subscribe))
     if not quiet and status != READER_GONE:
-        rate = printing.printed / max(printing.took_s, 1e-3)
         printed = counted(printing.printed, "record", "records")
-        lines.say("info", f"printed {printed} in {printing.took_s:.1f} s, {rate:,.0f} records/s")
+        rate = "" if printing.rate is None else f", {printing.rate:,.0f} records/s from the first to the last"
+        lines.say("info", f"printed {printed} in {printing.took_s:.1f} s{rate}")
     return status
 
 
@@ -359,11 +359,19 @@ def _checked_names(zookeeper: str, topics: Sequence[str], group: str) -> str:
 
 
 def _checked_by_brokers(brokers: str, topics: Sequence[str], group: str) -> str:
-    """Check and return the same for a group of brokers; these are asked for all topics, so that they create none."""
+    """
+    Check and return the same for a group of brokers; these are asked for all topics, so that they create none.
+
+    Raises:
+        GroupConfigError: The members are programs, such as workers.
+    """
+    from kiel_groups.group.znodes.round_contents import refusal_by_programs
     from kiel_groups.service.coordinated_loader import look_up_group
 
     found = look_up_group(brokers, group, topics, timeout_s=SERVER_WAIT_S)
     if found.view is None:
         return f"group {group!r} is new{f'; did you mean {found.similar!r}?' if found.similar else ''}"
+    if not found.view.is_of_consumers:
+        raise refusal_by_programs(group, found.view.protocol_type)
     is_new = found.view.state == "memberless"
     return f"group {group!r} has had no member so far; another program commits its offsets" if is_new else ""

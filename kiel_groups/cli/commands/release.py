@@ -6,7 +6,7 @@ import click
 
 from kiel_groups.cli.parameters.cluster_options import in_zookeeper_only
 from kiel_groups.cli.parameters.name_completion import complete_groups, complete_members
-from kiel_groups.cli.parameters.shared_options import SERVER_WAIT_S, json_option, zookeeper_option
+from kiel_groups.cli.parameters.shared_options import SERVER_WAIT_S, confirm, json_option, yes_option, zookeeper_option
 from kiel_groups.cli.terminal.exit_codes import DONE, EPILOG
 from kiel_groups.cli.terminal.messages import Lines
 from kiel_groups.wording import counted
@@ -28,25 +28,31 @@ __all__ = ["release"]
     help="How long to wait for claims of a member that is gone, whose session timeout is unknown. If this is less than"
     " that timeout, two owners are possible. A live member always gets its session timeout at least.  [default: 40]",
 )
+@yes_option
 @click.pass_obj
-def release(lines: Lines, *, group: str, member: str, zookeeper: str, as_json: bool, wait_s: float | None) -> int:
+def release(
+    lines: Lines, *, group: str, member: str, zookeeper: str, as_json: bool, wait_s: float | None, yes: bool
+) -> int:
     """
     Take the partitions from a member that does not release them.
 
     MEMBER is a member id, the session at its end, as 'describe' shows it, or an instance id.
 
-    This tells the member to stop, waits for at most its session timeout, and then deletes its claims. Its record in
-    flight may be processed twice. If its process still works, it joins again as another member.
+    This tells a live member to stop, after a confirmation, waits for at most its session timeout, and then deletes its
+    claims. Its record in flight may be processed twice. If its process still works, it joins again as another member.
     """
     from kiel_groups.admin.cluster_admin import zookeeper as session
     from kiel_groups.admin.force_release import find_member_id, force_release
-    from kiel_groups.admin.group_inspection import check_group
+    from kiel_groups.admin.group_inspection import check_group, list_members, refuse_programs
     from kiel_groups.cli.terminal.rendering import show_json
 
     wait_ms = None if wait_s is None else round(wait_s * 1000)
     with session(zookeeper, timeout_s=SERVER_WAIT_S) as client:
         check_group(client, group, zookeeper)
+        refuse_programs(client, group)
         member = find_member_id(client, group, member)
+        if not yes and member in list_members(client, group):
+            confirm(f"{member} is alive. Take its partitions, and have it join again?")
         released = force_release(client, group, member, wait_ms=wait_ms, report=lambda text: lines.say("info", text))
     if as_json:
         owned, taken = (list(map(str, partitions)) for partitions in (released.owned, released.taken))

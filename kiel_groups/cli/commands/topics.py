@@ -9,7 +9,7 @@ import click
 
 from kiel_groups.cli.parameters.cluster_options import ClusterAddress, cluster_options
 from kiel_groups.cli.parameters.name_completion import complete_topics
-from kiel_groups.cli.parameters.shared_options import json_option
+from kiel_groups.cli.parameters.shared_options import confirm, json_option, quiet_option, yes_option
 from kiel_groups.cli.terminal.exit_codes import DONE, EPILOG
 from kiel_groups.cli.terminal.messages import Lines
 from kiel_groups.wording import counted, some
@@ -80,6 +80,7 @@ def list_topics(*, cluster: ClusterAddress, as_json: bool) -> int:
     metavar="SECONDS",
     help="How long to wait until enough brokers are registered.  [default: do not wait]",
 )
+@quiet_option
 @click.pass_obj
 def create(
     lines: Lines,
@@ -91,6 +92,7 @@ def create(
     replication: int,
     if_missing: bool,
     wait_s: float | None,
+    quiet: bool,
 ) -> int:
     """Create topics, and wait until every partition has a leader."""
     from kiel_groups.admin.cluster_admin import check_topic
@@ -110,16 +112,18 @@ def create(
     asked = None if source is click.core.ParameterSource.DEFAULT else partitions
     for name in wanted:
         if name in existing:
-            _say_existing(lines, name, existing[name], asked)
-        else:
-            found.create(name, partitions, replication)
+            _say_existing(lines, name, existing[name], asked, quiet=quiet)
+            continue
+        found.create(name, partitions, replication)
+        if not quiet:
             lines.say("info", f"topic {name} created with {_partitions(partitions)}")
     return DONE
 
 
-def _say_existing(lines: Lines, name: str, partitions: int, wanted: int | None) -> None:
+def _say_existing(lines: Lines, name: str, partitions: int, wanted: int | None, *, quiet: bool) -> None:
     if wanted in (None, partitions):
-        lines.say("info", f"topic {name} exists already")
+        if not quiet:
+            lines.say("info", f"topic {name} exists already")
         return
     assert wanted is not None
     grow = f"; 'kiel-groups topics grow {name} --partitions {wanted}' adds the rest" if wanted > partitions else ""
@@ -136,32 +140,36 @@ def _partitions(count: int) -> str:
 @click.option(
     "--partitions", type=_AT_LEAST_ONE, required=True, metavar="N", help="The new number of partitions in all."
 )
+@quiet_option
 @click.pass_obj
-def grow(lines: Lines, /, *, name: str, cluster: ClusterAddress, partitions: int) -> int:
+def grow(lines: Lines, /, *, name: str, cluster: ClusterAddress, partitions: int, quiet: bool) -> int:
     """Add partitions to a topic. Keys may map to other partitions from then on."""
     from kiel_groups.cli.sources.topic_sources import topic_source
 
     topic_source(cluster).grow(name, partitions)
-    lines.say("info", f"topic {name} has {_partitions(partitions)} now")
+    if not quiet:
+        lines.say("info", f"topic {name} has {_partitions(partitions)} now")
     return DONE
 
 
 @topics.command(epilog=EPILOG)
 @click.argument("names", nargs=-1, required=True, metavar="TOPIC...", shell_complete=complete_topics)
 @cluster_options
-@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
+@yes_option
+@quiet_option
 @click.pass_obj
-def delete(lines: Lines, /, *, names: tuple[str, ...], cluster: ClusterAddress, yes: bool) -> int:
+def delete(lines: Lines, /, *, names: tuple[str, ...], cluster: ClusterAddress, yes: bool, quiet: bool) -> int:
     """Delete topics with all their records."""
     from kiel_groups.cli.sources.topic_sources import topic_source
 
     wanted, found = list(dict.fromkeys(names)), topic_source(cluster)
     found.check_present(wanted)
     if not yes:
-        _confirm(wanted)
+        confirm(f"Delete {', '.join(wanted)} with all records?")
     for name in wanted:
         found.delete(name)
-        lines.say("info", f"topic {name} deleted")
+        if not quiet:
+            lines.say("info", f"topic {name} deleted")
     return DONE
 
 
@@ -183,15 +191,6 @@ def describe(lines: Lines, /, *, names: tuple[str, ...], cluster: ClusterAddress
         for state in states:
             show(*_title(state, alive), _table(state, logs, alive))
     return DONE
-
-
-def _confirm(names: Sequence[str]) -> None:
-    import sys
-
-    question = f"Delete {', '.join(names)} with all records?"
-    if not sys.stdin.isatty():
-        raise click.UsageError("there is no terminal to confirm at; give --yes.", click.get_current_context())
-    click.confirm(question, abort=True, err=True)
 
 
 class _Logs(NamedTuple):

@@ -96,6 +96,7 @@ def set_weights(
     given = _from_file(file) if file is not None else _from_arguments(changes)
     with session(zookeeper, timeout_s=SERVER_WAIT_S) as client:
         group_inspection.check_group(client, group, zookeeper)
+        group_inspection.refuse_programs(client, group)
         check_partitions(client, given)
         if file is None:
             total = len(change_weights(client, group, lambda before: before | given))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -33,6 +34,9 @@ __all__ = ["workers"]
 log = logging.getLogger(__name__)
 
 _DEFAULT_PORT = 8083
+
+#: How often to look for workers while none is alive, in seconds.
+_POLL_S = 0.2
 
 
 @click.group(epilog=EPILOG)
@@ -179,11 +183,13 @@ def _end_at_once(works: Sequence[object]) -> None:
 @zookeeper_option
 @click.option("--check", is_flag=True, help="Exit with 1 if there is a problem, for monitoring.")
 @json_option
-def describe(*, group: str, zookeeper: str, check: bool, as_json: bool) -> int:
+@click.pass_obj
+def describe(lines: Lines, *, group: str, zookeeper: str, check: bool, as_json: bool) -> int:
     """
     Show the workers of a group, and the work of each one.
 
-    This reads ZooKeeper, where workers keep their state whatever coordinates them.
+    This reads ZooKeeper, where workers keep their state whatever coordinates them. If no worker is alive, it looks for
+    five seconds: one that was just started may not have registered yet.
     """
     from kiel_groups.admin.cluster_admin import zookeeper as session
     from kiel_groups.cli.terminal.rendering import show, show_json
@@ -193,6 +199,12 @@ def describe(*, group: str, zookeeper: str, check: bool, as_json: bool) -> int:
 
     with session(zookeeper, timeout_s=SERVER_WAIT_S) as client:
         found = describe_workers(client, group)
+        until_s = time.monotonic() + SERVER_WAIT_S
+        if not found.workers:
+            lines.say("info", f"no worker of group {group} is alive; looking again for {SERVER_WAIT_S:g} s")
+        while not found.workers and time.monotonic() < until_s:
+            time.sleep(_POLL_S)
+            found = describe_workers(client, group)
     if not (found.workers or found.configuration.connectors or found.configuration.offset):
         raise UnknownGroupError(f"there are no workers of group {group!r} in ZooKeeper at {zookeeper}")
     if as_json:

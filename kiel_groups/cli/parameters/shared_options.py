@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import Any, Final, TypeVar
 
@@ -25,7 +26,9 @@ __all__ = [
     "json_option",
     "json_lines_option",
     "verbose_option",
+    "confirm",
     "quiet_option",
+    "yes_option",
     "key_separator_option",
     "separator_bytes",
     "topic_argument",
@@ -110,6 +113,22 @@ json_lines_option = click.option("--json", "as_json", is_flag=True, help="Print 
 verbose_option = click.option(
     "-v", "--verbose", is_flag=True, help="Also print informational messages, on standard error."
 )
+
+yes_option = click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
+
+
+def confirm(question: str) -> None:
+    """
+    Ask at the terminal.
+
+    Raises:
+        click.UsageError: There is no terminal.
+        click.Abort: The answer is no.
+    """
+    if sys.stdin is None or not sys.stdin.isatty():
+        raise click.UsageError("there is no terminal to confirm at; give --yes.", click.get_current_context())
+    click.confirm(question, abort=True, err=True)
+
 
 quiet_option = click.option("-q", "--quiet", is_flag=True, help="Report errors only, no summary or progress.")
 

@@ -62,7 +62,7 @@ class LineSender:
         self._unknown: list[int] = []
         self._reading: asyncio.Task[object] | None = None
         self._fatal: KielGroupsError | None = None
-        self._began_s = time.monotonic()
+        self._first_s = self._last_s = time.monotonic()
         self.read = 0
         self.stored = 0
 
@@ -73,8 +73,8 @@ class LineSender:
 
     @property
     def took_s(self) -> float:
-        """Seconds since the start."""
-        return time.monotonic() - self._began_s
+        """Seconds from the first line to the last outcome so far: the input may begin late, and end late."""
+        return self._last_s - self._first_s
 
     @property
     def failed(self) -> int:
@@ -122,6 +122,8 @@ class LineSender:
 
     async def _send(self, source: LineInput) -> None:
         async for lines in source.lines():
+            if not self.read:
+                self._first_s = self._last_s = time.monotonic()
             for line in lines:
                 self.read += 1
                 self._send_line(line)
@@ -141,6 +143,7 @@ class LineSender:
 
     def _settle(self, line: int, outcome: asyncio.Future[RecordMetadata]) -> None:
         error = outcome.exception()
+        self._last_s = time.monotonic()
         if error is None:
             self.stored += 1
         elif isinstance(error, OutcomeUnknownError):

@@ -42,13 +42,18 @@ class RecordPrinter:
         self._line = line
         self._most = most
         self._timeout_s = timeout_s
-        self._began_s = time.monotonic()
+        self._began_s = self._first_s = self._last_s = time.monotonic()
         self.printed = 0
 
     @property
     def took_s(self) -> float:
         """Seconds since the start."""
         return time.monotonic() - self._began_s
+
+    @property
+    def rate(self) -> float | None:
+        """Records per second from the first to the last record: waits before and after say nothing about the speed."""
+        return (self.printed - 1) / max(self._last_s - self._first_s, 1e-3) if self.printed > 1 else None
 
     async def run(self, subscribe: Callable[[], Awaitable[None]]) -> int:
         """
@@ -85,6 +90,9 @@ class RecordPrinter:
                     limit.reschedule(None)
                     await self._output.write(self._line(record))
                     self.printed += 1
+                    self._last_s = time.monotonic()
+                    if self.printed == 1:
+                        self._first_s = self._last_s
                     if self.printed == self._most:
                         break
                     limit.reschedule(self._deadline_s())

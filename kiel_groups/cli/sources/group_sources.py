@@ -176,7 +176,7 @@ class _CoordinatedGroup:
 
 def _lagless(group: str, protocol_type: str) -> str:
     """Return that members of this type have no lag, and what shows them."""
-    from kiel_groups.wire.groups.connect_protocol import CONNECT_TYPE
+    from kiel_groups.model import CONNECT_TYPE
 
     text = f"the members of group {group} are of the type {protocol_type!r}, and consume no partitions"
     if protocol_type != CONNECT_TYPE:

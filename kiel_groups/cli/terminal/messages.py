@@ -2,11 +2,24 @@
 
 from __future__ import annotations
 
+import re
 import sys
+from typing import Final
 
 import click
 
 __all__ = ["Lines"]
+
+
+#: The options of commands by the names that programs give the same settings, as errors of the package have them.
+_OPTIONS: Final = {
+    "zk_hosts": "--zookeeper",
+    "partition_allocator": "--allocator",
+    "session_timeout_ms": "--session-timeout-ms",
+    "instance_id": "--instance-id",
+}
+#: One of these names, unless it is quoted or a part of another word.
+_SETTING: Final = re.compile(rf"""(?<![\w'"-])(?:{"|".join(_OPTIONS)})(?![\w'"-])""")
 
 
 class Lines:
@@ -27,13 +40,19 @@ class Lines:
             stamp: The time, for commands that run long.
             reports: The error that the line reports in other words; this error may end the command later.
         """
-        line = " ".join(line.strip() for line in text.splitlines())
+        line = _line(text)
         last_level, last = self._last
         # The text of a warning is printed again when it ends the command as an error.
         is_repeated = (level == last_level and last.endswith(line)) or (level, line) in self._reported
         if reports is not None:
-            self._reported.add((level, " ".join(line.strip() for line in str(reports).splitlines())))
+            self._reported.add((level, _line(str(reports))))
         if not is_repeated:
             # Pass the present sys.stderr: rich replaces it while a bar is shown, and click would use the original one.
             click.echo(f"{stamp}{' ' if stamp else ''}{level}: {line}", file=sys.stderr, err=True)
         self._last = (level, line)
+
+
+def _line(text: str) -> str:
+    """Return a message as one line, with the names of options in place of those of a program's settings."""
+    line = " ".join(line.strip() for line in text.splitlines())
+    return _SETTING.sub(lambda found: _OPTIONS[found[0]], line)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
-import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Final, NoReturn
@@ -23,8 +21,8 @@ if TYPE_CHECKING:
 __all__ = ["clock", "show_next", "watch"]
 
 _SEPARATOR: Final = "-" * 78
-#: The rows below a report: one for an error, one for the cursor.
-_SPARE_ROWS: Final = 2
+#: The rows below a report: two for an error, which is not cut, and one for the cursor.
+_SPARE_ROWS: Final = 3
 
 
 def watch(
@@ -56,7 +54,7 @@ def watch(
             raise loaded
         elif str(loaded) != printed:
             printed = str(loaded)
-            lines.say("error", _fitting(f"{clock()}, trying again: {printed}", len("error: ")))
+            lines.say("error", f"{clock()}, trying again: {printed}")
         time.sleep(interval_s)
 
 
@@ -106,11 +104,3 @@ def _fitted(report: Callable[[Listed], Sequence[RenderableType]], rows: int) -> 
         return lines
     kept = max(0, rows - 1)
     return [*lines[:kept], f"… and {counted(len(lines) - kept, 'line that does', 'lines that do')} not fit here"]
-
-
-def _fitting(text: str, taken: int) -> str:
-    """Return the text; on a terminal, cut it to the columns left in a row of which ``taken`` are used."""
-    if not sys.stderr.isatty():
-        return text
-    room = max(1, shutil.get_terminal_size().columns - taken)
-    return text if len(text) <= room else f"{text[: room - 1]}…"

@@ -7,7 +7,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from kiel_groups.errors import ProtocolError
-from kiel_groups.group.znodes.worker_info import WorkerInfo, workers_by_token
+from kiel_groups.group.znodes.worker_info import WorkerInfo, workers_by_coordination, workers_by_token
 from kiel_groups.wording import counted
 from kiel_groups.workers.values.work_ids import TaskId, Work
 from kiel_groups.workers.values.work_status import WorkState
@@ -103,6 +103,9 @@ def _problems(group: WorkerGroup) -> Iterator[str]:
     if len(same_token := workers_by_token(map(_info, group.workers.values()))) > 1:
         sets = " / ".join(", ".join(addresses) for addresses in same_token)
         yield f"workers have different tokens, so requests that one forwards to another fail: {sets}"
+    if len(found := workers_by_coordination(map(_info, group.workers.values()))) > 1:
+        sets = " / ".join(f"{coordination} ({', '.join(addresses)})" for coordination, addresses in found.items())
+        yield f"workers have different coordinations, so neither kind knows of the other's assignments: {sets}"
     for connector, entry in sorted(group.configuration.connectors.items()):
         if entry.problem:
             yield f"connector {connector}: {entry.problem}"

@@ -9,14 +9,14 @@ from kiel_groups.allocators import Allocator
 from kiel_groups.config import GroupConfig
 from kiel_groups.coordination.leader.candidacy import Candidacy
 from kiel_groups.coordination.leader.partition_planner import PartitionPlanner
+from kiel_groups.coordination.member.admission import refuse_programs
 from kiel_groups.coordination.member.group_session import GroupSession
 from kiel_groups.coordination.member.session_supervisor import SessionSupervisor
 from kiel_groups.coordination.partition_handler import Work
 from kiel_groups.coordination.session.session_context import ProcessContext, SessionContext
-from kiel_groups.coordination.session.zk_session import Node, Session
-from kiel_groups.errors import GroupConfigError, KielGroupsError, ProtocolError
+from kiel_groups.coordination.session.zk_session import Session
+from kiel_groups.errors import KielGroupsError
 from kiel_groups.group.znodes.layout import GroupLayout
-from kiel_groups.group.znodes.round_contents import RoundSettings
 from kiel_groups.listeners import Stall
 
 __all__ = ["AllocatorKind", "AllocatorProcess", "AllocatorRole"]
@@ -93,23 +93,10 @@ class AllocatorKind:
         Raises:
             GroupConfigError: The members are programs, which would not understand a plan of partitions.
         """
-        _check_type(layout, await session.get(layout.config))
+        await refuse_programs(session, layout, await session.get(layout.config))
 
     def new_role(self, context: SessionContext) -> AllocatorRole:
         return AllocatorRole(context, self._allocator)
-
-
-def _check_type(layout: GroupLayout, config: Node | None) -> None:
-    """Raise GroupConfigError if the settings of a group say that its members are programs."""
-    try:
-        programs = None if config is None else RoundSettings.parse(config.data, layout.config)
-    except ProtocolError:
-        return
-    if programs is not None:
-        raise GroupConfigError(
-            f"group {layout.group}: its members are of the type {programs.protocol_type!r}, and share no partitions;"
-            " their leader is one of them. Choose another group"
-        )
 
 
 class AllocatorRole:
@@ -146,7 +133,7 @@ class AllocatorRole:
         # A read of a missing znode sets no watch.
         if node is None and await self._session.exists(path, self.recheck) is not None:
             node = await self._session.get(path, self.recheck)
-        _check_type(self._layout, node)
+        await refuse_programs(self._session, self._layout, node)
 
     def recheck(self) -> None:
         """Read the group's settings again; an error ends the session."""

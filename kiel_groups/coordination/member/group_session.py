@@ -40,7 +40,7 @@ class SessionPhase(Enum):
 
     #: Entry: the start. Duty: connect to ZooKeeper. Exit: a server has granted a session.
     OPENING = "opening"
-    #: Entry: the ZooKeeper session is open. Duty: create folders, check admission, register. Exit: registered.
+    #: Entry: the ZooKeeper session is open. Duty: check admission, create folders, register. Exit: registered.
     JOINING = "joining"
     #: Entry: registered. Duty: heartbeats, the election; a member claims partitions. Exit: leaving, or ended.
     JOINED = "joined"
@@ -210,10 +210,11 @@ class GroupSession(Generic[RoleT]):
         self._check_timeout()
         self._check_heartbeat(strictly=self._first)
         self._continue_in(SessionPhase.JOINING)
-        self._step = "the group's folders"
-        await self.session.ensure(self._layout.parents)
         self._step = "the group's settings and members"
         await self._kind.admit(self.session, self._layout, self._config)
+        # Only now: a process that is refused leaves nothing in a group of others.
+        self._step = "the group's folders"
+        await self.session.ensure(self._layout.parents)
         self._parts = parts = self._compose()
         self._step = "the registration"
         await parts.role.register()

@@ -2,28 +2,22 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Awaitable, Callable, Collection
-from contextlib import suppress
 from functools import partial
 
 from kiel_groups.config import GroupConfig
 from kiel_groups.coordination.leader.candidacy import Candidacy
+from kiel_groups.coordination.member.admission import admit_program
 from kiel_groups.coordination.partition_handler import Work
 from kiel_groups.coordination.rounds.round_member import RoundMembership
 from kiel_groups.coordination.rounds.round_planner import RoundPlanner
 from kiel_groups.coordination.session.session_context import SessionContext
 from kiel_groups.coordination.session.zk_session import Session
-from kiel_groups.errors import GroupConfigError, ProtocolError
-from kiel_groups.group.znodes.contents import GroupSettings
 from kiel_groups.group.znodes.layout import GroupLayout
-from kiel_groups.group.znodes.round_contents import Offer, RoundLayout, RoundSettings
-from kiel_groups.group.znodes.transactions import Create, Done, Unknown
+from kiel_groups.group.znodes.round_contents import Offer, RoundLayout
 from kiel_groups.listeners import Stall
 
 __all__ = ["RoundKind", "RoundRole"]
-
-log = logging.getLogger(__name__)
 
 
 class RoundKind:
@@ -48,28 +42,8 @@ class RoundKind:
         return RoundLayout(group)
 
     async def admit(self, session: Session, layout: GroupLayout, config: GroupConfig) -> None:
-        """
-        Check that the group's members are programs of the same type; the first member writes the type.
-
-        Raises:
-            GroupConfigError: The group's members are of another type, or its settings cannot be read.
-        """
-        mine = RoundSettings(self._protocol_type)
-        node = await session.get(layout.config)
-        while node is None:
-            # Never overwrite: if two members are first at the same time, one create succeeds, and both read its type.
-            answer = await session.transact([Create(layout.config, mine.encode())])
-            if isinstance(answer, Done):
-                log.info("group %s: new group of members of the type %s", layout.group, self._protocol_type)
-            node = await session.get(layout.config)
-            if node is None and not isinstance(answer, Unknown):
-                await session.ensure(layout.parents)
-        group = _parsed(node.data, layout)
-        if group != mine:
-            raise GroupConfigError(
-                f"group {layout.group}: its members are of the type {group.protocol_type!r}, and this one is of the"
-                f" type {mine.protocol_type!r}; choose another group"
-            )
+        """Check that the group's members are programs of the same type; raises as ``admit_program``."""
+        await admit_program(session, layout, self._protocol_type)
 
     def new_role(self, context: SessionContext) -> RoundRole:
         return RoundRole(context, self._offer, self._rebalance_timeout_s)
@@ -115,22 +89,3 @@ class RoundRole:
 
     def end(self) -> None:
         """Do nothing: the member hears of the session's end from the session."""
-
-
-def _parsed(data: bytes, layout: GroupLayout) -> RoundSettings:
-    """
-    Return the settings of the group, which are those of programs.
-
-    Raises:
-        GroupConfigError: They are those of consumers, or cannot be read.
-    """
-    try:
-        return RoundSettings.parse(data, layout.config)
-    except ProtocolError as error:
-        with suppress(ProtocolError):
-            GroupSettings.parse(data, layout.config)
-            raise GroupConfigError(f"group {layout.group}: its members are consumers; choose another group") from None
-        raise GroupConfigError(
-            f"group {layout.group}: its settings cannot be read: {error}. Choose another group, or delete that znode"
-            " while no member is alive"
-        ) from error

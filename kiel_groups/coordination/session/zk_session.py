@@ -175,7 +175,7 @@ class Session:
         if self._config.chroot and await self.get("/") is None:
             raise ChrootMissingError(
                 f"the chroot {self._config.chroot} does not exist in ZooKeeper at {self._config.hosts};"
-                " create it first, or leave it out of zk_hosts"
+                " create it first, or leave it out of the address"
             )
 
     def _granted(self, session_id: int, timeout_ms: int) -> None:

@@ -10,13 +10,15 @@ from __future__ import annotations
 import base64
 import binascii
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NamedTuple
 
-from kiel_groups.errors import ProtocolError
+from kiel_groups.errors import GroupConfigError, ProtocolError
 from kiel_groups.group.znodes.contents import (
     DONE,
+    GroupSettings,
     PublicationState,
     check_version,
     encode_object,
@@ -24,7 +26,7 @@ from kiel_groups.group.znodes.contents import (
     typed_field,
 )
 from kiel_groups.group.znodes.layout import ROOT, GroupLayout
-from kiel_groups.model import MemberId
+from kiel_groups.model import CONNECT_TYPE, MemberId
 
 __all__ = [
     "JOINING",
@@ -35,6 +37,8 @@ __all__ = [
     "RoundMember",
     "RoundSettings",
     "RoundState",
+    "program_type",
+    "refusal_by_programs",
 ]
 
 _VERSION = 2
@@ -213,6 +217,38 @@ class RoundSettings:
     @classmethod
     def parse(cls, data: bytes, path: str) -> RoundSettings:
         return cls(typed_field(_fields(data, path), "protocol_type", str, path))
+
+
+def program_type(settings: bytes | None, configuration: bytes | None, *, has_workers: bool) -> str | None:
+    """
+    Return the type of a group's members if they are programs, and None if they are consumers or may be.
+
+    The settings decide: the first member writes them. Workers of an earlier version that brokers coordinate have
+    written none. They are known by their configuration and their own znodes. The folders of these are no sign: such a
+    worker left them in any group, even if it was refused.
+
+    Args:
+        settings: The data of the group's ``config``.
+        configuration: The data of the znode with the workers' configuration offset, which is empty before the first
+            change.
+        has_workers: Whether a worker's own znode exists.
+    """
+    if settings is not None:
+        with suppress(ProtocolError):
+            return RoundSettings.parse(settings, "config").protocol_type
+        with suppress(ProtocolError):
+            GroupSettings.parse(settings, "config")
+            return None
+    return CONNECT_TYPE if configuration or has_workers else None
+
+
+def refusal_by_programs(group: str, protocol_type: str) -> GroupConfigError:
+    """Return the error of a consumer, and of what serves consumers, in a group whose members are programs."""
+    if protocol_type == CONNECT_TYPE:
+        text = "its members are workers, which share connectors and no partitions"
+    else:
+        text = f"its members are of the type {protocol_type!r}, and share no partitions"
+    return GroupConfigError(f"group {group}: {text}; choose another group")
 
 
 def _fields(data: bytes, path: str) -> dict[str, Any]:

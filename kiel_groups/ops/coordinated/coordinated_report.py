@@ -8,11 +8,13 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from kiel_groups.model import CONNECT_TYPE
 from kiel_groups.ops.coordinated.coordinated_view import CoordinatedGroupView, CoordinatedMemberView
 from kiel_groups.ops.findings import Finding, short_name
 from kiel_groups.ops.report_parts import (
     Column,
     Listed,
+    Listing,
     facts_grid,
     findings_grid,
     lag_text,
@@ -21,7 +23,6 @@ from kiel_groups.ops.report_parts import (
     topic_parts,
     whole_lag,
 )
-from kiel_groups.wire.groups.connect_protocol import CONNECT_TYPE
 from kiel_groups.wording import counted, some
 
 __all__ = ["coordinated_groups_table", "coordinated_report"]
@@ -29,20 +30,17 @@ __all__ = ["coordinated_groups_table", "coordinated_report"]
 _MOST_TOPICS = 2
 
 
-def coordinated_groups_table(views: Iterable[CoordinatedGroupView], *, with_lag: bool) -> Table:
+def coordinated_groups_table(views: Iterable[CoordinatedGroupView], *, with_lag: bool) -> RenderableType:
     """Return a table with a row for each group of a cluster; ``with_lag`` requires views with offsets."""
-    table = report_table()
-    table.add_column("group", overflow="fold")
-    table.add_column("type", overflow="fold")
-    table.add_column("members", justify="right", overflow="fold")
-    table.add_column("state", overflow="fold")
-    table.add_column("coordinator", overflow="fold")
-    if with_lag:
-        table.add_column("lag", justify="right", overflow="fold")
-    for view in views:
-        row = [view.group, view.protocol_type, str(len(view.members)), view.state, view.coordinator]
-        table.add_row(*row, *([_group_lag(view)] if with_lag else []))
-    return table
+    shown = list(views)
+    columns = [
+        ("group", [view.group for view in shown]),
+        ("type", [view.protocol_type for view in shown]),
+        ("members", [str(len(view.members)) for view in shown]),
+        ("state", [view.state for view in shown]),
+        ("coordinator", [view.coordinator for view in shown]),
+    ]
+    return Listing([*columns, ("lag", [_group_lag(view) for view in shown])] if with_lag else columns)
 
 
 def coordinated_report(

@@ -12,9 +12,10 @@ import time
 from collections.abc import Collection, Mapping
 from enum import Enum
 
-from kiel_groups.admin.group_inspection import group_reader
+from kiel_groups.admin.cluster_admin import zookeeper
+from kiel_groups.admin.group_inspection import read_group, refuse_programs
 from kiel_groups.clients.net.offset_requests import check_offset_api, commit_offsets, fetch_offsets
-from kiel_groups.config import BROKER_V1
+from kiel_groups.config import BROKER_V1, check_name
 from kiel_groups.errors import BrokerError, ConfigError, KielGroupsError, ProtocolError
 from kiel_groups.group.znodes.contents import GroupSettings
 from kiel_groups.group.znodes.layout import GroupLayout
@@ -63,8 +64,8 @@ def refuse_live_group(options: ReadOptions) -> None:
     Check that the group of the options has no live member; do nothing if the query does not commit for a named group.
 
     Raises:
-        ConfigError: The group has live members, whose offsets would move, or has its offsets in Kafka. Or the options
-            do not name its ZooKeeper.
+        ConfigError: The group has live members, whose offsets would move, has its offsets in Kafka, or its members are
+            programs. Or the options do not name its ZooKeeper.
         CoordinationError: ZooKeeper did not answer.
     """
     group = options.group
@@ -75,8 +76,10 @@ def refuse_live_group(options: ReadOptions) -> None:
             f"kafka.group.id: whether group {group} has live members, whose offsets this query would move, is recorded"
             " in ZooKeeper; name it with kiel.zookeeper.connect, or set kiel.commit to false"
         )
-    with group_reader(options.zookeeper.hosts, group) as read:
-        znodes = read()
+    check_name(group, "kafka.group.id")
+    with zookeeper(options.zookeeper.hosts) as client:
+        refuse_programs(client, group)
+        znodes = read_group(client, group)
     if _is_in_kafka(znodes, group):
         raise ConfigError(
             f"kafka.group.id: group {group} has its offsets in Kafka (store {BROKER_V1!r}), where this query would not"

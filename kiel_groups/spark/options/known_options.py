@@ -64,9 +64,12 @@ _SPARKS_OWN = {
 
 _NO_TIME = "messages of Kafka 0.8 carry no time, and its index knows segments only; use startingOffsets, endingOffsets"
 _NO_SECURITY = "brokers of Kafka 0.8 know neither encryption nor passwords; use a network that keeps others out"
+_BROKERS = "the option is called kafka.bootstrap.servers"
+_ZOOKEEPER = "the option is called kiel.zookeeper.connect"
 _SPARK_DOES = "Spark's checkpoint keeps the place, and this source commits by itself; see kiel.commit"
 _BYTES = "keys and values are binary columns; cast or decode them in Spark"
-#: Options of Spark's own Kafka source that are refused, by the beginning of the name, with the reason.
+#: Options of Spark's own Kafka source, and names that this package and others use elsewhere, that are refused, by the
+#: beginning of the name, with the reason.
 _REFUSED = {
     "startingtimestamp": _NO_TIME,
     "endingtimestamp": _NO_TIME,
@@ -84,7 +87,15 @@ _REFUSED = {
     "kafka.isolation.level": "Kafka 0.8 has no transactions",
     "kafka.transactional": "Kafka 0.8 has no transactions",
     "kafka.enable.idempotence": "Kafka 0.8 has no idempotent producers; a write may repeat records, as the docs say",
-    "kafka.zookeeper.connect": "the option is called kiel.zookeeper.connect",
+    "kafka.zookeeper.connect": _ZOOKEEPER,
+    "zookeeper": _ZOOKEEPER,
+    "zk": _ZOOKEEPER,
+    "brokers": _BROKERS,
+    "broker.list": _BROKERS,
+    "kafka.brokers": _BROKERS,
+    "metadata.broker.list": _BROKERS,
+    "kafka.metadata.broker.list": _BROKERS,
+    "group": "the option is called kafka.group.id",
 }
 
 

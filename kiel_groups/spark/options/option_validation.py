@@ -12,6 +12,7 @@ from kiel_groups.errors import ConfigError
 from kiel_groups.model import TopicPartition
 
 __all__ = [
+    "OFFSETS_EXAMPLE",
     "duration_ms",
     "flag",
     "one_of",
@@ -22,6 +23,9 @@ __all__ = [
     "refuse_headers",
     "whole_number",
 ]
+
+#: Offsets by partition, as errors show them.
+OFFSETS_EXAMPLE = '{"topic": {"0": 23, "1": -1}}'
 
 _UNITS_MS = {
     **dict.fromkeys(("ms", "millisecond", "milliseconds"), 1),
@@ -134,14 +138,13 @@ def offsets_by_partition(name: str, text: str, special: Collection[int]) -> dict
     Raises:
         ConfigError: The text has another form, or an offset or a partition out of range.
     """
-    example = '{"topic": {"0": 23, "1": -1}}'
     found = {}
-    for topic, offsets in parsed_json(name, text, example).items():
+    for topic, offsets in parsed_json(name, text, OFFSETS_EXAMPLE).items():
         if not isinstance(offsets, dict):
-            raise ConfigError(f"{name}: {offsets!r} given for {topic}; expected such as {example}")
+            raise ConfigError(f"{name}: {offsets!r} given for {topic}; expected such as {OFFSETS_EXAMPLE}")
         for number, offset in offsets.items():
             if not _PARTITION.fullmatch(number) or int(number) > _LARGEST_PARTITION:
-                raise ConfigError(f"{name}: {number!r} is no partition of {topic}; expected such as {example}")
+                raise ConfigError(f"{name}: {number!r} is no partition of {topic}; expected such as {OFFSETS_EXAMPLE}")
             if not _is_number(offset) or not (0 <= offset <= _LARGEST_OFFSET or offset in special):
                 allowed = "".join(f", {each}" for each in special)
                 raise ConfigError(

@@ -8,7 +8,7 @@ in lower case, together with some options of its own, which are accepted.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -27,6 +27,7 @@ from kiel_groups.model import TopicPartition
 from kiel_groups.spark.checkpoint.last_batch import local_folder
 from kiel_groups.spark.options.known_options import check_known, spelled
 from kiel_groups.spark.options.option_validation import (
+    OFFSETS_EXAMPLE,
     duration_ms,
     flag,
     offsets_by_partition,
@@ -173,17 +174,27 @@ def _start(name: str, text: str, streaming: bool) -> Place:
     word = text.strip().lower()
     if word == LATEST and not streaming:
         raise ConfigError(f"{name}: a batch that starts at 'latest' has nothing to read; expected 'earliest' or JSON")
-    if word in (EARLIEST, LATEST, GROUP):
-        return word
-    special = (_EARLIEST_OFFSET, _LATEST_OFFSET) if streaming else (_EARLIEST_OFFSET,)
-    return offsets_by_partition(name, text, special)
+    if streaming:
+        return _place(name, text, (EARLIEST, LATEST, GROUP), (_EARLIEST_OFFSET, _LATEST_OFFSET))
+    return _place(name, text, (EARLIEST, GROUP), (_EARLIEST_OFFSET,))
 
 
 def _end(name: str, text: str) -> Place:
     word = text.strip().lower()
     if word == EARLIEST:
         raise ConfigError(f"{name}: a batch that ends at 'earliest' has nothing to read; expected 'latest' or JSON")
-    return word if word == LATEST else offsets_by_partition(name, text, (_LATEST_OFFSET,))
+    return _place(name, text, (LATEST,), (_LATEST_OFFSET,))
+
+
+def _place(name: str, text: str, words: Sequence[str], special: Collection[int]) -> Place:
+    """Parse one of a few words in any case, or offsets in JSON; ``special`` as for ``offsets_by_partition``."""
+    word = text.strip().lower()
+    if word in words:
+        return word
+    if not word.startswith("{"):
+        named = ", ".join(map(repr, words))
+        raise ConfigError(f"{name}: {text!r} given; expected {named}, or offsets such as {OFFSETS_EXAMPLE}")
+    return offsets_by_partition(name, text, special)
 
 
 def _name(name: str, text: str) -> str:

@@ -26,7 +26,7 @@ from kiel_groups.spark.options.read_options import EARLIEST, GROUP, ReadOptions
 from kiel_groups.spark.stream.microbatches import BatchBounds
 from kiel_groups.spark.tasks.task_planner import ReadTask
 
-__all__ = ["MemberDriver"]
+__all__ = ["MemberDriver", "group_config"]
 
 log = logging.getLogger(__name__)
 
@@ -120,7 +120,7 @@ class MemberDriver:
             member = SparkMember(
                 self._view.loop,
                 self._view.cluster,
-                _group_config(options),
+                group_config(options),
                 options.zookeeper,
                 fail_on_commit_error=options.fail_on_commit_error,
             )
@@ -141,7 +141,7 @@ class MemberDriver:
         return sorted({partition.topic for partition in self._view.partitions(all_must_exist=all_must_exist)})
 
 
-def _group_config(options: ReadOptions) -> GroupConfig:
+def group_config(options: ReadOptions) -> GroupConfig:
     """
     Return the member's configuration.
 

@@ -18,7 +18,6 @@ from kiel_groups.wire.primitives import Buffer, Reader, Writer
 __all__ = [
     "CONFIG_MISMATCH",
     "CONNECTOR_TASK",
-    "CONNECT_TYPE",
     "DEFAULT_PROTOCOL",
     "NO_OFFSET",
     "STICKY_PROTOCOL",
@@ -27,8 +26,6 @@ __all__ = [
     "StickyMetadata",
 ]
 
-#: The protocol type of groups of workers.
-CONNECT_TYPE = "connect"
 #: The name of the protocol whose metadata is ``ConnectMetadata``.
 DEFAULT_PROTOCOL = "default"
 #: The name of the protocol whose metadata is ``StickyMetadata``.

@@ -21,7 +21,8 @@ from typing import Any
 from kiel_groups.backoff import Backoff
 from kiel_groups.clients.coordinator.generation_gate import GenerationGate
 from kiel_groups.clients.coordinator.member_hooks import JoinedGroup
-from kiel_groups.wire.groups.connect_protocol import CONNECT_TYPE, NO_OFFSET
+from kiel_groups.model import CONNECT_TYPE
+from kiel_groups.wire.groups.connect_protocol import NO_OFFSET
 from kiel_groups.wire.groups.join_group import GroupProtocol
 from kiel_groups.wording import counted
 from kiel_groups.workers.allocation.work_allocators import work_allocator

@@ -27,7 +27,7 @@ from kiel_groups.workers.execution.restart_policy import RestartPolicy
 from kiel_groups.workers.execution.supervisor_context import RunnerStart, SupervisorContext
 from kiel_groups.workers.execution.work_plan import WorkSpec
 from kiel_groups.workers.plugins.config_definition import Settings
-from kiel_groups.workers.plugins.secret_texts import ErrorTexts
+from kiel_groups.workers.plugins.secret_texts import ErrorTexts, without_secrets
 from kiel_groups.workers.runners.runner_interface import Runner, SourceOffsets
 from kiel_groups.workers.runners.work_fence import WorkFence
 from kiel_groups.workers.values.config_snapshot import TargetState

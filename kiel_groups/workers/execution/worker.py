@@ -22,7 +22,7 @@ from kiel_groups.workers.execution.worker_settings import WorkerSettings
 from kiel_groups.workers.plugins.plugin_registry import PluginRegistry
 from kiel_groups.workers.rest.config_masks import DeclaredMask
 from kiel_groups.workers.rest.rest_server import RestListener, RestServer
-from kiel_groups.workers.runners.broker_probe import probe_brokers
+from kiel_groups.workers.runners.broker_probe import check_members, probe_brokers
 from kiel_groups.workers.runners.task_clients import KafkaClients
 from kiel_groups.workers.session.worker_session import WorkerSession
 from kiel_groups.workers.values.work_ids import Work
@@ -79,6 +79,7 @@ class Worker:
             self._herder.lost,
             self._fail,
             settings.rest.token_digest(settings.group),
+            settings.coordination,
         )
         self._member = GenericMember(
             self._herder.hooks,
@@ -117,11 +118,13 @@ class Worker:
             KielGroupsError: Another error that prevents the start.
         """
         try:
+            log.info("group %s: joining by %s", self._settings.group, self._coordinators())
+            if self._settings.coordination == "brokers":
+                await check_members(self._settings.group, self._settings.brokers)
             await self._session.start()
             # Other workers may ask this one as soon as it is a member.
             self._server.start()
             self._start_checks()
-            log.info("group %s: joining by %s", self._settings.group, self._coordinators())
             await self._member.start()
         except BaseException:
             await self.close()

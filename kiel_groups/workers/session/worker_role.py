@@ -5,10 +5,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection
 from contextlib import suppress
+from dataclasses import replace
 from functools import cached_property
 
 from kiel_groups.config import GroupConfig
 from kiel_groups.coordination.leader.candidacy import Candidacy
+from kiel_groups.coordination.member.admission import admit_program
 from kiel_groups.coordination.partition_handler import Work
 from kiel_groups.coordination.session.fenced_writes import FencedWriter
 from kiel_groups.coordination.session.session_context import SessionContext
@@ -19,6 +21,7 @@ from kiel_groups.group.znodes.transactions import Create, Done, Failure, Unknown
 from kiel_groups.group.znodes.worker_info import WorkerInfo
 from kiel_groups.group.znodes.worker_layout import WorkerLayout
 from kiel_groups.listeners import Stall
+from kiel_groups.model import CONNECT_TYPE
 from kiel_groups.wording import some
 
 __all__ = ["WorkerKind", "WorkerRole"]
@@ -42,23 +45,28 @@ class WorkerKind:
     Args:
         url: The address of the worker's REST interface, for operators.
         token_digest: Identifies the token of that interface, to find workers with another one; see ``WorkerInfo``.
+        coordination: What coordinates the worker, to find workers with another coordination.
     """
 
     paused = "this worker's writes are paused"
 
-    def __init__(self, url: str, token_digest: str | None = None) -> None:
-        self._url = url
-        self._token_digest = token_digest
+    def __init__(self, url: str, token_digest: str | None = None, coordination: str | None = None) -> None:
+        self._info = WorkerInfo(url=url, token_digest=token_digest, coordination=coordination)
 
     def layout(self, group: str) -> GroupLayout:
         """Return the paths that the session needs."""
         return _SessionLayout(group)
 
     async def admit(self, session: Session, layout: GroupLayout, config: GroupConfig) -> None:
-        """Admit every worker: what coordinates the group admits its members."""
+        """
+        Check that the group's members are workers, whatever coordinates them; raises as ``admit_program``.
+
+        Its settings keep members of other types out of a group that brokers coordinate.
+        """
+        await admit_program(session, layout, CONNECT_TYPE)
 
     def new_role(self, context: SessionContext) -> WorkerRole:
-        return WorkerRole(context, self._url, self._token_digest)
+        return WorkerRole(context, self._info)
 
 
 class WorkerRole:
@@ -66,10 +74,12 @@ class WorkerRole:
 
     candidacy: Candidacy | None = None
 
-    def __init__(self, context: SessionContext, url: str, token_digest: str | None = None) -> None:
+    def __init__(self, context: SessionContext, info: WorkerInfo) -> None:
         self._context = context
-        self._url = url
-        self._token_digest = token_digest
+        self._info = info
+        #: The workers that this one has warned of.
+        self._other_tokens: set[str] = set()
+        self._other_coordinations: set[str] = set()
         self.worker_id = context.member_id
         self.session = context.session
         self.layout = WorkerLayout(context.group)
@@ -87,13 +97,12 @@ class WorkerRole:
             CoordinationError: ZooKeeper refuses it.
         """
         runtime = self._context.runtime
-        info = WorkerInfo(
-            url=self._url,
+        info = replace(
+            self._info,
             host=runtime.host(),
             pid=runtime.pid(),
             session_timeout_ms=self.session.timeout_ms,
             started_at_ms=self._context.started_ms,
-            token_digest=self._token_digest,
         )
         data = info.encode()
         unanswered = False
@@ -111,22 +120,38 @@ class WorkerRole:
                 )
 
     async def joined(self) -> None:
-        """
-        Warn of workers with another token, or without one.
+        """Warn of workers that are set up in another way; see ``_warn_of_others``."""
+        await self._warn_of_others()
 
-        They stay in the group: while operators change the token of all workers, one after the other, both are there.
+    async def _warn_of_others(self) -> None:
         """
-        if self._token_digest is None:
-            return
-        known = (None, self._token_digest)
-        others = [info.address for info in await self.workers() if info.token_digest not in known]
-        if others:
+        Warn of workers with another token, or without one, and of workers with another coordination, once each.
+
+        They stay in the group: while operators change all workers, one after the other, both kinds are there.
+        """
+        tokens, coordinations = set(), set()
+        for info in await self.workers():
+            if self._info.token_digest is not None and info.token_digest not in (None, self._info.token_digest):
+                tokens.add(info.address)
+            if info.coordination not in (None, self._info.coordination):
+                coordinations.add(info.address)
+        if tokens - self._other_tokens:
             log.warning(
                 "group %s: requests between this worker and %s fail, because their tokens differ; give all workers of"
                 " the group the same token",
                 self._context.group,
-                some(sorted(others)),
+                some(sorted(tokens)),
             )
+        if coordinations - self._other_coordinations:
+            log.warning(
+                "group %s: this worker has the coordination %r, and %s another one: neither knows of the other's"
+                " assignments, and a connector or task waits while a worker of the other kind has claimed it; give all"
+                " workers of the group the same coordination",
+                self._context.group,
+                self._info.coordination,
+                some(sorted(coordinations)),
+            )
+        self._other_tokens, self._other_coordinations = tokens, coordinations
 
     async def workers(self) -> list[WorkerInfo]:
         """Return what the znodes of the group's workers have. Clients of the brokers cannot write these."""
@@ -142,7 +167,12 @@ class WorkerRole:
         """Do nothing: claims and stores read again what they watch."""
 
     async def restore(self) -> None:
-        """Do nothing: the heartbeat finds out if the worker's znode was deleted, and ends the session."""
+        """
+        Warn of workers that have come since.
+
+        The heartbeat finds out if the worker's znode was deleted, and ends the session.
+        """
+        await self._warn_of_others()
 
     def in_progress(self) -> Collection[Work]:
         """Return nothing: tasks have limits of their own."""

@@ -31,6 +31,7 @@ class WorkerSession:
             written for the former work any more.
         on_failure: Called with an error that a new session cannot fix, such as missing rights.
         token_digest: Identifies the token of the REST interface; see ``WorkerInfo``.
+        coordination: What coordinates the worker; see ``WorkerInfo``.
     """
 
     def __init__(
@@ -41,10 +42,11 @@ class WorkerSession:
         lost: Callable[[WorkerRole], None],
         on_failure: Callable[[KielGroupsError], None],
         token_digest: str | None = None,
+        coordination: str | None = None,
     ) -> None:
         self._process = process
         self._group = process.config.group
-        self._kind = WorkerKind(url, token_digest)
+        self._kind = WorkerKind(url, token_digest, coordination)
         self._opened = opened
         self._lost = lost
         self._tasks = TaskSet(self._failed)
@@ -59,6 +61,7 @@ class WorkerSession:
         Raises:
             NoZooKeeperError: No server answered in time.
             ChrootMissingError: The chroot does not exist.
+            GroupConfigError: The group's members are no workers.
             CoordinationError: ZooKeeper refused to register the worker.
         """
         await self._supervisor.start()

@@ -77,6 +77,16 @@ def test_wrong_usage_exits_with_2(capsys: pytest.CaptureFixture[str], arguments:
     assert err.endswith("--help'.\n")
 
 
+@pytest.mark.parametrize(
+    ("word", "meant"), [("releas", "release"), ("reset", ""), ("delete", ""), ("topic", "topics"), ("lags", "lag")]
+)
+def test_a_command_with_a_typing_error_is_suggested(capsys: pytest.CaptureFixture[str], word: str, meant: str) -> None:
+    """But no other word suggests ``release``, which acts on live members."""
+    assert app.run([word]) == 2
+    err = capsys.readouterr().err
+    assert (f"Did you mean '{meant}'?" in err) if meant else ("Did you mean" not in err)
+
+
 def test_the_status_of_a_command_is_the_exit_status(monkeypatch: pytest.MonkeyPatch) -> None:
     """The result of a command is the exit status of the process. For example, the demo returns 1 if its check fails."""
     monkeypatch.setattr(demo, "callback", lambda **options: 1)

@@ -18,7 +18,7 @@ from kiel_groups.ops.checks import check_group
 from kiel_groups.ops.group_view import view_group
 from kiel_groups.ops.json_documents import group_document, outline_document
 from kiel_groups.ops.program_view import view_programs
-from tests.helpers.group_snapshots import HEALTHY, LATER_MS, PLANNED_MS, listing_text, report_text
+from tests.helpers.group_snapshots import HEALTHY, LATER_MS, LOG_ENDS, PLANNED_MS, listing_text, report_text
 
 pytestmark = pytest.mark.unit
 
@@ -118,3 +118,25 @@ def test_what_is_wrong_with_programs_is_found() -> None:
         view = view_group("g", group("numbers", **{name: Znode(b"garbage")}))
         assert "not JSON" in check_group(view, LATER_MS)[0].text
         assert view.protocol_type == "numbers"
+
+
+#: What a worker of an earlier version that was refused has left in a group of others.
+LEFT_BY_A_WORKER = {f"{ROOT}/workers": Znode(), f"{ROOT}/connect": Znode(), f"{ROOT}/connect/connectors": Znode()}
+
+
+@pytest.mark.parametrize(
+    "live", [{}, {f"{ROOT}/workers/w1": Znode(b"{}", 5), f"{ROOT}/connect": Znode(b'{"offset":1}')}], ids=str
+)
+def test_consumers_stay_consumers_beside_what_workers_have_left(live: Snapshot) -> None:
+    """The settings say what the members are: nothing is wrong, and no remedy would delete them."""
+    view = view_group("g", {**HEALTHY, **LEFT_BY_A_WORKER, **live}, LOG_ENDS)
+    assert (view.programs, view.state, view.size) == (None, "settled", 2)
+    assert check_group(view, LATER_MS) == ()
+
+
+@pytest.mark.parametrize("path", ["/consumers/g/ids/g_java-1-1", "/consumers/g/offsets/t/0"])
+def test_other_clients_groups_are_no_workers_groups_because_of_empty_folders(path: str) -> None:
+    """A group of Java consumers, or of offsets alone, has no settings."""
+    view = view_group("g", {**LEFT_BY_A_WORKER, path: Znode(b"1")})
+    assert view.programs is None
+    assert check_group(view, LATER_MS) == ()

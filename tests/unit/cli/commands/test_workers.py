@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from kiel_groups.cli.app import run
+from kiel_groups.cli.commands import workers as commands
 from kiel_groups.group.znodes.worker_contents import ConfigChange
 from kiel_groups.group.znodes.worker_info import WorkerInfo
 from kiel_groups.workers.execution.worker_settings import WorkerSettings
@@ -127,6 +128,7 @@ def described(monkeypatch: pytest.MonkeyPatch, found: WorkerGroup) -> None:
 
     monkeypatch.setattr("kiel_groups.admin.cluster_admin.zookeeper", session)
     monkeypatch.setattr(worker_group_view, "describe_workers", lambda client, group: found)
+    monkeypatch.setattr(commands, "SERVER_WAIT_S", 0.0)
 
 
 def group(
@@ -228,6 +230,17 @@ def test_a_group_is_described_in_json(monkeypatch: pytest.MonkeyPatch, capsys: p
             ),
             "workers have different tokens, so requests that one forwards to another fail: h1:8083, h2:8083 / h0:8083",
         ),
+        (
+            replace(
+                group({}),
+                workers={
+                    f"w{number}": WorkerInfo(url=f"http://h{number}:8083", coordination=coordination).encode()
+                    for number, coordination in enumerate(["zookeeper", "brokers", None, "zookeeper"])
+                },
+            ),
+            "workers have different coordinations, so neither kind knows of the other's assignments: brokers (h1:8083)"
+            " / zookeeper (h0:8083, h3:8083)",
+        ),
         (group({ConnectorId("logs"): WorkStatus(WorkState.FAILED, "w")}), "connector logs has failed: for an unknown"),
         (
             replace(group({TaskId("logs", 0): WorkStatus(WorkState.UNASSIGNED, "")}), owners={}),
@@ -271,4 +284,21 @@ def test_a_group_without_workers_is_unknown(
     """A group that never had a worker is probably misspelt."""
     described(monkeypatch, WorkerGroup({}, ConfigSnapshot(), {}, {}, ()))
     assert run(["workers", "describe", "loader", "--zookeeper", "z:2181"]) == 2
-    assert capsys.readouterr().err == "error: there are no workers of group 'loader' in ZooKeeper at z:2181\n"
+    assert capsys.readouterr().err == (
+        "info: no worker of group loader is alive; looking again for 0 s\n"
+        "error: there are no workers of group 'loader' in ZooKeeper at z:2181\n"
+    )
+
+
+def test_a_worker_that_was_just_started_is_awaited(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It takes some seconds until a process has registered; a shell that has started it goes on at once."""
+    loads = [replace(group({}), workers={}), replace(group({}), workers={}), group({})]
+    described(monkeypatch, group({}))
+    monkeypatch.setattr(worker_group_view, "describe_workers", lambda client, group: loads.pop(0))
+    monkeypatch.setattr(commands, "SERVER_WAIT_S", 60.0)
+    monkeypatch.setattr(commands, "_POLL_S", 0.0)
+    assert run(["workers", "describe", "loaders", "--zookeeper", "z:2181"]) == 0
+    assert capsys.readouterr().out.startswith("group loaders: 2 workers")
+    assert loads == []

@@ -21,7 +21,17 @@ def test_a_reader_gets_url_and_token(digest: str | None) -> None:
     assert WorkerInfo.parse(data, "w").address == "h:8083"
 
 
-@pytest.mark.parametrize("data", [b"", b"[]", b'{"url": 7}', b'{"url": "u", "token_digest": 7}'])
+@pytest.mark.parametrize("coordination", [None, "brokers"])
+def test_a_reader_gets_the_coordination(coordination: str | None) -> None:
+    """A worker of an earlier version does not say what coordinates it."""
+    data = WorkerInfo(url="http://h:8083", coordination=coordination).encode()
+    assert WorkerInfo.parse(data, "w").coordination == coordination
+    assert ("coordination" in json.loads(data)) == (coordination is not None)
+
+
+@pytest.mark.parametrize(
+    "data", [b"", b"[]", b'{"url": 7}', b'{"url": "u", "token_digest": 7}', b'{"url": "u", "coordination": 7}']
+)
 def test_garbage_is_refused(data: bytes) -> None:
     """The error names the znode."""
     with pytest.raises(ProtocolError, match=r"^w"):

@@ -19,6 +19,10 @@ from tests.helpers.waiting import eventually
 pytestmark = pytest.mark.unit
 
 
+async def no_other_members(group: str, brokers: str) -> None:
+    """Do without brokers."""
+
+
 @pytest.mark.parametrize(
     ("coordination", "zookeeper", "expected"),
     [
@@ -82,6 +86,7 @@ async def test_the_interface_is_announced_when_the_worker_has_joined(
     monkeypatch.setattr(worker.WorkerSession, "start", open_session)
     monkeypatch.setattr(worker.GenericMember, "start", join)
     monkeypatch.setattr(worker, "probe_brokers", probe)
+    monkeypatch.setattr(worker, "check_members", no_other_members)
     made = worker.Worker(
         WorkerSettings(
             group="loaders", zookeeper="z:2181", brokers="k:9092", coordination=coordination, rest=RestSettings(port=0)
@@ -128,6 +133,7 @@ async def test_a_worker_warns_at_its_start_of_entry_points_without_a_connector(
     monkeypatch.setattr(worker.WorkerSession, "start", open_session)
     monkeypatch.setattr(worker.GenericMember, "start", join)
     monkeypatch.setattr(worker, "probe_brokers", probe)
+    monkeypatch.setattr(worker, "check_members", no_other_members)
     settings = WorkerSettings(group="loaders", zookeeper="z:2181", brokers="k:9092", rest=RestSettings(port=0))
     made = worker.Worker(settings, PluginRegistry([("Gone", f"{__name__}:Missing")]))
     await made.start()
@@ -159,6 +165,7 @@ async def test_brokers_are_asked_beside_the_start(
         """Do without servers."""
 
     monkeypatch.setattr(worker, "probe_brokers", probe)
+    monkeypatch.setattr(worker, "check_members", no_other_members)
     monkeypatch.setattr(worker.WorkerSession, "start", open_nothing)
     monkeypatch.setattr(worker.GenericMember, "start", open_nothing)
     made = worker.Worker(
