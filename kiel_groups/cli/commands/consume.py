@@ -351,7 +351,7 @@ def _checked_names(zookeeper: str, topics: Sequence[str], group: str) -> str:
         cluster_admin.check_present(client, topics)
         groups = group_inspection.list_groups(client)
         if group in groups:
-            view = view_group(group, group_inspection.read_summaries(client, [group], offsets=True))
+            view = view_group(group, group_inspection.read_summaries(client, [group], offsets=True)[group])
             is_new = view.state == "memberless" and view.partitions
             return f"group {group!r} has had no member so far; another program commits its offsets" if is_new else ""
     near = get_close_matches(group, groups, 1)
