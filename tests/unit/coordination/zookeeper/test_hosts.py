@@ -10,7 +10,7 @@ import pytest
 from kiel_groups.allocators import round_robin
 from kiel_groups.config import ZooKeeperConfig
 from kiel_groups.coordination.member.allocator_process import AllocatorProcess
-from kiel_groups.coordination.zookeeper.hosts import check_hosts, without_address
+from kiel_groups.coordination.zookeeper.hosts import check_hosts, no_answer
 from kiel_groups.errors import NoZooKeeperError
 from tests.helpers.contexts import process_context
 
@@ -41,8 +41,10 @@ def test_one_host_with_an_address_is_enough() -> None:
     """If one host has an address, the check passes. A later error still names the hosts without an address."""
     config = ZooKeeperConfig.parse("a.invalid:2181,127.0.0.1:2181,[::1]:2181/chroot")
     check_hosts(config)
-    assert without_address(config) == " (without an address: a.invalid (Name or service not known))"
-    assert without_address(ZooKeeperConfig.parse("127.0.0.1:2181")) == ""
+    text = no_answer(config, 2.0)
+    assert text.startswith("no ZooKeeper answered at a.invalid:2181,127.0.0.1:2181,[::1]:2181/chroot within 2 s; is it")
+    assert text.endswith(" (without an address: a.invalid (Name or service not known))")
+    assert no_answer(ZooKeeperConfig.parse("127.0.0.1:2181"), 2.0).endswith("and the port right?")
 
 
 async def test_a_process_that_joins_fails_at_once() -> None:
