@@ -54,7 +54,9 @@ def spark() -> None:
 
 @spark.command(epilog=EPILOG)
 @click.argument("topics", nargs=-1, metavar="[TOPIC]...", shell_complete=complete_topics)
-@click.option("--pattern", metavar="REGEX", help="Instead of TOPIC: all topics whose whole name matches.")
+@click.option(
+    "--pattern", metavar="REGEX", help="Instead of TOPIC: all topics whose whole name matches, but none of Kafka's own."
+)
 @click.option(
     "--output",
     required=True,
