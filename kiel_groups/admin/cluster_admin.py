@@ -105,7 +105,8 @@ def zookeeper(hosts: str, *, timeout_s: float = 10.0) -> Iterator[Client]:
             f"ZooKeeper at {config.hosts} failed: {type(error).__name__} {error}".rstrip()
         ) from error
     finally:
-        client.stop()
+        with suppress(AttributeError):  # At a Ctrl-C, kazoo's thread may not have made the pipe that this writes to.
+            client.stop()
         client.close()
 
 
