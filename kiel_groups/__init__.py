@@ -5,9 +5,7 @@ Applications import the names below; ``cli`` imports the version. Modules of the
 It imports nothing before a name is first used: ``import kiel_groups`` alone loads neither Tornado nor kazoo.
 """
 
-from typing import TYPE_CHECKING
-
-from kiel_groups.lazy_imports import lazy_exports
+from kiel_groups.lazy_imports import TYPE_CHECKING, lazy_exports
 
 if TYPE_CHECKING:
     from kiel_groups.clients import GroupedConsumer, Producer, SingleConsumer

@@ -300,11 +300,14 @@ class ZooKeeperConfig:
         cls, zk_hosts: str | Iterable[str], *, heartbeat_interval_ms: int | None = None, **settings: int
     ) -> ZooKeeperConfig:
         """Parse a list or a string of hosts; a chroot may follow the last host, and the default port is 2181."""
-        text = text_of(zk_hosts, "zk_hosts")
+        # A variable that is read from a file or the output of a command often ends in a newline.
+        text = text_of(zk_hosts, "zk_hosts").strip()
         addresses, slash, chroot = text.partition("/")
         hosts = parse_hosts(addresses, ZOOKEEPER_PORT, "zk_hosts")
         if slash and ("//" in slash + chroot or "," in chroot):
             raise ConfigError(f"zk_hosts: {text!r}: the chroot '/{chroot}' must be one path after the last host")
+        if not chroot.isprintable():
+            raise ConfigError(f"zk_hosts: {text!r}: the chroot has a character that no name in ZooKeeper may have")
         path = chroot.rstrip("/")
         chrooted = ",".join(map(str, hosts)) + (f"/{path}" if path else "")
         return cls(hosts=chrooted, heartbeat_interval_ms=heartbeat_interval_ms, **settings)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from importlib import import_module
-from typing import Any
+#: ``typing`` itself takes longer to import than the packages that use this module.
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from typing import Any
 
 __all__ = ["lazy_exports"]
 
@@ -22,6 +24,8 @@ def lazy_exports(package: str, homes: Mapping[str, str]) -> tuple[Callable[[str]
 
     def get(name: str) -> Any:
         if name in homes:
+            from importlib import import_module
+
             return getattr(import_module(homes[name]), name)
         raise AttributeError(f"module {package!r} has no attribute {name!r}")
 

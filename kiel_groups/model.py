@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import repeat
-from typing import Any, NamedTuple, TypeAlias, overload
+from typing import Any, Final, NamedTuple, TypeAlias, overload
 
 __all__ = [
     "CONNECT_TYPE",
+    "INTERNAL_TOPICS",
     "TopicPartition",
     "OffsetAndMetadata",
     "OffsetAndTimestamp",
@@ -22,6 +23,10 @@ __all__ = [
     "FencingToken",
     "GenerationToken",
 ]
+
+#: The topics in which brokers keep their own state: offsets from 0.8.2 on, transactions from 0.11 on, and share groups
+#: from 4.0 on. They have no records for applications, so lists and patterns leave them out.
+INTERNAL_TOPICS: Final = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
 
 #: The id of a member in exactly one ZooKeeper session, in the charset of Java consumer ids.
 MemberId: TypeAlias = str

@@ -20,7 +20,7 @@ from kazoo.handlers.threading import KazooTimeoutError
 
 from kiel_groups.admin.topic_refusals import existing_topics, unknown_topics
 from kiel_groups.config import HostPort, ZooKeeperConfig, check_name
-from kiel_groups.coordination.zookeeper.hosts import check_hosts, without_address
+from kiel_groups.coordination.zookeeper.hosts import check_hosts, no_answer
 from kiel_groups.errors import (
     ChrootMissingError,
     ConfigError,
@@ -65,6 +65,8 @@ _DELETIONS = "/admin/delete_topics"
 #: The longest name of a directory on the file systems that brokers use.
 _LONGEST_FOLDER = 255
 
+log = logging.getLogger(__name__)
+
 # kazoo warns about every refused connection; while a caller waits for a server to start, there are many.
 _kazoo_log = logging.getLogger(f"{__name__}.kazoo")
 _kazoo_log.addHandler(logging.NullHandler())
@@ -92,10 +94,7 @@ def zookeeper(hosts: str, *, timeout_s: float = 10.0) -> Iterator[Client]:
         try:
             client.start(timeout=timeout_s)
         except KazooTimeoutError as error:
-            raise NoZooKeeperError(
-                f"no ZooKeeper answered at {config.hosts} within {timeout_s:g} s; is it running, and the port right?"
-                f"{without_address(config)}"
-            ) from error
+            raise NoZooKeeperError(no_answer(config, timeout_s)) from error
         if config.chroot and not client.exists(config.chroot):
             raise ChrootMissingError(
                 f"the chroot {config.chroot} does not exist in ZooKeeper at {config.hosts}; Kafka's brokers make"
@@ -108,7 +107,8 @@ def zookeeper(hosts: str, *, timeout_s: float = 10.0) -> Iterator[Client]:
             f"ZooKeeper at {config.hosts} failed: {type(error).__name__} {error}".rstrip()
         ) from error
     finally:
-        client.stop()
+        with suppress(AttributeError):  # At a Ctrl-C, kazoo's thread may not have made the pipe that this writes to.
+            client.stop()
         client.close()
 
 
@@ -132,7 +132,7 @@ def create_chroot(hosts: str) -> None:
 def broker_ids(client: Client) -> list[int]:
     """Return the ids of the brokers that are registered now, ascending."""
     try:
-        return sorted(map(int, client.get_children(_BROKERS)))
+        return sorted(int(name) for name in client.get_children(_BROKERS) if name.isdecimal())
     except NoNodeError:
         return []
 
@@ -143,12 +143,16 @@ def is_registered(client: Client, broker_id: int) -> bool:
 
 
 def broker_addresses(client: Client) -> list[HostPort]:
-    """Return the addresses of the registered brokers, by id. Raise ProtocolError if a registration is malformed."""
+    """Return the addresses of the registered brokers, by id. A registration without a usable address is left out."""
     found = []
     for number in broker_ids(client):
         path = f"{_BROKERS}/{number}"
-        with suppress(NoNodeError):  # The broker's registration has ended meanwhile.
-            found.append(parse_broker(client.get(path)[0], path))
+        try:
+            found.append(parse_broker(client.get(path)[0] or b"", path))
+        except NoNodeError:
+            continue  # The broker's registration has ended meanwhile.
+        except ProtocolError as error:
+            log.info("%s; not asking that broker", error)
     return found
 
 

@@ -117,16 +117,21 @@ def list_groups(client: Client) -> list[str]:
     Raises:
         CoordinationError: The ACL of a parent znode of groups denies reading.
     """
+    return sorted(set().union(*_names_by_folder(client).values()))
+
+
+def _names_by_folder(client: Client) -> dict[str, set[str]]:
+    """Return the names of the groups that each parent znode of groups has. Raises the error of ``list_groups``."""
     reads = [(folder, client.get_children_async(folder)) for folder in (ROOT, CONSUMERS, KIEL_GROUPS)]
-    names: set[str] = set()
+    names = {}
     for folder, read in reads:
         try:
-            names.update(_children_of(read))
+            names[folder] = set(_children_of(read))
         except NoAuthError:
             raise CoordinationError(
                 f"ZooKeeper refuses to list {folder}: its ACL keeps us out; let the world read that folder"
             ) from None
-    return sorted(names)
+    return names
 
 
 def check_group(client: Client, group: str, place: str) -> None:
@@ -154,27 +159,42 @@ def list_members(client: Client, group: str) -> list[str]:
     return sorted(_children_of(client.get_children_async(GroupLayout(group).members)))
 
 
-def read_summaries(client: Client, groups: Iterable[str], *, offsets: bool) -> dict[str, Znode]:
+def read_summaries(client: Client, groups: Iterable[str], *, offsets: bool) -> dict[str, dict[str, Znode]]:
     """
     Read the members, candidates, settings and group state of each group and, with ``offsets``, its committed offsets.
 
-    Of a group of workers, the znodes of live workers are there, too.
+    Of a group of workers, the znodes of live workers are there, too. The cost is that of the znodes that may exist:
+    most of thousands of groups are old ones of Kafka's consumers, of which only the members and offsets are read.
+
+    Returns:
+        The znodes of each group, by its name.
+
+    Raises:
+        CoordinationError: The groups cannot be listed; see ``list_groups``.
     """
+    names = _names_by_folder(client)
     layouts = [GroupLayout(group) for group in groups]
-    trees = [path for layout in layouts for path in (layout.members, layout.election, layout.ids)]
-    trees += [path for layout in layouts for path in (layout.kiel_members, WorkerLayout(layout.group).workers)]
+    of_consumers = [layout for layout in layouts if layout.group in names[CONSUMERS]]
+    ours = [(layout, WorkerLayout(layout.group)) for layout in layouts if layout.group in names[ROOT]]
+    trees = [layout.ids for layout in of_consumers]
+    trees += [path for layout, workers in ours for path in (layout.members, layout.election, workers.workers)]
+    trees += [layout.kiel_members for layout in layouts if layout.group in names[KIEL_GROUPS]]
     if offsets:
         # The topics of groups whose offsets are in Kafka are known from their first offsets.
-        trees += [path for layout in layouts for path in (layout.offsets, layout.starts)]
-    found = _read_trees(client, trees)
-    begun = {
-        parts[4]
-        for parts in (path.split("/") for path in found)
-        if parts[1:2] == [ROOT[1:]] and "starts" in parts[3:4] and parts[4:]
-    }
-    further = [path for layout in layouts for path in (layout.root, layout.group_state, layout.config)]
-    further += [WorkerLayout(layout.group).config for layout in layouts]
-    return found | _read(client, further + [topic_path(topic) for topic in sorted(begun)])
+        trees += [layout.offsets for layout in of_consumers] + [layout.starts for layout, _ in ours]
+    further = [p for own, workers in ours for p in (own.root, own.group_state, own.config, workers.config)]
+    found: dict[str, dict[str, Znode]] = {layout.group: {} for layout in layouts}
+    for path, znode in (_read_trees(client, trees) | _read(client, further)).items():
+        found[path.split("/")[3 if path.startswith(KIEL_GROUPS) else 2]][path] = znode
+    begun = {group: _begun_topics(GroupLayout(group), znodes) for group, znodes in found.items()}
+    topics = _read(client, [topic_path(topic) for topic in sorted(set().union(*begun.values()))])
+    for group, paths in begun.items():
+        found[group] |= {path: topics[path] for path in map(topic_path, paths) if path in topics}
+    return found
+
+
+def _begun_topics(layout: GroupLayout, znodes: Iterable[str]) -> set[str]:
+    return {path.split("/")[4] for path in znodes if path.startswith(f"{layout.starts}/")}
 
 
 def read_assignments(client: Client, group: str) -> dict[str, Znode]:

@@ -12,7 +12,7 @@ from kiel_groups.broker_admin.broker_session import OFFSETS_TOPIC, BrokerSession
 from kiel_groups.clients.coordinator.coordinator_brokers import CoordinatorBrokers
 from kiel_groups.clients.coordinator.group_transport import FindError
 from kiel_groups.errors import BrokerError, KielGroupsError
-from kiel_groups.model import TopicPartition
+from kiel_groups.model import INTERNAL_TOPICS, TopicPartition
 from kiel_groups.wire.error_codes import (
     CONSUMER_COORDINATOR_NOT_AVAILABLE,
     NO_ERROR,
@@ -160,7 +160,7 @@ def _partitions(session: BrokerSession) -> tuple[TopicPartition, ...]:
     return tuple(
         TopicPartition(name, each.partition)
         for name, topic in sorted(session.topics.items())
-        if name != OFFSETS_TOPIC
+        if name not in INTERNAL_TOPICS
         for each in topic.partitions
     )
 

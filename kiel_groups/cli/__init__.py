@@ -27,6 +27,9 @@ def main() -> None:
         from kiel_groups.cli.app import run
 
         status = run(sys.argv[1:])
+        if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+            # The command is done: a Ctrl-C while the interpreter ends would print a traceback of its last steps.
+            signal.signal(signal.SIGINT, signal.SIG_DFL)
     except KeyboardInterrupt:
         # Ctrl-C before a command installed its own handler.
         status = 130

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import codecs
 import os
 import sys
 from collections.abc import Sequence
 from difflib import get_close_matches
 from importlib import import_module
+from io import TextIOWrapper
 from traceback import extract_tb
 from typing import Final
 
@@ -113,6 +115,9 @@ def run(arguments: Sequence[str]) -> int:
     Returns:
         The exit status.
     """
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors=_PRINTABLE)
     lines = Lines()
     try:
         status = _invoke(arguments, lines)
@@ -149,6 +154,27 @@ def run(arguments: Sequence[str]) -> int:
     except (KeyboardInterrupt, click.Abort):
         return INTERRUPTED
     return status
+
+
+#: The name by which streams find ``_printable``.
+_PRINTABLE: Final = "kiel_groups.printable"
+
+#: What our texts and tables have beyond ASCII, for terminals whose encoding, such as latin-1, lacks it.
+_PLAIN_CHARACTERS: Final = {"─": "-", "━": "-", "→": "->", "…": "...", "−": "-", "–": "-", "≥": ">=", "·": "-"}
+
+
+def _printable(error: UnicodeError) -> tuple[str | bytes, int]:
+    """Replace a character that a stream's encoding lacks: one of ours by a plainer one, any other by its code."""
+    assert isinstance(error, UnicodeEncodeError)
+    character = error.object[error.start]
+    if "\udc80" <= character <= "\udcff":
+        # Python has decoded a byte of an argument or a path to this code, because the byte is not text.
+        return bytes([ord(character) - 0xDC00]), error.start + 1
+    plain = _PLAIN_CHARACTERS.get(character) or character.encode("ascii", "backslashreplace").decode()
+    return plain, error.start + 1
+
+
+codecs.register_error(_PRINTABLE, _printable)
 
 
 def _invoke(arguments: Sequence[str], lines: Lines) -> int:

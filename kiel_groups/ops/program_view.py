@@ -68,7 +68,7 @@ def view_programs(layout: GroupLayout, znodes: Snapshot) -> ProgramView | None:
 
     Args:
         layout: The paths of the group.
-        znodes: The group's znodes, perhaps among those of others.
+        znodes: The group's znodes.
     """
     workers = WorkerLayout(layout.group)
     paths = [path for path in znodes if path.startswith(f"{layout.root}/") and not znodes[path].closed]

@@ -19,7 +19,7 @@ from kiel_groups.group.znodes.contents import (
 )
 from kiel_groups.group.znodes.dynamic_config import DynamicConfig
 from kiel_groups.group.znodes.history import HistoryEntry, generation_of
-from kiel_groups.group.znodes.layout import TOPICS, GroupLayout, consumer_root, topic_path
+from kiel_groups.group.znodes.layout import GroupLayout, topic_path
 from kiel_groups.group.znodes.partition_weights import parse_weights
 from kiel_groups.group.znodes.snapshot import Snapshot, Znode
 from kiel_groups.model import MemberId, Slot, TopicPartition
@@ -56,7 +56,7 @@ class OffsetFound(NamedTuple):
 
 class GroupReader:
     """
-    Parses the znodes of one group; each method parses one kind of znode.
+    Parses the znodes of one group and its topics; each method parses one kind of znode.
 
     The value of a missing znode is empty. A znode that cannot be parsed is left out, with an error text in
     ``unreadable``. ``closed`` has the paths of znodes that exist, but whose ACL denies reading.
@@ -64,11 +64,7 @@ class GroupReader:
 
     def __init__(self, layout: GroupLayout, znodes: Snapshot) -> None:
         self._layout = layout
-        # The snapshot may hold the znodes of many groups.
-        roots = (layout.root, consumer_root(layout.group), layout.kiel_members, TOPICS)
-        prefixes = tuple(f"{root}/" for root in roots)
-        closed = (path for path, znode in znodes.items() if znode.closed)
-        self.closed = tuple(sorted(path for path in closed if f"{path}/".startswith(prefixes)))
+        self.closed = tuple(sorted(path for path, znode in znodes.items() if znode.closed))
         self._znodes = {path: znode for path, znode in znodes.items() if not znode.closed}
         self._folders: dict[str, list[tuple[str, Znode]]] = {}
         for path, znode in self._znodes.items():

@@ -108,7 +108,7 @@ async def _load_group(brokers: str, group: str, timeout_s: float) -> LoadedGroup
             raise UnknownGroupError(f"group {group!r} does not exist {session.place}, nor does any other")
         described = await describe_group(session, group)
         offsets = await committed_offsets(session, group)
-        view = _view(session, described, offsets)
+        (view,) = _views(session, [(described, offsets)])
         if not view.exists:
             raise await _unknown(session, group)
         return await _with_lag(session, (view,), [offsets.problem], timeout_s)
@@ -118,19 +118,25 @@ async def _load_groups(brokers: str, with_lag: bool, timeout_s: float) -> Loaded
     async with BrokerSession(brokers, timeout_s=timeout_s) as session:
         found = await list_groups(session)
         if not with_lag:
-            views = tuple(_view(session, each, CommittedOffsets({})) for each in found.groups)
+            views = _views(session, ((each, CommittedOffsets({})) for each in found.groups))
             lists_empty = not session.is_of_0_9
             return LoadedGroups(views, len(session.brokers), problems=found.problems, lists_empty=lists_empty)
         offsets = await offsets_of_groups(session, (each.described.group for each in found.groups))
-        views = tuple(_view(session, *pair) for pair in zip(found.groups, offsets, strict=True))
+        views = _views(session, zip(found.groups, offsets, strict=True))
         problems = [each.problem for each in offsets]
         return await _with_lag(session, views, problems, timeout_s, found.problems)
 
 
-def _view(session: BrokerSession, group: CoordinatedGroup, offsets: CommittedOffsets) -> CoordinatedGroupView:
+def _views(
+    session: BrokerSession, groups: Iterable[tuple[CoordinatedGroup, CommittedOffsets]]
+) -> tuple[CoordinatedGroupView, ...]:
     topics = {name: tuple(each.partition for each in topic.partitions) for name, topic in session.topics.items()}
-    coordinator = session.name_of(group.coordinator)
-    return view_coordinated_group(GroupAnswers(group.described, coordinator, topics, offsets.offsets))
+    return tuple(
+        view_coordinated_group(
+            GroupAnswers(group.described, session.name_of(group.coordinator), topics, offsets.offsets)
+        )
+        for group, offsets in groups
+    )
 
 
 async def _with_lag(
@@ -161,7 +167,8 @@ async def _look_up(brokers: str, group: str, topics: Collection[str], timeout_s:
         check_present(session, topics)
         if not session.has_coordinators:
             return FoundGroup(None)
-        view = _view(session, await describe_group(session, group), await committed_offsets(session, group))
+        described, offsets = await describe_group(session, group), await committed_offsets(session, group)
+        (view,) = _views(session, [(described, offsets)])
         if view.exists:
             return FoundGroup(view)
         found = [each.described.group for each in (await list_groups(session)).groups]

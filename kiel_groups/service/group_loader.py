@@ -92,7 +92,7 @@ def load_groups(zookeeper: str, *, with_lag: bool, timeout_s: float = 10.0) -> L
         groups, brokers = list_groups(client), read_brokers(client)
         znodes = read_summaries(client, groups, offsets=with_lag)
         topics = cluster_admin.topics(client) if with_lag else []
-    views = tuple(view_group(group, znodes) for group in groups)
+    views = tuple(view_group(group, znodes[group]) for group in groups)
     if not with_lag:
         return LoadedGroups(views, _count(brokers))
     return _with_lag(views, brokers, topics, timeout_s)

@@ -46,7 +46,9 @@ def check_java() -> None:
     java = (shutil.which("java", path=f"{home}/bin") if home else None) or shutil.which("java")
     if java is None:
         raise ConfigError(f"Spark needs Java {_MIN_JAVA} or later, and there is no 'java' here; install one")
-    printed = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=_TIMEOUT_S, check=False).stderr
+    printed = subprocess.run(
+        [java, "-version"], capture_output=True, text=True, errors="replace", timeout=_TIMEOUT_S, check=False
+    ).stderr
     found = _VERSION.search(printed)
     if found is None or int(found[1]) < _MIN_JAVA:
         which = f"{java} is Java {found[1]}" if found else f"{java} does not print its version"

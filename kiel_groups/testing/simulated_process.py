@@ -390,6 +390,10 @@ class SimulatedRuntime(Runtime):
     async def check_hosts(self, config: ZooKeeperConfig) -> None:
         """Do nothing, because host names of a fake ensemble need no address."""
 
+    async def no_answer(self, config: ZooKeeperConfig) -> str:
+        """Return a text without a reason, because nothing can connect to a fake ensemble."""
+        return f"no ZooKeeper answered at {config.hosts}"
+
     def client(self, config: ZooKeeperConfig, session: tuple[int, bytes] | None = None) -> KazooClient:
         return fake_client(self._process, config.session_timeout_ms, config.chroot, session=session)
 

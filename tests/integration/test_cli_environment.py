@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
+from kiel_groups.admin import cluster_admin
+from kiel_groups.embedded import Cluster
+from tests.helpers.cluster_data import zookeeper
 
 pytestmark = pytest.mark.integration
 
@@ -16,7 +22,8 @@ def kiel_groups(*arguments: str, **environment: str) -> subprocess.CompletedProc
     """Run the command with replaced environment variables. An empty value removes the variable."""
     env = {name: value for name, value in (os.environ | environment).items() if value}
     command = [sys.executable, "-m", "kiel_groups", *arguments]
-    return subprocess.run(command, env=env, capture_output=True, text=True, timeout=60, check=False)
+    encoding = environment.get("PYTHONIOENCODING", "utf-8")
+    return subprocess.run(command, env=env, capture_output=True, encoding=encoding, timeout=60, check=False)
 
 
 def test_without_java_the_error_says_what_to_install() -> None:
@@ -78,3 +85,21 @@ def test_an_unwritable_output_gives_one_line(tmp_path: Path, words: list[str]) -
         )
     assert done.returncode == 1
     assert done.stderr.decode() == "error: standard output cannot be written: No space left on device\n"
+
+
+def test_a_terminal_in_latin_1_gets_plainer_characters(cluster_39: Cluster, unique: Callable[[str], str]) -> None:
+    """Lines of tables and our arrows are replaced, and a check exits with its own status, not with a false 1."""
+    name, topic = unique("group"), unique("topic")
+    cluster_admin.create_topic(cluster_39.zk_hosts, topic, 1)
+    foreign = f"{name}_jü→-1-abcdef01"
+    with zookeeper(cluster_39) as client:
+        client.create(f"/consumers/{name}/offsets/{topic}/0", b"0", makepath=True)
+        client.create(f"/consumers/{name}/ids/{foreign}", b"{}", ephemeral=True, makepath=True)
+        commands = (["lag", name, "--check", "5"], ["describe", name], ["describe", name, "--json"])
+        at = ("--zookeeper", cluster_39.zk_hosts)
+        outcomes = [kiel_groups(*words, *at, PYTHONIOENCODING="latin-1") for words in commands]
+    assert [(outcome.returncode, outcome.stderr) for outcome in outcomes] == [(0, "")] * 3
+    checked, described, document = (outcome.stdout for outcome in outcomes)
+    assert " -----" in checked
+    assert f"{name}_jü->-1-abcdef01" in described
+    assert foreign in json.dumps(json.loads(document), ensure_ascii=False)

@@ -273,3 +273,27 @@ async def test_a_deletion_that_is_refused_does_not_come_later(
         with pytest.raises(CoordinationError, match=f"{mark} still asks for it"):
             delete()
         assert client.exists(mark) is not None
+
+
+async def test_a_broker_without_a_usable_address_fails_no_command_about_others(
+    cluster_39: Cluster, unique: Callable[[str], str]
+) -> None:
+    """Registrations without a host, such as those of brokers with encrypted listeners only, and garbage are ignored."""
+    topic, chroot = unique("topic"), unique("/chroot")
+    await cluster_39.create_topic(topic, 1)
+    with zookeeper(cluster_39) as client:
+        (broker,) = client.get_children("/brokers/ids")
+        for path in (
+            f"/brokers/ids/{broker}",
+            f"/brokers/topics/{topic}",
+            f"/brokers/topics/{topic}/partitions/0/state",
+        ):
+            client.create(chroot + path, client.get(path)[0], makepath=True)
+        client.create(f"{chroot}/consumers/g/offsets/{topic}/0", b"0", makepath=True)
+        odd = (b'{"version":1,"host":null,"port":-1}', b'{"host":"127.0.0.1","port":99999}', b"garbage", None)
+        for number, data in enumerate(odd, 70):
+            client.create(f"{chroot}/brokers/ids/{number}", data)
+        client.create(f"{chroot}/brokers/ids/garbage", b"garbage")
+    for words in (["topics", "describe", topic], ["lag", "g", "--check"], ["describe", "g"], ["groups", "--lag"]):
+        done = await asyncio.to_thread(kiel_groups, *words, "--zookeeper", f"{cluster_39.zk_hosts}{chroot}\n")
+        assert (done.returncode, done.stderr) == (0, ""), done

@@ -6,13 +6,14 @@ import asyncio
 import json
 import socket
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 
 import pytest
 
 from kiel_groups import GroupedConsumer
-from kiel_groups.embedded import Cluster
+from kiel_groups.admin import cluster_admin
+from kiel_groups.embedded import Cluster, ZooKeeperServer
 from kiel_groups.errors import (
     ChrootMissingError,
     ClosedError,
@@ -50,6 +51,22 @@ async def assert_connect_fails(consumer: GroupedConsumer, error: type[Exception]
         for word in words:
             assert word in str(caught.value)
     await consumer.close()
+
+
+async def test_a_server_without_free_connections_is_named(
+    cluster_39: Cluster, start_zookeeper: Callable[..., ZooKeeperServer], zookeeper_version: str
+) -> None:
+    """Where maxClientCnxns is reached, the errors of a member and of the tools say so, not that no server answers."""
+    server = start_zookeeper(zookeeper_version, overrides={"maxClientCnxns": 3})
+    with ExitStack() as stack:
+        for _ in range(3):
+            stack.enter_context(socket.create_connection(("127.0.0.1", server.port)))
+        words = (f"{server.hosts} closes each connection at once", "maxClientCnxns", "within 0.5 s")
+        consumer = GroupedConsumer(cluster_39.brokers, "g", server.hosts, zk_timeout_ms=500)
+        await assert_connect_fails(consumer, NoZooKeeperError, *words)
+        with pytest.raises(NoZooKeeperError) as caught, cluster_admin.zookeeper(server.hosts, timeout_s=0.5):
+            pytest.fail("a session was opened")
+        assert all(word in str(caught.value) for word in words)
 
 
 async def test_a_missing_zookeeper_is_an_error(cluster_39: Cluster) -> None:

@@ -1,89 +1,86 @@
-"""The README: its programs run as printed, and its paths, commands and options exist."""
+"""The README and the tutorial of workers run as printed, one after the other, and paths and options exist."""
 
 from __future__ import annotations
 
 import re
-import signal
-import subprocess
-import sys
-import textwrap
-from collections.abc import Callable
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from kazoo.client import KazooClient
 
 from kiel_groups.cli.app import app
-from kiel_groups.embedded import Cluster
-from kiel_groups.group.znodes.layout import GroupLayout
-from tests.helpers.cluster_data import owners, zookeeper
-from tests.helpers.commands import REPOSITORY, Running, environment
-from tests.helpers.waiting import eventually
+from tests.helpers.commands import REPOSITORY
+from tests.helpers.pages import Shell, check_steps, page, steps
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 
-README = (REPOSITORY / "README.rst").read_text(encoding="utf-8")
-
-GROUP, TOPIC, PARTITIONS = "first-group", "page-views", 4
+README = page("README.rst")
+WORKERS = page("docs/tutorial-workers.rst")
 
 
-def program(number: int) -> str:
-    """Return a program of the README by its number, from 0, as a reader copies it."""
-    blocks = re.findall(r"^\.\. code-block:: python\n\n((?:(?:    .*)?\n)+)", README, re.MULTILINE)
-    return textwrap.dedent(blocks[number]).strip() + "\n"
+@pytest.fixture
+def shell(tmp_path: Path) -> Iterator[Shell]:
+    made = Shell(tmp_path)
+    yield made
+    made.close()
 
 
-def send(cluster: Cluster, topic: str) -> tuple[int, int]:
+def test_the_readme_and_then_the_tutorial_of_workers_run_as_printed(shell: Shell) -> None:
     """
-    Run the README's producer with the lines that the README leaves out, and return the printed partition and offset.
+    A reader who follows the README and then the tutorial, in one shell, sees what they show: the README leaves neither
+    a cluster nor variables in the way of the tutorial.
     """
-    text = program(1).replace("127.0.0.1:9092", cluster.brokers[0]).replace(TOPIC, topic)
-    whole = f"import asyncio\nfrom kiel_groups import Producer\nasync def main():\n{textwrap.indent(text, '    ')}"
-    command = [sys.executable, "-c", f"{whole}\nasyncio.run(main())"]
-    done = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=30, check=False)
-    assert done.returncode == 0, done.stderr
-    partition, offset = map(int, done.stdout.split())
-    return partition, offset
+    for name, text, least in (("readme", README, 20), ("workers", WORKERS, 25)):
+        found = steps(text)
+        assert len(found) >= least
+        shell.enter(name, text)
+        check_steps(shell, found, lambda step: check_znodes(shell) if step.command.startswith("kill -9") else None)
 
 
-async def test_the_first_consumer_runs_as_printed(
-    cluster_39: Cluster, unique: Callable[[str], str], tmp_path: Path
-) -> None:
-    """
-    Two processes share a topic. Ctrl-C stops one process, which leaves at once. The other process then gets all
-    partitions.
+def check_znodes(shell: Shell) -> None:
+    """Check that the page about workers explains each znode of a group's workers, and none that does not exist."""
+    paths = re.findall(r"^``(/kiel-groups/<group>/(?:connect|workers)[^`]*)``", page("docs/workers.rst"), re.MULTILINE)
+    assert len(paths) >= 8
+    patterns = {path: re.sub("<[a-z ]+>", "[^/]+", path) for path in paths}
+    _, (zookeeper,) = shell.run('echo "$KIEL_GROUPS_ZOOKEEPER"')
+    client = KazooClient(zookeeper)
+    client.start()
+    try:
+        root = "/kiel-groups/copiers"
+        leaves = [path for name in ("connect", "workers") for path in _with_data(client, f"{root}/{name}")]
+    finally:
+        client.stop()
+        client.close()
+    unexplained = [leaf for leaf in leaves if not any(re.fullmatch(pattern, leaf) for pattern in patterns.values())]
+    assert unexplained == []
+    absent = [path for path, pattern in patterns.items() if not any(re.fullmatch(pattern, leaf) for leaf in leaves)]
+    assert absent == []
 
-    The names of topic and group are not the README's, because other tests share the servers.
-    """
-    topic, group = unique("topic"), unique("group")
-    await cluster_39.create_topic(topic, PARTITIONS)
-    text = program(0)
-    assert TOPIC in text
-    assert GROUP in text
-    (tmp_path / "consumer.py").write_text(text.replace(TOPIC, topic).replace(GROUP, group))
-    arguments = ["consumer.py", cluster_39.brokers[0], cluster_39.zk_hosts]
 
-    def shares() -> list[int]:
-        names = [owner for owner, _ in owners(client, group, topic).values()]
-        return sorted(names.count(owner) for owner in set(names))
+def _with_data(client: KazooClient, path: str) -> list[str]:
+    """Return the paths of the znodes that have data, from a path on."""
+    data, _ = client.get(path)
+    below = [each for name in client.get_children(path) for each in _with_data(client, f"{path}/{name}")]
+    return ([path] if data else []) + below
 
-    with (
-        zookeeper(cluster_39) as client,
-        Running(arguments, tmp_path) as first,
-        Running(arguments, tmp_path) as second,
-    ):
-        await eventually(lambda: shares() == [PARTITIONS // 2] * 2, "two members share the topic")
-        partition, offset = send(cluster_39, topic)
-        received = f"{partition} {offset} /index.html"
-        await eventually(lambda: received in first.lines + second.lines, "one member prints the record")
-        stays, leaves = (first, second) if received in first.lines else (second, first)
-        assert leaves.end(signal.SIGINT) == 0
-        assert leaves.errors == ["left the group"]
-        assert len(client.get_children(GroupLayout(group).members)) == 1
-        await eventually(lambda: shares() == [PARTITIONS], "the other member owns all partitions")
-        received = "{} {} /index.html".format(*send(cluster_39, topic))
-        await eventually(lambda: stays.lines[-1] == received, "the other member prints the record")
-        assert stays.lines.count(received) == 1
-        assert stays.end(signal.SIGINT) == 0
+
+def test_every_python_snippet_of_the_readme_is_a_program_that_is_run() -> None:
+    """No snippet is only a part: the page names a file for each one, and a command that runs the file."""
+    snippets = README.count(".. code-block:: python")
+    named = re.findall(r"``(\w+\.py)``:\n\n\.\. code-block:: python\n", README)
+    assert len(named) == snippets == 3
+    commands = [step.command for step in steps(README)]
+    assert [name for name in named if not any(command.startswith(f"python {name}") for command in commands)] == []
+
+
+def test_the_figures_of_the_readme_are_those_of_the_benchmarks() -> None:
+    """Each figure is in the page of benchmarks, so that a new measurement changes both."""
+    section = README.partition("In figures\n")[2].partition("\nRead on\n")[0]
+    figures = re.findall(r"\d[\d,]*\.\d+(?= s| ms)|\d[\d,]*(?= thousand)", section)
+    assert len(figures) == 9
+    benchmarks = page("docs/benchmarks.rst")
+    assert [figure for figure in figures if figure not in benchmarks] == []
 
 
 def test_every_path_in_the_readme_exists() -> None:
@@ -95,7 +92,7 @@ def test_every_path_in_the_readme_exists() -> None:
 
 def test_every_command_and_option_in_the_readme_exists() -> None:
     """``kiel-groups`` has the named commands, and ``scripts/demo`` the named options."""
-    commands = set(re.findall(r"(?:``|^    (?:\.venv/bin/)?)kiel-groups (\w+)", README, re.MULTILINE))
+    commands = set(re.findall(r"(?:``|^    \$ )kiel-groups (\w+)", README, re.MULTILINE))
     context = app.make_context("kiel-groups", ["demo"])
     assert {"consume"} <= commands <= set(app.list_commands(context))
     demo = app.get_command(context, "demo")
@@ -103,19 +100,6 @@ def test_every_command_and_option_in_the_readme_exists() -> None:
     known = {option for parameter in demo.params for option in parameter.opts}
     lines = re.findall(r"(?:scripts/demo|kiel-groups demo)((?: --?[\w-]+(?: \d+)?)+)", README)
     assert {option for line in lines for option in re.findall(r"--[\w-]+", line)} <= known
-
-
-def test_the_commands_that_join_are_complete(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every option of the commands exists, and no required option is missing: ``cluster env`` has given the others."""
-    commands = re.findall(r"^    \.venv/bin/kiel-groups (consume .*)$", README, re.MULTILINE)
-    assert len(commands) == 2
-    monkeypatch.setenv("KIEL_GROUPS_COORDINATION", "brokers")
-    monkeypatch.setenv("KIEL_GROUPS_BROKERS", "127.0.0.1:1")
-    for command in commands:
-        context = app.make_context("kiel-groups", command.split())
-        consume = app.get_command(context, "consume")
-        assert consume is not None
-        assert consume.make_context("consume", command.split()[1:], parent=context).params["topics"] == ("page-views",)
 
 
 def test_the_addresses_in_the_readme_agree() -> None:

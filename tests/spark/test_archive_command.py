@@ -6,6 +6,8 @@ import fcntl
 import json
 import os
 import signal
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,7 +17,7 @@ from pyspark.sql import SparkSession
 from kiel_groups.admin.cluster_admin import create_topic
 from kiel_groups.embedded import Cluster
 from kiel_groups.spark import archive
-from tests.helpers.commands import REPOSITORY, Running
+from tests.helpers.commands import REPOSITORY, Running, environment
 from tests.helpers.spark.archives import assert_complete, settings
 from tests.helpers.spark.queries import brokers_of, fill
 from tests.helpers.waiting import eventually_blocking
@@ -100,3 +102,44 @@ def test_killed_processes_leave_no_record_twice(
     assert 0 < first < commits(tmp_path) < RECORDS // 5
     archive(spark, settings(cluster_39, topic, tmp_path))
     assert_complete(spark, cluster_39, topic, tmp_path)
+
+
+STARTING = """
+from kiel_groups.spark.jobs.spark_session import start_session
+start_session("archive", master="local[1]", log=None)
+"""
+
+
+def group_of(leader: int) -> dict[int, bytes]:
+    """Return the processes of a process group that have not ended, and their command lines."""
+    found = {}
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            state, _, group = (folder / "stat").read_text().rpartition(")")[2].split()[:3]
+            words = (folder / "cmdline").read_bytes()
+        except OSError:
+            continue  # It has ended meanwhile.
+        if int(group) == leader and state != "Z":
+            found[int(folder.name)] = words
+    return found
+
+
+@pytest.mark.parametrize("whole_group", [True, False], ids=["ctrl-c", "sigint"])
+def test_ctrl_c_while_spark_starts_leaves_no_process(whole_group: bool) -> None:
+    """
+    Java ends with the process that starts it, also before it reads the pipe to that: as by Ctrl-C, whose SIGINT Java
+    ignores, or by SIGINT to Python alone.
+    """
+    command = [sys.executable, "-c", STARTING]
+    process = subprocess.Popen(command, env=environment(), stderr=subprocess.DEVNULL, start_new_session=True)
+    try:
+        eventually_blocking(
+            lambda: any(b"SparkSubmit" in each for each in group_of(process.pid).values()), "Java starts"
+        )
+        (os.killpg if whole_group else os.kill)(process.pid, signal.SIGINT)
+        process.wait(30)
+        eventually_blocking(lambda: not group_of(process.pid), "all processes have ended")
+    finally:
+        for left in group_of(process.pid):
+            os.kill(left, signal.SIGKILL)
+        process.wait()

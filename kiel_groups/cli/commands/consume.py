@@ -107,7 +107,8 @@ _ZOOKEEPER_SESSION_MS, _BROKERS_SESSION_MS = 10_000, 30_000
     "--allocator",
     metavar="NAME",
     help="Used if this member leads: round_robin, sticky, weighted, range, or your MODULE:FUNCTION. With brokers also"
-    " Java's roundrobin, and several by commas, of which the group takes the first that all members offer.",
+    " Java's roundrobin, and several by commas, of which the group takes the first that all members offer."
+    "  [default: round_robin; with brokers range,roundrobin]",
     shell_complete=complete_allocators,
 )
 @click.option(
@@ -351,7 +352,7 @@ def _checked_names(zookeeper: str, topics: Sequence[str], group: str) -> str:
         cluster_admin.check_present(client, topics)
         groups = group_inspection.list_groups(client)
         if group in groups:
-            view = view_group(group, group_inspection.read_summaries(client, [group], offsets=True))
+            view = view_group(group, group_inspection.read_summaries(client, [group], offsets=True)[group])
             is_new = view.state == "memberless" and view.partitions
             return f"group {group!r} has had no member so far; another program commits its offsets" if is_new else ""
     near = get_close_matches(group, groups, 1)

@@ -54,7 +54,9 @@ def spark() -> None:
 
 @spark.command(epilog=EPILOG)
 @click.argument("topics", nargs=-1, metavar="[TOPIC]...", shell_complete=complete_topics)
-@click.option("--pattern", metavar="REGEX", help="Instead of TOPIC: all topics whose whole name matches.")
+@click.option(
+    "--pattern", metavar="REGEX", help="Instead of TOPIC: all topics whose whole name matches, but none of Kafka's own."
+)
 @click.option(
     "--output",
     required=True,
@@ -119,8 +121,9 @@ def archive(
     folders, by the date of the run. Ctrl-C ends after the current batch, a second Ctrl-C at once; in any case the next
     run continues without loss or repetition.
     """
-    from kiel_groups.cli.terminal.archive_report import plan_document, plan_lines, print_document
+    from kiel_groups.cli.terminal.archive_report import plan_document, plan_lines
     from kiel_groups.cli.terminal.log_handler import show_logs
+    from kiel_groups.cli.terminal.rendering import show_json
     from kiel_groups.spark.environment import check_libraries
     from kiel_groups.spark.options.option_validation import duration_ms
 
@@ -142,7 +145,7 @@ def archive(
         session = None if wanted.is_local else start_session("archive", master=master, settings=settings, log=log)
         plan = plan_archive(wanted, session)
         if dry_run:
-            print_document(plan_document(plan)) if as_json else click.echo("\n".join(plan_lines(plan)))
+            show_json(plan_document(plan)) if as_json else click.echo("\n".join(plan_lines(plan)))
             return DONE
         session = session or start_session("archive", master=master, settings=settings, log=log)
         try:
@@ -160,7 +163,8 @@ def _run(
     lines: Lines, session: Any, settings: ArchiveSettings, plan: ArchivePlan, *, as_json: bool, quiet: bool
 ) -> int:
     from kiel_groups.cli.terminal.archive_progress import progress
-    from kiel_groups.cli.terminal.archive_report import print_document, summary_document, summary_lines
+    from kiel_groups.cli.terminal.archive_report import summary_document, summary_lines
+    from kiel_groups.cli.terminal.rendering import show_json
     from kiel_groups.cli.terminal.termination import BlockingTermination
     from kiel_groups.spark import archive as archive_topics
 
@@ -171,7 +175,7 @@ def _run(
     with progress(lines, total, quiet=quiet) as show:
         summary = archive_topics(session, settings, on_batch=show, stopping=ending.asked)
     if as_json:
-        print_document(summary_document(summary))
+        show_json(summary_document(summary))
     elif not quiet:
         click.echo("\n".join(summary_lines(summary)))
     return ending.status or DONE

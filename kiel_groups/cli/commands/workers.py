@@ -54,7 +54,10 @@ def workers() -> None:
 )
 @zookeeper_option
 @brokers_option
-@coordination_option("What coordinates the workers: ZooKeeper, or the brokers (Kafka 0.9 or later).")
+@coordination_option(
+    "What coordinates the workers: ZooKeeper, or the brokers (Kafka 0.9 or later). Their connectors are in ZooKeeper in"
+    " both cases."
+)
 @click.option(
     "--host",
     default="127.0.0.1",

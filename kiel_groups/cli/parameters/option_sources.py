@@ -28,10 +28,13 @@ _FILE_KEY = "kiel_groups.file"
 _SIMILARITY = 0.85
 
 
-def default_file() -> Path:
-    """Return the file that is read if the caller names none."""
-    home = os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config"
-    return Path(home) / "kiel-groups" / "config.toml"
+def default_file() -> Path | None:
+    """Return the file that is read if the caller names none, or None if there is none that this user may look up."""
+    # Where a user has neither HOME nor a passwd entry, as in containers with a random user id, "~" stays as it is.
+    folder = Path(os.environ.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config"))
+    path = folder / "kiel-groups" / "config.toml"
+    # Unlike Path.is_file, this does not raise if HOME is another user's folder.
+    return path if path.is_absolute() and os.path.isfile(path) else None
 
 
 def _load(context: click.Context, parameter: click.Parameter, given: Path | None) -> None:
@@ -39,7 +42,7 @@ def _load(context: click.Context, parameter: click.Parameter, given: Path | None
     if not context.resilient_parsing:
         _check_environment(context)
     path = given or default_file()
-    if given is None and not path.is_file():
+    if path is None:
         return
     assert isinstance(context.command, click.Group)
     try:

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
-
-import click
 
 from kiel_groups.wording import counted
 
@@ -15,7 +12,7 @@ if TYPE_CHECKING:
     from kiel_groups.spark import ArchivePlan, ArchiveSummary
     from kiel_groups.spark.checkpoint.query_offsets import OffsetRange
 
-__all__ = ["plan_document", "plan_lines", "print_document", "summary_document", "summary_lines"]
+__all__ = ["plan_document", "plan_lines", "summary_document", "summary_lines"]
 
 _MOST_PARTITIONS = 4
 _UNITS = ("bytes", "kB", "MB", "GB", "TB")
@@ -65,11 +62,6 @@ def summary_document(summary: ArchiveSummary) -> dict[str, Any]:
         "took_s": round(summary.took_s, 3),
         "group": summary.group,
     }
-
-
-def print_document(document: dict[str, Any]) -> None:
-    """Print a JSON document on standard output."""
-    click.echo(json.dumps(document, indent=2))
 
 
 def _topic_lines(ranges: Iterable[OffsetRange]) -> Iterator[str]:

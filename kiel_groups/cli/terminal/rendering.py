@@ -6,7 +6,7 @@ import json
 import sys
 from collections.abc import Iterable, Sequence
 from io import StringIO
-from typing import IO, Any
+from typing import IO, Any, TextIO
 
 import click
 from rich import box
@@ -98,7 +98,9 @@ def rows_to_clear() -> int | None:
 
 def show_json(value: Any, *, on_one_line: bool = False) -> None:
     """Print one JSON document, its keys in the given order. Raises the errors of ``show``."""
-    _write(json.dumps(value, indent=None if on_one_line else 2, ensure_ascii=False) + "\n")
+    # An encoding such as latin-1 would change characters that JSON can escape.
+    escaped = not _standard_output().encoding.lower().startswith("utf")
+    _write(json.dumps(value, indent=None if on_one_line else 2, ensure_ascii=escaped) + "\n")
 
 
 def _write(text: str) -> None:
@@ -111,7 +113,7 @@ def _write(text: str) -> None:
         raise KielGroupsError(f"standard output cannot be written: {error.strerror}") from error
 
 
-def _standard_output() -> IO[str]:
+def _standard_output() -> TextIO:
     if sys.stdout is None:
         raise KielGroupsError("standard output is closed; give the command one, such as a file or a pipe")
     return sys.stdout

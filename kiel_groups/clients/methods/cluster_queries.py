@@ -9,13 +9,10 @@ from kiel_groups.clients.calls.offset_arguments import partitions_of, times_of
 from kiel_groups.clients.net.cluster_metadata import ClusterMetadata
 from kiel_groups.clients.net.offset_lookup import At, list_offsets
 from kiel_groups.errors import UnknownTopicError
-from kiel_groups.model import OffsetAndTimestamp, TopicPartition
+from kiel_groups.model import INTERNAL_TOPICS, OffsetAndTimestamp, TopicPartition
 from kiel_groups.wire.api.list_offsets_v0 import EARLIEST, LATEST
 
 __all__ = ["ClusterQueries"]
-
-#: The topic in which brokers from 0.8.2 on keep offsets; it has no records for applications.
-_INTERNAL_TOPICS = frozenset({"__consumer_offsets"})
 
 
 class ClusterQueries:
@@ -90,13 +87,13 @@ class ClusterQueries:
     @starts_at_call
     async def topics(self) -> set[str]:
         """
-        Ask a broker for the names of all topics, and return them, without Kafka's internal topic.
+        Ask a broker for the names of all topics, and return them, without Kafka's internal topics.
 
         Raises:
             NoBrokersError: No broker answered.
             ClosedError: The consumer is not connected, or was closed.
         """
-        return set(await self._require_cluster().all_topics() - _INTERNAL_TOPICS)
+        return set(await self._require_cluster().all_topics() - INTERNAL_TOPICS)
 
     async def _list(self, wanted: list[TopicPartition], at: At) -> dict[TopicPartition, int]:
         cluster = self._require_cluster()

@@ -282,8 +282,14 @@ class ClusterMetadata:
                 return leader
             await asyncio.sleep(self._backoff.delay_s(attempt))
             await self.await_topics([topic_partition.topic])
-        if topic_partition.partition not in self._topics[topic_partition.topic].leaders:
+        leaders = self._topics[topic_partition.topic].leaders
+        if topic_partition.partition not in leaders:
             raise UNKNOWN_TOPIC_OR_PARTITION.exception(f"{topic_partition} does not exist")
+        if (unlisted := leaders[topic_partition.partition]) is not None:
+            raise LEADER_NOT_AVAILABLE.exception(
+                f"the leader of {topic_partition} is broker {unlisted}, for which the brokers give no address; has it a"
+                " listener in plain text?"
+            )
         raise LEADER_NOT_AVAILABLE.exception(f"{topic_partition} has no leader; is the broker that holds it down?")
 
     async def refresh(self, topics: Collection[str], reason: str) -> None:

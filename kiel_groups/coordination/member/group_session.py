@@ -187,7 +187,7 @@ class GroupSession(Generic[RoleT]):
             # The close runs in the background: a server that has not answered so far may not answer the close either.
             self.session.abandon("it did not answer in time")
             await self._tasks.cancel()
-            raise NoZooKeeperError(self._timeout_message()) from None
+            raise NoZooKeeperError(await self._timeout_message()) from None
         except BaseException:
             await self.close()
             raise
@@ -282,11 +282,11 @@ class GroupSession(Generic[RoleT]):
         """Whether the process takes part in the group: it has joined, and the session has not ended."""
         return self.phase in (SessionPhase.JOINED, SessionPhase.LEAVING)
 
-    def _timeout_message(self) -> str:
+    async def _timeout_message(self) -> str:
         """Return an error message that names the step ZooKeeper did not answer."""
         hosts, limit_s = self._zookeeper.hosts, self._zookeeper.connect_timeout_ms / 1000
         if not self.session.id:
-            return f"no ZooKeeper server answered at {hosts} within {limit_s:g} s; is one running there?"
+            return await self._process.runtime.no_answer(self._zookeeper)
         return (
             f"ZooKeeper at {hosts} opened a session, and then did not answer within {limit_s:g} s in all (joining group"
             f" {self._config.group}, waiting for {self._step}); is it overloaded, stopped, or without a quorum?"

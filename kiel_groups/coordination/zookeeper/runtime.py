@@ -84,6 +84,11 @@ class Runtime:
             async with asyncio.timeout(config.connect_timeout_ms / 1000):
                 await daemon_threads.in_thread(partial(hosts.check_hosts, config), "hosts")
 
+    async def no_answer(self, config: ZooKeeperConfig) -> str:
+        """Return the text of the error that no server has opened a session in time; see ``hosts.no_answer``."""
+        limit_s = config.connect_timeout_ms / 1000
+        return await daemon_threads.in_thread(partial(hosts.no_answer, config, limit_s), "hosts")
+
     def client(self, config: ZooKeeperConfig, session: tuple[int, bytes] | None = None) -> KazooClient:
         """Create a kazoo client without starting it. The client resumes the session of a given id and password."""
         return InterruptibleClient(

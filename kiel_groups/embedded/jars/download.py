@@ -124,7 +124,13 @@ def _run(command: Sequence[str], folder: Path, missing: str) -> Iterator[Iterato
         raise ServerError(missing)
     last: list[str] = []
     with subprocess.Popen(
-        command, cwd=folder, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        command,
+        cwd=folder,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
     ) as process:
         assert process.stdout is not None
         limit = threading.Timer(_LIMIT_S, process.kill)

@@ -34,10 +34,21 @@ _verified: set[Path] = set()
 
 
 def cache_folder() -> Path:
-    """Return ``$XDG_CACHE_HOME/kiel-groups``, by default ``~/.cache/kiel-groups``."""
+    """
+    Return ``$XDG_CACHE_HOME/kiel-groups``, by default ``~/.cache/kiel-groups``.
+
+    Raises:
+        ServerError: The user has no home folder, and the variable names no other one.
+    """
     # The XDG base directory specification says to ignore an XDG_CACHE_HOME that is empty or relative.
     given = os.environ.get("XDG_CACHE_HOME", "")
-    return (Path(given) if given.startswith("/") else Path.home() / ".cache") / "kiel-groups"
+    folder = given if given.startswith("/") else os.path.expanduser("~/.cache")
+    if not folder.startswith("/"):
+        raise ServerError(
+            "there is no folder for the cache of jars: this user has neither HOME nor a passwd entry; set HOME, or"
+            " XDG_CACHE_HOME to a folder that can be written"
+        )
+    return Path(folder) / "kiel-groups"
 
 
 def java_class_path(wanted: ClassPath) -> str:

@@ -372,7 +372,10 @@ def parse_topic(data: bytes, path: str) -> tuple[int, ...]:
 def parse_broker(data: bytes, path: str) -> HostPort:
     """Return the address of a broker, from its znode under ``/brokers/ids``."""
     fields = parse_object(data, path)
-    return HostPort(typed_field(fields, "host", str, path), typed_field(fields, "port", int, path))
+    address = HostPort(typed_field(fields, "host", str, path), typed_field(fields, "port", int, path))
+    if not address.host or not 0 < address.port < 65536:
+        raise ProtocolError(f"{path}: a host and a port from 1 to 65535 were expected, found {address}")
+    return address
 
 
 def parse_leader(data: bytes, path: str) -> int:

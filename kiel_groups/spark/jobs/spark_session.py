@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import logging
 import os
+import subprocess
 import sys
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
+from pyspark import SparkContext, java_gateway
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
@@ -23,6 +27,8 @@ log = logging.getLogger(__name__)
 #: Set if spark-submit has started Java for this process, with the master and the settings of its command line.
 _SUBMITTED = "PYSPARK_GATEWAY_PORT"
 _STANDARD_ERROR = 2
+#: How long a Java process that has not started yet may take to end, in seconds.
+_JAVA_END_S = 10
 
 #: Defaults on a single machine: no ports for other hosts, no web interface; the user can override them.
 _LOCAL_SETTINGS = {
@@ -65,7 +71,7 @@ def start_session(name: str, *, master: str | None, settings: Sequence[str] = ()
         builder = builder.master(master)
     for key, value in {**_SETTINGS, **(_LOCAL_SETTINGS if local else {}), **pairs}.items():
         builder = builder.config(key, value)
-    with _errors_to(log), shortened_spark_errors():
+    with _errors_to(log), shortened_spark_errors(), _no_java_left():
         try:
             return builder.getOrCreate()
         except PySparkException as error:
@@ -87,6 +93,38 @@ def _pair(text: str) -> tuple[str, str]:
     if not equals or not name.startswith("spark."):
         raise ConfigError(f"--conf: {text!r} given; expected such as 'spark.executor.memory=4g'")
     return name.strip(), value.strip()
+
+
+@contextmanager
+def _no_java_left() -> Iterator[None]:
+    """
+    End the Java process if the block ends, as by Ctrl-C, before Spark is connected to it.
+
+    Java ends with this process, whose pipe it reads, but only once it has stored its port in a folder. When pyspark is
+    interrupted while it waits for that, it deletes the folder; Java then fails to store the port, and runs for ever.
+    """
+    launcher: Any = java_gateway
+    started: list[subprocess.Popen[bytes]] = []
+    popen = launcher.Popen
+
+    def start(*args: Any, **settings: Any) -> subprocess.Popen[bytes]:
+        # A KeyboardInterrupt is raised in the main thread, where it may come before the new process is known.
+        with ThreadPoolExecutor(1) as thread:
+            thread.submit(lambda: started.append(popen(*args, **settings))).result()
+        return started[-1]
+
+    launcher.Popen = start
+    try:
+        yield
+    finally:
+        launcher.Popen = popen
+        if started and SparkContext._gateway is None:
+            # SIGTERM lets Java delete its temporary folders.
+            started[-1].terminate()
+            try:
+                started[-1].wait(_JAVA_END_S)
+            except subprocess.TimeoutExpired:
+                started[-1].kill()
 
 
 @contextmanager

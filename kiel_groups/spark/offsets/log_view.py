@@ -14,7 +14,7 @@ from kiel_groups.clients.net.offset_lookup import list_offsets
 from kiel_groups.config import HostPort
 from kiel_groups.errors import KielGroupsError, RetriableBrokerError, UnknownTopicError
 from kiel_groups.metrics import Metrics
-from kiel_groups.model import TopicPartition
+from kiel_groups.model import INTERNAL_TOPICS, TopicPartition
 from kiel_groups.spark.options.read_options import ReadOptions
 from kiel_groups.sync import LoopThread
 from kiel_groups.wire.api.list_offsets_v0 import EARLIEST, LATEST
@@ -127,7 +127,8 @@ class LogView:
         options = self._options
         topics = set(options.topics) or {partition.topic for partition in options.assigned}
         if options.topic_pattern is not None:
-            topics = {topic for topic in await self._topics() if options.topic_pattern.fullmatch(topic)}
+            named = set(await self._topics()) - INTERNAL_TOPICS
+            topics = {topic for topic in named if options.topic_pattern.fullmatch(topic)}
         # Without ``all_must_exist``, the caller itself repeats the lookup. AGE makes each refresh ask another broker
         # than the last one: a broker that is cut off from ZooKeeper would repeat its outdated answer.
         await (self.cluster.await_topics(topics) if all_must_exist else self.cluster.refresh(topics, AGE))

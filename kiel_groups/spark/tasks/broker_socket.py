@@ -44,8 +44,9 @@ class BrokerSocket:
         try:
             self._socket = socket.create_connection((address.host, address.port), connect_timeout_s)
             self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        except OSError as error:
-            raise self._broken(f"cannot connect: {error.strerror or error}") from error
+        except (OSError, OverflowError, ValueError) as error:
+            # A host or a port that cannot be one raises the latter two.
+            raise self._broken(f"cannot connect: {getattr(error, 'strerror', None) or error}") from error
 
     def send(self, request: Request[T], *, most_bytes: int, timeout_s: float) -> None:
         """

@@ -44,7 +44,11 @@ class TopicMetadata(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class MetadataResponse:
-    """A broker's view of the cluster. A fresh 0.8.1 cluster without topics lists no broker at all."""
+    """
+    A broker's view of the cluster. A fresh 0.8.1 cluster without topics lists no broker at all.
+
+    ``brokers`` are those that have a host, so a leader may be missing.
+    """
 
     brokers: tuple[BrokerAddress, ...]
     topics: tuple[TopicMetadata, ...]
@@ -72,12 +76,14 @@ class MetadataRequest:
 
     def decode_response(self, payload: Buffer) -> MetadataResponse:
         reader = Reader(payload, "a metadata response")
-        brokers = tuple(
-            BrokerAddress(reader.int32(), reader.string(), reader.int32()) for _ in reader.array(_LEAST_BROKER_BYTES)
-        )
+        brokers = [
+            BrokerAddress(reader.int32(), reader.optional_string(), reader.int32())
+            for _ in reader.array(_LEAST_BROKER_BYTES)
+        ]
         topics = tuple(_read_topic(reader) for _ in reader.array(_LEAST_TOPIC_BYTES))
         reader.end()
-        return MetadataResponse(brokers, topics)
+        # A broker of 0.9 or later without a listener in plain text registers no host, and those of 0.8 pass that on.
+        return MetadataResponse(tuple(broker for broker in brokers if broker.host), topics)
 
 
 def _read_topic(reader: Reader) -> TopicMetadata:

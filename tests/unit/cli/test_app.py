@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import resource
+import signal
 import subprocess
 import sys
+from unittest.mock import Mock
 
 import click
 import pytest
+from kazoo.client import KazooClient
 
 from kiel_groups import __version__
 from kiel_groups.cli import app
 from kiel_groups.cli.commands.demo import demo
 from kiel_groups.errors import ConfigError, KielGroupsError, ServerError
+from tests.helpers.commands import environment
 
 pytestmark = pytest.mark.unit
 
@@ -149,3 +153,34 @@ def test_sentences_of_an_error_are_separated(
     err = capsys.readouterr().err
     assert err.endswith(message)
     assert "\t" not in err
+
+
+def test_ctrl_c_before_kazoos_thread_runs_prints_nothing(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The stop of a client that has no thread yet fails in kazoo, which must not hide the Ctrl-C."""
+    monkeypatch.setattr(KazooClient, "start", Mock(side_effect=KeyboardInterrupt))
+    assert app.run(["topics", "list", "--zookeeper", "127.0.0.1:1"]) == 130
+    assert capsys.readouterr() == ("", "")
+
+
+def test_a_ctrl_c_while_the_interpreter_ends_prints_nothing() -> None:
+    """The command is done then, and its output is written."""
+    code = """
+import atexit, os, signal, sys
+from kiel_groups.cli import main
+atexit.register(os.kill, os.getpid(), signal.SIGINT)
+sys.argv = ["kiel-groups", "--version"]
+main()
+"""
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, env=environment(), capture_output=True, text=True, check=False)
+    assert (done.stdout, done.stderr) == (f"kiel-groups {__version__}\n", "")
+    assert done.returncode == -signal.SIGINT
+
+
+def test_nothing_is_imported_before_a_ctrl_c_is_expected() -> None:
+    """``main`` handles a Ctrl-C, so what is imported before it, while one would print a traceback, is little."""
+    code = "import sys; before = set(sys.modules); import kiel_groups.cli; print(*sorted(set(sys.modules) - before))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert set(done.stdout.split()) <= {"__future__", "kiel_groups", "kiel_groups.cli", "kiel_groups.lazy_imports"}

@@ -1,14 +1,16 @@
-"""Repeated readings of a group share one session."""
+"""Repeated readings of a group share one session, and thousands of groups cost a few requests each."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from types import SimpleNamespace
 
 import pytest
+from kazoo.exceptions import NoNodeError
 
 from kiel_groups.admin import cluster_admin
+from kiel_groups.admin.group_inspection import list_groups, read_summaries
 from kiel_groups.errors import CoordinationError, KielGroupsError, UnknownGroupError
 from kiel_groups.ops.group_view import GroupView, view_group
 from kiel_groups.service import group_loader
@@ -76,3 +78,57 @@ def test_an_unknown_group_ends_the_readings(sessions: list[SimpleNamespace], mon
     with pytest.raises(UnknownGroupError):
         next(follow_group("z:2181", "g"))
     assert [session.closed for session in sessions] == [True]
+
+
+class CountingClient:
+    """Answers reads from a tree of empty znodes, and counts them."""
+
+    def __init__(self, paths: Iterable[str]) -> None:
+        self.reads = 0
+        self._children: dict[str, list[str]] = {}
+        for path in sorted({"/".join(path.split("/")[:end]) for path in paths for end in range(2, 9)}):
+            self._children.setdefault(path, [])
+            parent, _, name = path.rpartition("/")
+            self._children.setdefault(parent, []).append(name)
+
+    def get_async(self, path: str) -> SimpleNamespace:
+        return self._answer(path, lambda children: (b"", self._stat(children)))
+
+    def get_children_async(self, path: str) -> SimpleNamespace:
+        return self._answer(path, lambda children: children)
+
+    def _answer(self, path: str, answer: Callable[[list[str]], object]) -> SimpleNamespace:
+        self.reads += 1
+
+        def get() -> object:
+            if path not in self._children:
+                raise NoNodeError
+            return answer(self._children[path])
+
+        return SimpleNamespace(get=get)
+
+    def _stat(self, children: list[str]) -> SimpleNamespace:
+        return SimpleNamespace(ephemeralOwner=0, ctime=0, mtime=0, czxid=0, mzxid=0, numChildren=len(children))
+
+
+def test_an_old_group_of_kafkas_consumers_costs_few_reads() -> None:
+    """
+    A group that only Kafka's consumers have used costs one read, and with offsets those of its offset znodes. Each
+    group gets its own znodes only, so that the views of thousands of groups take linear time.
+    """
+    old = [f"console-consumer-{number}" for number in range(500)]
+    paths = [f"/consumers/{group}/{folder}" for group in old for folder in ("ids", "owners", "offsets/t/0")]
+    client = CountingClient([*paths, "/kiel-groups/g/members/m", "/kiel-groups/g/starts/u", "/kiel/groups/k/members/m"])
+    groups = list_groups(client)
+    assert groups == [*sorted(old), "g", "k"]
+    client.reads = 0
+    found = read_summaries(client, groups, offsets=False)
+    assert client.reads <= len(old) + 20
+    assert {path for group in old for path in found[group]} == {f"/consumers/{group}/ids" for group in old}
+    assert [len(found[group]) for group in old] == [1] * len(old)
+    assert found["k"].keys() == {"/kiel/groups/k/members", "/kiel/groups/k/members/m"}
+    client.reads = 0
+    found = read_summaries(client, groups, offsets=True)
+    assert client.reads <= 6 * len(old) + 20
+    assert f"/consumers/{old[7]}/offsets/t/0" in found[old[7]]
+    assert {"/kiel-groups/g/members/m", "/kiel-groups/g/starts/u"} <= found["g"].keys()

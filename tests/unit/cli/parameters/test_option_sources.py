@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import pwd
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -169,3 +171,19 @@ def test_a_file_that_cannot_be_read_is_named(
     assert app.run([f"--config={path}", "consume", "t"]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert path in line
+
+
+def test_without_a_home_folder_there_is_no_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, given: Given) -> None:
+    """
+    A user with neither HOME nor a passwd entry, as in a container with a random user id, has no file; one whose HOME
+    may not be searched has none, either.
+    """
+    monkeypatch.delenv("XDG_CONFIG_HOME")
+    monkeypatch.delenv("HOME")
+    with monkeypatch.context() as unknown:
+        unknown.setattr(pwd, "getpwuid", Mock(side_effect=KeyError("uid not found")))
+        assert app.run(["consume", "t", "--brokers", "b:1", "--max", "1"]) == 0
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setattr(Path, "stat", Mock(side_effect=PermissionError(13, "Permission denied")))
+    assert app.run(["consume", "t", "--brokers", "b:1", "--max", "2"]) == 0
+    assert given["most"] == 2

@@ -418,4 +418,8 @@ async def test_finding_a_leader_waits_for_an_election() -> None:
         with pytest.raises(BrokerError, match="t:0 has no leader") as caught:
             await cluster.find_leader(T0)
         assert caught.value.code == 5
+        broker.leaders = {T0: 7}
+        await cluster.refresh(["t"], "lost")
+        with pytest.raises(BrokerError, match="the leader of t:0 is broker 7, for which the brokers give no address"):
+            await cluster.find_leader(T0)
         cluster.close()

@@ -10,8 +10,8 @@ import pytest
 from kiel_groups.allocators import round_robin
 from kiel_groups.config import ZooKeeperConfig
 from kiel_groups.coordination.member.allocator_process import AllocatorProcess
-from kiel_groups.coordination.zookeeper.hosts import check_hosts, without_address
-from kiel_groups.errors import NoZooKeeperError
+from kiel_groups.coordination.zookeeper.hosts import check_hosts, no_answer
+from kiel_groups.errors import ConfigError, NoZooKeeperError
 from tests.helpers.contexts import process_context
 
 pytestmark = pytest.mark.unit
@@ -41,8 +41,10 @@ def test_one_host_with_an_address_is_enough() -> None:
     """If one host has an address, the check passes. A later error still names the hosts without an address."""
     config = ZooKeeperConfig.parse("a.invalid:2181,127.0.0.1:2181,[::1]:2181/chroot")
     check_hosts(config)
-    assert without_address(config) == " (without an address: a.invalid (Name or service not known))"
-    assert without_address(ZooKeeperConfig.parse("127.0.0.1:2181")) == ""
+    text = no_answer(config, 2.0)
+    assert text.startswith("no ZooKeeper answered at a.invalid:2181,127.0.0.1:2181,[::1]:2181/chroot within 2 s; is it")
+    assert text.endswith(" (without an address: a.invalid (Name or service not known))")
+    assert no_answer(ZooKeeperConfig.parse("127.0.0.1:2181"), 2.0).endswith("and the port right?")
 
 
 async def test_a_process_that_joins_fails_at_once() -> None:
@@ -51,3 +53,12 @@ async def test_a_process_that_joins_fails_at_once() -> None:
     candidate = AllocatorProcess(process_context(zookeeper=config), round_robin, pytest.fail)
     with pytest.raises(NoZooKeeperError, match=r"has no address: a\.invalid"):
         await candidate.start()
+
+
+@pytest.mark.parametrize("given", ["h:1,i/kafka\n", " h:1 , i /kafka ", ["h:1", "i/kafka\r\n"], "h:1,i/kafka/\t"])
+def test_blanks_and_newlines_around_hosts_and_chroot_are_ignored(given: str | list[str]) -> None:
+    """The output of a command, or a file, often ends in a newline, which would be a part of the chroot."""
+    config = ZooKeeperConfig.parse(given)
+    assert (config.hosts, config.chroot) == ("h:1,i:2181/kafka", "/kafka")
+    with pytest.raises(ConfigError, match="the chroot has a character that no name in ZooKeeper may have"):
+        ZooKeeperConfig.parse("h:1/kaf\tka")

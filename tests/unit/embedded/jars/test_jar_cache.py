@@ -6,12 +6,14 @@ failed.
 from __future__ import annotations
 
 import io
+import pwd
 import tarfile
 import textwrap
 import zipfile
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -265,3 +267,14 @@ def test_unknown_versions_are_refused_with_the_known_ones() -> None:
         kafka_class_path("0.7")
     with pytest.raises(ConfigError, match=r"ZooKeeper version '3\.5' .* known: 3\.9\.5, 3\.4\.6"):
         zookeeper_class_path("3.5")
+
+
+def test_a_user_without_a_home_folder_is_told_what_to_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without HOME, a passwd entry and XDG_CACHE_HOME, the error names the variables; any of them is enough."""
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.delenv("HOME", raising=False)
+    monkeypatch.setattr(pwd, "getpwuid", Mock(side_effect=KeyError("uid not found")))
+    with pytest.raises(ServerError, match="neither HOME nor a passwd entry; set HOME, or XDG_CACHE_HOME"):
+        jar_cache.cache_folder()
+    monkeypatch.setenv("XDG_CACHE_HOME", "/var/cache")
+    assert jar_cache.cache_folder() == Path("/var/cache/kiel-groups")

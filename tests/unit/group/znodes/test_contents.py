@@ -253,7 +253,8 @@ def test_topics_and_brokers_are_read_as_kafka_registers_them() -> None:
     for data in (b"{}", b'{"partitions":{"x":[]}}', b'{"partitions":[]}', b""):
         with pytest.raises(ProtocolError, match=PATH):
             parse_topic(data, PATH)
-    for data in (b"{}", b'{"host":"h"}', b'{"host":"h","port":"9092"}', b"x"):
+    odd = (b'{"host":null,"port":-1}', b'{"host":"","port":1}', b'{"host":"h","port":0}', b'{"host":"h","port":65536}')
+    for data in (b"{}", b'{"host":"h"}', b'{"host":"h","port":"9092"}', b"x", *odd):
         with pytest.raises(ProtocolError, match=PATH):
             parse_broker(data, PATH)
 

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import signal
 from pathlib import Path
+from typing import Any
 
 import pytest
+from pyspark import SparkContext, java_gateway
+from pyspark.sql import SparkSession
 
 from kiel_groups.errors import ConfigError
 from kiel_groups.spark.jobs.spark_session import start_session
@@ -26,3 +30,23 @@ def test_an_invalid_spark_setting_is_refused(text: str) -> None:
     """Spark itself would ignore the setting."""
     with pytest.raises(ConfigError, match=f"--conf: '{text}' given; expected such as"):
         start_session("archive", master=None, settings=[text], log=None)
+
+
+@pytest.mark.parametrize("is_connected", [False, True])
+def test_java_ends_with_a_start_that_is_interrupted(monkeypatch: pytest.MonkeyPatch, is_connected: bool) -> None:
+    """A process that Spark has started ends if Ctrl-C comes before Spark is connected to it, and not later."""
+    launcher: Any = java_gateway
+    popen, started = launcher.Popen, []
+
+    def interrupted(builder: object) -> None:
+        started.append(launcher.Popen(["sleep", "60"]))
+        monkeypatch.setattr(SparkContext, "_gateway", object() if is_connected else None)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(SparkSession.Builder, "getOrCreate", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        start_session("archive", master="local[1]", log=None)
+    assert started[0].poll() == (None if is_connected else -signal.SIGTERM)
+    assert launcher.Popen is popen
+    started[0].kill()
+    started[0].wait()

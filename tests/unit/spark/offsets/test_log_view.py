@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import socket
 from collections.abc import Iterator
@@ -11,6 +12,7 @@ import pytest
 from kiel_groups.errors import NoBrokersError
 from kiel_groups.spark.offsets.log_view import LogView
 from kiel_groups.spark.options.read_options import ReadOptions
+from tests.helpers.fake_broker import FakeBroker
 
 pytestmark = pytest.mark.unit
 
@@ -48,3 +50,18 @@ def test_a_patient_view_retries(
         view.partitions()
     levels = [record.levelname for record in caplog.records if record.name == "kiel_groups.spark.offsets.log_view"]
     assert levels == ["WARNING", *["INFO"] * (TRIES - 2)][:again]
+
+
+async def test_a_pattern_leaves_out_kafkas_own_topics() -> None:
+    """Internal topics, whatever matches them, are read only by name: their records are not the application's."""
+    async with FakeBroker({"clicks": 1, "__consumer_offsets": 2, "__transaction_state": 1}) as broker:
+
+        def partitions(**texts: str) -> list[str]:
+            hosts = ",".join(map(str, broker.config().hosts))
+            options = ReadOptions.parse({"kafka.bootstrap.servers": hosts, **texts}, streaming=True)
+            with LogView(options, patient=False) as view:
+                return list(map(str, view.partitions()))
+
+        assert await asyncio.to_thread(partitions, subscribePattern=".*") == ["clicks:0"]
+        named = await asyncio.to_thread(partitions, subscribe="__consumer_offsets")
+        assert named == ["__consumer_offsets:0", "__consumer_offsets:1"]

@@ -81,7 +81,12 @@ BODIES: list[tuple[Request[Any], bytes]] = [
 RESPONSES: list[tuple[Request[Any], bytes, Any]] = [
     (
         METADATA,
-        array(int32(1) + string("kafka-1") + int32(9092), int32(2) + string("kafka-2") + int32(9093))
+        # Brokers of 0.8 pass on a registration without a host, such as that of one with encrypted listeners only.
+        array(
+            int32(1) + string("kafka-1") + int32(9092),
+            int32(3) + int16(-1) + int32(-1),
+            int32(2) + string("kafka-2") + int32(9093),
+        )
         + array(
             int16(0)
             + string("a")
