@@ -43,15 +43,15 @@ MUTANTS = (
     Mutant(
         "the error of a leader counts as an answer without offsets",
         _OFFSET_LOOKUP,
-        "    if listed.error != NO_ERROR:\n",
-        "    if False:\n",
+        "if listed is None or listed.error != NO_ERROR:",
+        "if listed is None:",
         _CLUSTER_METADATA_TESTS,
     ),
     Mutant(
         "a time before the first segment of a log has no offset",
         _OFFSET_LOOKUP,
-        "earliest = await _ask_leader(cluster, leader, too_early, EARLIEST, timeout_ms) if too_early else {}",
-        "earliest: dict[TopicPartition, int | Failure] = {}",
+        "    return _known(results) | earliest\n",
+        "    return _known(results)\n",
         _CLUSTER_METADATA_TESTS,
     ),
     Mutant(

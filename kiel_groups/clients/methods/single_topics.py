@@ -163,7 +163,7 @@ class SingleTopics(RecordAccess, AssignedPartitions):
         Args:
             topics: One topic or several; topics that are subscribed already are not changed.
             start: BEGINNING (-2), END (-1), a datetime (in UTC if it has no time zone), a timedelta into the past, or
-                offsets by partition. Brokers resolve a time only to the start of a log segment.
+                offsets by partition. See ``offsets_for_times`` for how exact a time is.
             partitions: The partition numbers to read in every topic; by default all, including partitions added later.
             listener: Notified, until the next call of ``subscribe``, of partitions before their first record is
                 delivered, and of all partitions at ``unsubscribe`` and ``close``. Nothing is ever lost or rebalanced.
@@ -229,8 +229,8 @@ class SingleTopics(RecordAccess, AssignedPartitions):
 
         Args:
             topic: The topic's name. As long as the topic does not exist, it has no values.
-            start: BEGINNING, END, a datetime (in UTC if it has no time zone) or a timedelta into the past. Brokers
-                resolve a time only to the start of a log segment. The start applies to the first call for a topic, and
+            start: BEGINNING, END, a datetime (in UTC if it has no time zone) or a timedelta into the past; see
+                ``offsets_for_times`` for how exact a time is. The start applies to the first call for a topic, and
                 when a position is not in the log any more. A partition without a leader delays no other; with END, it
                 is read from its beginning once it has a leader.
 

@@ -15,10 +15,11 @@ import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from kiel_groups.backoff import Backoff, shortening
 from kiel_groups.clients.calls.eager_methods import spawn
+from kiel_groups.clients.net.broker_versions import ask_versions
 from kiel_groups.clients.net.connection import Connection
 from kiel_groups.clients.net.connection_pool import CONTROL, ConnectionPool
 from kiel_groups.clients.net.leader_overrides import LeaderOverrides
@@ -106,6 +107,8 @@ class ClusterMetadata:
         self.leaders_version = 0
         self._running: _Refresh | None = None
         self._not_before_s = 0.0
+        #: Held while a broker is asked for its versions, on a connection that one caller uses at a time.
+        self._asking_versions = asyncio.Lock()
         self._closed = False
 
     # ------------------------------------------------------------------ the view
@@ -437,6 +440,21 @@ class ClusterMetadata:
         answer = await self.connection(node_id, purpose).request(request, timeout_ms)
         assert answer is not None, "requests without an answer are sent on a connection"
         return answer
+
+    async def knows(self, node_id: int, request: type[Request[Any]]) -> bool:
+        """
+        Ask a broker whether it knows a request that is newer than Kafka 0.9.
+
+        The answer is not kept, because the broker may be another release after its next start.
+
+        Raises:
+            BrokerError: The broker is not known, or does not answer.
+            ClosedError: The client was closed.
+        """
+        async with self._asking_versions:
+            ranges = (await ask_versions(self, lambda: self.connection(node_id).address, "request")).ranges or {}
+        found = ranges.get(request.API_KEY)
+        return found is not None and found.least <= request.API_VERSION <= found.most
 
     def close(self) -> None:
         """Close every connection. Requests in flight fail."""
