@@ -28,9 +28,11 @@ from kiel_groups.clients.net.topic_listing import ListedTopic, TopicListing
 from kiel_groups.config import BrokerConfig, HostPort
 from kiel_groups.errors import (
     BrokerConnectionError,
+    BrokerError,
     ClosedError,
     KielGroupsError,
     NoBrokersError,
+    RetriableBrokerError,
     UnknownTopicError,
 )
 from kiel_groups.metrics import Metrics
@@ -38,7 +40,7 @@ from kiel_groups.model import TopicPartition
 from kiel_groups.wire.api.metadata_v0 import MetadataRequest, MetadataResponse
 from kiel_groups.wire.error_codes import LEADER_NOT_AVAILABLE, UNKNOWN_TOPIC_OR_PARTITION
 from kiel_groups.wire.framing import Request
-from kiel_groups.wording import counted
+from kiel_groups.wording import counted, some
 
 __all__ = ["AGE", "DOUBT", "BrokerSource", "ClusterMetadata"]
 
@@ -98,6 +100,7 @@ class ClusterMetadata:
         self._topics: dict[str, ListedTopic] = {}
         self._tracked: set[str] = set()
         self._once_known: set[str] = set()
+        self._broker_source = broker_source
         self._sources = MetadataSources(config, self._pool, metrics, broker_source)
         #: The leaders that ZooKeeper names; they override the brokers' metadata.
         self._overrides = LeaderOverrides()
@@ -128,6 +131,28 @@ class ClusterMetadata:
         reported = topic.leaders.get(topic_partition.partition) if topic else None
         leader = self._overrides.leader_of(topic_partition, reported)
         return leader if leader is not None and self._address_of(leader) is not None else None
+
+    async def leaderless(self, partitions: Collection[TopicPartition], what: str) -> dict[TopicPartition, BrokerError]:
+        """
+        Return the errors of partitions whose leaders are not known; ``what`` cannot be done with their ``{}``.
+
+        If no broker knows the topic, and ZooKeeper registers other brokers only, the error says so.
+        """
+        named, registered = frozenset(self._brokers.values()), frozenset[HostPort]()
+        if self._broker_source is not None and any(each.topic not in self._topics for each in partitions):
+            with suppress(KielGroupsError):
+                registered = frozenset(await self._broker_source())
+        errors: dict[TopicPartition, BrokerError] = {}
+        for each in partitions:
+            errors[each] = LEADER_NOT_AVAILABLE.exception(what.format(each))
+            if each.topic not in self._topics and registered and named and not registered & named:
+                errors[each] = RetriableBrokerError(
+                    f"{what.format(each)}: the brokers {some(sorted(named))} do not know the topic, and ZooKeeper"
+                    f" registers {some(sorted(registered))}: unless these are the same brokers at other addresses, give"
+                    " the brokers and the ZooKeeper of one cluster",
+                    code=LEADER_NOT_AVAILABLE.number,
+                )
+        return errors
 
     def _address_of(self, node_id: int) -> HostPort | None:
         return self._brokers.get(node_id) or self._overrides.address_of(node_id)

@@ -20,7 +20,6 @@ from kiel_groups.model import TopicPartition
 from kiel_groups.wire.api.list_offsets_v0 import EARLIEST, LATEST, ListedOffsets, ListOffsetsRequest, OffsetQuery
 from kiel_groups.wire.api.list_offsets_v1 import NO_MESSAGE, WITHOUT_TIMES, FoundOffset, ListOffsetsRequestV1
 from kiel_groups.wire.error_codes import (
-    LEADER_NOT_AVAILABLE,
     NO_ERROR,
     OFFSET_OUT_OF_RANGE,
     UNKNOWN_TOPIC_OR_PARTITION,
@@ -52,6 +51,9 @@ _TRIES = 8
 LEADERLESS_PATIENCE_S = 2.0
 
 
+#: How errors begin.
+_WHAT = "the offsets of {} cannot be listed"
+
 T = TypeVar("T")
 
 #: A time for all partitions, or one for each.
@@ -68,6 +70,9 @@ class Cluster(Protocol):
     def leader_of(self, topic_partition: TopicPartition) -> int | None: ...
     def drop_overrides(self, partitions: Iterable[TopicPartition]) -> None: ...
     def new_backoff(self) -> Backoff: ...
+    async def leaderless(
+        self, partitions: Collection[TopicPartition], what: str
+    ) -> dict[TopicPartition, BrokerError]: ...
     async def await_topics(self, topics: Collection[str]) -> None: ...
     async def refresh(self, topics: Collection[str], reason: str) -> None: ...
     async def send(self, target: int, request: Request[T], *, timeout_ms: int | None = None) -> T: ...
@@ -195,12 +200,13 @@ async def ask_leaders(
     """Ask all leaders once, concurrently. Add offsets to ``found`` as leaders answer, and return the failures."""
     failures: dict[TopicPartition, Failure] = {}
     by_leader: dict[int, list[TopicPartition]] = {}
+    leaderless: list[TopicPartition] = []
     for tp in partitions:
         leader = cluster.leader_of(tp)
-        if leader is None:
-            failures[tp] = Failure(LEADER_NOT_AVAILABLE.exception(f"the offsets of {tp} cannot be listed"), True)
-        else:
-            by_leader.setdefault(leader, []).append(tp)
+        (leaderless if leader is None else by_leader.setdefault(leader, [])).append(tp)
+    if leaderless:
+        missing = await cluster.leaderless(leaderless, _WHAT)
+        failures = {tp: Failure(error, True) for tp, error in missing.items()}
 
     async def ask(leader: int) -> None:
         for tp, result in (await _ask_leader(cluster, leader, by_leader[leader], at, timeout_ms)).items():
@@ -292,4 +298,4 @@ def _failure(tp: TopicPartition, error: ErrorCode | None) -> Failure:
 
 
 def _what(tp: TopicPartition) -> str:
-    return f"the offsets of {tp} cannot be listed"
+    return _WHAT.format(tp)
