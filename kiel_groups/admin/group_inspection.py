@@ -145,15 +145,31 @@ def read_summaries(client: Client, groups: Iterable[str], *, offsets: bool) -> d
     if offsets:
         # The topics of groups whose offsets are in Kafka are known from their first offsets.
         trees += [path for layout in layouts for path in (layout.offsets, layout.starts)]
-    found = _read_trees(client, trees)
-    begun = {
-        parts[4]
-        for parts in (path.split("/") for path in found)
-        if parts[1:2] == [ROOT[1:]] and "starts" in parts[3:4] and parts[4:]
-    }
     further = [path for layout in layouts for path in (layout.root, layout.group_state, layout.config)]
     further += [WorkerLayout(layout.group).config for layout in layouts]
-    return found | _read(client, further + [topic_path(topic) for topic in sorted(begun)])
+    found = _read_trees(client, trees) | _read(client, further)
+    if not offsets:
+        return found
+    found |= _read_owned_topics(client, [layout for layout in layouts if layout.config not in found])
+    topics = {parts[4] for parts in (path.split("/") for path in found) if parts[3:4] in _OF_TOPICS and parts[4:]}
+    return found | _read(client, [topic_path(topic) for topic in sorted(topics)])
+
+
+#: The folders of a group whose children are topics.
+_OF_TOPICS = (["starts"], ["owners"], ["offsets"])
+
+
+def _read_owned_topics(client: Client, layouts: Iterable[GroupLayout]) -> dict[str, Znode]:
+    """Return the folders of the topics in which these groups have, or had, owners; they are not read themselves."""
+    reads = [(layout.owners, client.get_children_async(layout.owners)) for layout in layouts]
+    return {f"{folder}/{topic}": Znode() for folder, read in reads for topic in _readable_children(read)}
+
+
+def _readable_children(read: Any) -> list[str]:
+    try:
+        return _children_of(read)
+    except NoAuthError:
+        return []
 
 
 def read_assignments(client: Client, group: str) -> dict[str, Znode]:

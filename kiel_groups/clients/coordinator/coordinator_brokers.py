@@ -14,6 +14,7 @@ from kiel_groups.config import HostPort
 from kiel_groups.errors import KielGroupsError, ProtocolError
 from kiel_groups.wire.error_codes import CONSUMER_COORDINATOR_NOT_AVAILABLE, NO_ERROR, ErrorCode
 from kiel_groups.wire.framing import Request
+from kiel_groups.wire.groups.coordinator_offsets import OFFSETS_TOPIC
 from kiel_groups.wire.groups.find_coordinator_v0 import FindCoordinatorRequest
 from kiel_groups.wording import counted
 
@@ -84,7 +85,7 @@ class CoordinatorBrokers:
             return ""
         alive = counted(self._cluster.brokers, "broker is", "brokers are")
         return (
-            f"; {alive} alive; if there is no topic __consumer_offsets yet, as many must be as the brokers'"
+            f"; {alive} alive; if there is no topic {OFFSETS_TOPIC} yet, as many must be as the brokers'"
             " offsets.topic.replication.factor says, by default 3"
         )
 

@@ -38,6 +38,7 @@ __all__ = [
     "parse_topic",
     "SettingDifference",
     "parse_broker",
+    "parse_broker_version",
     "parse_leader",
     "typed_field",
 ]
@@ -372,6 +373,12 @@ def parse_broker(data: bytes, path: str) -> HostPort:
     """Return the address of a broker, from its znode under ``/brokers/ids``."""
     fields = parse_object(data, path)
     return HostPort(typed_field(fields, "host", str, path), typed_field(fields, "port", int, path))
+
+
+def parse_broker_version(data: bytes, path: str) -> int:
+    """Return the version of a broker's znode: 1 up to Kafka 0.8.2, and a later one from 0.9 on."""
+    version: int = typed_field(parse_object(data, path), "version", int, path)
+    return version
 
 
 def parse_leader(data: bytes, path: str) -> int:
