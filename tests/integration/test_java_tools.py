@@ -262,10 +262,8 @@ async def test_offsets_that_java_keeps_in_kafka_are_found_beside_old_ones(cluste
         await eventually(lambda: has_committed(100), "all is committed", 30)
         view = await asyncio.to_thread(loaded)
         ends = {each.topic_partition.partition: each.log_end for each in view.partitions}
-        assert [dict(each.stores) for each in view.partitions] == [
-            {"zookeeper": 10, "kafka": ends[0]},
-            {"kafka": ends[1]},
-        ]
+        stores = [dict(each.stores) for each in view.partitions]
+        assert stores == [{"zookeeper": 10, "kafka": ends[0]}, {"kafka": ends[1]}]
         outcome = await asyncio.to_thread(kiel_groups, "lag", name, "--zookeeper", cluster_39.zk_hosts, "--check", "9")
         assert outcome.returncode == 1
         assert f"ZooKeeper 10, Kafka {ends[0]}" in outcome.stdout
@@ -284,8 +282,8 @@ async def test_brokers_that_have_no_coordinator_are_asked_for_none(
     start_cluster: Callable[..., Cluster], unique: Unique, broker: str
 ) -> None:
     """
-    Brokers of 0.8.0 and 0.8.1 close the connection, even where a later release has left the topic of the offsets. One of
-    0.8.2 would create it.
+    Brokers of 0.8.0 and 0.8.1 close the connection, even where a later release has left the topic of the offsets. One
+    of 0.8.2 would create it.
     """
     cluster, topic, name = start_cluster(kafka=broker), unique("topic"), unique("group")
     await cluster.create_topic(topic, 1)
