@@ -197,4 +197,18 @@ MUTANTS = (
         "",
         _DEPOSED_LEADERS_TESTS,
     ),
+    Mutant(
+        "the end of a log that replaces a time is behind a message that has arrived meanwhile",
+        _OFFSET_LOOKUP,
+        "for tp, result in (await ask(late)).items():",
+        "for tp, result in dict.fromkeys(late).items():",
+        "tests/unit/clients/net/test_offset_lookup.py",
+    ),
+    Mutant(
+        "the smaller lag counts while ZooKeeper and Kafka have different offsets",
+        "ops/group_view.py",
+        "committed=min(stores.values())",
+        "committed=max(stores.values())",
+        "tests/unit/ops/test_offset_stores.py",
+    ),
 )

@@ -390,4 +390,11 @@ MUTANTS = (
         "",
         _ENDS_TEST,
     ),
+    Mutant(
+        "a member whose assignment cannot be read stops",
+        _HELD,
+        "        except ProtocolError as error:\n",
+        "        except asyncio.QueueEmpty as error:\n",
+        "tests/unit/clients/coordinator/test_joins_and_assignments.py",
+    ),
 )
