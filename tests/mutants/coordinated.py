@@ -393,8 +393,8 @@ MUTANTS = (
     Mutant(
         "a member whose assignment cannot be read stops",
         _HELD,
-        "        except ProtocolError as error:\n",
-        "        except asyncio.QueueEmpty as error:\n",
+        "            await self._rejoin_later(gate, joined, error)\n            return\n",
+        "            raise\n",
         "tests/unit/clients/coordinator/test_joins_and_assignments.py",
     ),
 )
