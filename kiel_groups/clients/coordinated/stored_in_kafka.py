@@ -247,8 +247,8 @@ async def find_kafka_offsets(
     try:
         async with asyncio.timeout(timeout_s):
             await cluster.refresh({each.topic for partitions in asked.values() for each in partitions}, "asked")
-            if early := [each for each in doubtful if await _is_early(cluster, each)]:
-                log.info("offsets in Kafka are not asked for: %s is of 0.8.1", some(early))
+            if early := [each for each in await asyncio.gather(*(_early(cluster, each) for each in doubtful)) if each]:
+                log.info("offsets in Kafka are not asked for, because of brokers of 0.8.1: %s", some(early))
                 return {}
             await asyncio.gather(*map(read, asked))
     except TimeoutError:
@@ -260,19 +260,19 @@ async def find_kafka_offsets(
     return found
 
 
-async def _is_early(cluster: ClusterMetadata, address: HostPort) -> bool:
+async def _early(cluster: ClusterMetadata, address: HostPort) -> HostPort | None:
     """
-    Return whether a broker is of 0.8.1: it answers an OffsetFetch v1 from ZooKeeper, and reports a missing znode.
+    Return the address if the broker is of 0.8.1, or else None.
 
-    Later brokers report that they do not coordinate the group, or that it has no offset. A broker that does not answer
-    names no coordinator either.
+    Such a broker answers an OffsetFetch v1 from ZooKeeper, and reports a missing znode. Later ones report that they do
+    not coordinate the group, or that it has no offset. A broker that does not answer names no coordinator either.
     """
     partition = TopicPartition(OFFSETS_TOPIC, 0)
     request = OffsetFetchRequestV1(_NO_GROUP, (partition,))
     try:
         answer = await cluster.connection_to(address, "offsets").request(request, _ANSWER_MS)
     except KielGroupsError:
-        return False
+        return None
     assert answer is not None, "the request has an answer"
     found = answer.get(partition)
-    return found is not None and found.error == UNKNOWN_TOPIC_OR_PARTITION
+    return address if found is not None and found.error == UNKNOWN_TOPIC_OR_PARTITION else None
