@@ -93,7 +93,7 @@ class OffsetAndTimestamp(NamedTuple):
     """
     An offset that was looked up by time.
 
-    Messages of Kafka 0.8 have no timestamp, so ``timestamp`` is Kafka's -1 for "none".
+    ``timestamp`` is Kafka's -1 for "none": messages are delivered as those of Kafka 0.8, which have none.
     """
 
     offset: int

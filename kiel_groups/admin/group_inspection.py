@@ -186,15 +186,39 @@ def read_summaries(client: Client, groups: Iterable[str], *, offsets: bool) -> d
     found: dict[str, dict[str, Znode]] = {layout.group: {} for layout in layouts}
     for path, znode in (_read_trees(client, trees) | _read(client, further)).items():
         found[path.split("/")[3 if path.startswith(KIEL_GROUPS) else 2]][path] = znode
-    begun = {group: _begun_topics(GroupLayout(group), znodes) for group, znodes in found.items()}
-    topics = _read(client, [topic_path(topic) for topic in sorted(set().union(*begun.values()))])
-    for group, paths in begun.items():
-        found[group] |= {path: topics[path] for path in map(topic_path, paths) if path in topics}
+    if not offsets:
+        return found
+    for layout, topics in _owned_topics(
+        client, [each for each in of_consumers if each.config not in found[each.group]]
+    ):
+        found[layout.group] |= {f"{layout.owners}/{topic}": Znode() for topic in topics}
+    consumed = {group: _consumed_topics(znodes) for group, znodes in found.items()}
+    read = _read(client, [topic_path(topic) for topic in sorted(set().union(*consumed.values()))])
+    for group, names_of_topics in consumed.items():
+        found[group] |= {path: read[path] for path in map(topic_path, names_of_topics) if path in read}
     return found
 
 
-def _begun_topics(layout: GroupLayout, znodes: Iterable[str]) -> set[str]:
-    return {path.split("/")[4] for path in znodes if path.startswith(f"{layout.starts}/")}
+#: The folders of a group whose children are topics.
+_OF_TOPICS = ("starts", "owners", "offsets")
+
+
+def _consumed_topics(paths: Iterable[str]) -> set[str]:
+    parts = (path.split("/") for path in paths)
+    return {each[4] for each in parts if len(each) > 4 and each[3] in _OF_TOPICS}
+
+
+def _owned_topics(client: Client, layouts: Iterable[GroupLayout]) -> list[tuple[GroupLayout, list[str]]]:
+    """Return the topics in which each of these groups has, or had, owners; their folders are not read themselves."""
+    reads = [(layout, client.get_children_async(layout.owners)) for layout in layouts]
+    return [(layout, _readable_children(read)) for layout, read in reads]
+
+
+def _readable_children(read: Any) -> list[str]:
+    try:
+        return _children_of(read)
+    except NoAuthError:
+        return []
 
 
 def read_assignments(client: Client, group: str) -> dict[str, Znode]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Final, Self, TypeVar
+from typing import Self, TypeVar
 
 from kiel_groups.clients.coordinator.group_versions import GroupVersions
 from kiel_groups.clients.net.cluster_metadata import ClusterMetadata
@@ -13,14 +13,12 @@ from kiel_groups.errors import BrokerError
 from kiel_groups.metrics import Metrics
 from kiel_groups.wire.api.metadata_v0 import MetadataResponse, TopicMetadata
 from kiel_groups.wire.framing import Request
+from kiel_groups.wire.groups.coordinator_offsets import OFFSETS_TOPIC
 from kiel_groups.wording import counted
 
-__all__ = ["OFFSETS_TOPIC", "BrokerSession", "in_session"]
+__all__ = ["BrokerSession", "in_session"]
 
 T = TypeVar("T")
-
-#: The topic in which coordinators keep offsets and groups. It does not exist before the first coordinator is asked for.
-OFFSETS_TOPIC: Final = "__consumer_offsets"
 
 _CONNECT_MS = 2_000
 _POLL_S = 0.05

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import NamedTuple, TypeVar
 
 from kiel_groups.backoff import Backoff
-from kiel_groups.broker_admin.broker_session import OFFSETS_TOPIC, BrokerSession
+from kiel_groups.broker_admin.broker_session import BrokerSession
 from kiel_groups.clients.coordinator.coordinator_brokers import CoordinatorBrokers
 from kiel_groups.clients.coordinator.group_transport import FindError
 from kiel_groups.errors import BrokerError, KielGroupsError
@@ -23,7 +23,7 @@ from kiel_groups.wire.error_codes import (
 )
 from kiel_groups.wire.framing import Request
 from kiel_groups.wire.groups.consumer_protocol import PROTOCOL_TYPE
-from kiel_groups.wire.groups.coordinator_offsets import OffsetFetchRequestV1
+from kiel_groups.wire.groups.coordinator_offsets import OFFSETS_TOPIC, OffsetFetchRequestV1
 from kiel_groups.wire.groups.describe_groups_v0 import DescribedGroup, DescribeGroupsRequest
 from kiel_groups.wire.groups.list_groups_v0 import ListedGroup, ListGroupsRequest, ListGroupsResponse
 from kiel_groups.wording import counted

@@ -19,7 +19,7 @@ from kiel_groups.group.znodes.history import HistoryEntry
 from kiel_groups.group.znodes.layout import GroupLayout
 from kiel_groups.group.znodes.snapshot import Snapshot
 from kiel_groups.model import MemberId, Slot, TopicPartition
-from kiel_groups.ops.partition_view import PartitionView, lag_of
+from kiel_groups.ops.partition_view import PartitionView, Store, lag_of
 from kiel_groups.ops.program_view import ProgramView, view_programs
 from kiel_groups.ops.znode_values import GroupReader
 from kiel_groups.wire.groups.consumer_protocol import PROTOCOL_TYPE
@@ -70,6 +70,7 @@ class GroupView:
     ACL denies reading: their data and children are unknown. ``history`` has the last generations, the newest first;
     ``weights`` is the number of partitions with a weight. ``was_joined`` is True if a member has ever registered.
     ``programs`` has the members of a group that is not one of consumers; ``members`` and ``settings`` are then empty.
+    ``further`` are partitions of the topics of a group whose store is not named, of which the znodes have nothing.
     """
 
     group: str
@@ -91,6 +92,7 @@ class GroupView:
     weights: int = 0
     was_joined: bool = True
     programs: ProgramView | None = None
+    further: tuple[TopicPartition, ...] = ()
 
     @property
     def lag(self) -> int:
@@ -161,6 +163,16 @@ class GroupView:
         """Whether the group's offsets are in Kafka, so that the znodes do not show them."""
         return self.settings is not None and self.settings.store == BROKER_V1
 
+    @property
+    def has_any_store(self) -> bool:
+        """Whether nothing says where the group's offsets are: it is one of other clients, such as Java's consumer."""
+        return self.settings is None and self.programs is None and not self.closed
+
+    @property
+    def is_disputed(self) -> bool:
+        """Whether ZooKeeper and Kafka have different offsets of the group."""
+        return any(partition.is_disputed for partition in self.partitions)
+
     def with_log_ends(self, log_ends: Mapping[TopicPartition, int], brokers: int) -> GroupView:
         """Return the view with these log ends, and with the number of registered brokers."""
         ended = [replace(each, log_end=log_ends.get(each.topic_partition)) for each in self.partitions]
@@ -168,7 +180,26 @@ class GroupView:
 
     def with_kafka_offsets(self, offsets: Mapping[TopicPartition, NotedOffset]) -> GroupView:
         """Return the view with the offsets that the coordinator of the group has returned."""
-        return self._with_partitions([_committed(each, offsets.get(each.topic_partition)) for each in self.partitions])
+        if self.offsets_in_kafka:
+            return self._with_partitions(
+                [_committed(each, offsets.get(each.topic_partition)) for each in self.partitions]
+            )
+        bare = [PartitionView(each, None, None, None) for each in self.further if each in offsets]
+        found = sorted((*self.partitions, *bare), key=lambda each: each.topic_partition)
+        return self._with_partitions(
+            [
+                _stored(each, {**each.stores, "kafka": offsets[each.topic_partition].offset})
+                if each.topic_partition in offsets
+                else each
+                for each in found
+            ]
+        )
+
+    def with_store(self, store: Store) -> GroupView:
+        """Return the view with the offsets of one store, wherever it has one."""
+        return self._with_partitions(
+            [_stored(each, {store: each.stores[store]}) if store in each.stores else each for each in self.partitions]
+        )
 
     def _with_partitions(self, partitions: Sequence[PartitionView]) -> GroupView:
         known = {each.topic_partition: each for each in partitions}
@@ -177,6 +208,12 @@ class GroupView:
             for member in self.members
         )
         return replace(self, partitions=tuple(known.values()), members=members)
+
+
+def _stored(partition: PartitionView, stores: Mapping[Store, int]) -> PartitionView:
+    # Only ZooKeeper tells the time of a commit.
+    at_ms = partition.committed_ms if "zookeeper" in stores else None
+    return replace(partition, stores=stores, committed=min(stores.values()), committed_ms=at_ms)
 
 
 def _committed(partition: PartitionView, found: NotedOffset | None) -> PartitionView:
@@ -206,6 +243,13 @@ def view_group(group: str, znodes: Snapshot, log_ends: Mapping[TopicPartition, i
     settings = reading.settings()
     in_kafka = settings is not None and settings.store == BROKER_V1
     partitions = _partitions(reading, members, targets, log_ends or {}, in_kafka=in_kafka)
+    further: set[TopicPartition] = set()
+    if settings is None:
+        partitions = tuple(
+            each if each.committed is None else _stored(each, {"zookeeper": each.committed}) for each in partitions
+        )
+        further = {each for topic in reading.consumed_topics() for each in reading.partitions_of(topic)}
+        further -= {each.topic_partition for each in partitions}
     owned: defaultdict[MemberId | None, list[PartitionView]] = defaultdict(list)
     for partition in partitions:
         owned[partition.owner].append(partition)
@@ -231,6 +275,7 @@ def view_group(group: str, znodes: Snapshot, log_ends: Mapping[TopicPartition, i
         was_joined=reading.was_joined(),
         unreadable=tuple(dict.fromkeys(reading.unreadable)),
         closed=reading.closed,
+        further=tuple(sorted(further)),
     )
 
 

@@ -140,6 +140,7 @@ def partition_lag(partition: PartitionView) -> dict[str, Any]:
         "committed": partition.committed,
         "log_end": partition.log_end,
         "lag": partition.lag,
+        "stores": dict(partition.stores) or None,
     }
 
 
@@ -210,14 +211,9 @@ def _program(member: RoundMember, leader: MemberId | None) -> dict[str, Any]:
 
 
 def _partition(partition: PartitionView) -> dict[str, Any]:
-    topic, number = partition.topic_partition
     return {
-        "topic": topic,
-        "partition": number,
-        "committed": partition.committed,
+        **partition_lag(partition),
         "committed_at": partition.committed_ms,
-        "log_end": partition.log_end,
-        "lag": partition.lag,
         "owner": partition.owner,
         "claimed_at": partition.claimed_ms,
         "target": partition.target,

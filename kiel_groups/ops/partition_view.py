@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Literal, TypeAlias
 
 from kiel_groups.model import MemberId, TopicPartition
 
-__all__ = ["PartitionView", "lag_of"]
+__all__ = ["PartitionView", "Store", "lag_of"]
+
+#: Where an offset is.
+Store: TypeAlias = Literal["zookeeper", "kafka"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +25,8 @@ class PartitionView:
     ``claimed_ms`` and ``committed_ms`` are the times of the claim and of the commit, in epoch milliseconds; each is
     None if its znode does not exist. ``opened`` is True if the offset was written after the claim. An owner that opens
     a claim writes the offset before it delivers any record; an operator's change of the offset counts, too. ``claim``
-    is the czxid of the owner znode.
+    is the czxid of the owner znode. ``stores`` has the offsets by store, if the group's ``config`` does not name its
+    store. While two differ, ``committed`` is the one with the larger lag.
     """
 
     topic_partition: TopicPartition
@@ -33,13 +38,25 @@ class PartitionView:
     committed_ms: int | None = None
     opened: bool = False
     claim: int | None = None
+    stores: Mapping[Store, int] = field(default_factory=dict)
 
     @property
     def lag(self) -> int | None:
         """The number of records from the committed offset to the log end, at least 0, or None if either is unknown."""
-        if self.log_end is None or self.committed is None:
-            return None
-        return max(0, self.log_end - self.committed)
+        return self._lag_from(self.committed)
+
+    @property
+    def least_lag(self) -> int | None:
+        """The lag by the store with the smaller lag, while two differ; otherwise ``lag``."""
+        return self._lag_from(max(self.stores.values(), default=self.committed))
+
+    @property
+    def is_disputed(self) -> bool:
+        """Whether two stores have different offsets."""
+        return len(set(self.stores.values())) > 1
+
+    def _lag_from(self, offset: int | None) -> int | None:
+        return None if self.log_end is None or offset is None else max(0, self.log_end - offset)
 
 
 def lag_of(partitions: Collection[PartitionView]) -> int | None:

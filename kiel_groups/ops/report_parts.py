@@ -82,18 +82,29 @@ def facts_grid(facts: Iterable[tuple[str, str]]) -> Table:
 
 
 def whole_lag(lag: str, partitions: Iterable[PartitionView], problem: str) -> str:
-    """Return the lag of a group, why it is not fully known, and how many partitions have no committed offset."""
+    """
+    Return the lag of a group, why it is not fully known, how many partitions have no committed offset, and of how many
+    two stores have different offsets.
+    """
+    disputed = [each for each in partitions if each.is_disputed]
     uncommitted = [each for each in partitions if each.committed is None]
     why = f" (not fully known: {problem})" if problem else ""
     aside = f"; without a committed offset: {counted(uncommitted, 'partition', 'partitions')}" if uncommitted else ""
+    if disputed:
+        aside += (
+            f"; ZooKeeper and Kafka have different offsets of {counted(disputed, 'partition')}, and nothing shows yet"
+            " which the group commits to"
+        )
     return lag + why + aside
 
 
 def lag_text(partitions: Collection[PartitionView]) -> str:
-    """Format the lag: ``?`` if none is known, ``≥ 12`` if only some are known."""
+    """Format the lag: ``?`` if none is known, ``≥ 12`` if only some are known, ``0 to 12`` if two stores differ."""
     whole = all(each.lag is not None for each in partitions)
     lag = lag_of(partitions)
-    return number_text(lag) if whole or lag is None else f"≥ {lag:,}"
+    text = number_text(lag) if whole or lag is None else f"≥ {lag:,}"
+    least = sum(each.least_lag or 0 for each in partitions)
+    return text if lag is None or least == lag else f"{least:,} to {text.removeprefix('≥ ')}"
 
 
 def listed_partitions(
@@ -124,8 +135,12 @@ def topic_parts(
     Args:
         partitions: The partitions of all topics, by topic.
         listed: The partitions to list; the others are counted.
-        columns: The columns beside partition, committed offset, log end and lag.
+        columns: The columns beside partition, committed offset, log end and lag. If it is not the group's ``config``
+            that names the store of the offsets, a column of the stores precedes them.
     """
+    partitions = list(partitions)
+    if any(each.stores for each in partitions):
+        columns = (("store", _stores), *columns)
     for topic, group in groupby(partitions, key=lambda each: each.topic_partition.topic):
         of_topic = list(group)
         shown = [each for each in of_topic if each.topic_partition in listed]
@@ -134,6 +149,17 @@ def topic_parts(
         yield Text.assemble((f"topic {topic}", "bold"), aside if hidden else "", overflow="fold")
         if shown:
             yield _partitions(shown, columns)
+
+
+#: Stores, as people read them.
+_NAMES = {"zookeeper": "ZooKeeper", "kafka": "Kafka"}
+
+
+def _stores(partition: PartitionView) -> str:
+    """Return where the committed offset is, or the offsets of both stores if they differ."""
+    if partition.is_disputed:
+        return ", ".join(f"{_NAMES[store]} {offset:,}" for store, offset in partition.stores.items())
+    return " and ".join(_NAMES[store] for store in partition.stores)
 
 
 def _partitions(partitions: Iterable[PartitionView], columns: Sequence[Column]) -> Table:

@@ -184,6 +184,11 @@ class GroupReader:
         """Return the topics that the group has begun to read, if its offsets are in Kafka."""
         return [_name(path) for path, _ in self._children(self._layout.starts)]
 
+    def consumed_topics(self) -> list[str]:
+        """Return the topics in which there are, or were, owners or offsets: members do not delete these folders."""
+        folders = (self._layout.owners, self._layout.offsets)
+        return sorted({_name(path) for folder in folders for path, _ in self._children(folder)})
+
     def _parsed(self, parse: Callable[[bytes, str], _Value], path: str) -> _Value | None:
         znode = self._znodes.get(path)
         if znode is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -10,22 +11,31 @@ from functools import partial
 
 from kiel_groups.admin import cluster_admin
 from kiel_groups.admin.group_inspection import check_group, list_groups, read_brokers, read_group, read_summaries
-from kiel_groups.clients.coordinated.stored_in_kafka import find_kafka_offsets
+from kiel_groups.clients.coordinated.stored_in_kafka import FoundOffsets, find_kafka_offsets
 from kiel_groups.clients.net.log_ends import LogEnds, find_log_ends
 from kiel_groups.config import HostPort, check_name
 from kiel_groups.errors import ConfigError, CoordinationError, KielGroupsError, ProtocolError
 from kiel_groups.group.member.commit_note import NotedOffset, NotedText
-from kiel_groups.group.znodes.contents import parse_broker
+from kiel_groups.group.znodes.contents import parse_broker, parse_broker_version
 from kiel_groups.group.znodes.snapshot import Snapshot
+from kiel_groups.model import TopicPartition
 from kiel_groups.ops.group_view import GroupView, view_group
+from kiel_groups.ops.offset_stores import StoreTracker
 from kiel_groups.service.loaded_groups import LoadedGroups
+from kiel_groups.wire.groups.coordinator_offsets import OFFSETS_TOPIC
 
-__all__ = ["load_group", "load_groups", "follow_group"]
+__all__ = ["LOOK_S", "load_group", "load_groups", "follow_group"]
+
+#: How long to look which of two stores a group commits to, in seconds.
+LOOK_S = 2.0
 
 
 def load_group(zookeeper: str, group: str, *, timeout_s: float = 10.0) -> LoadedGroups[GroupView]:
     """
     Load one group with its lag.
+
+    If ZooKeeper and Kafka have different offsets of it, and its ``config`` does not say which count, the group is
+    loaded again after ``LOOK_S`` seconds: those that have moved meanwhile count.
 
     Args:
         zookeeper: ``host:port,host:port/chroot``.
@@ -39,7 +49,11 @@ def load_group(zookeeper: str, group: str, *, timeout_s: float = 10.0) -> Loaded
         ChrootMissingError: The chroot does not exist.
         CoordinationError: Reading from ZooKeeper failed.
     """
-    with _loader(zookeeper, group, timeout_s) as load:
+    with _loader(zookeeper, group, timeout_s, StoreTracker()) as load:
+        loaded = load()
+        if not any(view.is_disputed for view in loaded.groups):
+            return loaded
+        time.sleep(LOOK_S)
         return load()
 
 
@@ -54,9 +68,10 @@ def follow_group(
     Raises:
         ConfigError: The group does not exist (any more), or a name is not legal.
     """
+    stores = StoreTracker()
     while True:
         try:
-            with _loader(zookeeper, group, timeout_s) as load:
+            with _loader(zookeeper, group, timeout_s, stores) as load:
                 while True:
                     yield load()
         except ConfigError:
@@ -66,20 +81,24 @@ def follow_group(
 
 
 @contextmanager
-def _loader(zookeeper: str, group: str, timeout_s: float) -> Iterator[Callable[[], LoadedGroups[GroupView]]]:
+def _loader(
+    zookeeper: str, group: str, timeout_s: float, stores: StoreTracker
+) -> Iterator[Callable[[], LoadedGroups[GroupView]]]:
     check_name(group, "group")
     with cluster_admin.zookeeper(zookeeper, timeout_s=timeout_s) as client:
-        yield partial(_load, client, zookeeper, group, timeout_s)
+        yield partial(_load, client, zookeeper, group, timeout_s, stores)
 
 
-def _load(client: cluster_admin.Client, zookeeper: str, group: str, timeout_s: float) -> LoadedGroups[GroupView]:
+def _load(
+    client: cluster_admin.Client, zookeeper: str, group: str, timeout_s: float, stores: StoreTracker
+) -> LoadedGroups[GroupView]:
     if not client.connected:
         # A read would wait without limit for a new connection.
         raise CoordinationError(f"the connection to ZooKeeper at {zookeeper} broke")
     check_group(client, group, zookeeper)
     brokers = read_brokers(client)
     znodes = read_group(client, group)
-    return _with_lag((view_group(group, znodes),), brokers, cluster_admin.topics(client), timeout_s)
+    return _with_lag((view_group(group, znodes),), brokers, cluster_admin.topics(client), timeout_s, stores)
 
 
 def load_groups(zookeeper: str, *, with_lag: bool, timeout_s: float = 10.0) -> LoadedGroups[GroupView]:
@@ -91,42 +110,80 @@ def load_groups(zookeeper: str, *, with_lag: bool, timeout_s: float = 10.0) -> L
     with cluster_admin.zookeeper(zookeeper, timeout_s=timeout_s) as client:
         groups, brokers = list_groups(client), read_brokers(client)
         znodes = read_summaries(client, groups, offsets=with_lag)
-        topics = cluster_admin.topics(client) if with_lag else []
-    views = tuple(view_group(group, znodes[group]) for group in groups)
-    if not with_lag:
-        return LoadedGroups(views, _count(brokers))
-    return _with_lag(views, brokers, topics, timeout_s)
+        views = tuple(view_group(group, znodes[group]) for group in groups)
+        if not with_lag:
+            return LoadedGroups(views, _count(brokers))
+        topics, stores = cluster_admin.topics(client), StoreTracker()
+        loaded = _with_lag(views, brokers, topics, timeout_s, stores)
+        disputed = [view.group for view in loaded.groups if view.is_disputed]
+        if not disputed:
+            return loaded
+        time.sleep(LOOK_S)
+        znodes = read_summaries(client, disputed, offsets=True)
+        views = tuple(view_group(group, znodes[group]) for group in disputed)
+        later = {view.group: view for view in _with_lag(views, brokers, topics, timeout_s, stores).groups}
+    return replace(loaded, groups=tuple(later.get(view.group, view) for view in loaded.groups))
 
 
 def _with_lag(
-    views: tuple[GroupView, ...], brokers: Snapshot, topics: Iterable[str], timeout_s: float
+    views: tuple[GroupView, ...], brokers: Snapshot, topics: Iterable[str], timeout_s: float, stores: StoreTracker
 ) -> LoadedGroups[GroupView]:
     """Add the log ends of existing topics only, because a broker may create a missing topic when asked for it."""
     existing = frozenset(topics)
+    found, problem = asyncio.run(_with_kafka_offsets(views, brokers, existing, timeout_s))
+    known = tuple(map(stores.take, found))
     partitions = {
-        each.topic_partition for view in views for each in view.partitions if each.topic_partition.topic in existing
+        each.topic_partition for view in known for each in view.partitions if each.topic_partition.topic in existing
     }
     ends: LogEnds = asyncio.run(find_log_ends(_addresses(brokers), partitions, timeout_s=timeout_s))
-    known = tuple(view.with_log_ends(ends.offsets, _count(brokers)) for view in views)
-    return _with_kafka_offsets(
-        LoadedGroups(known, _count(brokers), ends.problem), _addresses(brokers), existing, timeout_s
+    ended = tuple(view.with_log_ends(ends.offsets, _count(brokers)) for view in known)
+    return LoadedGroups(ended, _count(brokers), ends.problem or problem)
+
+
+async def _with_kafka_offsets(
+    views: Collection[GroupView], brokers: Snapshot, topics: Collection[str], timeout_s: float
+) -> tuple[list[GroupView], str]:
+    """
+    Add the offsets of groups that have them in Kafka, or may have, and return why some are unknown.
+
+    Of groups that may have, no coordinator is asked for unless one was before, because a broker would create the topic
+    of the offsets then. Brokers of 0.8.0 and 0.8.1 have no coordinators, and close the connection.
+    """
+
+    def wanted(view: GroupView) -> list[TopicPartition]:
+        partitions = [*(each.topic_partition for each in view.partitions), *view.further]
+        return [each for each in partitions if each.topic in topics]
+
+    addresses, doubtful = _addresses(brokers), _doubtful(brokers)
+    read = await find_kafka_offsets(
+        addresses, {view.group: wanted(view) for view in views if view.offsets_in_kafka}, timeout_s=timeout_s
     )
+    if OFFSETS_TOPIC in topics and doubtful is not None:
+        others = {view.group: wanted(view) for view in views if view.has_any_store}
+        read |= await find_kafka_offsets(addresses, others, doubtful=doubtful, timeout_s=timeout_s)
+    problems = [each.problem for each in read.values() if each.problem]
+    return [_with_found(view, read.get(view.group)) for view in views], problems[0] if problems else ""
 
 
-def _with_kafka_offsets(
-    loaded: LoadedGroups[GroupView], brokers: list[HostPort], topics: Collection[str], timeout_s: float
-) -> LoadedGroups[GroupView]:
-    """Add the offsets of groups that have them in Kafka."""
-    groups, problem = [], loaded.lag_problem
-    for view in loaded.groups:
-        if view.offsets_in_kafka:
-            wanted = [each.topic_partition for each in view.partitions if each.topic_partition.topic in topics]
-            read = asyncio.run(find_kafka_offsets(brokers, view.group, wanted, timeout_s=timeout_s))
-            problem = problem or read.problem
-            found = {each: NotedOffset(at, NotedText.parse(text).note) for each, (at, text) in read.offsets.items()}
-            view = view.with_kafka_offsets(found)
-        groups.append(view)
-    return replace(loaded, groups=tuple(groups), lag_problem=problem)
+def _with_found(view: GroupView, read: FoundOffsets | None) -> GroupView:
+    if read is None:
+        return view
+    found = {each: NotedOffset(at, NotedText.parse(text).note) for each, (at, text) in read.offsets.items()}
+    return view.with_kafka_offsets(found)
+
+
+def _doubtful(brokers: Snapshot) -> list[HostPort] | None:
+    """Return the brokers that may be of 0.8.1 by their znodes, or None if one is of 0.8.0, which writes a blank."""
+    found = []
+    for path, znode in sorted(brokers.items()):
+        try:
+            if parse_broker_version(znode.data, path) == 1:
+                if znode.data.startswith(b"{ "):
+                    return None
+                found.append(parse_broker(znode.data, path))
+        except ProtocolError:
+            continue  # As for ``_addresses``.
+    return found
 
 
 def _addresses(brokers: Snapshot) -> list[HostPort]:

@@ -118,13 +118,18 @@ def zk_cli(version: str, zookeeper: str, *commands: str) -> str:
 
 
 @contextmanager
-def console_consumer(version: str, zookeeper: str, group: str, topic: str) -> Iterator[Running]:
-    """Run Kafka's high-level consumer, which prints values, as a member of ``group`` during the block."""
+def console_consumer(version: str, zookeeper: str, group: str, topic: str, *more: str) -> Iterator[Running]:
+    """
+    Run Kafka's high-level consumer, which prints values, as a member of ``group`` during the block.
+
+    ``more`` are further settings of a consumer of 0.8.2, such as ``offsets.storage=kafka``.
+    """
     with tempfile.TemporaryDirectory() as folder:
         package, member = "consumer", ["--group", group]
         if version.startswith("0.8.2"):
             settings = Path(folder) / "consumer.properties"
-            settings.write_text(f"group.id={group}\nzookeeper.session.timeout.ms=4000\n", encoding="utf-8")
+            lines = [f"group.id={group}", "zookeeper.session.timeout.ms=4000", *more]
+            settings.write_text("\n".join(lines), encoding="utf-8")
             package, member = "tools", ["--consumer.config", str(settings)]
         main, arguments = f"kafka.{package}.ConsoleConsumer", ["--zookeeper", zookeeper, "--topic", topic, *member]
         with (

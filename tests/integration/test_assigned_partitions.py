@@ -293,6 +293,8 @@ async def test_a_member_leaves_its_group_for_an_assignment_and_joins_again(
     async with backend.consumer(group) as consumer, asyncio.timeout(60):
         # Without topics, a member joins a group in ZooKeeper only.
         assert backend.members(group) == ([] if backend.by_brokers else [consumer.member_id])
+        await consumer.subscribe(unique("missing"))
+        await consumer.unsubscribe()
         waiting = consumer.getone()
         await asyncio.sleep(0)
         consumer.assign([partition])

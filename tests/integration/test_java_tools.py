@@ -16,10 +16,15 @@ from kiel_groups.clients import GroupedConsumer
 from kiel_groups.embedded import Cluster
 from kiel_groups.errors import ForeignMemberError
 from kiel_groups.group.znodes.layout import GroupLayout
+from kiel_groups.ops.group_view import GroupView
+from kiel_groups.service.group_loader import follow_group, load_group
+from kiel_groups.service.loaded_groups import LoadedGroups
+from kiel_groups.wire.groups.coordinator_offsets import OFFSETS_TOPIC
 from tests.helpers.cluster_data import await_committed, owners, produce, stored_offsets, zookeeper
 from tests.helpers.commands import kiel_groups
 from tests.helpers.java_tools import console_consumer, offset_checker, offset_table, zk_cli, zk_offsets_tool
 from tests.helpers.members import Group, group_of
+from tests.helpers.offsets_in_kafka import OffsetsInKafka
 from tests.helpers.waiting import eventually
 
 pytestmark = pytest.mark.integration
@@ -228,3 +233,67 @@ async def test_a_member_of_kiel_that_joins_later_raises_an_alarm(cluster_39: Clu
             await await_alarms(group, 1)
             outcome = await asyncio.to_thread(kiel_groups, "describe", name, "--zookeeper", cluster_39.zk_hosts)
             assert f"worker-1:140213 (under /kiel/groups/{name}/members)" in outcome.stdout
+
+
+async def test_offsets_that_java_keeps_in_kafka_are_found_beside_old_ones(cluster_39: Cluster, unique: Unique) -> None:
+    """
+    A consumer with ``offsets.storage=kafka`` leaves the old offset in ZooKeeper as it is. While neither has moved, both
+    are shown, and ``--check`` takes the larger lag; then only the offset in Kafka counts.
+    """
+    topic, name = unique("topic"), unique("group")
+    await cluster_39.create_topic(topic, 2)
+    await produce(cluster_39, topic, 100)
+    with zookeeper(cluster_39) as client:
+        client.create(f"{GroupLayout(name).topic_offsets(topic)}/0", b"10", makepath=True)
+    in_kafka = OffsetsInKafka(cluster_39, name, topic, 2)
+    settings = ["offsets.storage=kafka", "dual.commit.enabled=false", "auto.commit.interval.ms=200"]
+    settings.append("auto.offset.reset=smallest")
+    loads = follow_group(cluster_39.zk_hosts, name)
+
+    def loaded() -> GroupView:
+        found = next(loads)
+        assert isinstance(found, LoadedGroups), found
+        return found.groups[0]
+
+    async def has_committed(count: int) -> bool:
+        return sum((await in_kafka.offsets()).values()) == count
+
+    with console_consumer("0.8.2.2", cluster_39.zk_hosts, name, topic, *settings):
+        await eventually(lambda: has_committed(100), "all is committed", 30)
+        view = await asyncio.to_thread(loaded)
+        ends = {each.topic_partition.partition: each.log_end for each in view.partitions}
+        stores = [dict(each.stores) for each in view.partitions]
+        assert stores == [{"zookeeper": 10, "kafka": ends[0]}, {"kafka": ends[1]}]
+        outcome = await asyncio.to_thread(kiel_groups, "lag", name, "--zookeeper", cluster_39.zk_hosts, "--check", "9")
+        assert outcome.returncode == 1
+        assert f"ZooKeeper 10, Kafka {ends[0]}" in outcome.stdout
+        await produce(cluster_39, topic, 100, 100)
+        await eventually(lambda: has_committed(200), "all is committed", 30)
+        view = await asyncio.to_thread(loaded)
+        assert ([set(each.stores) for each in view.partitions], view.lag) == ([{"kafka"}] * 2, 0)
+    loads.close()
+    outlined = await asyncio.to_thread(kiel_groups, "groups", "--zookeeper", cluster_39.zk_hosts, "--lag")
+    (row,) = [line.split() for line in outlined.stdout.splitlines() if line.split()[:1] == [name]]
+    assert row[-3:] == ["0", "to", str(view.partitions[0].log_end - 10)]  # type: ignore[operator]
+
+
+@pytest.mark.parametrize("broker", ["0.8.0", "0.8.1.1", "0.8.2.2"])
+async def test_brokers_that_have_no_coordinator_are_asked_for_none(
+    start_cluster: Callable[..., Cluster], unique: Unique, broker: str
+) -> None:
+    """
+    Brokers of 0.8.0 and 0.8.1 close the connection, even where a later release has left the topic of the offsets. One
+    of 0.8.2 would create it.
+    """
+    cluster, topic, name = start_cluster(kafka=broker), unique("topic"), unique("group")
+    await cluster.create_topic(topic, 1)
+    if broker != "0.8.2.2":
+        await cluster.create_topic(OFFSETS_TOPIC, 1)
+    await produce(cluster, topic, 10)
+    with zookeeper(cluster) as client:
+        client.create(f"{GroupLayout(name).topic_offsets(topic)}/0", b"7", makepath=True)
+        before = client.get_children("/brokers/topics")
+        loaded = await asyncio.to_thread(load_group, cluster.zk_hosts, name)
+        assert client.get_children("/brokers/topics") == before
+    (partition,) = loaded.groups[0].partitions
+    assert (dict(partition.stores), partition.lag, loaded.lag_problem) == ({"zookeeper": 7}, 3, "")

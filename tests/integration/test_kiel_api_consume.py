@@ -216,6 +216,7 @@ async def test_iterating_and_consuming_exclude_each_other(cluster_39: Cluster, u
         with pytest.raises(ValueError, match=r"delivers by consume\(topic\), and iteration"):
             aiter(consumer)
     async with consumer_of(cluster_39, unique("group")) as consumer:
+        await consumer.subscribe(topic)
         aiter(consumer)
         with pytest.raises(ValueError, match=r"delivers by iteration .*, and consume\(topic\)"):
             await consumer.consume(topic)

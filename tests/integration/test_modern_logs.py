@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import pytest
 
-from kiel_groups import SingleConsumer
+from kiel_groups import OffsetAndTimestamp, Producer, SingleConsumer
 from kiel_groups.embedded import Cluster
 from kiel_groups.embedded.jars.classpaths import kafka_class_path
 from kiel_groups.errors import BrokerError, MessageTooLargeError
@@ -164,3 +165,26 @@ async def test_batches_that_cannot_be_converted_are_an_error(
         ) as caught:
             await values(consumer, 1)
         assert caught.value.code == code
+
+
+async def test_reading_from_a_time_starts_at_the_first_record_of_that_time(
+    modern: tuple[Cluster, str], unique: Unique
+) -> None:
+    """
+    Brokers from 0.10.1 on know the time of each record of a newer producer; if all are older, the end of the log is
+    meant. Our producer's records have no time, so reading starts at the segment, which may be early, but skips none.
+    """
+    cluster, _ = modern
+    dated, undated = unique("dated"), unique("undated")
+    await produce(cluster, f"create {dated}", f"create {undated}", f"date {dated} 3600 1800 600 20 10")
+    async with Producer(cluster.brokers) as producer:
+        await producer.produce(undated, b"now")
+    words = ["--from", "5m", "--brokers", ",".join(cluster.brokers), "--max", "2", "--timeout", "20"]
+    outcome = await asyncio.to_thread(kiel_groups, "consume", dated, *words)
+    assert (outcome.stdout.split(), outcome.returncode) == (["20", "10"], 0), outcome.stderr
+    first, second, now_ms = TopicPartition(dated, 0), TopicPartition(undated, 0), int(time.time() * 1000)
+    async with SingleConsumer(cluster.brokers) as consumer:
+        minutes = {ago: now_ms - ago * 60_000 for ago in (120, 20, 0)}
+        found = {ago: await consumer.offsets_for_times({first: at}) for ago, at in minutes.items()}
+        assert {ago: offsets[first].offset for ago, offsets in found.items()} == {120: 0, 20: 2, 0: 5}
+        assert await consumer.offsets_for_times({second: minutes[20]}) == {second: OffsetAndTimestamp(0)}

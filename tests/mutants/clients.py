@@ -43,15 +43,15 @@ MUTANTS = (
     Mutant(
         "the error of a leader counts as an answer without offsets",
         _OFFSET_LOOKUP,
-        "    if listed.error != NO_ERROR:\n",
-        "    if False:\n",
+        "if listed is None or listed.error != NO_ERROR:",
+        "if listed is None:",
         _CLUSTER_METADATA_TESTS,
     ),
     Mutant(
         "a time before the first segment of a log has no offset",
         _OFFSET_LOOKUP,
-        "earliest = await _ask_leader(cluster, leader, too_early, EARLIEST, timeout_ms) if too_early else {}",
-        "earliest: dict[TopicPartition, int | Failure] = {}",
+        "    return _known(results) | earliest\n",
+        "    return _known(results)\n",
         _CLUSTER_METADATA_TESTS,
     ),
     Mutant(
@@ -196,5 +196,19 @@ MUTANTS = (
         "        self._cluster.drop_overrides(partitions)\n",
         "",
         _DEPOSED_LEADERS_TESTS,
+    ),
+    Mutant(
+        "the end of a log that replaces a time is behind a message that has arrived meanwhile",
+        _OFFSET_LOOKUP,
+        "for tp, result in (await ask(late)).items():",
+        "for tp, result in dict.fromkeys(late).items():",
+        "tests/unit/clients/net/test_offset_lookup.py",
+    ),
+    Mutant(
+        "the smaller lag counts while ZooKeeper and Kafka have different offsets",
+        "ops/group_view.py",
+        "committed=min(stores.values())",
+        "committed=max(stores.values())",
+        "tests/unit/ops/test_offset_stores.py",
     ),
 )

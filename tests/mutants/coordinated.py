@@ -390,4 +390,11 @@ MUTANTS = (
         "",
         _ENDS_TEST,
     ),
+    Mutant(
+        "a member whose assignment cannot be read stops",
+        _HELD,
+        "            await self._rejoin_later(gate, joined, error)\n            return\n",
+        "            raise\n",
+        "tests/unit/clients/coordinator/test_joins_and_assignments.py",
+    ),
 )

@@ -167,7 +167,7 @@ MUTANTS = (
     Mutant(
         "a broker's refusal to list offsets counts as the error of the reset policy none",
         "clients/net/offset_lookup.py",
-        "if listed.error == OFFSET_OUT_OF_RANGE:",
+        "if error == OFFSET_OUT_OF_RANGE:",
         "if False:",
         _POSITION_RESET_TESTS,
     ),

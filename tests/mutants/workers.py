@@ -321,8 +321,8 @@ MUTANTS = (
     Mutant(
         "a worker is not notified that its membership is lost",
         _HOOKS,
-        "            self._listener.on_lost()\n",
-        "            pass\n",
+        "        if had_started:\n            self._listener.on_lost()\n",
+        "",
         _HOOKS_TEST,
     ),
     Mutant(

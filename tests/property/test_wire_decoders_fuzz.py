@@ -15,6 +15,7 @@ from kiel_groups.errors import ProtocolError
 from kiel_groups.model import TopicPartition
 from kiel_groups.wire.api.fetch_v0 import FetchRequest
 from kiel_groups.wire.api.list_offsets_v0 import ListOffsetsRequest
+from kiel_groups.wire.api.list_offsets_v1 import ListOffsetsRequestV1
 from kiel_groups.wire.api.metadata_v0 import MetadataRequest
 from kiel_groups.wire.api.offsets_v0 import OffsetCommitRequest, OffsetFetchRequest
 from kiel_groups.wire.api.produce_v0 import ProduceRequest
@@ -145,6 +146,7 @@ REQUESTS: list[Request[Any]] = [
     ProduceRequest(1, 1, {}),
     FetchRequest(1, 1, {}),
     ListOffsetsRequest({}),
+    ListOffsetsRequestV1({}),
     OffsetCommitRequest("g", {}),
     OffsetFetchRequest("g", ()),
     FindCoordinatorRequest("g"),

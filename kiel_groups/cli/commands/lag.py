@@ -31,6 +31,10 @@ def lag(*, group: str, cluster: ClusterAddress, as_json: bool, most: int | None)
     Show how far a group is behind in each partition, and in all.
 
     The lag of a partition is the end of its log less the committed offset; it is '?' without a committed offset.
+
+    Of a group of other clients in ZooKeeper, the offsets in Kafka are read, too. If ZooKeeper and Kafka have different
+    ones, those count that move while the command looks, for two seconds; otherwise both are shown, and --check takes
+    the larger lag.
     """
     from kiel_groups.cli.sources.group_sources import group_source
     from kiel_groups.cli.terminal.rendering import show, show_json
@@ -47,6 +51,6 @@ def lag(*, group: str, cluster: ClusterAddress, as_json: bool, most: int | None)
         show_json(lag_document(group, partitions, loaded.lag_problem))
     else:
         show(*lag_report(group, partitions, loaded.lag_problem))
-    is_known = all(each.lag is not None for each in partitions)
+    is_known = not loaded.lag_problem and all(each.lag is not None for each in partitions)
     is_well = is_known and sum(each.lag for each in partitions) <= (most or 0)
     return FAILED if most is not None and not is_well else DONE

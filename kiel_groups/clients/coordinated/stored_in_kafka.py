@@ -38,8 +38,8 @@ from kiel_groups.wire.error_codes import (
     ErrorCode,
 )
 from kiel_groups.wire.framing import Request
-from kiel_groups.wire.groups.coordinator_offsets import OffsetCommitRequestV1
-from kiel_groups.wording import counted
+from kiel_groups.wire.groups.coordinator_offsets import OFFSETS_TOPIC, OffsetCommitRequestV1, OffsetFetchRequestV1
+from kiel_groups.wording import counted, some
 
 __all__ = ["FoundOffsets", "StoredInKafka", "check_kafka_offsets", "find_kafka_offsets"]
 
@@ -52,6 +52,12 @@ _ANSWER_MS = 3_000
 
 #: How long a tool waits for a connection, in milliseconds.
 _CONNECT_MS = 2_000
+
+#: How many groups are asked for at the same time.
+_MOST_AT_ONCE = 16
+
+#: A group that has no offsets, not even of the topic of the offsets.
+_NO_GROUP = "kiel-groups-of-no-name"
 
 #: Tries before brokers that close the connection count as too old; one that is starting closes it, too.
 _TRIES = 6
@@ -206,30 +212,67 @@ class FoundOffsets:
 
 
 async def find_kafka_offsets(
-    brokers: Collection[HostPort], group: str, partitions: Collection[TopicPartition], *, timeout_s: float = 5.0
-) -> FoundOffsets:
+    brokers: Collection[HostPort],
+    wanted: Mapping[str, Collection[TopicPartition]],
+    *,
+    doubtful: Collection[HostPort] = (),
+    timeout_s: float = 5.0,
+) -> dict[str, FoundOffsets]:
     """
-    Read a group's offsets for the tools. Errors are returned as the ``problem``.
+    Read offsets of groups for the tools. Errors are returned as the ``problem``.
 
     Args:
         brokers: Addresses of brokers, to ask for the coordinator.
-        group: The group's name.
-        partitions: Partitions of existing topics.
+        wanted: Partitions of existing topics, by the group's name.
+        doubtful: Those of the brokers that may be of 0.8.1. If one of them is, none is asked for a coordinator, because
+            such a broker closes the connection; the result is empty.
         timeout_s: Time for the whole look-up, in seconds.
     """
-    if not partitions:
-        return FoundOffsets()
+    found = {group: FoundOffsets() for group in wanted}
+    asked = {group: partitions for group, partitions in wanted.items() if partitions}
+    if not asked:
+        return found
     if not brokers:
-        return FoundOffsets(problem="no broker is registered in ZooKeeper")
+        return found | dict.fromkeys(asked, FoundOffsets(problem="no broker is registered in ZooKeeper"))
     cluster = ClusterMetadata(BrokerConfig(hosts=tuple(brokers), connect_timeout_ms=_CONNECT_MS), Metrics())
+    at_once = asyncio.Semaphore(_MOST_AT_ONCE)
+
+    async def read(group: str) -> None:
+        async with at_once:
+            offsets, failures = await StoredInKafka(cluster, group, Metrics()).read(asked[group])
+        found[group] = FoundOffsets(offsets, str(failures[min(failures)]) if failures else "")
+
+    late = {each: f"the coordinator of group {each} did not answer within {timeout_s:g} s" for each in asked}
+    found |= {group: FoundOffsets(problem=problem) for group, problem in late.items()}
     try:
         async with asyncio.timeout(timeout_s):
-            await cluster.refresh({partition.topic for partition in partitions}, "asked")
-            found, failures = await StoredInKafka(cluster, group, Metrics()).read(partitions)
-            return FoundOffsets(found, str(failures[min(failures)]) if failures else "")
+            await cluster.refresh({each.topic for partitions in asked.values() for each in partitions}, "asked")
+            if early := [each for each in await asyncio.gather(*(_early(cluster, each) for each in doubtful)) if each]:
+                log.info("offsets in Kafka are not asked for, because of brokers of 0.8.1: %s", some(early))
+                return {}
+            await asyncio.gather(*map(read, asked))
     except TimeoutError:
-        return FoundOffsets(problem=f"the coordinator of group {group} did not answer within {timeout_s:g} s")
+        pass
     except KielGroupsError as error:
-        return FoundOffsets(problem=str(error))
+        found |= dict.fromkeys(asked, FoundOffsets(problem=str(error)))
     finally:
         cluster.close()
+    return found
+
+
+async def _early(cluster: ClusterMetadata, address: HostPort) -> HostPort | None:
+    """
+    Return the address if the broker is of 0.8.1, or else None.
+
+    Such a broker answers an OffsetFetch v1 from ZooKeeper, and reports a missing znode. Later ones report that they do
+    not coordinate the group, or that it has no offset. A broker that does not answer names no coordinator either.
+    """
+    partition = TopicPartition(OFFSETS_TOPIC, 0)
+    request = OffsetFetchRequestV1(_NO_GROUP, (partition,))
+    try:
+        answer = await cluster.connection_to(address, "offsets").request(request, _ANSWER_MS)
+    except KielGroupsError:
+        return None
+    assert answer is not None, "the request has an answer"
+    found = answer.get(partition)
+    return address if found is not None and found.error == UNKNOWN_TOPIC_OR_PARTITION else None

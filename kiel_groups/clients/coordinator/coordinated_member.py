@@ -78,7 +78,9 @@ class CoordinatedMember:
         self._pauses = Backoff(
             settings.group.retry_backoff_ms / 1000, LONGEST_REQUEST_PAUSE_S, lambda: self._runtime.uniform(0.5, 1.5)
         )
-        self._held = HeldAssignment(settings, hooks, self._coordination.words.confirmer, self._drained, self._crashed)
+        self._held = HeldAssignment(
+            settings, hooks, self._coordination.words.confirmer, self._drained, self.request_rejoin, self._crashed
+        )
         self._joined = JoinedGroup("", "", {})
         self._assignments: Mapping[str, bytes] = {}
         self._assignment = b""

@@ -12,9 +12,11 @@ from kiel_groups.clients.coordinator.heartbeat_connection import HeartbeatConnec
 from kiel_groups.clients.net.cluster_metadata import ClusterMetadata
 from kiel_groups.config import HostPort
 from kiel_groups.errors import KielGroupsError, ProtocolError
-from kiel_groups.wire.error_codes import NO_ERROR
+from kiel_groups.wire.error_codes import CONSUMER_COORDINATOR_NOT_AVAILABLE, NO_ERROR, ErrorCode
 from kiel_groups.wire.framing import Request
+from kiel_groups.wire.groups.coordinator_offsets import OFFSETS_TOPIC
 from kiel_groups.wire.groups.find_coordinator_v0 import FindCoordinatorRequest
+from kiel_groups.wording import counted
 
 __all__ = ["CoordinatorBrokers"]
 
@@ -70,10 +72,22 @@ class CoordinatorBrokers:
             raise FindError(f"{what}: {error}") from error
         assert answer is not None, "the request has an answer"
         if answer.error != NO_ERROR:
-            raise FindError(f"{what}: {answer.error}: {answer.error.hint}", code=answer.error.number)
+            raise FindError(
+                f"{what}: {answer.error}: {answer.error.hint}{self._aside(answer.error)}", code=answer.error.number
+            )
         self._named = answer.broker.node_id
         self._addresses[self._named] = HostPort(answer.broker.host, answer.broker.port)
         return self._named
+
+    def _aside(self, error: ErrorCode) -> str:
+        """Return what may keep a new cluster from ever having a coordinator. From 0.11 on, brokers insist on it."""
+        if error != CONSUMER_COORDINATOR_NOT_AVAILABLE:
+            return ""
+        alive = counted(self._cluster.brokers, "broker is", "brokers are")
+        return (
+            f"; {alive} alive; if there is no topic {OFFSETS_TOPIC} yet, as many must be as the brokers'"
+            " offsets.topic.replication.factor says, by default 3"
+        )
 
     async def send(self, coordinator: int, request: Request[T], timeout_s: float, *, aside: bool = False) -> T:
         """Send a request to the coordinator; raises as ``GroupTransport.send``."""

@@ -1,49 +1,29 @@
-"""
-Find out which group requests the brokers know, without waiting for a time-out.
-
-Brokers of 0.9 do not say their versions, and the question costs their other clients requests. So they are recognised by
-another one first: see ``FetchProbeRequest``.
-"""
+"""Find out which group requests the brokers know."""
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping
 from typing import Protocol
 
-from kiel_groups.backoff import Backoff
+from kiel_groups.clients.net.broker_versions import Brokers, BrokerVersions, ask_versions
 from kiel_groups.clients.net.connection import Connection
-from kiel_groups.config import BrokerConfig, HostPort
-from kiel_groups.errors import BrokerConnectionError, ConfigError, KielGroupsError, NoBrokersError
+from kiel_groups.errors import BrokerConnectionError, ConfigError
 from kiel_groups.wire.api.fetch_v0 import FetchRequest
-from kiel_groups.wire.groups.api_versions_v0 import ApiVersionsRequest, ApiVersionsResponse, VersionRange
-from kiel_groups.wire.groups.fetch_probe_v3 import FetchProbeRequest
+from kiel_groups.wire.groups.api_versions_v0 import VersionRange
 from kiel_groups.wire.groups.join_group import JoinGroupRequestV1
 from kiel_groups.wire.groups.list_groups_v0 import ListGroupsRequest
 
 __all__ = ["GroupVersions"]
-
-#: How often brokers are asked, and the first pause before they are asked again, in seconds. A broker that starts or
-#: stops may close a connection, as one does that is too old; it does not do so each time.
-_TRIES, _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 3, 0.1, 1.0
-
-#: How often a broker has to close the connection on the probe before it is asked for its versions at once. It is of
-#: 0.10.0, or of 4.0 or later, then; one of 0.9 that is starting or stopping does not do so each time.
-_REFUSED = 2
 
 #: The releases in which brokers began to coordinate groups, to know a rebalance timeout of a member, and to refuse the
 #: fetch requests of this package.
 _COORDINATING, _REBALANCE_TIMEOUT, _WITHOUT_FETCH = (0, 9), (0, 10, 1), (4,)
 
 
-class _Brokers(Protocol):
+class _Brokers(Brokers, Protocol):
     """The connections of a client; see ``ClusterMetadata``."""
 
-    @property
-    def config(self) -> BrokerConfig: ...
     def some_connection(self) -> Connection: ...
-    def connection_to(self, address: HostPort, purpose: str) -> Connection: ...
-    def note_failure(self, connection: Connection) -> None: ...
 
 
 class GroupVersions:
@@ -82,57 +62,23 @@ class GroupVersions:
         """
         if self._api_version is not None:
             return
-        backoff, closed, refused = Backoff(_FIRST_PAUSE_S, _LONGEST_PAUSE_S), 0, 0
-        timeout_ms = brokers.config.connect_timeout_ms
-        failure: KielGroupsError = NoBrokersError()
-        for attempt in range(_TRIES):
-            await asyncio.sleep(backoff.delay_s(attempt))
-            address = brokers.some_connection().address
-            connection = brokers.connection_to(address, "versions")
-            is_open = is_probed = False
-            try:
-                await connection.wait_open()
-                is_open = True
-                # Brokers answer these requests from memory: one that takes longer than a handshake is stuck.
-                is_later = refused >= _REFUSED or bool(await connection.request(FetchProbeRequest(), timeout_ms))
-                is_probed = True
-                found = await _ask(connection, timeout_ms, is_later=is_later)
-            except KielGroupsError as error:
-                failure = error
-                # Brokers of 0.8 close the connection on a request that they do not know.
-                is_closed = is_open and isinstance(error, BrokerConnectionError)
-                closed += is_closed
-                refused += is_closed and not is_probed
-                brokers.note_failure(connection)
-            else:
-                self._read(found, address)
-                return
-            finally:
-                connection.close()
-        if closed == _TRIES:
+        try:
+            # Every coordinating broker answers this request. Brokers of 0.8 close the connection.
+            found = await ask_versions(
+                brokers, lambda: brokers.some_connection().address, "versions", then=ListGroupsRequest()
+            )
+        except BrokerConnectionError as error:
             raise ConfigError(
-                f"coordination: 'brokers' given, and {address} does not know group requests: {_TOO_OLD}"
-            ) from failure
-        raise NoBrokersError(f"{address} does not say which requests it knows: {failure}") from failure
+                f"coordination: 'brokers' given, and {error}, so it does not know group requests: {_TOO_OLD}"
+            ) from error
+        self._read(found)
 
-    def _read(self, found: ApiVersionsResponse | None, address: HostPort) -> None:
-        if found is None:
-            self.has_rebalance_timeout = False
-            return
-        self.ranges = found.versions
-        fetches, joins = found.versions.get(FetchRequest.API_KEY), found.versions.get(JoinGroupRequestV1.API_KEY)
-        if fetches is None or fetches.least > FetchRequest.API_VERSION:
-            raise ConfigError(f"brokers: {address} and the other brokers of its release {_TOO_NEW}")
+    def _read(self, found: BrokerVersions) -> None:
+        self.ranges = found.ranges or {}
+        fetches, joins = self.ranges.get(FetchRequest.API_KEY), self.ranges.get(JoinGroupRequestV1.API_KEY)
+        if found.ranges is not None and (fetches is None or fetches.least > FetchRequest.API_VERSION):
+            raise ConfigError(f"brokers: {found.address} and the other brokers of its release {_TOO_NEW}")
         self.has_rebalance_timeout = joins is not None and joins.most >= JoinGroupRequestV1.API_VERSION
-
-
-async def _ask(connection: Connection, timeout_ms: int, *, is_later: bool) -> ApiVersionsResponse | None:
-    """Ask a broker for its versions; None if it is not of a later release than 0.9, and so has no such question."""
-    if is_later:
-        return await connection.request(ApiVersionsRequest(), timeout_ms)
-    # Every coordinating broker answers this request. Brokers of 0.8 close the connection.
-    await connection.request(ListGroupsRequest(), timeout_ms)
-    return None
 
 
 _TOO_OLD = "brokers coordinate groups from Kafka 0.9 on; with older ones, use coordination='zookeeper'"

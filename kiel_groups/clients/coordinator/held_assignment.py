@@ -7,13 +7,19 @@ import logging
 from collections.abc import Callable, Coroutine
 from typing import Any, NamedTuple
 
+from kiel_groups.backoff import Backoff
 from kiel_groups.clients.coordinator.generation_gate import GenerationGate
 from kiel_groups.clients.coordinator.member_hooks import JoinedGroup, MemberHooks, MemberSettings
+from kiel_groups.errors import ProtocolError
 from kiel_groups.wire.groups.consumer_protocol import PROTOCOL_TYPE
 
 __all__ = ["HeldAssignment"]
 
 log = logging.getLogger(__name__)
+
+#: After how long a member whose assignment cannot be read joins again, in seconds; then after twice as long each time.
+#: Each join is a rebalance of the whole group, and its leader may make the same mistake again.
+FIRST_REJOIN_S, LONGEST_REJOIN_S = 1.0, 300.0
 
 
 class _LeaseWords(NamedTuple):
@@ -36,6 +42,7 @@ class HeldAssignment:
         hooks: The program that the member belongs to.
         confirmer: What confirms the membership, for the log.
         drained: Called when the program has given an assignment back.
+        rejoin: Has the member join again.
         crashed: Called with the error of a hook.
     """
 
@@ -45,6 +52,7 @@ class HeldAssignment:
         hooks: MemberHooks,
         confirmer: str,
         drained: Callable[[], None],
+        rejoin: Callable[[], None],
         crashed: Callable[[BaseException], None],
     ) -> None:
         self._name = settings.group.group
@@ -54,6 +62,8 @@ class HeldAssignment:
         self._confirmer = confirmer
         self._lease_words = _DELIVERY if hooks.protocol_type == PROTOCOL_TYPE else _USE
         self._drained = drained
+        self._rejoin = rejoin
+        self._unreadable_pauses = Backoff(FIRST_REJOIN_S, LONGEST_REJOIN_S)
         self._crashed = crashed
         #: The gate of the newest assignment; None before the first one, and after a loss.
         self.gate: GenerationGate | None = None
@@ -140,8 +150,28 @@ class HeldAssignment:
 
     async def _complete(self, gate: GenerationGate, joined: JoinedGroup, assignment: bytes) -> None:
         since_s = self._runtime.boot_time_s()
-        await self._hooks.complete(gate, joined, assignment)
+        try:
+            await self._hooks.complete(gate, joined, assignment)
+        except ProtocolError as error:
+            await self._rejoin_later(gate, joined, error)
+            return
+        self._unreadable_pauses.reset()
         self._metrics.observe("sync", self._runtime.boot_time_s() - since_s)
+
+    async def _rejoin_later(self, gate: GenerationGate, joined: JoinedGroup, error: ProtocolError) -> None:
+        """Leave an assignment that cannot be read unassigned; another join of this member or another one ends it."""
+        pause_s = self._unreadable_pauses.next_s()
+        self._metrics.count("assignments_unreadable")
+        log.error(
+            "group %s: leader %s has sent an assignment that cannot be read: %s; what is assigned to this member stays"
+            " without an owner; joining again in %g s, unless the group rebalances before",
+            self._name,
+            joined.leader_id,
+            error,
+            pause_s,
+        )
+        await asyncio.sleep(pause_s)
+        self._rejoin()
 
     async def _drain(self, gate: GenerationGate, completing: asyncio.Task[None] | None) -> None:
         if completing is not None and not completing.done():

@@ -110,7 +110,12 @@ class MemberHooks(Protocol):
         """
 
     async def complete(self, gate: GenerationGate, joined: JoinedGroup, assignment: bytes) -> None:
-        """Take over the assignment of this member. Work may continue after it returns, while the gate is open."""
+        """
+        Take over the assignment of this member. Work may continue after it returns, while the gate is open.
+
+        Raises:
+            ProtocolError: The assignment cannot be read. The member has none, and joins again later.
+        """
 
     async def prepare(self, gate: GenerationGate) -> None:
         """

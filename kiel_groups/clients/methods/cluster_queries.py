@@ -52,10 +52,12 @@ class ClusterQueries:
         """
         Return an offset for each partition from which no message is missed that was written at its time or later.
 
-        Messages of Kafka 0.8 have no timestamps. Brokers compare the time with the last write to each segment of the
-        log. So the offset is the first one of a segment, and reading from it may start earlier than asked: by up to
-        one segment, a gibibyte or a week with the broker's default settings. For a time after the last write, it is the
-        end of the log. Copying a log to another disk changes the times of its segments.
+        Brokers of 0.10.1 and later compare the time with the timestamps of messages; a message without one, such as
+        each one of our producer, may be missed between others that have one. In a log without timestamps, and before
+        0.10.1, they compare it with the last write to each segment of the log. So the offset is the first one of a
+        segment, and reading from it may start earlier than asked: by up to one segment, a gibibyte or a week with the
+        broker's default settings. Copying a log to another disk changes the times of its segments. For a time after the
+        last write, the offset is the end of the log.
 
         Args:
             timestamps: Times in milliseconds since 1970, by partition; fractions of a millisecond do not count.

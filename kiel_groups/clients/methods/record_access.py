@@ -17,6 +17,7 @@ from kiel_groups.clients.calls.offset_arguments import partition_of
 from kiel_groups.clients.connected.record_reader import RecordReader
 from kiel_groups.clients.delivery.record_loop import RecordLoop
 from kiel_groups.errors import ClosedError, ConfigError, IllegalStateError, KielGroupsError
+from kiel_groups.group.member.subscription import SubscriptionState
 from kiel_groups.model import Record, TopicPartition
 from kiel_groups.wire.message_sets.record_columns import RecordColumns
 
@@ -35,6 +36,7 @@ class RecordAccess:
 
     _records: weakref.ref[RecordLoop] | None = None
     _left_loop: LeftLoop
+    _subscription: SubscriptionState
 
     def __init__(self) -> None:
         self._style = StyleChoice()
@@ -49,6 +51,10 @@ class RecordAccess:
         """Return the reader of a consumer that is connected, and those that are being closed."""
         raise NotImplementedError
 
+    def _check_subscribed(self, call: str) -> None:
+        """Raise IllegalStateError if no record can ever come: the consumer has neither topics nor partitions."""
+        self._subscription.check_chosen(call)
+
     def __aiter__(self) -> RecordLoop:
         """
         Iterate over records until the consumer is closed. Only one loop may be active at a time.
@@ -59,8 +65,10 @@ class RecordAccess:
         Raises:
             ClosedError: The consumer was not connected, or was closed.
             ConfigError: Another loop is active, or the consumer is used in another style, such as ``consume()``.
+            IllegalStateError: Neither ``subscribe()`` nor ``assign()`` has been called.
         """
         reader = self._require_reader()
+        self._check_subscribed("a loop over records")
         self._style.choose(DeliveryStyle.ITERATION)
         reader.records.begin_loop()
         records = RecordLoop(reader.records, reader.next_record)
@@ -81,8 +89,8 @@ class RecordAccess:
 
         Raises:
             ConfigError: An argument is not a TopicPartition, or the consumer is used in another style.
-            IllegalStateError: The same coroutine has called again meanwhile, or the result was read so late that the
-                record is delivered again.
+            IllegalStateError: Neither ``subscribe()`` nor ``assign()`` has been called. Or the same coroutine has
+                called again meanwhile, or the result was read so late that the record is delivered again.
             ClosedError: The consumer is not connected, or was closed.
             BadRecordError: The next record of a partition cannot be delivered; see ``on_bad_record``. It is raised
                 again, with pauses between, until it is passed. The next call may return a record of another partition.
@@ -121,6 +129,7 @@ class RecordAccess:
 
         Raises:
             ConfigError: An argument is invalid, or the consumer is used in another style.
+            IllegalStateError: Neither ``subscribe()`` nor ``assign()`` has been called.
             NoBrokersError: No records came, and 8 metadata requests in a row were not answered.
             ClosedError: The consumer is not connected, or was closed.
             BadRecordError: As ``getone``. The records before it are returned by an earlier call.
@@ -160,6 +169,7 @@ class RecordAccess:
 
         Raises:
             ConfigError: As ``getmany``. Or the consumer has a deserializer, which would be called for each record.
+            IllegalStateError: As ``getmany``.
             NoBrokersError: As ``getmany``.
             ClosedError: The consumer is not connected, or was closed.
             DamagedRecordError: The next record of a partition is damaged; see ``on_bad_record``. The records before it
@@ -196,6 +206,7 @@ class RecordAccess:
         try:
             wanted = frozenset(partition_of(each, name) for each in partitions) or None
             reader = self._require_reader()
+            self._check_subscribed(name)
             self._style.choose(DeliveryStyle.RECORDS)
         except KielGroupsError as error:
             return failed_future(error, label)

@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 
 from kiel_groups.clients.calls.callers import ConsumeCall, new_consume_call
 from kiel_groups.clients.calls.delivery_style import DeliveryStyle
-from kiel_groups.clients.calls.eager_methods import failed_future, spawn, starts_at_call
+from kiel_groups.clients.calls.eager_methods import failed_future, spawn
 from kiel_groups.clients.calls.left_loop import running_loop
 from kiel_groups.clients.calls.offset_arguments import offsets_of, partitions_of
 from kiel_groups.clients.compat.start_arguments import StartAt, offset_time
@@ -53,6 +53,8 @@ class SingleTopics(RecordAccess, AssignedPartitions):
         self._starts: dict[str, StartAt | None] = {}
         #: Lookups of start positions, by topic. A call of ``consume`` may time out before its lookup ends.
         self._lookups: dict[str, asyncio.Task[None]] = {}
+        #: Calls of ``subscribe`` under way, whose topics are not subscribed yet.
+        self._subscribing: set[asyncio.Task[None]] = set()
         self._unsubscribing = asyncio.Lock()
         #: Replaced by ``unsubscribe``, which voids the calls of ``subscribe`` under way.
         self._round = object()
@@ -146,14 +148,13 @@ class SingleTopics(RecordAccess, AssignedPartitions):
 
     # ------------------------------------------------------------------ topics
 
-    @starts_at_call
-    async def subscribe(
+    def subscribe(
         self,
         topics: str | Iterable[str],
         start: Start = END,
         partitions: Collection[int] | None = None,
         listener: RebalanceListener | None = None,
-    ) -> None:
+    ) -> asyncio.Future[None]:
         """
         Add topics to those of former calls. (``GroupedConsumer.subscribe`` replaces the topics.)
 
@@ -163,7 +164,7 @@ class SingleTopics(RecordAccess, AssignedPartitions):
         Args:
             topics: One topic or several; topics that are subscribed already are not changed.
             start: BEGINNING (-2), END (-1), a datetime (in UTC if it has no time zone), a timedelta into the past, or
-                offsets by partition. Brokers resolve a time only to the start of a log segment.
+                offsets by partition. See ``offsets_for_times`` for how exact a time is.
             partitions: The partition numbers to read in every topic; by default all, including partitions added later.
             listener: Notified, until the next call of ``subscribe``, of partitions before their first record is
                 delivered, and of all partitions at ``unsubscribe`` and ``close``. Nothing is ever lost or rebalanced.
@@ -176,6 +177,18 @@ class SingleTopics(RecordAccess, AssignedPartitions):
             BrokerError: The brokers could not look up the start positions.
             ClosedError: The consumer was closed.
         """
+        adding = spawn(self._subscribe(topics, start, partitions, listener), "SingleConsumer.subscribe")
+        self._subscribing.add(adding)
+        adding.add_done_callback(self._subscribing.discard)
+        return adding
+
+    async def _subscribe(
+        self,
+        topics: str | Iterable[str],
+        start: Start,
+        partitions: Collection[int] | None,
+        listener: RebalanceListener | None,
+    ) -> None:
         check_listener(listener)
         cluster, this_round = self._require_cluster(), self._round
         async with self._unsubscribing:
@@ -193,6 +206,10 @@ class SingleTopics(RecordAccess, AssignedPartitions):
             self._add(fresh, positions)
             if partitions is None:
                 self._whole_topics.update(fresh)
+
+    def _check_subscribed(self, call: str) -> None:
+        if not self._subscribing:
+            super()._check_subscribed(call)
 
     def _add(self, topics: Collection[str], positions: Mapping[TopicPartition, int]) -> None:
         """Add topics, and read those partitions of them whose positions are known."""
@@ -229,8 +246,8 @@ class SingleTopics(RecordAccess, AssignedPartitions):
 
         Args:
             topic: The topic's name. As long as the topic does not exist, it has no values.
-            start: BEGINNING, END, a datetime (in UTC if it has no time zone) or a timedelta into the past. Brokers
-                resolve a time only to the start of a log segment. The start applies to the first call for a topic, and
+            start: BEGINNING, END, a datetime (in UTC if it has no time zone) or a timedelta into the past; see
+                ``offsets_for_times`` for how exact a time is. The start applies to the first call for a topic, and
                 when a position is not in the log any more. A partition without a leader delays no other; with END, it
                 is read from its beginning once it has a leader.
 

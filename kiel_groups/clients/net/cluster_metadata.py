@@ -15,10 +15,11 @@ import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from kiel_groups.backoff import Backoff, shortening
 from kiel_groups.clients.calls.eager_methods import spawn
+from kiel_groups.clients.net.broker_versions import ask_versions
 from kiel_groups.clients.net.connection import Connection
 from kiel_groups.clients.net.connection_pool import CONTROL, ConnectionPool
 from kiel_groups.clients.net.leader_overrides import LeaderOverrides
@@ -27,9 +28,11 @@ from kiel_groups.clients.net.topic_listing import ListedTopic, TopicListing
 from kiel_groups.config import BrokerConfig, HostPort
 from kiel_groups.errors import (
     BrokerConnectionError,
+    BrokerError,
     ClosedError,
     KielGroupsError,
     NoBrokersError,
+    RetriableBrokerError,
     UnknownTopicError,
 )
 from kiel_groups.metrics import Metrics
@@ -37,7 +40,7 @@ from kiel_groups.model import TopicPartition
 from kiel_groups.wire.api.metadata_v0 import MetadataRequest, MetadataResponse
 from kiel_groups.wire.error_codes import LEADER_NOT_AVAILABLE, UNKNOWN_TOPIC_OR_PARTITION
 from kiel_groups.wire.framing import Request
-from kiel_groups.wording import counted
+from kiel_groups.wording import counted, some
 
 __all__ = ["AGE", "DOUBT", "BrokerSource", "ClusterMetadata"]
 
@@ -97,6 +100,7 @@ class ClusterMetadata:
         self._topics: dict[str, ListedTopic] = {}
         self._tracked: set[str] = set()
         self._once_known: set[str] = set()
+        self._broker_source = broker_source
         self._sources = MetadataSources(config, self._pool, metrics, broker_source)
         #: The leaders that ZooKeeper names; they override the brokers' metadata.
         self._overrides = LeaderOverrides()
@@ -106,6 +110,8 @@ class ClusterMetadata:
         self.leaders_version = 0
         self._running: _Refresh | None = None
         self._not_before_s = 0.0
+        #: Held while a broker is asked for its versions, on a connection that one caller uses at a time.
+        self._asking_versions = asyncio.Lock()
         self._closed = False
 
     # ------------------------------------------------------------------ the view
@@ -125,6 +131,28 @@ class ClusterMetadata:
         reported = topic.leaders.get(topic_partition.partition) if topic else None
         leader = self._overrides.leader_of(topic_partition, reported)
         return leader if leader is not None and self._address_of(leader) is not None else None
+
+    async def leaderless(self, partitions: Collection[TopicPartition], what: str) -> dict[TopicPartition, BrokerError]:
+        """
+        Return the errors of partitions whose leaders are not known; ``what`` cannot be done with their ``{}``.
+
+        If no broker knows the topic, and ZooKeeper registers other brokers only, the error says so.
+        """
+        named, registered = frozenset(self._brokers.values()), frozenset[HostPort]()
+        if self._broker_source is not None and any(each.topic not in self._topics for each in partitions):
+            with suppress(KielGroupsError):
+                registered = frozenset(await self._broker_source())
+        errors: dict[TopicPartition, BrokerError] = {}
+        for each in partitions:
+            errors[each] = LEADER_NOT_AVAILABLE.exception(what.format(each))
+            if each.topic not in self._topics and registered and named and not registered & named:
+                errors[each] = RetriableBrokerError(
+                    f"{what.format(each)}: the brokers {some(sorted(named))} do not know the topic, and ZooKeeper"
+                    f" registers {some(sorted(registered))}: unless these are the same brokers at other addresses, give"
+                    " the brokers and the ZooKeeper of one cluster",
+                    code=LEADER_NOT_AVAILABLE.number,
+                )
+        return errors
 
     def _address_of(self, node_id: int) -> HostPort | None:
         return self._brokers.get(node_id) or self._overrides.address_of(node_id)
@@ -443,6 +471,21 @@ class ClusterMetadata:
         answer = await self.connection(node_id, purpose).request(request, timeout_ms)
         assert answer is not None, "requests without an answer are sent on a connection"
         return answer
+
+    async def knows(self, node_id: int, request: type[Request[Any]]) -> bool:
+        """
+        Ask a broker whether it knows a request that is newer than Kafka 0.9.
+
+        The answer is not kept, because the broker may be another release after its next start.
+
+        Raises:
+            BrokerError: The broker is not known, or does not answer.
+            ClosedError: The client was closed.
+        """
+        async with self._asking_versions:
+            ranges = (await ask_versions(self, lambda: self.connection(node_id).address, "request")).ranges or {}
+        found = ranges.get(request.API_KEY)
+        return found is not None and found.least <= request.API_VERSION <= found.most
 
     def close(self) -> None:
         """Close every connection. Requests in flight fail."""

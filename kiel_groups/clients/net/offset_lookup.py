@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Collection, Iterable, Mapping
-from typing import NamedTuple, Protocol, TypeAlias, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from kiel_groups.backoff import Backoff
 from kiel_groups.clients.net.topic_listing import TopicListing
@@ -18,11 +18,12 @@ from kiel_groups.coordination.partition_handler import LogOffsets
 from kiel_groups.errors import BrokerError, KielGroupsError
 from kiel_groups.model import TopicPartition
 from kiel_groups.wire.api.list_offsets_v0 import EARLIEST, LATEST, ListedOffsets, ListOffsetsRequest, OffsetQuery
+from kiel_groups.wire.api.list_offsets_v1 import NO_MESSAGE, WITHOUT_TIMES, FoundOffset, ListOffsetsRequestV1
 from kiel_groups.wire.error_codes import (
-    LEADER_NOT_AVAILABLE,
     NO_ERROR,
     OFFSET_OUT_OF_RANGE,
     UNKNOWN_TOPIC_OR_PARTITION,
+    ErrorCode,
 )
 from kiel_groups.wire.framing import Request
 from kiel_groups.wording import counted
@@ -50,6 +51,9 @@ _TRIES = 8
 LEADERLESS_PATIENCE_S = 2.0
 
 
+#: How errors begin.
+_WHAT = "the offsets of {} cannot be listed"
+
 T = TypeVar("T")
 
 #: A time for all partitions, or one for each.
@@ -66,9 +70,13 @@ class Cluster(Protocol):
     def leader_of(self, topic_partition: TopicPartition) -> int | None: ...
     def drop_overrides(self, partitions: Iterable[TopicPartition]) -> None: ...
     def new_backoff(self) -> Backoff: ...
+    async def leaderless(
+        self, partitions: Collection[TopicPartition], what: str
+    ) -> dict[TopicPartition, BrokerError]: ...
     async def await_topics(self, topics: Collection[str]) -> None: ...
     async def refresh(self, topics: Collection[str], reason: str) -> None: ...
     async def send(self, target: int, request: Request[T], *, timeout_ms: int | None = None) -> T: ...
+    async def knows(self, node_id: int, request: type[Request[Any]]) -> bool: ...
 
 
 class Failure(NamedTuple):
@@ -93,8 +101,9 @@ async def list_offsets(cluster: Cluster, partitions: Iterable[TopicPartition], a
         cluster: Provides the leaders, and the connections to them.
         partitions: Any number, of any topics.
         at: -2 for the earliest offset in the log, -1 for the offset of the next message, or a time in epoch
-            milliseconds. A time gives the first offset of the newest segment that is older than the time, or the
-            earliest offset if no segment is older. One time for all partitions, or one for each.
+            milliseconds. One time for all partitions, or one for each. Leaders of 0.10.1 and later return the first
+            message of this time or later, or the end of the log; older ones, and those of logs whose messages have no
+            times, the first offset of the newest segment that is older, or the earliest offset.
 
     Raises:
         UnknownTopicError: No broker knows one of the topics.
@@ -191,12 +200,13 @@ async def ask_leaders(
     """Ask all leaders once, concurrently. Add offsets to ``found`` as leaders answer, and return the failures."""
     failures: dict[TopicPartition, Failure] = {}
     by_leader: dict[int, list[TopicPartition]] = {}
+    leaderless: list[TopicPartition] = []
     for tp in partitions:
         leader = cluster.leader_of(tp)
-        if leader is None:
-            failures[tp] = Failure(LEADER_NOT_AVAILABLE.exception(f"the offsets of {tp} cannot be listed"), True)
-        else:
-            by_leader.setdefault(leader, []).append(tp)
+        (leaderless if leader is None else by_leader.setdefault(leader, [])).append(tp)
+    if leaderless:
+        missing = await cluster.leaderless(leaderless, _WHAT)
+        failures = {tp: Failure(error, True) for tp, error in missing.items()}
 
     async def ask(leader: int) -> None:
         for tp, result in (await _ask_leader(cluster, leader, by_leader[leader], at, timeout_ms)).items():
@@ -216,27 +226,76 @@ async def _ask_leader(
     cluster: Cluster, leader: int, partitions: list[TopicPartition], at: At, timeout_ms: int | None
 ) -> dict[TopicPartition, int | Failure]:
     times = dict.fromkeys(partitions, at) if isinstance(at, int) else {tp: at[tp] for tp in partitions}
-    request = ListOffsetsRequest({tp: OffsetQuery(time) for tp, time in times.items()})
     try:
-        answer = (await cluster.send(leader, request, timeout_ms=timeout_ms)).partitions
+        if any(time >= 0 for time in times.values()) and await cluster.knows(leader, ListOffsetsRequestV1):
+            return await _ask_by_message(cluster, leader, times, timeout_ms)
+        return await _ask_by_segment(cluster, leader, times, timeout_ms)
     except KielGroupsError as error:
         return dict.fromkeys(partitions, Failure(error, error.retriable))
+
+
+async def _ask_by_message(
+    cluster: Cluster, leader: int, times: Mapping[TopicPartition, int], timeout_ms: int | None
+) -> dict[TopicPartition, int | Failure]:
+    """Ask a leader that knows the times of messages."""
+
+    async def ask(times: Mapping[TopicPartition, int]) -> dict[TopicPartition, int | Failure | None]:
+        answer = await cluster.send(leader, ListOffsetsRequestV1(times), timeout_ms=timeout_ms)
+        return {tp: _read_found(tp, answer.get(tp), time) for tp, time in times.items()}
+
+    results = await ask(times)
+    late = {tp: time for tp, time in times.items() if results[tp] is None}
+    if not late:
+        return _known(results)
+    # All messages are older, or they have no times: ours have none, nor have those of older formats. If one has a time,
+    # the end of the log is meant; otherwise only segments have times. The end is looked up before the time is, again,
+    # because a message that arrives in between must not be skipped.
+    ends, firsts = await ask(dict.fromkeys(late, LATEST)), await ask(dict.fromkeys(late, 0))
+    for tp, result in (await ask(late)).items():
+        results[tp] = ends[tp] if result is None and firsts[tp] is not None else result
+    undated = {tp: time for tp, time in late.items() if results[tp] is None}
+    return _known(results) | (await _ask_by_segment(cluster, leader, undated, timeout_ms) if undated else {})
+
+
+async def _ask_by_segment(
+    cluster: Cluster, leader: int, times: Mapping[TopicPartition, int], timeout_ms: int | None
+) -> dict[TopicPartition, int | Failure]:
+    request = ListOffsetsRequest({tp: OffsetQuery(time) for tp, time in times.items()})
+    answer = (await cluster.send(leader, request, timeout_ms=timeout_ms)).partitions
     results = {tp: _read(tp, answer.get(tp), time) for tp, time in times.items()}
-    too_early = [tp for tp, result in results.items() if result is None]
-    earliest = await _ask_leader(cluster, leader, too_early, EARLIEST, timeout_ms) if too_early else {}
-    return {tp: result for tp, result in (results | earliest).items() if result is not None}
+    early = [tp for tp, result in results.items() if result is None]
+    earliest = await _ask_by_segment(cluster, leader, dict.fromkeys(early, EARLIEST), timeout_ms) if early else {}
+    return _known(results) | earliest
+
+
+def _known(results: Mapping[TopicPartition, int | Failure | None]) -> dict[TopicPartition, int | Failure]:
+    return {tp: result for tp, result in results.items() if result is not None}
 
 
 def _read(tp: TopicPartition, listed: ListedOffsets | None, at: int) -> int | Failure | None:
     """Return the offset or the failure, or None if no segment is older than the requested time."""
-    what = f"the offsets of {tp} cannot be listed"
-    if listed is None:
-        return Failure(BrokerError(f"{what}: the leader's answer leaves it out"), True)
-    if listed.error == OFFSET_OUT_OF_RANGE:
-        # The request names no offset, so the broker has a problem: no position is out of range.
-        return Failure(BrokerError(f"{what}: {listed.error}", code=listed.error.number), False)
-    if listed.error != NO_ERROR:
-        return Failure(listed.error.exception(what), listed.error.retriable)
+    if listed is None or listed.error != NO_ERROR:
+        return _failure(tp, None if listed is None else listed.error)
     if listed.offsets:
         return listed.offsets[0]
-    return None if at >= 0 else Failure(BrokerError(f"{what}: the leader's answer is empty"), True)
+    return None if at >= 0 else Failure(BrokerError(f"{_what(tp)}: the leader's answer is empty"), True)
+
+
+def _read_found(tp: TopicPartition, found: FoundOffset | None, at: int) -> int | Failure | None:
+    """Return the offset or the failure, or None if no message has the requested time or a later one."""
+    if found is None or (found.error != NO_ERROR and found.error.number != WITHOUT_TIMES):
+        return _failure(tp, None if found is None else found.error)
+    return None if at >= 0 and found.offset == NO_MESSAGE else found.offset
+
+
+def _failure(tp: TopicPartition, error: ErrorCode | None) -> Failure:
+    if error is None:
+        return Failure(BrokerError(f"{_what(tp)}: the leader's answer leaves it out"), True)
+    if error == OFFSET_OUT_OF_RANGE:
+        # The request names no offset, so the broker has a problem: no position is out of range.
+        return Failure(BrokerError(f"{_what(tp)}: {error}", code=error.number), False)
+    return Failure(error.exception(_what(tp)), error.retriable)
+
+
+def _what(tp: TopicPartition) -> str:
+    return _WHAT.format(tp)

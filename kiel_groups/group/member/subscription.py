@@ -76,6 +76,8 @@ class SubscriptionState:
         self.offsets = OffsetTracker(CommitRules() if config is None else CommitRules.of(config))
         self._default_reset: ResetPolicy = "earliest" if config is None else config.auto_offset_reset
         self._kind: SubscriptionKind | None = None
+        #: Whether there has been a subscription or an assignment, which may have ended since.
+        self._was_chosen = False
         #: The topics that ``group_subscribe`` has added.
         self._group_topics: frozenset[str] = frozenset()
         self._assigned: dict[TopicPartition, _AssignedPartition] = {}
@@ -171,13 +173,26 @@ class SubscriptionState:
         if self._kind not in (None, kind):
             raise self._wrong_kind(call)
 
+    def check_chosen(self, call: str) -> None:
+        """
+        Check that the application has chosen topics or partitions at some time, before ``call`` waits for records.
+
+        Raises:
+            IllegalStateError: It never has, so no record would ever come.
+        """
+        if not self._was_chosen:
+            raise IllegalStateError(
+                f"{call}: the consumer has neither topics nor partitions, so no record would ever come; call"
+                " subscribe() or assign() first"
+            )
+
     def _wrong_kind(self, call: str) -> IllegalStateError:
         if self._kind is None:
             return IllegalStateError(f"{call}: the consumer has no subscription; call subscribe() first")
         return IllegalStateError(f"{call}: the consumer has {self._kind.value}; {_ONE_WAY}; call unsubscribe() first")
 
     def _set_topics(self, kind: SubscriptionKind, topics: frozenset[str]) -> None:
-        self._kind, self.topics = kind, topics
+        self._kind, self.topics, self._was_chosen = kind, topics, True
         self._set_assigned([partition for partition in self._assigned if partition.topic in topics])
 
     # The topics of the group
@@ -232,7 +247,7 @@ class SubscriptionState:
                 " the group"
             )
         self.offsets.end(self._assigned.keys() - wanted)
-        self._kind = SubscriptionKind.MANUAL
+        self._kind, self._was_chosen = SubscriptionKind.MANUAL, True
         self._set_assigned(wanted)
 
     def assign_from_subscribed(self, partitions: Iterable[TopicPartition]) -> None:

@@ -38,6 +38,7 @@ __all__ = [
     "parse_topic",
     "SettingDifference",
     "parse_broker",
+    "parse_broker_version",
     "parse_leader",
     "typed_field",
     "whole_number",
@@ -376,6 +377,12 @@ def parse_broker(data: bytes, path: str) -> HostPort:
     if not address.host or not 0 < address.port < 65536:
         raise ProtocolError(f"{path}: a host and a port from 1 to 65535 were expected, found {address}")
     return address
+
+
+def parse_broker_version(data: bytes, path: str) -> int:
+    """Return the version of a broker's znode: 1 up to Kafka 0.8.2, and a later one from 0.9 on."""
+    version: int = typed_field(parse_object(data, path), "version", int, path)
+    return version
 
 
 def parse_leader(data: bytes, path: str) -> int:

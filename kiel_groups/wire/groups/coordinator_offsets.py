@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Final
 
 from kiel_groups.model import OffsetAndMetadata, TopicPartition
 from kiel_groups.wire.api.offsets_v0 import OffsetFetchRequest, read_commit_errors, write_offset
@@ -16,7 +16,10 @@ from kiel_groups.wire.error_codes import ErrorCode
 from kiel_groups.wire.primitives import Buffer, Writer
 from kiel_groups.wire.topic_arrays import write_partitions
 
-__all__ = ["OffsetCommitRequestV1", "OffsetCommitRequestV2", "OffsetFetchRequestV1"]
+__all__ = ["OFFSETS_TOPIC", "OffsetCommitRequestV1", "OffsetCommitRequestV2", "OffsetFetchRequestV1"]
+
+#: The topic in which coordinators keep offsets and groups. It does not exist before the first coordinator is asked for.
+OFFSETS_TOPIC: Final = "__consumer_offsets"
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,6 +21,7 @@ from typing import Any
 from kiel_groups.backoff import Backoff
 from kiel_groups.clients.coordinator.generation_gate import GenerationGate
 from kiel_groups.clients.coordinator.member_hooks import JoinedGroup
+from kiel_groups.errors import ProtocolError
 from kiel_groups.model import CONNECT_TYPE
 from kiel_groups.wire.groups.connect_protocol import NO_OFFSET
 from kiel_groups.wire.groups.join_group import GroupProtocol
@@ -155,7 +156,12 @@ class WorkerHooks:
     async def complete(self, gate: GenerationGate, joined: JoinedGroup, assignment: bytes) -> None:
         """Have the worker start its work as soon as its configuration has the assignment's offset."""
         generation = gate.token.generation
-        read = parse_assignment(gate.token.member_id, assignment)
+        try:
+            read = parse_assignment(gate.token.member_id, assignment)
+        except ProtocolError:
+            # Work of former assignments may still run, and the other workers would wait for its claims.
+            self._listener.on_lost()
+            raise
         self.assignment, self._gate = read, gate
         self._set_gauges()
         if read.is_failed:

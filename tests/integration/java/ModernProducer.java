@@ -17,8 +17,8 @@ import org.apache.kafka.common.serialization.StringSerializer;
  * Creates topics of one partition, and produces as clients of newer brokers do.
  *
  * Lines of input: the addresses of the brokers, then commands, with spaces between their words: "create TOPIC
- * SETTING=VALUE...", "commit TOPIC VALUE..." and "abort TOPIC VALUE..." for a transaction, and "send TOPIC CODEC SIZE"
- * for one record without a transaction.
+ * SETTING=VALUE...", "commit TOPIC VALUE..." and "abort TOPIC VALUE..." for a transaction, "send TOPIC CODEC SIZE"
+ * for one record without a transaction, and "date TOPIC SECONDS..." for records of that many seconds ago.
  */
 public class ModernProducer {
     public static void main(String[] arguments) throws Exception {
@@ -31,6 +31,8 @@ public class ModernProducer {
                 create(settings, words);
             } else if (words[0].equals("send")) {
                 send(settings, words[1], words[2], Integer.parseInt(words[3]));
+            } else if (words[0].equals("date")) {
+                date(settings, words);
             } else {
                 transact(settings, words);
             }
@@ -52,6 +54,16 @@ public class ModernProducer {
         Map<String, Object> more = Map.of("compression.type", codec, "max.request.size", 1 << 30);
         try (KafkaProducer<String, String> producer = producer(settings, more)) {
             producer.send(new ProducerRecord<>(topic, 0, null, "x".repeat(size))).get();
+        }
+    }
+
+    private static void date(Properties settings, String[] words) throws Exception {
+        long now = System.currentTimeMillis();
+        try (KafkaProducer<String, String> producer = producer(settings, Map.of())) {
+            for (int n = 2; n < words.length; n++) {
+                long time = now - 1000 * Long.parseLong(words[n]);
+                producer.send(new ProducerRecord<>(words[1], 0, time, null, words[n])).get();
+            }
         }
     }
 

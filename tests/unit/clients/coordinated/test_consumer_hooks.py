@@ -7,7 +7,8 @@ import logging
 
 import pytest
 
-from kiel_groups.errors import BrokerConnectionError, CommitFailedError, NoBrokersError, ProtocolError, SessionLostError
+from kiel_groups.clients.coordinator import held_assignment
+from kiel_groups.errors import BrokerConnectionError, CommitFailedError, NoBrokersError, SessionLostError
 from kiel_groups.group.coordinated.coordinator_codes import CoordinatorCode, GroupRequest
 from kiel_groups.group.member.partition_offsets import StartOrigin
 from kiel_groups.group.member.pending_reset import PendingReset
@@ -223,14 +224,20 @@ async def test_a_topic_that_was_unsubscribed_meanwhile_is_no_error_of_the_leader
     await bench.member.close()
 
 
-async def test_an_assignment_that_cannot_be_read_stops_the_member() -> None:
-    """A leader of another program may send what is no assignment: the member says so, and leaves."""
+async def test_an_assignment_that_cannot_be_read_is_left_until_the_next_one(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A leader of another program may send what is no assignment: the member says so, and joins again."""
+    monkeypatch.setattr(held_assignment, "FIRST_REJOIN_S", 0.01)
     bench = ConsumerBench()
     bench.transport.assignment = b"\x00\x00\x00\x00\x00\x09"
-    with pytest.raises(ProtocolError, match="the assignment of this member"):
-        await bench.member.start()
-    await bench.traced("leave m-1")
-    assert len(bench.failures) == 1
+    await bench.member.start()
+    await eventually(lambda: "cannot be read: the assignment of this member of 6 bytes" in caplog.text, "an error")
+    assert not bench.member.settled
+    assert not bench.tracker.open_partitions()
+    bench.transport.assignment = None
+    await eventually(lambda: bench.member.settled, "an assignment that can be read")
+    assert bench.failures == []
     await bench.member.close()
 
 

@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 
+from kiel_groups.clients.coordinator import held_assignment
 from kiel_groups.clients.coordinator.group_transport import FindError
 from kiel_groups.errors import (
     AllocatorError,
@@ -14,6 +15,7 @@ from kiel_groups.errors import (
     GroupConfigError,
     KielGroupsError,
     NoBrokersError,
+    ProtocolError,
     SessionLostError,
 )
 from kiel_groups.group.coordinated.coordinator_codes import CoordinatorCode, GroupRequest
@@ -105,6 +107,45 @@ async def test_a_leader_sends_all_assignments() -> None:
     assert not bench.member.leads
     assert bench.transport.sent[-1].assignments == {}
     await bench.member.close()
+
+
+async def test_an_assignment_that_cannot_be_read_is_left_and_the_member_joins_again(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """
+    A foreign leader's mistake stops no member. It proves its membership without an assignment meanwhile, and joins
+    again after a pause that grows, until it can read what it gets.
+    """
+    monkeypatch.setattr(held_assignment, "FIRST_REJOIN_S", 0.02)
+    bench = MemberBench()
+    bench.hooks.completing = ProtocolError("the assignment of this member has one byte")
+    await bench.member.start()
+    assert not bench.member.need_rejoin
+    await bench.beat()
+    assert bench.trace == ["find", "join anew", *REJOIN, "beat"]
+    await eventually(lambda: bench.trace.count("complete") == 2, "the second try")
+    bench.hooks.completing = None
+    await eventually(lambda: bench.trace.count("complete") == 3, "the third try")
+    assert bench.trace[6:] == ["prepare", *AGAIN, "prepare", *AGAIN]
+    assert bench.metrics.counter("assignments_unreadable") == 2
+    errors = [each.getMessage() for each in caplog.records if each.levelname == "ERROR"]
+    assert [each.partition("; joining")[2][:11] for each in errors] == [" again in 0", " again in 0"]
+    assert "leader m-1 has sent an assignment that cannot be read: the assignment of this member has one" in errors[0]
+    await bench.member.close()
+    assert bench.failures == []
+
+
+async def test_another_rebalance_ends_the_wait_for_an_assignment_that_can_be_read() -> None:
+    """The member joins with the others. The close does not wait either."""
+    bench = MemberBench()
+    bench.hooks.completing = ProtocolError("the assignment of this member has one byte")
+    await bench.member.start()
+    await bench.traced("complete")
+    bench.trace.clear()
+    await bench.beat(C.REBALANCE_IN_PROGRESS)
+    assert await bench.settled(["beat", "prepare", *AGAIN]) == ("beat", "prepare", *AGAIN)
+    async with asyncio.timeout(0.5):
+        await bench.member.close()
 
 
 async def test_an_error_of_the_assignor_reaches_the_caller_of_the_join() -> None:

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from kiel_groups import GroupedConsumer, RecordColumns, TopicPartition
-from kiel_groups.errors import ClosedError, ConfigError
+from kiel_groups.constants import BEGINNING
+from kiel_groups.errors import ClosedError, ConfigError, IllegalStateError
 from tests.helpers.single_consumers import T0, consuming
 
 pytestmark = pytest.mark.unit
@@ -50,6 +51,21 @@ async def test_a_deserializer_is_refused(name: str) -> None:
 async def test_a_consumer_that_is_not_connected_returns_nothing() -> None:
     with pytest.raises(ClosedError):
         await GroupedConsumer("127.0.0.1:1", "g", "127.0.0.1:1").consume_batches()
+
+
+async def test_records_without_a_subscription_are_an_error_instead_of_a_wait() -> None:
+    """A loop and each call say what is missing. A call of ``subscribe`` counts before it is done, and for ever."""
+    async with consuming(b"0") as (_, consumer), asyncio.timeout(10):
+        with pytest.raises(IllegalStateError, match=r"loop over records: .* call subscribe\(\) or assign\(\) first"):
+            aiter(consumer)
+        for call in (consumer.getone, consumer.getmany, consumer.consume_batches):
+            with pytest.raises(IllegalStateError, match="neither topics nor partitions"):
+                await call()
+        subscribing = consumer.subscribe("t", BEGINNING)
+        assert (await anext(aiter(consumer))).offset == 0
+        await subscribing
+        await consumer.unsubscribe()
+        aiter(consumer)
 
 
 async def test_calls_that_were_given_up_gave_nothing() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 
 import pytest
@@ -19,6 +19,7 @@ from kiel_groups.errors import (
     NoBrokersError,
     ProtocolError,
     RequestTimeoutError,
+    SessionLostError,
     UnknownTopicError,
 )
 from kiel_groups.metrics import Metrics
@@ -262,6 +263,35 @@ async def test_offsets_are_listed_by_each_leader() -> None:
         assert await list_offsets(cluster, [T0, T1], -2) == {T0: 5, T1: 6}
         assert await list_offsets(cluster, [T0, T1], -1) == {T0: 9, T1: 8}
         assert await list_offsets(cluster, [T0], 1_400_000_000_000) == {T0: 5}, "nothing is older: the earliest"
+        assert not one.count(18), "ApiVersions: a broker of 0.9 would never answer, and drop other clients' requests"
+        cluster.close()
+
+
+async def test_brokers_of_another_cluster_than_zookeepers_are_named() -> None:
+    """
+    If no broker knows a topic that ZooKeeper has, and ZooKeeper registers others, the error says so. If only the leader
+    is missing, or ZooKeeper registers one of the brokers, a leader is being elected.
+    """
+    missing, absent = TopicPartition("missing", 0), TopicPartition("t", 7)
+    registered: Sequence[HostPort] = ()
+
+    async def source() -> Sequence[HostPort]:
+        if not registered:
+            raise SessionLostError("there is no session")
+        return registered
+
+    async with FakeBroker({"t": 1}) as broker:
+        cluster = ClusterMetadata(broker.config(), Metrics(), broker_source=source)
+        strangers = [HostPort("10.0.0.9", 9092)]
+        cases = {(): "elected", (broker.address, *strangers): "elected", tuple(strangers): "one cluster"}
+        for registered in cases:
+            failures = (await find_offsets(cluster, [missing, absent], -2)).failures
+            assert cases[registered] in str(failures[missing])
+            assert "a leader is being elected" in str(failures[absent])
+            assert reasons(failures) == dict.fromkeys(failures, "LEADER_NOT_AVAILABLE")
+        assert f"brokers {broker.address} do not know the topic, and ZooKeeper registers 10.0.0.9:9092" in str(
+            failures[missing]
+        )
         cluster.close()
 
 

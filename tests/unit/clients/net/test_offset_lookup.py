@@ -9,11 +9,12 @@ from typing import Any, cast
 
 import pytest
 
-from kiel_groups.clients.net.offset_lookup import EARLIEST, Cluster, ask_leaders
+from kiel_groups.clients.net.offset_lookup import EARLIEST, LATEST, Cluster, ask_leaders
 from kiel_groups.errors import ProtocolError
 from kiel_groups.model import TopicPartition
-from kiel_groups.wire.api.list_offsets_v0 import ListedOffsets
-from kiel_groups.wire.error_codes import NO_ERROR
+from kiel_groups.wire.api.list_offsets_v0 import ListedOffsets, ListOffsetsRequest
+from kiel_groups.wire.api.list_offsets_v1 import FoundOffset, ListOffsetsRequestV1
+from kiel_groups.wire.error_codes import NO_ERROR, error_code
 
 pytestmark = pytest.mark.unit
 
@@ -47,3 +48,72 @@ async def test_an_undecodable_answer_does_not_end_the_wait_for_other_leaders() -
     assert found == {T0: 5}
     assert failures.keys() == {T1}
     assert isinstance(failures[T1].error, ProtocolError)
+
+
+class TimedLeader:
+    """A leader of 0.10.1 or later, whose answers to ListOffsets v1 come from a log of times; -1 is "no time"."""
+
+    def __init__(self, *times: int, refuses: bool = False) -> None:
+        self.log = list(times)
+        self.refuses = refuses
+        self.arriving: list[int] = []
+        self.asked: list[object] = []
+
+    def leader_of(self, partition: TopicPartition) -> int:
+        return 0
+
+    def drop_overrides(self, partitions: Iterable[TopicPartition]) -> None:
+        """There are none."""
+
+    async def knows(self, node_id: int, request: type[object]) -> bool:
+        return request is ListOffsetsRequestV1
+
+    async def send(self, target: int, request: Any, *, timeout_ms: int | None = None) -> Any:
+        self.asked.append(request)
+        if isinstance(request, ListOffsetsRequest):
+            return SimpleNamespace(partitions={T0: ListedOffsets(NO_ERROR, (2,))})
+        (at,) = request.partitions.values()
+        if self.refuses and at >= 0:
+            return {T0: FoundOffset(error_code(43), -1, -1)}
+        found = next((n for n, time in enumerate(self.log) if time >= at), -1) if at >= 0 else len(self.log)
+        self.log += self.arriving
+        self.arriving = []
+        return {T0: FoundOffset(NO_ERROR, -1, found)}
+
+
+@pytest.mark.parametrize(
+    ("leader", "expected", "requests"),
+    [
+        (TimedLeader(10, 20, 30), 2, 1),
+        (TimedLeader(10, 20), 2, 4),
+        (TimedLeader(-1, -1, -1, -1), 2, 5),
+        (TimedLeader(10, 20, refuses=True), 2, 5),
+    ],
+    ids=["a message of that time", "only older messages", "messages without times", "a format without times"],
+)
+async def test_a_time_is_looked_up_by_message_from_0_10_1_on(leader: TimedLeader, expected: int, requests: int) -> None:
+    """
+    The first message of the time or later is found, or the end of the log if all are older. If no message has a time,
+    the segment counts, as before 0.10.1.
+    """
+    found: dict[TopicPartition, int] = {}
+    assert await ask_leaders(cast(Cluster, leader), [T0], 25, found) == {}
+    assert found == {T0: expected}
+    assert len(leader.asked) == requests
+
+
+async def test_a_message_that_arrives_during_the_look_up_of_a_time_is_not_skipped() -> None:
+    """The end that replaces a time is never behind a message of that time."""
+    leader = TimedLeader(10, 20)
+    leader.arriving = [30]
+    found: dict[TopicPartition, int] = {}
+    await ask_leaders(cast(Cluster, leader), [T0], 25, found)
+    assert found == {T0: 2}
+
+
+async def test_the_beginning_and_the_end_of_a_log_need_no_versions() -> None:
+    """Only a time is a reason to ask a broker for its versions."""
+    leader = TimedLeader(10, 20)
+    for at in (EARLIEST, LATEST):
+        await ask_leaders(cast(Cluster, leader), [T0], at, {})
+    assert all(isinstance(request, ListOffsetsRequest) for request in leader.asked)

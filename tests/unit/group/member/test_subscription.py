@@ -251,3 +251,17 @@ def test_the_group_subscription_has_own_and_added_topics() -> None:
     state.group_subscribe(["v"])
     state.unsubscribe()
     assert state.group_subscription() == frozenset()
+
+
+def test_records_are_waited_for_once_topics_or_partitions_were_chosen() -> None:
+    """A consumer without any would wait for ever. After ``unsubscribe`` it may: the application will choose others."""
+    subscribed, assigned = SubscriptionState(), SubscriptionState()
+    for each in (subscribed, assigned):
+        with pytest.raises(IllegalStateError, match=r"getone\(\): the consumer has neither .*; call subscribe\(\) or"):
+            each.check_chosen("getone()")
+    subscribed.subscribe("t")
+    assigned.assign_from_user([TopicPartition("t", 0)])
+    for each in (subscribed, assigned):
+        each.check_chosen("getone()")
+        each.unsubscribe()
+        each.check_chosen("getone()")

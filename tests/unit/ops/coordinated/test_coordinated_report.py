@@ -79,6 +79,7 @@ def test_documents_have_null_for_what_is_unknown() -> None:
         "committed": 10,
         "log_end": None,
         "lag": None,
+        "stores": None,
         "owner": B,
     }
     assert document["members"][0]["owned"] == ["t:0", "t:1"]
@@ -107,4 +108,11 @@ def test_a_lag_is_reported_by_partition_and_in_all() -> None:
     assert lines[-1] == "lag of group g: ≥ 4; without a committed offset: 1 partition, in 3 partitions"
     document = lag_document("g", partitions, "")
     assert (document["lag"], document["partitions_of_unknown_lag"], document["lag_problem"]) == (4, 1, None)
-    assert document["partitions"][1] == {"topic": "t", "partition": 1, "committed": 10, "log_end": 12, "lag": 2}
+    assert document["partitions"][1] == {
+        "topic": "t",
+        "partition": 1,
+        "committed": 10,
+        "log_end": 12,
+        "lag": 2,
+        "stores": None,
+    }

@@ -18,6 +18,7 @@ from kiel_groups.wire.api.list_offsets_v0 import (
     ListOffsetsResponse,
     OffsetQuery,
 )
+from kiel_groups.wire.api.list_offsets_v1 import FoundOffset, ListOffsetsRequestV1
 from kiel_groups.wire.api.metadata_v0 import (
     BrokerAddress,
     MetadataRequest,
@@ -45,6 +46,7 @@ METADATA = MetadataRequest(("a", "b"))
 PRODUCE = ProduceRequest(-1, 500, {A0: b"set", B0: b""})
 FETCH = FetchRequest(1000, 1, {A0: FetchPosition(7, 100), A1: FetchPosition(8, 200)})
 LIST_OFFSETS = ListOffsetsRequest({A0: OffsetQuery(EARLIEST), A1: OffsetQuery(LATEST, 2)})
+LIST_TIMES = ListOffsetsRequestV1({A0: EARLIEST, A1: 1_700_000_000_000})
 COMMIT = OffsetCommitRequest("g", {A0: OffsetAndMetadata(7), A1: OffsetAndMetadata(8, "note")})
 FETCH_OFFSETS = OffsetFetchRequest("g", (A0, B0))
 
@@ -70,6 +72,7 @@ BODIES: list[tuple[Request[Any], bytes]] = [
         LIST_OFFSETS,
         int32(-1) + array(string("a") + array(int32(0) + int64(-2) + int32(1), int32(1) + int64(-1) + int32(2))),
     ),
+    (LIST_TIMES, int32(-1) + array(string("a") + array(int32(0) + int64(-2), int32(1) + int64(1_700_000_000_000)))),
     (
         COMMIT,
         string("g")
@@ -140,6 +143,13 @@ RESPONSES: list[tuple[Request[Any], bytes, Any]] = [
             string("a") + array(int32(0) + int16(0) + array(int64(5), int64(0)), int32(1) + int16(6) + array()),
         ),
         ListOffsetsResponse({A0: ListedOffsets(NO_ERROR, (5, 0)), A1: ListedOffsets(NOT_LEADER_FOR_PARTITION, ())}),
+    ),
+    (
+        LIST_TIMES,
+        array(
+            string("a") + array(int32(0) + int16(0) + int64(-1) + int64(5), int32(1) + int16(6) + int64(9) + int64(7))
+        ),
+        {A0: FoundOffset(NO_ERROR, -1, 5), A1: FoundOffset(NOT_LEADER_FOR_PARTITION, 9, 7)},
     ),
     (
         COMMIT,

@@ -125,13 +125,14 @@ def test_nothing_is_revoked_that_was_never_started() -> None:
     assert [type(call) for call in group.calls] == [Assigned, Revoked]
 
 
-def test_an_unreadable_assignment_fails_the_member() -> None:
-    """An assignment that is none raises an error that names the member and what was expected."""
+def test_an_unreadable_assignment_leaves_the_worker_without_work() -> None:
+    """An assignment that is none raises an error that names the member and what was expected, and stops all work."""
     group = joined_group("x")
     gate = group["x"].gate
     assert gate is not None
     with pytest.raises(ProtocolError, match=r"the assignment of x \(expected: version, error, leader, URL"):
         group.run(group["x"].hooks.complete(gate, None, b""))  # type: ignore[arg-type]
+    assert type(group.calls[-1]) is Lost
 
 
 # A worker that is behind
