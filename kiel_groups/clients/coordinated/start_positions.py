@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Mapping
+from contextlib import suppress
 from typing import NamedTuple
 
+from kiel_groups.clients.coordinated.assignment_planner import TopicSource
 from kiel_groups.clients.coordinated.coordinator_commits import CoordinatorOffsets
+from kiel_groups.clients.net.cluster_metadata import DOUBT
 from kiel_groups.config import GroupConfig
 from kiel_groups.coordination.partition_handler import PartitionHandler
 from kiel_groups.errors import KielGroupsError, NoOffsetsError, SessionLostError
@@ -46,21 +49,35 @@ class StartPositions:
         handler: Looks up the ends of logs.
         offsets: The group's offsets.
         metrics: Counts ``offsets_missing``.
+        topics: The topics of the cluster, some of which may have been created again.
     """
 
     def __init__(
-        self, config: GroupConfig, handler: PartitionHandler, offsets: CoordinatorOffsets, metrics: Metrics
+        self,
+        config: GroupConfig,
+        handler: PartitionHandler,
+        offsets: CoordinatorOffsets,
+        metrics: Metrics,
+        topics: TopicSource,
     ) -> None:
         self._group = config.group
         self._policy = config.auto_offset_reset
         self._handler = handler
         self._offsets = offsets
         self._metrics = metrics
-        #: How many partitions a topic had when this process first had one of its partitions assigned.
+        self._topics = topics
+        self._seen = topics.seen
+        #: How many partitions a topic had, and which incarnation it was, when this process first had one of them.
         self._first_counts: dict[str, int] = {}
+        self._first_numbers: dict[str, int] = {}
+        #: The topics that did not exist at the present assignment, and at the last one. No member has had partitions of
+        #: the latter since, so that stored offsets are of their old logs: coordinators of 0.9 keep them.
+        self._absent: frozenset[str] = frozenset()
+        self._outlived: frozenset[str] = frozenset()
         #: The offsets that were chosen in the newest membership. Whether they are stored may be unknown. Another try
-        #: must not choose others: the log may have grown, and records between the two would be skipped.
-        self._chosen: dict[TopicPartition, int] = {}
+        #: must not choose others: the log may have grown, and records between the two would be skipped. The number is
+        #: that of the topic's incarnation.
+        self._chosen: dict[tuple[TopicPartition, int], int] = {}
         self._token: GenerationToken | None = None
 
     async def find(
@@ -77,10 +94,10 @@ class StartPositions:
         Raises:
             SessionLostError: The membership is over.
         """
+        met = self._first_counts.keys() & counts.keys()
         for topic, count in counts.items():
             self._first_counts.setdefault(topic, count)
-        if token != self._token:
-            self._token, self._chosen = token, {}
+        self.begin(token)
         # What is stored while the coordinator answers may be missing in the answer, and is not lost.
         remembered = self._offsets.remembered(partitions)
         try:
@@ -90,20 +107,57 @@ class StartPositions:
         except KielGroupsError as error:
             return Positions({}, dict.fromkeys(partitions, error))
         missing = frozenset(partitions) - stored.keys()
-        known = self._offsets.lost_offsets(missing & remembered)
-        chosen = {each: offset for each, offset in self._chosen.items() if each in missing - known.keys()}
+        if lacking := {each.topic for each in missing if each.topic in met}:
+            # The coordinator forgets the offsets of a deleted topic. Is there another topic of this name now?
+            with suppress(KielGroupsError):
+                await self._topics.refresh(lacking, DOUBT)
+        numbers = {topic: self._seen.number(topic) for topic in counts}
+        for topic, number in numbers.items():
+            self._first_numbers.setdefault(topic, number)
+        missing |= (former := self._of_former_logs(stored))
+        stored = {each: offset for each, offset in stored.items() if each not in former}
+        known = self._offsets.lost_offsets((missing - former) & remembered)
+        keys = {each: (each, numbers[each.topic]) for each in missing - known.keys()}
+        chosen = {each: self._chosen[key] for each, key in keys.items() if key in self._chosen}
         fresh, failures = await self._choose(missing - known.keys() - chosen.keys())
         self._warn_of_missing(fresh.keys(), {partition.topic for partition in stored})
         chosen |= fresh
-        self._chosen |= fresh
+        self._chosen |= {keys[each]: offset for each, offset in fresh.items()}
         created = known | chosen
         saved = await self._offsets.store(created) if created else frozenset()
         for partition in created.keys() - saved:
             failures[partition] = NoOffsetsError(f"group {self._group}: the start of {partition} was not stored")
-        starts = {each: _start(offset, token, StartOrigin.STORED) for each, offset in (stored | known).items()}
-        starts |= {each: _start(offset, token, StartOrigin.FIRST) for each, offset in chosen.items()}
-        lacking = missing - known.keys() if self._policy == "none" else frozenset()
-        return Positions({each: start for each, start in starts.items() if each not in failures}, failures, lacking)
+        origins = dict.fromkeys(stored | known, StartOrigin.STORED)
+        origins |= {each: StartOrigin.NEW_LOG if each in former else StartOrigin.FIRST for each in chosen}
+        # The coordinator's offsets have no versions.
+        starts = {
+            each: StartPosition(offset, version=0, token=token, created=numbers[each.topic], origin=origins[each])
+            for each, offset in (stored | known | chosen).items()
+        }
+        self._absent -= counts.keys()
+        refused = frozenset(keys.keys() - chosen.keys()) if self._policy == "none" else frozenset()
+        return Positions({each: start for each, start in starts.items() if each not in failures}, failures, refused)
+
+    def begin(self, token: GenerationToken) -> None:
+        """Note that the member has an assignment, whatever it contains."""
+        if token != self._token:
+            self._token, self._chosen = token, {}
+            self._outlived, self._absent = self._absent, self._seen.absent()
+
+    def _of_former_logs(self, stored: Mapping[TopicPartition, int]) -> frozenset[TopicPartition]:
+        """Return the partitions whose stored offsets are of the logs of deleted topics, and report them."""
+        former = frozenset(each for each in stored if each.topic in self._outlived)
+        if former:
+            self._metrics.count("offsets_of_old_logs", len(former))
+            log.warning(
+                "group %s: %s, first %s at offset %d, were stored before the topic was deleted and created again:"
+                " starting at the beginning of the new log",
+                self._group,
+                counted(former, "offset"),
+                min(former),
+                stored[min(former)],
+            )
+        return former
 
     async def _choose(
         self, partitions: Collection[TopicPartition]
@@ -111,26 +165,33 @@ class StartPositions:
         """
         Look up the offsets that the reset policy names.
 
-        A partition that was added to its topic while this process was in the group starts at its earliest offset, or
-        its first records would be skipped.
+        A partition that was added to its topic, or whose topic was created again, while this process was in the group
+        starts at its earliest offset, or its first records would be skipped.
         """
         if not partitions:
             return {}, {}
-        if self._policy == "none":
-            return {}, dict.fromkeys(partitions, self._no_offsets(sorted(partitions)))
-        added = frozenset(filter(self._is_added, partitions))
+        none = self._policy == "none"
+        added = frozenset(filter(self._is_renewed if none else self._is_added, partitions))
+        others = frozenset(partitions) - added
         found: dict[TopicPartition, int] = {}
         failures: dict[TopicPartition, KielGroupsError] = {}
-        for policy, wanted in (("earliest", added), (self._policy, frozenset(partitions) - added)):
-            if wanted:
+        if none:
+            failures |= dict.fromkeys(others, self._no_offsets(sorted(others)))
+        for policy, wanted in (("earliest", added), (self._policy, others)):
+            if wanted and policy != "none":
                 looked_up = await self._handler.log_offsets(wanted, policy)
                 found |= looked_up.found
                 failures |= looked_up.failures
         return found, failures
 
     def _is_added(self, partition: TopicPartition) -> bool:
-        """Whether the partition was added to its topic since this process first had one of the topic's partitions."""
-        return partition.partition >= self._first_counts.get(partition.topic, 0)
+        """Whether the log is younger than the first assignment of one of the topic's partitions to this process."""
+        return self._is_renewed(partition) or partition.partition >= self._first_counts.get(partition.topic, 0)
+
+    def _is_renewed(self, partition: TopicPartition) -> bool:
+        """Whether the topic was created again since that."""
+        topic = partition.topic
+        return topic in self._outlived or self._seen.number(topic) > self._first_numbers.get(topic, 0)
 
     def _warn_of_missing(self, chosen: Collection[TopicPartition], known_topics: Collection[str]) -> None:
         """Report partitions that start by the policy although the group has committed in their topics."""
@@ -153,8 +214,3 @@ class StartPositions:
             f"group {self._group} has no offsets of {some(partitions, _MOST_NAMES)}, and auto_offset_reset is 'none';"
             " start them by commit({partition: offset}), or choose 'earliest' or 'latest'"
         )
-
-
-def _start(offset: int, token: GenerationToken, origin: StartOrigin) -> StartPosition:
-    # The coordinator's offsets have no versions.
-    return StartPosition(offset, version=0, token=token, origin=origin)

@@ -16,6 +16,7 @@ from kiel_groups.clients.net.connection import Connection
 from kiel_groups.config import BrokerConfig, HostPort
 from kiel_groups.errors import BrokerConnectionError, ConfigError, KielGroupsError, NoBrokersError
 from kiel_groups.wire.api.fetch_v0 import FetchRequest
+from kiel_groups.wire.api.topic_ids_v10 import TopicIdsRequest
 from kiel_groups.wire.groups.api_versions_v0 import ApiVersionsRequest, ApiVersionsResponse, VersionRange
 from kiel_groups.wire.groups.fetch_probe_v3 import FetchProbeRequest
 from kiel_groups.wire.groups.join_group import JoinGroupRequestV1
@@ -31,9 +32,9 @@ _TRIES, _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 3, 0.1, 1.0
 #: 0.10.0, or of 4.0 or later, then; one of 0.9 that is starting or stopping does not do so each time.
 _REFUSED = 2
 
-#: The releases in which brokers began to coordinate groups, to know a rebalance timeout of a member, and to refuse the
-#: fetch requests of this package.
-_COORDINATING, _REBALANCE_TIMEOUT, _WITHOUT_FETCH = (0, 9), (0, 10, 1), (4,)
+#: The releases in which brokers began to coordinate groups, to know a rebalance timeout of a member and ids of topics,
+#: and to refuse the fetch requests of this package.
+_COORDINATING, _REBALANCE_TIMEOUT, _TOPIC_IDS, _WITHOUT_FETCH = (0, 9), (0, 10, 1), (2, 8), (4,)
 
 
 class _Brokers(Protocol):
@@ -50,8 +51,9 @@ class GroupVersions:
     """
     What the brokers know of the group protocol.
 
-    ``has_rebalance_timeout``: they know JoinGroup v1. Until ``probe`` has returned, the oldest version is assumed.
-    ``ranges``: what the asked broker knows, by API key; empty if it is of 0.9, which does not say.
+    ``has_rebalance_timeout``: they know JoinGroup v1. ``has_topic_ids``: they know Metadata v10. Until ``probe`` has
+    returned, the oldest version is assumed. ``ranges``: what the asked broker knows, by API key; empty if it is of 0.9,
+    which does not say.
 
     Args:
         api_version: The brokers' release, such as ``(0, 9)``; None to ask them.
@@ -70,6 +72,7 @@ class GroupVersions:
                 raise ConfigError(f"api_version: {api_version} given, whose brokers {_TOO_NEW}")
         self._api_version = api_version
         self.has_rebalance_timeout = api_version is not None and api_version >= _REBALANCE_TIMEOUT
+        self.has_topic_ids = api_version is not None and api_version >= _TOPIC_IDS
         self.ranges: Mapping[int, VersionRange] = {}
 
     async def probe(self, brokers: _Brokers) -> None:
@@ -117,13 +120,15 @@ class GroupVersions:
 
     def _read(self, found: ApiVersionsResponse | None, address: HostPort) -> None:
         if found is None:
-            self.has_rebalance_timeout = False
+            self.has_rebalance_timeout = self.has_topic_ids = False
             return
         self.ranges = found.versions
         fetches, joins = found.versions.get(FetchRequest.API_KEY), found.versions.get(JoinGroupRequestV1.API_KEY)
         if fetches is None or fetches.least > FetchRequest.API_VERSION:
             raise ConfigError(f"brokers: {address} and the other brokers of its release {_TOO_NEW}")
         self.has_rebalance_timeout = joins is not None and joins.most >= JoinGroupRequestV1.API_VERSION
+        metadata = found.versions.get(TopicIdsRequest.API_KEY)
+        self.has_topic_ids = metadata is not None and metadata.most >= TopicIdsRequest.API_VERSION
 
 
 async def _ask(connection: Connection, timeout_ms: int, *, is_later: bool) -> ApiVersionsResponse | None:

@@ -14,6 +14,7 @@ from kiel_groups.clients.delivery.in_flight import ConsumerInFlight, DeliveryPro
 from kiel_groups.clients.delivery.listener_calls import ListenerCalls
 from kiel_groups.clients.delivery.ready_claims import ReadyClaims
 from kiel_groups.clients.fetch.fetcher import ANY, FetchedBatch, Fetcher, Selection
+from kiel_groups.clients.net.log_marks import ReadLog
 from kiel_groups.coordination.partition_handler import Gate
 from kiel_groups.coordination.session.delivery_gate import GATE_PAUSE_S, DeliveryGate
 from kiel_groups.coordination.zookeeper.runtime import Runtime
@@ -302,6 +303,10 @@ class OwnedRecords:
         """Drop the errors of topics whose start positions are known now; those still unknown are refused again."""
         for topic in topics:
             self._refused.pop(topic, None)
+
+    def read_logs(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, ReadLog]:
+        """Return what is known of the logs of those partitions that are fetched."""
+        return self._fetcher.read_logs(partitions)
 
     def drop(self, partitions: Collection[TopicPartition]) -> None:
         """Stop fetching these partitions, and drop their buffered records."""

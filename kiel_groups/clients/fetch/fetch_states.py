@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from kiel_groups.clients.fetch.fetch_buffer import FetchBuffer
 from kiel_groups.clients.fetch.fetch_requests import BrokerLanes, BulkTurns
 from kiel_groups.clients.fetch.partition_fetch import FetchedBatch, PartitionFetch, Phase
+from kiel_groups.clients.net.log_marks import ReadLog
 from kiel_groups.config import FetchConfig
 from kiel_groups.model import TopicPartition
 
@@ -60,6 +61,13 @@ class FetchStates:
         """Whether a batch or an error of a partition is buffered."""
         state = self._partitions.get(topic_partition)
         return state is not None and bool(state.buffered)
+
+    def read_logs(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, ReadLog]:
+        """Return what is known of the logs of those partitions that are assigned."""
+        return {
+            state.topic_partition: ReadLog(state.position, state.mark, state.phase is Phase.RESETTING)
+            for state in self._states(partitions)
+        }
 
     def unassign(self, partitions: Iterable[TopicPartition]) -> None:
         """Drop partitions and their buffered batches, and ignore their answers in flight."""

@@ -349,6 +349,7 @@ class Fetcher(FetchStates):
             else:
                 if fetched.error == UNKNOWN_TOPIC_OR_PARTITION:
                     self._cluster.listing.doubt()
+                    self._cluster.seen.doubt(state.topic_partition.topic)
                 # Retry errors that look final, too: a permission may be restored, or a broker repaired.
                 moved.setdefault(str(fetched.error), []).append(state)
                 if not fetched.error.retriable:
