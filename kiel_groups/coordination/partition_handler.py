@@ -81,9 +81,9 @@ class PartitionHandler(Protocol):
         partition without a leader, or with a leader that fails or does not answer, delays no other partition.
         """
 
-    async def look_at_logs(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, LogSight]:
+    async def look_at_logs(self, positions: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, LogSight]:
         """
-        Compare the logs of partitions that are read with what was read; called only in groups that brokers coordinate.
+        Compare logs with what was read from them; called only in groups that brokers coordinate.
 
         Partitions whose leaders do not answer are left out.
         """

@@ -28,7 +28,13 @@ from kiel_groups.group.coordinated.seen_topics import SeenTopics
 from kiel_groups.group.member.offset_tracker import OffsetTracker
 from kiel_groups.group.member.partition_offsets import Commit, StoredOffset
 from kiel_groups.model import OffsetAndMetadata, TopicPartition
-from kiel_groups.wire.error_codes import NO_ERROR, OFFSET_METADATA_TOO_LARGE, ErrorCode, error_code
+from kiel_groups.wire.error_codes import (
+    NO_ERROR,
+    OFFSET_METADATA_TOO_LARGE,
+    UNKNOWN_TOPIC_OR_PARTITION,
+    ErrorCode,
+    error_code,
+)
 from kiel_groups.wire.groups.coordinator_offsets import OffsetCommitRequestV2
 from kiel_groups.wording import counted, some
 
@@ -81,6 +87,8 @@ class CoordinatorOffsets:
         #: The offsets that this process has last stored, each with the number of the topic's incarnation. Their absence
         #: from the coordinator is an alarm, unless the topic was created again: coordinators forget deleted topics.
         self._stored: dict[TopicPartition, tuple[int, int]] = {}
+        #: The partitions that the coordinator does not know, as its answer to the last commit says.
+        self.unknown: frozenset[TopicPartition] = frozenset()
 
     # ------------------------------------------------------------------ commits
 
@@ -151,6 +159,7 @@ class CoordinatorOffsets:
                 metadata = ""
                 repeated = REPEATED | {OFFSET_METADATA_TOO_LARGE.number}
             self._report(answers, repeated)
+            self._doubt(answers)
             again = [p for p in waiting if p not in answers or answers[p].number in repeated]
             waiting = {partition: waiting[partition] for partition in again}
             if waiting:
@@ -212,6 +221,11 @@ class CoordinatorOffsets:
         ):
             raise SessionLostError(f"group {self._group}: no membership to commit with at the moment")
         return gate
+
+    def _doubt(self, answers: Mapping[TopicPartition, ErrorCode]) -> None:
+        self.unknown = frozenset(each for each, code in answers.items() if code == UNKNOWN_TOPIC_OR_PARTITION)
+        for topic in sorted({partition.topic for partition in self.unknown}):
+            self._seen.doubt(topic)
 
     def _report(self, answers: Mapping[TopicPartition, ErrorCode], repeated: Collection[int]) -> None:
         for code in sorted({code.number for code in answers.values()}.difference(repeated, {NO_ERROR.number})):

@@ -19,9 +19,9 @@ from kiel_groups.group.member.offset_tracker import OffsetTracker
 from kiel_groups.group.member.partition_offsets import StoredOffset
 from kiel_groups.metrics import Metrics
 from kiel_groups.model import TopicPartition
-from kiel_groups.wording import counted
+from kiel_groups.wording import counted, some
 
-__all__ = ["RenewedTopics"]
+__all__ = ["RenewedTopics", "warn_of_unknown"]
 
 log = logging.getLogger(__name__)
 
@@ -170,32 +170,37 @@ class RenewedTopics:
     async def _judge(self, topic: str, *, was_unknown: bool) -> bool:
         """Look at the logs of a topic without an id; return whether its leaders have answered."""
         number = self._seen.number(topic)
-        partitions = [p for p in self.tracker.open_partitions() if p.topic == topic and self.tracker.may_store(p)]
-        sights = await self.handler.look_at_logs(partitions)
-        verdict = judge_logs(sights.values(), was_unknown=was_unknown)
-        if self._seen.number(topic) != number or verdict is Verdict.SAME:
+        states = {each: self.tracker.of(each) for each in self.tracker.open_partitions() if each.topic == topic}
+        positions = {each: state.position for each, state in states.items() if state and not state.outdated}
+        sights = await self.handler.look_at_logs(positions)
+        was_missing = self._seen.was_missing(topic)
+        verdict = judge_logs(sights.values(), was_unknown=was_unknown, was_missing=was_missing)
+        if self._seen.number(topic) != number:
             return True
         if verdict is Verdict.NEW:
             self._seen.renew(topic)
-            return True
-        self._warn({partition: sight for partition, sight in sights.items() if sight.in_doubt})
-        return bool(sights)
+        elif verdict is Verdict.SAME:
+            self._seen.settle(topic)
+        elif sights.keys() == positions.keys():
+            self._seen.settle(topic)
+            is_doubted = was_missing or was_unknown
+            doubtful = {p: sight for p, sight in sights.items() if is_doubted or sight.in_doubt}
+            warn_of_unknown(self.group, self.metrics, doubtful)
+        return sights.keys() == positions.keys()
 
-    def _warn(self, sights: Mapping[TopicPartition, LogSight]) -> None:
-        for partition, sight in sorted(sights.items()):
-            if not sight.start <= sight.position <= sight.end:
-                # ``auto_offset_reset`` chooses another position, and says so.
-                continue
-            self.metrics.count("new_logs_unknown")
-            log.warning(
-                "group %s: a broker denied that %s has offset %d, and now its log has %d to %d: it was truncated, or"
-                " the topic was created again; continuing at %d. If it was created again, the records from %d on are"
-                " skipped; to read them, set the offset",
-                self.group,
-                partition,
-                sight.position,
-                sight.start,
-                sight.end,
-                sight.position,
-                sight.start,
-            )
+
+def warn_of_unknown(group: str, metrics: Metrics, sights: Mapping[TopicPartition, LogSight]) -> None:
+    """Report partitions of which brokers have lacked the topic, or the position, and that have both again."""
+    # Otherwise nothing is skipped, or ``auto_offset_reset`` chooses another position, and says so.
+    doubtful = {each: sight for each, sight in sorted(sights.items()) if sight.start < sight.position <= sight.end}
+    if not doubtful:
+        return
+    metrics.count("new_logs_unknown", len(doubtful))
+    listed = some(f"{each} ({sight.start} to {sight.position})" for each, sight in doubtful.items())
+    log.warning(
+        "group %s: brokers have denied that there is %s, or its position, and it cannot be known whether the topic was"
+        " created again. If it was, these offsets of its new logs are skipped: %s. To read them, seek there",
+        group,
+        min(doubtful),
+        listed,
+    )

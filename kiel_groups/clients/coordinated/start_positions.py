@@ -9,13 +9,16 @@ from typing import NamedTuple
 
 from kiel_groups.clients.coordinated.assignment_planner import TopicSource
 from kiel_groups.clients.coordinated.coordinator_commits import CoordinatorOffsets
+from kiel_groups.clients.coordinated.renewed_topics import warn_of_unknown
 from kiel_groups.clients.net.cluster_metadata import DOUBT
 from kiel_groups.config import GroupConfig
 from kiel_groups.coordination.partition_handler import PartitionHandler
 from kiel_groups.errors import KielGroupsError, NoOffsetsError, SessionLostError
+from kiel_groups.group.coordinated.seen_topics import Verdict, judge_logs
 from kiel_groups.group.member.partition_offsets import StartOrigin, StartPosition
 from kiel_groups.metrics import Metrics
 from kiel_groups.model import GenerationToken, TopicPartition
+from kiel_groups.wire.error_codes import LEADER_NOT_AVAILABLE, UNKNOWN_TOPIC_OR_PARTITION
 from kiel_groups.wording import counted, some
 
 __all__ = ["Positions", "StartPositions"]
@@ -67,13 +70,13 @@ class StartPositions:
         self._metrics = metrics
         self._topics = topics
         self._seen = topics.seen
-        #: How many partitions a topic had, and which incarnation it was, when this process first had one of them.
+        #: How many partitions a topic had when this process first had one of its partitions assigned.
         self._first_counts: dict[str, int] = {}
-        self._first_numbers: dict[str, int] = {}
-        #: The topics that did not exist at the present assignment, and at the last one. No member has had partitions of
-        #: the latter since, so that stored offsets are of their old logs: coordinators of 0.9 keep them.
-        self._absent: frozenset[str] = frozenset()
-        self._outlived: frozenset[str] = frozenset()
+        #: The topics without an id that brokers have lacked since the last assignment. Coordinators of 0.9 keep the
+        #: offsets of deleted topics.
+        self._doubtful: frozenset[str] = frozenset()
+        #: The topics of which that is known to be so.
+        self._outlived: set[str] = set()
         #: The offsets that were chosen in the newest membership. Whether they are stored may be unknown. Another try
         #: must not choose others: the log may have grown, and records between the two would be skipped. The number is
         #: that of the topic's incarnation.
@@ -94,7 +97,6 @@ class StartPositions:
         Raises:
             SessionLostError: The membership is over.
         """
-        met = self._first_counts.keys() & counts.keys()
         for topic, count in counts.items():
             self._first_counts.setdefault(topic, count)
         self.begin(token)
@@ -107,14 +109,16 @@ class StartPositions:
         except KielGroupsError as error:
             return Positions({}, dict.fromkeys(partitions, error))
         missing = frozenset(partitions) - stored.keys()
-        if lacking := {each.topic for each in missing if each.topic in met}:
+        if lacking := {each.topic for each in missing if self._seen.has_id(each.topic)}:
             # The coordinator forgets the offsets of a deleted topic. Is there another topic of this name now?
             with suppress(KielGroupsError):
                 await self._topics.refresh(lacking, DOUBT)
         numbers = {topic: self._seen.number(topic) for topic in counts}
-        for topic, number in numbers.items():
-            self._first_numbers.setdefault(topic, number)
-        missing |= (former := self._of_former_logs(stored))
+        if not await self._look_at(stored):
+            listed = some(sorted(partitions), _MOST_NAMES)
+            unknown = LEADER_NOT_AVAILABLE.exception(f"the logs of {listed} are not known")
+            return Positions({}, dict.fromkeys(partitions, unknown))
+        missing |= (former := frozenset(each for each in stored if each.topic in self._outlived))
         stored = {each: offset for each, offset in stored.items() if each not in former}
         known = self._offsets.lost_offsets((missing - former) & remembered)
         keys = {each: (each, numbers[each.topic]) for each in missing - known.keys()}
@@ -126,7 +130,10 @@ class StartPositions:
         created = known | chosen
         saved = await self._offsets.store(created) if created else frozenset()
         for partition in created.keys() - saved:
-            failures[partition] = NoOffsetsError(f"group {self._group}: the start of {partition} was not stored")
+            text = f"group {self._group}: the start of {partition} was not stored"
+            # A deleted topic may be created again.
+            is_gone = partition in self._offsets.unknown
+            failures[partition] = UNKNOWN_TOPIC_OR_PARTITION.exception(text) if is_gone else NoOffsetsError(text)
         origins = dict.fromkeys(stored | known, StartOrigin.STORED)
         origins |= {each: StartOrigin.NEW_LOG if each in former else StartOrigin.FIRST for each in chosen}
         # The coordinator's offsets have no versions.
@@ -134,30 +141,51 @@ class StartPositions:
             each: StartPosition(offset, version=0, token=token, created=numbers[each.topic], origin=origins[each])
             for each, offset in (stored | known | chosen).items()
         }
-        self._absent -= counts.keys()
         refused = frozenset(keys.keys() - chosen.keys()) if self._policy == "none" else frozenset()
         return Positions({each: start for each, start in starts.items() if each not in failures}, failures, refused)
 
     def begin(self, token: GenerationToken) -> None:
         """Note that the member has an assignment, whatever it contains."""
         if token != self._token:
-            self._token, self._chosen = token, {}
-            self._outlived, self._absent = self._absent, self._seen.absent()
+            self._token, self._chosen, self._outlived = token, {}, set()
+            self._doubtful |= self._seen.take_missing()
 
-    def _of_former_logs(self, stored: Mapping[TopicPartition, int]) -> frozenset[TopicPartition]:
-        """Return the partitions whose stored offsets are of the logs of deleted topics, and report them."""
-        former = frozenset(each for each in stored if each.topic in self._outlived)
-        if former:
-            self._metrics.count("offsets_of_old_logs", len(former))
-            log.warning(
-                "group %s: %s, first %s at offset %d, were stored before the topic was deleted and created again:"
-                " starting at the beginning of the new log",
-                self._group,
-                counted(former, "offset"),
-                min(former),
-                stored[min(former)],
-            )
-        return former
+    def opened(self) -> None:
+        """Note that all partitions of the assignment are open. Other members have opened theirs, too, as a rule."""
+        self._doubtful = frozenset(filter(self._seen.was_missing, self._doubtful))
+
+    async def _look_at(self, stored: Mapping[TopicPartition, int]) -> bool:
+        """
+        Find out whether the stored offsets of doubtful topics are of the logs of deleted ones.
+
+        Returns:
+            False if leaders have not answered.
+        """
+        for topic in sorted(self._doubtful.intersection(each.topic for each in stored)):
+            positions = {each: offset for each, offset in stored.items() if each.topic == topic}
+            sights = await self._handler.look_at_logs(positions)
+            if sights.keys() != positions.keys():
+                return False
+            self._doubtful -= {topic}
+            verdict = judge_logs(sights.values(), was_unknown=True, was_missing=True)
+            if verdict is Verdict.NEW:
+                self._outlived.add(topic)
+                self._report_old(topic, positions)
+            elif verdict is Verdict.UNKNOWN:
+                warn_of_unknown(self._group, self._metrics, sights)
+        return True
+
+    def _report_old(self, topic: str, positions: Mapping[TopicPartition, int]) -> None:
+        self._metrics.count("topics_recreated")
+        log.warning(
+            "group %s: topic %s was deleted and created again: the stored offsets of %s, first %s at offset %d, are of"
+            " the old log; starting at the beginning of the new one",
+            self._group,
+            topic,
+            counted(positions, "partition"),
+            min(positions),
+            positions[min(positions)],
+        )
 
     async def _choose(
         self, partitions: Collection[TopicPartition]
@@ -189,9 +217,8 @@ class StartPositions:
         return self._is_renewed(partition) or partition.partition >= self._first_counts.get(partition.topic, 0)
 
     def _is_renewed(self, partition: TopicPartition) -> bool:
-        """Whether the topic was created again since that."""
-        topic = partition.topic
-        return topic in self._outlived or self._seen.number(topic) > self._first_numbers.get(topic, 0)
+        """Whether the topic was created again while this process was in the group."""
+        return partition.topic in self._outlived or self._seen.number(partition.topic) > 0
 
     def _warn_of_missing(self, chosen: Collection[TopicPartition], known_topics: Collection[str]) -> None:
         """Report partitions that start by the policy although the group has committed in their topics."""

@@ -44,9 +44,9 @@ class DeliveryHandler(GroupBrokers):
         self._values = values
         self._calls = calls
 
-    async def look_at_logs(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, LogSight]:
+    async def look_at_logs(self, positions: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, LogSight]:
         """Compare the logs of these partitions with what was read from them."""
-        return await look_at_logs(self._cluster, self._owned.read_logs(partitions))
+        return await look_at_logs(self._cluster, self._owned.read_logs(positions))
 
     def gate_changed(self, gate: Gate) -> None:
         """Deliver only while the gate of the new session is open."""

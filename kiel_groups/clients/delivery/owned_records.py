@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from typing import NamedTuple
 
@@ -304,9 +304,9 @@ class OwnedRecords:
         for topic in topics:
             self._refused.pop(topic, None)
 
-    def read_logs(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, ReadLog]:
-        """Return what is known of the logs of those partitions that are fetched."""
-        return self._fetcher.read_logs(partitions)
+    def read_logs(self, positions: Mapping[TopicPartition, int]) -> dict[TopicPartition, ReadLog]:
+        """Return what is known of the logs of partitions with these positions."""
+        return self._fetcher.read_logs(positions)
 
     def drop(self, partitions: Collection[TopicPartition]) -> None:
         """Stop fetching these partitions, and drop their buffered records."""

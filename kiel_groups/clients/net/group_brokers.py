@@ -37,7 +37,7 @@ class GroupBrokers:
         """Look up the first offsets ("earliest") or next offsets ("latest") of partitions whose leaders answer."""
         return await policy_offsets(self._cluster, partitions, policy)
 
-    async def look_at_logs(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, LogSight]:
+    async def look_at_logs(self, positions: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, LogSight]:
         """Return nothing: ZooKeeper says when a topic was created again."""
         return {}
 

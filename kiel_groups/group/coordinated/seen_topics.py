@@ -1,9 +1,10 @@
 """
 Decide whether a topic was deleted and created again, by what brokers answer, without ZooKeeper.
 
-From Kafka 2.8 on a topic has an id, which says it exactly. Before, a topic that brokers have not listed for a while is
-another one. A topic that is created again at once leaves less: a position that its log had, and has not, or has again.
-So the first record that was read is compared with what the log has in its place now.
+From Kafka 2.8 on a topic has an id, which says it exactly. Before, brokers do not say it. A topic that they have not
+listed for a while may be another one, or one that the client had no right to see. A topic that is created again at once
+leaves less: a position that its log has not, or has again. So the logs decide: an early record that was read is
+compared with what the log has in its place now.
 
 A log of the same topic may lose records, too: an unclean election truncates it. That is no new log, and
 ``auto_offset_reset`` says where delivery continues.
@@ -18,18 +19,20 @@ from typing import NamedTuple
 
 __all__ = ["LogSight", "SeenTopics", "Verdict", "judge_logs"]
 
-#: How many answers of brokers have to lack a topic that then exists before it counts as created again. One answer may
-#: be that of a broker that has just started.
-_MISSING_ANSWERS = 2
-
 
 @dataclass(slots=True)
 class _SeenTopic:
-    """``ids`` are all ids of the topic, the newest one last. ``missing`` counts the answers in a row that lack it."""
+    """
+    A topic. ``ids`` are all of its ids, the newest one last.
+
+    ``is_missing``: the last answer about it has lacked it. ``was_missing``: an earlier one has, and nothing has shown
+    since whether it is the same topic.
+    """
 
     number: int = 0
     ids: list[str] = field(default_factory=list)
-    missing: int = 0
+    is_missing: bool = False
+    was_missing: bool = False
 
 
 class SeenTopics:
@@ -54,23 +57,21 @@ class SeenTopics:
         seen = self._topics.get(topic)
         return seen is not None and bool(seen.ids)
 
-    def absent(self) -> frozenset[str]:
-        """Return the topics without an id that the last answer about them has lacked."""
-        return frozenset(topic for topic, seen in self._topics.items() if seen.missing and not seen.ids)
+    def was_missing(self, topic: str) -> bool:
+        """Return whether brokers have lacked a topic without an id since it was last known to be the same."""
+        seen = self._topics.get(topic)
+        return seen is not None and (seen.is_missing or seen.was_missing) and not seen.ids
 
     def missing(self, topic: str) -> None:
         """Note that a broker that knows the cluster has not listed the topic."""
-        self._seen(topic).missing += 1
+        self._seen(topic).is_missing = True
 
     def listed(self, topic: str) -> None:
         """Note that a broker has listed the topic."""
         seen = self._seen(topic)
-        missing, seen.missing = seen.missing, 0
-        if missing and not seen.ids:
-            if missing >= _MISSING_ANSWERS:
-                self.renew(topic)
-            else:
-                self.doubt(topic)
+        if seen.is_missing:
+            seen.is_missing, seen.was_missing = False, True
+            self.doubt(topic)
 
     def identified(self, topic: str, topic_id: str) -> None:
         """Note the topic's id. A former id is the answer of a broker whose metadata are old."""
@@ -85,8 +86,21 @@ class SeenTopics:
         """Note that a broker has answered as if the topic were another one."""
         self.doubted(topic)
 
+    def settle(self, topic: str) -> None:
+        """Note that the present topic is known to be the same, or another one."""
+        seen = self._seen(topic)
+        seen.is_missing = seen.was_missing = False
+
+    def take_missing(self) -> frozenset[str]:
+        """Return the topics that were missing, and settle those of them that are listed again."""
+        missing = frozenset(filter(self.was_missing, self._topics))
+        for topic in missing:
+            self._topics[topic].was_missing = False
+        return missing
+
     def renew(self, topic: str) -> None:
         """Note that the topic was created again."""
+        self.settle(topic)
         self._seen(topic).number += 1
         self.changed(topic)
 
@@ -122,20 +136,21 @@ class Verdict(Enum):
     UNKNOWN = "unknown"
 
 
-def judge_logs(sights: Collection[LogSight], *, was_unknown: bool) -> Verdict:
+def judge_logs(sights: Collection[LogSight], *, was_unknown: bool, was_missing: bool) -> Verdict:
     """
     Return what the logs of a topic's partitions say about it: a topic is deleted as a whole.
 
     Args:
         sights: Partitions of the topic.
-        was_unknown: Whether brokers have lacked the topic, or one of these partitions.
+        was_unknown: Whether a broker has denied that there is such a partition, as one does that has just started.
+        was_missing: Whether brokers have not listed the topic.
     """
     if any(sight.has_record for sight in sights):
         return Verdict.SAME
     # A log that has lost even its first record has nothing in common with the former one. Another record in another
-    # place may be that of a log that was truncated, and has grown since.
-    if any(sight.has_record is False and (sight.is_first or was_unknown) for sight in sights):
+    # place may also be that of a log that was truncated, and has grown since.
+    if any(sight.has_record is False and (sight.is_first or was_unknown or was_missing) for sight in sights):
         return Verdict.NEW
-    if was_unknown and any(sight.end < sight.position for sight in sights):
+    if was_missing and any(sight.end < sight.position for sight in sights):
         return Verdict.NEW
     return Verdict.UNKNOWN

@@ -11,9 +11,11 @@ from kiel_groups.clients.coordinated.start_positions import Positions, StartPosi
 from kiel_groups.config import GroupConfig
 from kiel_groups.coordination.partition_handler import LogOffsets
 from kiel_groups.errors import CommitFailedError, KielGroupsError, NoBrokersError, NoOffsetsError, SessionLostError
+from kiel_groups.group.coordinated.seen_topics import LogSight
 from kiel_groups.group.member.partition_offsets import StartOrigin
 from kiel_groups.metrics import Metrics
 from kiel_groups.model import GenerationToken, TopicPartition
+from tests.helpers.coordinated_consumer import ScriptedTopics
 
 pytestmark = pytest.mark.unit
 
@@ -30,12 +32,20 @@ class Store:
         self.fetch_error: KielGroupsError | None = None
         self.look_up_errors: dict[TopicPartition, KielGroupsError] = {}
         self.refused: set[TopicPartition] = set()
+        self.unknown: frozenset[TopicPartition] = frozenset()
         self.store_error: KielGroupsError | None = None
         self.end = 200
         self.trace: list[str] = []
         self.metrics = Metrics()
+        self.topics = ScriptedTopics(t=3)
+        self.seen = self.topics.seen
+        self.sights: dict[TopicPartition, LogSight] = {}
         self.starts = StartPositions(
-            GroupConfig(group="g", auto_offset_reset=cast(Any, policy)), cast(Any, self), cast(Any, self), self.metrics
+            GroupConfig(group="g", auto_offset_reset=cast(Any, policy)),
+            cast(Any, self),
+            cast(Any, self),
+            self.metrics,
+            self.topics,
         )
 
     async def fetch(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
@@ -54,6 +64,10 @@ class Store:
         self.trace.append(f"{policy} {', '.join(map(str, sorted(partitions)))}")
         found = {p: 100 if policy == "earliest" else self.end for p in partitions if p not in self.look_up_errors}
         return LogOffsets(found, {p: error for p, error in self.look_up_errors.items() if p in partitions})
+
+    async def look_at_logs(self, positions: Mapping[TopicPartition, int]) -> dict[TopicPartition, LogSight]:
+        self.trace.append("look")
+        return self.sights
 
     async def store(self, offsets: Mapping[TopicPartition, int]) -> frozenset[TopicPartition]:
         self.trace.append("store")
