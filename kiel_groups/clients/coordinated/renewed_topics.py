@@ -191,15 +191,15 @@ class RenewedTopics:
 
 def warn_of_unknown(group: str, metrics: Metrics, sights: Mapping[TopicPartition, LogSight]) -> None:
     """Report partitions of which brokers have lacked the topic, or the position, and that have both again."""
-    # Otherwise nothing is skipped, or ``auto_offset_reset`` chooses another position, and says so.
-    doubtful = {each: sight for each, sight in sorted(sights.items()) if sight.start < sight.position <= sight.end}
+    # A log that ends before the position may have grown past it until the next fetch.
+    doubtful = {each: sight for each, sight in sorted(sights.items()) if sight.start < sight.position}
     if not doubtful:
         return
     metrics.count("new_logs_unknown", len(doubtful))
     listed = some(f"{each} ({sight.start} to {sight.position})" for each, sight in doubtful.items())
     log.warning(
         "group %s: brokers have denied that there is %s, or its position, and it cannot be known whether the topic was"
-        " created again. If it was, these offsets of its new logs are skipped: %s. To read them, seek there",
+        " created again. If it was, these offsets of its new logs may be skipped: %s. To read them, seek there",
         group,
         min(doubtful),
         listed,

@@ -72,11 +72,10 @@ class StartPositions:
         self._seen = topics.seen
         #: How many partitions a topic had when this process first had one of its partitions assigned.
         self._first_counts: dict[str, int] = {}
-        #: The topics without an id that brokers have lacked since the last assignment. Coordinators of 0.9 keep the
-        #: offsets of deleted topics.
+        #: The topics whose stored offsets may be of their old logs.
         self._doubtful: frozenset[str] = frozenset()
-        #: The topics of which that is known to be so.
-        self._outlived: set[str] = set()
+        #: The partitions of the present assignment whose stored offsets are.
+        self._outlived: set[TopicPartition] = set()
         #: The offsets that were chosen in the newest membership. Whether they are stored may be unknown. Another try
         #: must not choose others: the log may have grown, and records between the two would be skipped. The number is
         #: that of the topic's incarnation.
@@ -118,7 +117,7 @@ class StartPositions:
             listed = some(sorted(partitions), _MOST_NAMES)
             unknown = LEADER_NOT_AVAILABLE.exception(f"the logs of {listed} are not known")
             return Positions({}, dict.fromkeys(partitions, unknown))
-        missing |= (former := frozenset(each for each in stored if each.topic in self._outlived))
+        missing |= (former := self._outlived & stored.keys())
         stored = {each: offset for each, offset in stored.items() if each not in former}
         known = self._offsets.lost_offsets((missing - former) & remembered)
         keys = {each: (each, numbers[each.topic]) for each in missing - known.keys()}
@@ -148,7 +147,7 @@ class StartPositions:
         """Note that the member has an assignment, whatever it contains."""
         if token != self._token:
             self._token, self._chosen, self._outlived = token, {}, set()
-            self._doubtful |= self._seen.take_missing()
+            self._doubtful |= self._seen.take_doubtful()
 
     def opened(self) -> None:
         """Note that all partitions of the assignment are open. Other members have opened theirs, too, as a rule."""
@@ -167,12 +166,13 @@ class StartPositions:
             if sights.keys() != positions.keys():
                 return False
             self._doubtful -= {topic}
-            verdict = judge_logs(sights.values(), was_unknown=True, was_missing=True)
-            if verdict is Verdict.NEW:
-                self._outlived.add(topic)
-                self._report_old(topic, positions)
-            elif verdict is Verdict.UNKNOWN:
-                warn_of_unknown(self._group, self._metrics, sights)
+            # What this process has read may be of the new log, and the other offsets of the old one all the same.
+            others = {each: sight for each, sight in sights.items() if not sight.has_record}
+            if judge_logs(others.values(), was_unknown=True, was_missing=True) is Verdict.NEW:
+                self._outlived.update(others)
+                self._report_old(topic, {each: positions[each] for each in others})
+            else:
+                warn_of_unknown(self._group, self._metrics, others)
         return True
 
     def _report_old(self, topic: str, positions: Mapping[TopicPartition, int]) -> None:
@@ -218,7 +218,7 @@ class StartPositions:
 
     def _is_renewed(self, partition: TopicPartition) -> bool:
         """Whether the topic was created again while this process was in the group."""
-        return partition.topic in self._outlived or self._seen.number(partition.topic) > 0
+        return partition in self._outlived or self._seen.number(partition.topic) > 0
 
     def _warn_of_missing(self, chosen: Collection[TopicPartition], known_topics: Collection[str]) -> None:
         """Report partitions that start by the policy although the group has committed in their topics."""

@@ -278,6 +278,10 @@ class PartitionFetch:
         if self.answers % _MARKED_ANSWERS == 1:
             self.mark = LogMark.of(message_set)
 
+    def doubt_log(self) -> None:
+        """Take no mark soon: a broker has denied the partition or the position, so another log may be read."""
+        self.answers = max(self.answers, 1)
+
     def move_to(self, offset: int) -> None:
         """Fetch from another offset next, because all offsets before it are read, or have no message."""
         self.position = offset

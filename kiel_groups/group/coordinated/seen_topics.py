@@ -26,13 +26,14 @@ class _SeenTopic:
     A topic. ``ids`` are all of its ids, the newest one last.
 
     ``is_missing``: the last answer about it has lacked it. ``was_missing``: an earlier one has, and nothing has shown
-    since whether it is the same topic.
+    since whether it is the same topic. ``is_renewed``: it was created again since ``take_doubtful``.
     """
 
     number: int = 0
     ids: list[str] = field(default_factory=list)
     is_missing: bool = False
     was_missing: bool = False
+    is_renewed: bool = False
 
 
 class SeenTopics:
@@ -91,17 +92,22 @@ class SeenTopics:
         seen = self._seen(topic)
         seen.is_missing = seen.was_missing = False
 
-    def take_missing(self) -> frozenset[str]:
-        """Return the topics that were missing, and settle those of them that are listed again."""
-        missing = frozenset(filter(self.was_missing, self._topics))
-        for topic in missing:
-            self._topics[topic].was_missing = False
-        return missing
+    def take_doubtful(self) -> frozenset[str]:
+        """
+        Return the topics without an id whose stored offsets may be of a deleted topic, because brokers keep these.
+
+        They were missing, or created again, since the last call.
+        """
+        found = {t for t, seen in self._topics.items() if self.was_missing(t) or (seen.is_renewed and not seen.ids)}
+        for topic in found:
+            self._topics[topic].was_missing = self._topics[topic].is_renewed = False
+        return frozenset(found)
 
     def renew(self, topic: str) -> None:
         """Note that the topic was created again."""
         self.settle(topic)
-        self._seen(topic).number += 1
+        seen = self._seen(topic)
+        seen.number, seen.is_renewed = seen.number + 1, True
         self.changed(topic)
 
     def _seen(self, topic: str) -> _SeenTopic:

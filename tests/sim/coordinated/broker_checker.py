@@ -270,8 +270,12 @@ class BrokerChecker:
         """Excuse a partition of which a member stores an offset of a former log, as far as it cannot know better."""
         assert self._executing is not None
         sender = next((each for each in self._world.consumers if each.member.member_id == member_id), None)
+        if self._executing.given_up or sender is None or sender.may_not_know(partition):
+            self._excused.add(partition)
+            return
+        # A process that has never known the former topic starts as ``auto_offset_reset`` says.
         is_first = partition not in self._world.coordinator.offsets[self._world.group] and self._world.reset == "latest"
-        if self._executing.given_up or sender is None or sender.may_not_know(partition) or is_first:
+        if is_first and not sender.knows_former(partition):
             self._excused.add(partition)
         elif partition not in self._excused and not self._world.coordinator.early:
             raise self.violation(f"{member_id} commits {offset} of {partition}, whose new log it knows")

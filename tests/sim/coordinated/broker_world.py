@@ -172,6 +172,7 @@ class BrokerWorld(GroupWorld):
     def _fail_fetches(self, topic: str) -> None:
         for consumer in self.running:
             if self.timeline.random.random() < NOTICED_SHARE:
+                consumer.doubt_logs(topic)
                 self.timeline.after(self.timeline.random.uniform(0.0, 0.5), consumer.fetch_failed, topic)
             else:
                 self.checker.unnoticed(consumer, topic)

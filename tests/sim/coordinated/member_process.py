@@ -230,6 +230,12 @@ class BrokerConsumer(Application):
         """Note an early record that the process has read in the present assignment."""
         self.marks.setdefault(partition, (self.world.incarnations[partition.topic], position))
 
+    def doubt_logs(self, topic: str) -> None:
+        """Read no further record by which logs are recognised: the fetches of their partitions fail."""
+        for partition in self.opened:
+            if partition.topic == topic:
+                self.marks.setdefault(partition, (0, -1))
+
     def fetch_failed(self, topic: str) -> None:
         """Note, unless the process does not run, that a broker does not know the topic."""
         if self.is_running and any(partition.topic == topic for partition in self.opened):
@@ -238,6 +244,10 @@ class BrokerConsumer(Application):
     def may_not_know(self, partition: TopicPartition) -> bool:
         """Return whether the process may not know the present incarnation of the partition's topic."""
         return self._topics.newest.get(partition.topic, -1) < self.world.incarnations[partition.topic]
+
+    def knows_former(self, partition: TopicPartition) -> bool:
+        """Return whether the process knows that the partition's topic was created again."""
+        return self._topics.seen.number(partition.topic) > 0
 
     def lacked(self, partition: TopicPartition) -> bool:
         """Return whether a broker has lacked the partition's topic before its present incarnation."""
