@@ -270,7 +270,8 @@ class BrokerChecker:
         """Excuse a partition of which a member stores an offset of a former log, as far as it cannot know better."""
         assert self._executing is not None
         sender = next((each for each in self._world.consumers if each.member.member_id == member_id), None)
-        if self._executing.given_up or sender is None or sender.may_not_know(partition):
+        knew = self._executing.knew.get(partition.topic, -1)
+        if self._executing.given_up or sender is None or knew < self._world.incarnations[partition.topic]:
             self._excused.add(partition)
             return
         # A process that has never known the former topic starts as ``auto_offset_reset`` says.

@@ -68,6 +68,9 @@ class _Topics:
                 self.seen.missing(name)
                 self.lacked[name] = self._world.incarnations[name] + (name in self._world.deleted)
                 continue
+            if name in self._world.deleted:
+                # A broker with old metadata says that the topic is there.
+                self.lacked.pop(name, None)
             self._known[name] = tuple(range(self._world.topics[name]))
             self.newest[name] = max(incarnation, self.newest.get(name, 0))
             self.seen.listed(name)
@@ -241,9 +244,9 @@ class BrokerConsumer(Application):
         if self.is_running and any(partition.topic == topic for partition in self.opened):
             self.process.run_on_loop(self.process.call, self._topics.seen.doubt, topic)
 
-    def may_not_know(self, partition: TopicPartition) -> bool:
-        """Return whether the process may not know the present incarnation of the partition's topic."""
-        return self._topics.newest.get(partition.topic, -1) < self.world.incarnations[partition.topic]
+    def newest_topics(self) -> dict[str, int]:
+        """Return the newest incarnation of each topic that the process knows."""
+        return dict(self._topics.newest)
 
     def knows_former(self, partition: TopicPartition) -> bool:
         """Return whether the process knows that the partition's topic was created again."""
