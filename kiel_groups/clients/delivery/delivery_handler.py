@@ -54,7 +54,7 @@ class DeliveryHandler(GroupBrokers):
 
     def assigned(self, partitions: Collection[TopicPartition]) -> Coroutine[Any, Any, None]:
         """Run the assigned hook, then fetch these partitions, unless ``stop`` or ``lost`` is called before that."""
-        self._owned.accept({partition.topic for partition in partitions})
+        self._owned.accept(partitions)
         return self._owned.ready.assigned(partitions)
 
     def stop(self, partitions: Collection[TopicPartition]) -> frozenset[TopicPartition]:

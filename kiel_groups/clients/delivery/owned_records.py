@@ -299,10 +299,15 @@ class OwnedRecords:
             self._refused[topic] = error
             self._fetcher.ready.notify(topic)
 
-    def accept(self, topics: Collection[str]) -> None:
-        """Drop the errors of topics whose start positions are known now; those still unknown are refused again."""
-        for topic in topics:
-            self._refused.pop(topic, None)
+    def accept(self, partitions: Collection[TopicPartition]) -> None:
+        """
+        Note that the start positions of these partitions are known now. Errors of their topics are dropped.
+
+        Those still unknown are refused again. What was read earlier may be of the logs of deleted topics.
+        """
+        for partition in partitions:
+            self._refused.pop(partition.topic, None)
+        self._fetcher.forget_logs(partitions)
 
     def read_logs(self, positions: Mapping[TopicPartition, int]) -> dict[TopicPartition, ReadLog]:
         """Return what is known of the logs of partitions with these positions."""

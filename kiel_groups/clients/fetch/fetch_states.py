@@ -64,6 +64,11 @@ class FetchStates:
         state = self._partitions.get(topic_partition)
         return state is not None and bool(state.buffered)
 
+    def forget_logs(self, partitions: Iterable[TopicPartition]) -> None:
+        """Forget what was read from the logs of partitions that are about to be assigned again."""
+        for partition in partitions:
+            self._marks.pop(partition, None)
+
     def read_logs(self, positions: Mapping[TopicPartition, int]) -> dict[TopicPartition, ReadLog]:
         """Return what is known of the logs of partitions, with these positions, from their last assignments."""
         states = {partition: self._partitions.get(partition) for partition in positions}

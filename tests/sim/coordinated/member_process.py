@@ -292,6 +292,11 @@ class BrokerConsumer(Application):
 
     # PartitionHandler: called by the member
 
+    def assigned(self, partitions: Collection[TopicPartition]) -> Coroutine[Any, Any, None]:
+        for partition in partitions:
+            self.marks.pop(partition, None)
+        return super().assigned(partitions)
+
     def gate_changed(self, gate: Gate) -> None:
         assert isinstance(gate, GenerationGate)
         self.gate = gate
@@ -301,7 +306,6 @@ class BrokerConsumer(Application):
             state = self._subscription.offsets.of(partition)
             if state is not None:
                 self.opened[partition] = 0
-                self.marks.pop(partition, None)
                 self.fetches.forget(partition)
                 self.fetches.start(partition)
                 self.world.checker.opened(self, partition, state.position)
