@@ -185,7 +185,7 @@ class RenewedTopics:
         elif verdict is Verdict.SAME:
             self._seen.settle(topic)
         elif sights.keys() == positions.keys():
-            self._seen.settle(topic)
+            self._seen.give_up(topic)
             is_doubted = was_missing or was_unknown
             doubtful = {p: sight for p, sight in sights.items() if is_doubted or sight.in_doubt}
             warn_of_unknown(self.group, self.metrics, doubtful)

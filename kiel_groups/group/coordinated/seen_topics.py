@@ -26,14 +26,15 @@ class _SeenTopic:
     A topic. ``ids`` are all of its ids, the newest one last.
 
     ``is_missing``: the last answer about it has lacked it. ``was_missing``: an earlier one has, and nothing has shown
-    since whether it is the same topic. ``is_renewed``: it was created again since ``take_doubtful``.
+    since whether it is the same topic. ``are_offsets_doubtful``: the offsets that other members have stored may be of an
+    earlier topic.
     """
 
     number: int = 0
     ids: list[str] = field(default_factory=list)
     is_missing: bool = False
     was_missing: bool = False
-    is_renewed: bool = False
+    are_offsets_doubtful: bool = False
 
 
 class SeenTopics:
@@ -92,22 +93,30 @@ class SeenTopics:
         seen = self._seen(topic)
         seen.is_missing = seen.was_missing = False
 
+    def give_up(self, topic: str) -> None:
+        """Note that the logs which this process reads do not say whether the topic is the same; others may."""
+        seen = self._seen(topic)
+        seen.are_offsets_doubtful |= self.was_missing(topic)
+        self.settle(topic)
+
     def take_doubtful(self) -> frozenset[str]:
         """
         Return the topics without an id whose stored offsets may be of a deleted topic, because brokers keep these.
 
         They were missing, or created again, since the last call.
         """
-        found = {t for t, seen in self._topics.items() if self.was_missing(t) or (seen.is_renewed and not seen.ids)}
+        found = {
+            t for t, seen in self._topics.items() if self.was_missing(t) or (seen.are_offsets_doubtful and not seen.ids)
+        }
         for topic in found:
-            self._topics[topic].was_missing = self._topics[topic].is_renewed = False
+            self._topics[topic].was_missing = self._topics[topic].are_offsets_doubtful = False
         return frozenset(found)
 
     def renew(self, topic: str) -> None:
         """Note that the topic was created again."""
         self.settle(topic)
         seen = self._seen(topic)
-        seen.number, seen.is_renewed = seen.number + 1, True
+        seen.number, seen.are_offsets_doubtful = seen.number + 1, True
         self.changed(topic)
 
     def _seen(self, topic: str) -> _SeenTopic:
