@@ -110,7 +110,10 @@ class HeldAssignment:
         """Have the program give the assignment back."""
         assert self.gate is not None
         log.info("group %s: revoking the assignment of generation %d", self._name, self.gate.token.generation)
-        self._run(self._drain(self.gate, self._hook))
+        if (completing := self._hook) is not None:
+            # At once: if the assignment is dropped before the task below begins, that task never does.
+            completing.cancel()
+        self._run(self._drain(self.gate, completing))
 
     def drop(self) -> None:
         """End the assignment at once; a hook that runs for it is cancelled before."""
@@ -144,8 +147,7 @@ class HeldAssignment:
         self._metrics.observe("sync", self._runtime.boot_time_s() - since_s)
 
     async def _drain(self, gate: GenerationGate, completing: asyncio.Task[None] | None) -> None:
-        if completing is not None and not completing.done():
-            completing.cancel()
+        if completing is not None:
             await asyncio.wait({completing})
         await self._hooks.prepare(gate)
         gate.shut()
