@@ -305,8 +305,8 @@ class OwnedRecords:
 
         Those still unknown are refused again. What was read earlier may be of the logs of deleted topics.
         """
-        for partition in partitions:
-            self._refused.pop(partition.topic, None)
+        for topic in {partition.topic for partition in partitions}:
+            self._refused.pop(topic, None)
         self._fetcher.forget_logs(partitions)
 
     def read_logs(self, positions: Mapping[TopicPartition, int]) -> dict[TopicPartition, ReadLog]:

@@ -26,7 +26,7 @@ class _SeenTopic:
     A topic. ``ids`` are all of its ids, the newest one last.
 
     ``is_missing``: the last answer about it has lacked it. ``was_missing``: an earlier one has, and nothing has shown
-    since whether it is the same topic. ``are_offsets_doubtful``: the offsets that other members have stored may be of an
+    since whether it is the same topic. ``are_offsets_doubtful``: offsets that other members have stored may be of an
     earlier topic.
     """
 
