@@ -328,6 +328,8 @@ class OwnedRecords:
         if (state := self._subscription.offsets.of(partition)) is not None:
             state.position = offset
         self.fetch([partition])
+        # The topic may have been created again: until a record is read, nothing is known of its log.
+        self._fetcher.forget_logs([partition])
 
     def pause(self, partitions: Collection[TopicPartition]) -> None:
         """
