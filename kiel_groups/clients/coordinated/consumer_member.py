@@ -110,6 +110,7 @@ class ConsumerMember:
         self._tasks.start(self._follow_topics())
         self._tasks.start(self._refresh_offsets())
         self._tasks.start(self._restarts.run())
+        self._tasks.start(self._renewed.look_regularly(self._context.timing.metadata_max_age_ms / 1000))
         if self._subscription.topics:
             await self._join()
 

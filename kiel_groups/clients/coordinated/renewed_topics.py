@@ -66,6 +66,8 @@ class RenewedTopics:
         self._offsets = offsets
         #: The topics that are being looked at, because a broker has answered as if they were others.
         self._doubted: set[str] = set()
+        #: The partitions whose logs were reported to have other records, without another sign of a new log.
+        self._odd: set[TopicPartition] = set()
         self._seen.changed = self.announce
         self._seen.doubted = self._doubt
 
@@ -155,6 +157,14 @@ class RenewedTopics:
         finally:
             self._doubted.discard(topic)
 
+    async def look_regularly(self, interval_s: float) -> None:
+        """Compare logs at intervals: a new log that has grown past the position at once shows no other sign."""
+        while True:
+            await asyncio.sleep(interval_s)
+            for topic in sorted({partition.topic for partition in self.tracker.open_partitions()}):
+                if not self._seen.has_id(topic):
+                    await self._judge(topic, was_unknown=False)
+
     async def look_at(self, topics: Collection[str]) -> None:
         """
         Find out whether topics were created again, because the log of a partition lacks its position.
@@ -187,9 +197,18 @@ class RenewedTopics:
         elif sights.keys() == positions.keys():
             self._seen.give_up(topic)
             is_doubted = was_missing or was_unknown
-            doubtful = {p: sight for p, sight in sights.items() if is_doubted or sight.in_doubt}
+            doubtful = {
+                p: sight for p, sight in sights.items() if is_doubted or sight.in_doubt or self._is_odd(p, sight)
+            }
             warn_of_unknown(self.group, self.metrics, doubtful)
         return sights.keys() == positions.keys()
+
+    def _is_odd(self, partition: TopicPartition, sight: LogSight) -> bool:
+        """Return whether the log has another record than the one that was read, and that was not reported yet."""
+        is_odd = sight.has_record is False and partition not in self._odd
+        if is_odd:
+            self._odd.add(partition)
+        return is_odd
 
 
 def warn_of_unknown(group: str, metrics: Metrics, sights: Mapping[TopicPartition, LogSight]) -> None:
@@ -201,8 +220,8 @@ def warn_of_unknown(group: str, metrics: Metrics, sights: Mapping[TopicPartition
     metrics.count("new_logs_unknown", len(doubtful))
     listed = some(f"{each} ({sight.start} to {sight.position})" for each, sight in doubtful.items())
     log.warning(
-        "group %s: brokers have denied that there is %s, or its position, and it cannot be known whether the topic was"
-        " created again. If it was, these offsets of its new logs may be skipped: %s. To read them, seek there",
+        "group %s: brokers have denied %s or its position, or its log has other records than were read, and it cannot be"
+        " known whether the topic was created again. If it was, these offsets of its new logs may be skipped: %s. To read them, seek there",
         group,
         min(doubtful),
         listed,

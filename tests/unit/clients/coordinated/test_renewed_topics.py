@@ -184,3 +184,20 @@ async def test_starts_of_new_logs_without_a_membership_are_left_for_later() -> N
     bench.member._offsets.store = refuse  # type: ignore[method-assign, assignment]
     assert await bench.member._renewed.store_starts("t", {P0: 0}, lambda *_: True, lambda *_: None) == {}
     await bench.member.close()
+
+
+async def test_logs_are_compared_at_intervals(caplog: pytest.LogCaptureFixture) -> None:
+    """
+    A new log that has grown past the position at once denies nothing. Another record in the place of the log's first one
+    shows it. In another place, it may be what a truncated log has got since; that is reported once.
+    """
+    bench = await joined_at(150, 160)
+    bench.handler.sights = {P0: LogSight(150, 100, 200, has_record=False), P1: LogSight(160, 100, 200)}
+    looking = asyncio.ensure_future(bench.member._renewed.look_regularly(0.001))
+    await eventually(lambda: bench.trace.count("look at t:0, t:1") > 3, "several looks", 5)
+    assert bench.metrics.total("new_logs_unknown") == 1
+    assert "skipped: t:0 (100 to 150)" in caplog.text
+    bench.handler.sights = {P0: LogSight(150, 100, 200, has_record=False, is_first=True), P1: LogSight(160, 100, 200)}
+    await bench.traced("continue t:1 at 100")
+    looking.cancel()
+    await bench.member.close()
