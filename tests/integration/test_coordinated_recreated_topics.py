@@ -68,10 +68,13 @@ async def create_again(backend: GroupBackend, topic: str) -> None:
 async def test_a_topic_that_is_created_again_at_once_is_read_from_its_start(
     coordinating_cluster: Cluster, unique: Unique, policy: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The new log is longer than the old one before the member notices: 300 of 6,000 records were skipped."""
+    """
+    The new log is longer than the old one before the member notices: 300 of 6,000 records were skipped. On 0.9, all
+    fetches may go on in the new log; then only a comparison of the logs shows it.
+    """
     backend, topic, group = GroupBackend(coordinating_cluster, "brokers"), unique("t"), unique("g")
     values = set[bytes]()
-    consumer = backend.consumer(group, auto_offset_reset=policy, auto_commit_interval_ms=100)
+    consumer = backend.consumer(group, auto_offset_reset=policy, auto_commit_interval_ms=100, metadata_max_age_ms=500)
     async with reading(consumer, backend, topic, values):
         await coordinating_cluster.delete_topic(topic)
         await create_again(backend, topic)

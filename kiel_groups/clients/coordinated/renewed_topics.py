@@ -197,9 +197,7 @@ class RenewedTopics:
         elif sights.keys() == positions.keys():
             self._seen.give_up(topic)
             is_doubted = was_missing or was_unknown
-            doubtful = {
-                p: sight for p, sight in sights.items() if is_doubted or sight.in_doubt or self._is_odd(p, sight)
-            }
+            doubtful = {p: s for p, s in sights.items() if is_doubted or s.in_doubt or self._is_odd(p, s)}
             warn_of_unknown(self.group, self.metrics, doubtful)
         return sights.keys() == positions.keys()
 
@@ -220,8 +218,9 @@ def warn_of_unknown(group: str, metrics: Metrics, sights: Mapping[TopicPartition
     metrics.count("new_logs_unknown", len(doubtful))
     listed = some(f"{each} ({sight.start} to {sight.position})" for each, sight in doubtful.items())
     log.warning(
-        "group %s: brokers have denied %s or its position, or its log has other records than were read, and it cannot be"
-        " known whether the topic was created again. If it was, these offsets of its new logs may be skipped: %s. To read them, seek there",
+        "group %s: brokers have denied %s or its position, or its log has other records than were read, and it cannot"
+        " be known whether the topic was created again. If it was, these offsets of its new logs may be skipped: %s. To"
+        " read them, seek there",
         group,
         min(doubtful),
         listed,
