@@ -104,7 +104,13 @@ class CoordinatorOffsets:
         """
         sent = self._tracker.sent(commits)
         offsets = {partition: commit.offset for partition, commit in commits.items()}
-        done = await self.store(offsets, metadata, self._tracker.may_store)
+        numbers = {partition: self._seen.number(partition.topic) for partition in commits}
+
+        def may_store(partition: TopicPartition) -> bool:
+            # A partition that was given back meanwhile is not outdated for the tracker, which does not know it any more.
+            return self._tracker.may_store(partition) and self._seen.number(partition.topic) == numbers[partition]
+
+        done = await self.store(offsets, metadata, may_store)
         stored = {partition: StoredOffset(*commits[partition]) for partition in done}
         # After an error, the outcome stays unknown: the next commit stores something, even the offset that was there.
         self._tracker.answered(sent, stored)

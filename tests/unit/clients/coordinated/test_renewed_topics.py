@@ -201,3 +201,19 @@ async def test_logs_are_compared_at_intervals(caplog: pytest.LogCaptureFixture) 
     await bench.traced("continue t:1 at 100")
     looking.cancel()
     await bench.member.close()
+
+
+async def test_a_commit_is_not_repeated_once_its_topic_is_another_one() -> None:
+    """The partition was given back while the coordinator did not answer (seed 915752963578)."""
+    bench = await joined_at(150, 160)
+    bench.finish(P0, 170)
+    silent = asyncio.Event()
+    bench.transport.script[OffsetCommitRequestV2].extend([CoordinatorCode.LOADING, silent])
+    committing = asyncio.ensure_future(bench.member.commit_on_session())
+    await bench.traced("commit")
+    bench.tracker.end([P0])
+    bench.topics.seen.renew("t")
+    silent.set()
+    await asyncio.wait({committing})
+    assert bench.stored()[P0] == 150
+    await bench.member.close()
