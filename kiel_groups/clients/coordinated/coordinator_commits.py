@@ -107,7 +107,7 @@ class CoordinatorOffsets:
         numbers = {partition: self._seen.number(partition.topic) for partition in commits}
 
         def may_store(partition: TopicPartition) -> bool:
-            # A partition that was given back meanwhile is not outdated for the tracker, which does not know it any more.
+            # The tracker does not know a partition that was given back meanwhile, so it is not outdated there.
             return self._tracker.may_store(partition) and self._seen.number(partition.topic) == numbers[partition]
 
         done = await self.store(offsets, metadata, may_store)
