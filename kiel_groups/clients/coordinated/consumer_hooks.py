@@ -202,7 +202,8 @@ class ConsumerHooks:
         # The topic may have been created again since the offsets were read.
         self._renewed.announce(topic)
         self._assign()
-        for partition in starts.keys() & self._paused:
+        # The topic may have been unsubscribed while its starts were looked up.
+        for partition in starts.keys() & self._paused & self._subscription.assigned_partitions():
             self._subscription.pause(partition)
         listed = some(f"{each} at {start.offset} ({start.origin.value})" for each, start in sorted(starts.items()))
         log.info("group %s: opened %s: %s", self._group, counted(starts, "partition"), listed)
