@@ -276,7 +276,9 @@ class BrokerChecker:
             return
         # A process that has never known the former topic starts as ``auto_offset_reset`` says.
         is_first = partition not in self._world.coordinator.offsets[self._world.group] and self._world.reset == "latest"
-        if is_first and not sender.knows_former(partition):
+        # One that has never been told its id, either, reports the offsets that it remembers as lost.
+        is_reported = sender.metrics.total("offsets_expired") > 0
+        if (is_first or is_reported) and not sender.knows_former(partition):
             self._excused.add(partition)
         elif partition not in self._excused and not self._world.coordinator.early:
             raise self.violation(f"{member_id} commits {offset} of {partition}, whose new log it knows")
