@@ -8,6 +8,7 @@ from typing import Any, NamedTuple, Protocol
 
 from kiel_groups.config import HostPort
 from kiel_groups.errors import KielGroupsError, NoOffsetsError
+from kiel_groups.group.coordinated.seen_topics import LogSight
 from kiel_groups.listeners import Stall, StallKind
 from kiel_groups.model import OffsetAndMetadata, TopicPartition
 
@@ -78,6 +79,13 @@ class PartitionHandler(Protocol):
 
         The call returns within a time limit. It returns errors of brokers in ``failures`` and does not raise them. A
         partition without a leader, or with a leader that fails or does not answer, delays no other partition.
+        """
+
+    async def look_at_logs(self, positions: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, LogSight]:
+        """
+        Compare logs with what was read from them; called only in groups that brokers coordinate.
+
+        Partitions whose leaders do not answer are left out.
         """
 
     def gate_changed(self, gate: Gate) -> None:

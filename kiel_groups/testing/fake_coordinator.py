@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
 from typing import Any, NamedTuple, TypeVar
 
 from kiel_groups.model import OffsetAndMetadata, TopicPartition
@@ -27,6 +28,7 @@ from kiel_groups.wire.error_codes import (
     OFFSETS_LOAD_IN_PROGRESS,
     REBALANCE_IN_PROGRESS,
     UNKNOWN_MEMBER_ID,
+    UNKNOWN_TOPIC_OR_PARTITION,
     ErrorCode,
 )
 from kiel_groups.wire.framing import Request
@@ -95,6 +97,8 @@ class FakeCoordinator:
         self.groups: dict[str, FakeGroup] = {}
         #: The offsets of each group; they survive a crash.
         self.offsets: defaultdict[str, dict[TopicPartition, OffsetAndMetadata]] = defaultdict(dict)
+        #: Topics that do not exist at the moment; commits of their offsets are refused.
+        self.missing_topics: set[str] = set()
         #: Called with each accepted commit before its offsets are stored.
         self.observers: list[Callable[[AcceptedCommit], object]] = []
         #: Called with a broker whose connections break.
@@ -166,6 +170,18 @@ class FakeCoordinator:
         """Forget offsets, as brokers before 2.1 do a day after their commit."""
         for partition in partitions:
             self.offsets[group].pop(partition, None)
+
+    def delete_topic(self, topic: str) -> None:
+        """Refuse commits of a topic, and forget its offsets, as brokers from 0.10 on do."""
+        self.missing_topics.add(topic)
+        if not self.early:
+            for offsets in self.offsets.values():
+                for partition in [partition for partition in offsets if partition.topic == topic]:
+                    del offsets[partition]
+
+    def create_topic(self, topic: str) -> None:
+        """Accept commits of a topic that was deleted."""
+        self.missing_topics.discard(topic)
 
     # ------------------------------------------------------------------ requests
 
@@ -254,7 +270,10 @@ class FakeCoordinator:
 
     def _commit(self, broker: int, request: OffsetCommitRequestV2) -> Mapping[TopicPartition, ErrorCode]:
         code = self._refusal(broker, request.group, may_be_nameless=True)
-        return dict.fromkeys(request.offsets, self._store(request) if code is NO_ERROR else code)
+        missing = {partition for partition in request.offsets if partition.topic in self.missing_topics}
+        known = replace(request, offsets={p: each for p, each in request.offsets.items() if p not in missing})
+        answer = dict.fromkeys(request.offsets, self._store(known) if code is NO_ERROR else code)
+        return answer | (dict.fromkeys(missing, UNKNOWN_TOPIC_OR_PARTITION) if answer and code is NO_ERROR else {})
 
     def _store(self, request: OffsetCommitRequestV2) -> ErrorCode:
         group = self.groups.get(request.group)

@@ -163,6 +163,10 @@ class Reader:
             raise self._refusal(start, f"a length of {length}")
         return self._take(length, start)
 
+    def take(self, size: int) -> memoryview:
+        """Read as many bytes, as a view."""
+        return self._take(size, self._position)
+
     def array(self, least_bytes: int) -> range:
         """
         Read the count of an array, and return a range to loop over.

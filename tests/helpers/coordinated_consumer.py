@@ -10,6 +10,7 @@ from kiel_groups.allocators.assignors import AssignorChoice, assignors_of
 from kiel_groups.clients.coordinated.consumer_member import ConsumerMember
 from kiel_groups.coordination.partition_handler import Gate, LogOffsets, Work
 from kiel_groups.errors import KielGroupsError, NoBrokersError, NoOffsetsError
+from kiel_groups.group.coordinated.seen_topics import LogSight, SeenTopics
 from kiel_groups.group.member.subscription import SubscriptionState
 from kiel_groups.listeners import Stall
 from kiel_groups.model import OffsetAndMetadata, TopicPartition
@@ -32,11 +33,16 @@ class ScriptedHandler:
         self.busy: dict[TopicPartition, asyncio.Event] = {}
         self.look_up_errors: dict[TopicPartition, KielGroupsError] = {}
         self.unknown: list[NoOffsetsError] = []
+        self.sights: dict[TopicPartition, LogSight] = {}
         self.work: list[Work] = []
 
     async def log_offsets(self, partitions: Collection[TopicPartition], policy: str) -> LogOffsets:
         found = {p: 100 if policy == "earliest" else 200 for p in partitions if p not in self.look_up_errors}
         return LogOffsets(found, {p: error for p, error in self.look_up_errors.items() if p in partitions})
+
+    async def look_at_logs(self, positions: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, LogSight]:
+        self.trace.append(f"look at {_named(positions)}")
+        return {partition: sight for partition, sight in self.sights.items() if partition in positions}
 
     def gate_changed(self, gate: Gate) -> None:
         self.gates.append(gate)
@@ -55,6 +61,9 @@ class ScriptedHandler:
             if partition in self.busy:
                 await self.busy[partition].wait()
         self.trace.append(f"drained {_named(partitions)}")
+
+    def offset_changed(self, partition: TopicPartition, offset: int) -> None:
+        self.trace.append(f"continue {partition} at {offset}")
 
     def lost(self, partitions: Collection[TopicPartition]) -> None:
         self.trace.append(f"lost {_named(partitions)}")
@@ -81,6 +90,8 @@ class ScriptedTopics:
         self.known = dict(counts)
         self.failure: KielGroupsError | asyncio.Event | None = None
         self.reasons: list[str] = []
+        self.seen = SeenTopics()
+        self.asks_ids = False
 
     async def refresh(self, topics: Collection[str], reason: str) -> None:
         self.reasons.append(reason)

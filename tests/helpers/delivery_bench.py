@@ -84,6 +84,9 @@ class FakeFetcher:
     def assignment(self) -> frozenset[TopicPartition]:
         return frozenset(self.positions)
 
+    def forget_logs(self, partitions: Iterable[TopicPartition]) -> None:
+        """Do nothing: no log is recognised."""
+
     def unassign(self, partitions: Iterable[TopicPartition]) -> None:
         gone = set(partitions)
         self.positions = {p: position for p, position in self.positions.items() if p not in gone}

@@ -271,6 +271,27 @@ MUTANTS = (
         _JOINS_TEST,
     ),
     Mutant(
+        "partitions of an assignment that is dropped before its drain begins are opened",
+        _HELD,
+        "            self._completing.cancel()\n",
+        "            pass\n",
+        _JOINS_TEST,
+    ),
+    Mutant(
+        "the offset that a process remembers of a deleted topic is a start in the next one",
+        "clients/coordinated/coordinator_commits.py",
+        " if number == self._seen.number(each.topic)}",
+        "}",
+        "tests/unit/clients/coordinated/test_renewed_topics.py",
+    ),
+    Mutant(
+        "offsets of a deleted topic are committed until the partition restarts",
+        "clients/coordinated/renewed_topics.py",
+        "        self.tracker.recreated(topic, number)\n",
+        "",
+        "tests/unit/clients/coordinated/test_renewed_topics.py",
+    ),
+    Mutant(
         "a lost membership goes on opening partitions",
         _HELD,
         "        if hook is not None:\n            hook.cancel()\n",
@@ -372,8 +393,8 @@ MUTANTS = (
     Mutant(
         "a partition that was added to its topic starts at the end",
         _STARTS,
-        "return partition.partition >= self._first_counts.get(partition.topic, 0)",
-        "return partition.partition < 0",
+        "or partition.partition >= self._first_counts.get(partition.topic, 0)",
+        "or partition.partition < 0",
         _HOOKS_TEST,
     ),
     Mutant(

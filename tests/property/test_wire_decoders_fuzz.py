@@ -20,6 +20,7 @@ from kiel_groups.wire.api.metadata_v0 import MetadataRequest
 from kiel_groups.wire.api.offsets_v0 import OffsetCommitRequest, OffsetFetchRequest
 from kiel_groups.wire.api.produce_v0 import ProduceRequest
 from kiel_groups.wire.api.topic_changes_v0 import CreatePartitionsRequest, CreateTopicsRequest, DeleteTopicsRequest
+from kiel_groups.wire.api.topic_ids_v10 import TopicIdsRequest
 from kiel_groups.wire.framing import Request, decode_size, split_response
 from kiel_groups.wire.groups.api_versions_v0 import ApiVersionsRequest
 from kiel_groups.wire.groups.connect_protocol import ConnectAssignment, ConnectMetadata, StickyMetadata
@@ -162,6 +163,7 @@ REQUESTS: list[Request[Any]] = [
     DescribeGroupsRequest(()),
     ApiVersionsRequest(),
     FetchProbeRequest(),
+    TopicIdsRequest(("t",)),
     CreateTopicsRequest({}, 1),
     CreatePartitionsRequest({}, 1),
     DeleteTopicsRequest((), 1),

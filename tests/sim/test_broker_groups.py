@@ -15,6 +15,7 @@ from kiel_groups.clients.coordinator.generation_gate import GenerationGate
 from kiel_groups.clients.coordinator.group_coordinator import BeatTarget
 from kiel_groups.clients.coordinator.group_transport import BeatAnswer
 from kiel_groups.group.coordinated.member_events import Drained
+from kiel_groups.group.coordinated.seen_topics import SeenTopics
 from kiel_groups.model import TopicPartition
 from kiel_groups.testing import FakeCoordinator
 from kiel_groups.wire.error_codes import UNKNOWN_MEMBER_ID
@@ -215,8 +216,8 @@ def test_a_lost_record_is_reported(monkeypatch: pytest.MonkeyPatch, world: Broke
     """A commit may not pass what the application has processed."""
     store = CoordinatorOffsets.store
 
-    async def ahead(self: CoordinatorOffsets, offsets: dict[TopicPartition, int], metadata: str = "") -> Any:
-        return await store(self, {partition: offset + 1 for partition, offset in offsets.items()}, metadata)
+    async def ahead(self: CoordinatorOffsets, offsets: dict[TopicPartition, int], *others: Any) -> Any:
+        return await store(self, {partition: offset + 1 for partition, offset in offsets.items()}, *others)
 
     monkeypatch.setattr(CoordinatorOffsets, "store", ahead)
     world.consumers[0].work(0.0, 3, 0.01)
@@ -231,8 +232,8 @@ def test_an_offset_that_moves_back_is_reported(monkeypatch: pytest.MonkeyPatch, 
     world.run_for(10.0)
     store = CoordinatorOffsets.store
 
-    async def behind(self: CoordinatorOffsets, offsets: dict[TopicPartition, int], metadata: str = "") -> Any:
-        return await store(self, {partition: offset - 3 for partition, offset in offsets.items()}, metadata)
+    async def behind(self: CoordinatorOffsets, offsets: dict[TopicPartition, int], *others: Any) -> Any:
+        return await store(self, {partition: offset - 3 for partition, offset in offsets.items()}, *others)
 
     monkeypatch.setattr(CoordinatorOffsets, "store", behind)
     consumer.work(0.0, 2, 0.01)
@@ -257,3 +258,46 @@ def test_a_member_that_rejoins_for_ever_is_reported(monkeypatch: pytest.MonkeyPa
     world.run_for(5.0)
     with pytest.raises(Violation, match="partitions are not owned by one"):
         world.wait("unowned", 0.0)
+
+
+# Topics that are created again
+
+
+def _read_and_create_again(world: BrokerWorld, pause_s: float) -> None:
+    """Have all records read, delete the topic, and create it again with more records than it had."""
+    world.wait("unfinished", 60.0)
+    world.delete_topic("t0")
+    world.run_for(pause_s)
+    world.create_topic("t0", 0.9)
+
+
+@pytest.mark.parametrize("early", [False, True])
+@pytest.mark.parametrize("pause_s", [0.0, 12.0])
+def test_a_topic_that_is_created_again_is_read_from_its_start(
+    early: bool, pause_s: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With ids of topics, and without; the group rebalances in a long pause, and not in a short one."""
+    monkeypatch.setattr("tests.sim.coordinated.broker_world.NOTICED_SHARE", 1.0)
+    with brokers_at_rest(early=early, metadata_max_age_ms=5_000) as world:
+        _read_and_create_again(world, pause_s)
+        world.wait("unowned", 60.0)
+        world.wait("unfinished", 60.0)
+        assert world.checker._covered.keys() == set(world.partitions())
+
+
+def test_the_checker_reports_records_of_a_new_log_that_are_skipped(
+    world: BrokerWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A member that follows no change of ids continues in the new log where it was in the old one."""
+    monkeypatch.setattr(SeenTopics, "renew", lambda *_: None)
+    _read_and_create_again(world, 0.0)
+    with pytest.raises(Violation, match="whose new log it knows"):
+        world.wait("unfinished", 60.0)
+
+
+def test_the_checker_reports_a_restart_in_a_log_that_is_not_new(world: BrokerWorld) -> None:
+    """Two brokers that name different ids for one topic would make a member read it again."""
+    consumer = next(each for each in world.consumers if each.opened)
+    consumer.process.call(consumer._topics.seen.identified, "t0", "another id")
+    with pytest.raises(Violation, match="its log is not new"):
+        world.run_for(10.0)

@@ -180,6 +180,7 @@ class BrokerCoordination:
     async def check_brokers(self, process: Process) -> None:
         """Find out what the brokers know; raises as ``GroupVersions.probe``."""
         await self.versions.probe(process.cluster)
+        process.cluster.asks_ids = self.versions.has_topic_ids
 
     async def group_offsets(
         self, cluster: ClusterMetadata, group: str, partitions: Collection[TopicPartition]

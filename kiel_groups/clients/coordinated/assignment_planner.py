@@ -12,6 +12,7 @@ from typing import Protocol
 from kiel_groups.allocators.assignors import Assignor, AssignorMember, run_assignor
 from kiel_groups.clients.coordinator.member_hooks import CoordinatedContext, JoinedGroup
 from kiel_groups.errors import AllocatorError, KielGroupsError, ProtocolError
+from kiel_groups.group.coordinated.seen_topics import SeenTopics
 from kiel_groups.model import TopicPartition
 from kiel_groups.wire.groups.consumer_protocol import ConsumerAssignment, ConsumerSubscription
 from kiel_groups.wording import some
@@ -30,6 +31,10 @@ _METADATA_SHARE = 1 / 6
 class TopicSource(Protocol):
     """The topics of the cluster; see ``ClusterMetadata``."""
 
+    @property
+    def seen(self) -> SeenTopics: ...
+    @property
+    def asks_ids(self) -> bool: ...
     async def refresh(self, topics: Collection[str], reason: str) -> None: ...
     async def all_topics(self) -> frozenset[str]: ...
     def known_partitions(self, topic: str) -> tuple[int, ...] | None: ...

@@ -16,6 +16,7 @@ from kiel_groups.allocators.assignors import Assignor
 from kiel_groups.backoff import Backoff
 from kiel_groups.clients.coordinated.assignment_planner import AssignmentPlanner, TopicSource
 from kiel_groups.clients.coordinated.chosen_starts import ChosenStarts
+from kiel_groups.clients.coordinated.renewed_topics import RenewedTopics
 from kiel_groups.clients.coordinated.start_positions import Positions, StartPositions
 from kiel_groups.clients.coordinator.generation_gate import GenerationGate
 from kiel_groups.clients.coordinator.member_hooks import CoordinatedContext, JoinedGroup
@@ -88,11 +89,12 @@ class ConsumerHooks:
         #: The partitions that the application had paused when they were given back.
         self._paused: frozenset[TopicPartition] = frozenset()
 
-    def attach(self, starts: StartPositions, chosen: ChosenStarts, owned: OwnedOffsets) -> None:
+    def attach(self, starts: StartPositions, chosen: ChosenStarts, owned: OwnedOffsets, renewed: RenewedTopics) -> None:
         """Add the parts that need the member, which in turn needs these hooks."""
         self._starts = starts
         self._chosen = chosen
         self._offsets = owned
+        self._renewed = renewed
 
     # ------------------------------------------------------------------ the join
 
@@ -108,7 +110,8 @@ class ConsumerHooks:
         A member that may lead asks for the partitions of the topics meanwhile, so that its assignment need not wait.
         """
         self.offered = self._subscription.topics
-        if self._may_lead:
+        # Coordinators of 0.9 keep the offsets of deleted topics: which topics are missing now?
+        if self._may_lead or not self._context.has_rebalance_timeout:
             self._tasks.start(self.planner.ask_ahead(self.offered))
         else:
             self.planner.drop_ahead()
@@ -134,8 +137,11 @@ class ConsumerHooks:
         self.assigned = self._owned = partitions
         self._paused &= partitions
         self._handler.gate_changed(gate)
+        self._starts.begin(gate.token)
         topics = sorted({partition.topic for partition in partitions})
+        self._renewed.identify(topics)
         await asyncio.gather(*(self._open(topic, gate, partitions) for topic in topics))
+        self._starts.opened()
 
     def _accepted(self, partitions: Iterable[TopicPartition]) -> frozenset[TopicPartition]:
         """
@@ -193,8 +199,11 @@ class ConsumerHooks:
         if not starts:
             return
         self._tracker.open(starts)
+        # The topic may have been created again since the offsets were read.
+        self._renewed.announce(topic)
         self._assign()
-        for partition in starts.keys() & self._paused:
+        # The topic may have been unsubscribed while its starts were looked up.
+        for partition in starts.keys() & self._paused & self._subscription.assigned_partitions():
             self._subscription.pause(partition)
         listed = some(f"{each} at {start.offset} ({start.origin.value})" for each, start in sorted(starts.items()))
         log.info("group %s: opened %s: %s", self._group, counted(starts, "partition"), listed)
@@ -292,6 +301,7 @@ class ConsumerHooks:
         async with self._offsets.writing:
             try:
                 await self._offsets.store_left(partitions)
+                await self._renewed.store_beginnings(partitions)
             except KielGroupsError as error:
                 self._metrics.count("commits_failed")
                 log.warning("group %s: the last commit before the rebalance failed: %s", self._group, error)

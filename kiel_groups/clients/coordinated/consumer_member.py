@@ -15,15 +15,16 @@ from kiel_groups.clients.coordinated.assignment_planner import TopicSource
 from kiel_groups.clients.coordinated.chosen_starts import ChosenStarts
 from kiel_groups.clients.coordinated.consumer_hooks import ConsumerHooks
 from kiel_groups.clients.coordinated.coordinator_commits import CoordinatorOffsets
+from kiel_groups.clients.coordinated.renewed_topics import RenewedTopics
 from kiel_groups.clients.coordinated.start_positions import StartPositions
 from kiel_groups.clients.coordinator.broker_coordinator import BrokerCoordinator
 from kiel_groups.clients.coordinator.coordinated_member import CoordinatedMember
 from kiel_groups.clients.coordinator.member_hooks import CoordinatedContext
 from kiel_groups.clients.coordinator.request_failures import reported
-from kiel_groups.clients.net.cluster_metadata import DOUBT
 from kiel_groups.config import HostPort
 from kiel_groups.coordination.offsets.chosen_commits import ChosenCommits
 from kiel_groups.coordination.offsets.owned_offsets import OwnedOffsets
+from kiel_groups.coordination.offsets.recreated_topics import RecreatedTopics
 from kiel_groups.coordination.partition_handler import PartitionHandler
 from kiel_groups.coordination.session.close_limit import CloseLimit
 from kiel_groups.coordination.session.session_tasks import TaskSet
@@ -77,12 +78,17 @@ class ConsumerMember:
         self._member = CoordinatedMember(
             context, partial(BrokerCoordinator, context, self._hooks), self._hooks, on_failure
         )
-        self._offsets = CoordinatorOffsets(context, self._member, self._tracker, context.timing.find_timeout_ms)
+        self._offsets = CoordinatorOffsets(
+            context, self._member, self._tracker, context.timing.find_timeout_ms, topics.seen
+        )
         group, metrics = context.group, context.metrics
         self._owned = OwnedOffsets(group.group, handler, self._tracker, metrics, self._offsets)
         self._chosen = ChosenCommits(group.group, self._tracker, self._owned, self._owner_words)
         self._starts = ChosenStarts(group.group, self._offsets, context.timing.find_timeout_ms / 1000)
-        self._hooks.attach(StartPositions(group, handler, self._offsets, metrics), self._starts, self._owned)
+        self._renewed = RenewedTopics(group.group, handler, self._tracker, self._tasks, metrics, topics, self._offsets)
+        self._restarts = RecreatedTopics(self._renewed, self._renewed, self._renewed, self._owned.writing)
+        starts = StartPositions(group, handler, self._offsets, metrics, topics)
+        self._hooks.attach(starts, self._starts, self._owned, self._renewed)
         self._loop = home_loop()
         self._watchdog: Watchdog | None = None
         self._has_started = False
@@ -103,6 +109,8 @@ class ConsumerMember:
         self._watch()
         self._tasks.start(self._follow_topics())
         self._tasks.start(self._refresh_offsets())
+        self._tasks.start(self._restarts.run())
+        self._tasks.start(self._renewed.look_regularly(self._context.timing.metadata_max_age_ms / 1000))
         if self._subscription.topics:
             await self._join()
 
@@ -227,8 +235,12 @@ class ConsumerMember:
         return await self._owned.store_reset(partition, reset)
 
     async def confirm_leaders(self) -> None:
-        """Ask another broker for the leaders: a deposed one may not know yet that it is."""
-        await self._topics.refresh({each.topic for each in self._tracker.open_partitions()}, DOUBT)
+        """
+        Ask another broker for the leaders: a deposed one may not know yet that it is.
+
+        The position of a partition may also be missing because its topic was created again.
+        """
+        await self._renewed.look_at({each.topic for each in self._tracker.open_partitions()})
 
     async def _owner_words(self, partition: TopicPartition) -> str:
         timeout_s = self._context.timing.find_timeout_ms / 1000

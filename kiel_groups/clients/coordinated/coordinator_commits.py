@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from kiel_groups.backoff import Backoff
 from kiel_groups.clients.coordinated.offset_reads import (
@@ -24,10 +24,17 @@ from kiel_groups.clients.coordinator.member_hooks import CoordinatedContext
 from kiel_groups.coordination.offsets.offset_store import Written
 from kiel_groups.errors import CommitFailedError, KielGroupsError, SessionLostError
 from kiel_groups.group.coordinated.coordinator_codes import CoordinatorCode, GroupRequest, Reaction, reaction_to
+from kiel_groups.group.coordinated.seen_topics import SeenTopics
 from kiel_groups.group.member.offset_tracker import OffsetTracker
 from kiel_groups.group.member.partition_offsets import Commit, StoredOffset
 from kiel_groups.model import OffsetAndMetadata, TopicPartition
-from kiel_groups.wire.error_codes import NO_ERROR, OFFSET_METADATA_TOO_LARGE, ErrorCode, error_code
+from kiel_groups.wire.error_codes import (
+    NO_ERROR,
+    OFFSET_METADATA_TOO_LARGE,
+    UNKNOWN_TOPIC_OR_PARTITION,
+    ErrorCode,
+    error_code,
+)
 from kiel_groups.wire.groups.coordinator_offsets import OffsetCommitRequestV2
 from kiel_groups.wording import counted, some
 
@@ -56,10 +63,16 @@ class CoordinatorOffsets:
         member: The member, whose generation and id each commit carries.
         tracker: The offsets of the member's partitions.
         request_timeout_ms: How long the coordinator may take for an answer.
+        seen: The incarnations of topics.
     """
 
     def __init__(
-        self, context: CoordinatedContext, member: CoordinatedMember, tracker: OffsetTracker, request_timeout_ms: int
+        self,
+        context: CoordinatedContext,
+        member: CoordinatedMember,
+        tracker: OffsetTracker,
+        request_timeout_ms: int,
+        seen: SeenTopics,
     ) -> None:
         self._context = context
         self._group = context.group.group
@@ -67,11 +80,15 @@ class CoordinatorOffsets:
         self._metrics = context.metrics
         self._member = member
         self._tracker = tracker
+        self._seen = seen
         self._timeout_s = request_timeout_ms / 1000
         #: A join waits for reads under way, and must not come too late for that.
         self._read_s = min(self._timeout_s, context.timing.session_timeout_ms / 1000 * _READ_SHARE)
-        #: The offsets that this process has last stored. Their absence from the coordinator is an alarm.
-        self._stored: dict[TopicPartition, int] = {}
+        #: The offsets that this process has last stored, each with the number of the topic's incarnation. Their absence
+        #: from the coordinator is an alarm, unless the topic was created again: coordinators forget deleted topics.
+        self._stored: dict[TopicPartition, tuple[int, int]] = {}
+        #: The partitions that the coordinator does not know, as its answer to the last commit says.
+        self.unknown: frozenset[TopicPartition] = frozenset()
 
     # ------------------------------------------------------------------ commits
 
@@ -86,7 +103,14 @@ class CoordinatorOffsets:
                 member for good.
         """
         sent = self._tracker.sent(commits)
-        done = await self.store({partition: commit.offset for partition, commit in commits.items()}, metadata)
+        offsets = {partition: commit.offset for partition, commit in commits.items()}
+        numbers = {partition: self._seen.number(partition.topic) for partition in commits}
+
+        def may_store(partition: TopicPartition) -> bool:
+            # The tracker does not know a partition that was given back meanwhile, so it is not outdated there.
+            return self._tracker.may_store(partition) and self._seen.number(partition.topic) == numbers[partition]
+
+        done = await self.store(offsets, metadata, may_store)
         stored = {partition: StoredOffset(*commits[partition]) for partition in done}
         # After an error, the outcome stays unknown: the next commit stores something, even the offset that was there.
         self._tracker.answered(sent, stored)
@@ -108,9 +132,16 @@ class CoordinatorOffsets:
         """Return nothing: while a group has members, its coordinator lets no other client write offsets."""
         return {}
 
-    async def store(self, offsets: Mapping[TopicPartition, int], metadata: str = "") -> frozenset[TopicPartition]:
+    async def store(
+        self,
+        offsets: Mapping[TopicPartition, int],
+        metadata: str = "",
+        may_store: Callable[[TopicPartition], bool] = lambda _: True,
+    ) -> frozenset[TopicPartition]:
         """
         Store next offsets, and return the partitions whose offsets were stored; others were refused.
+
+        Before each try, offsets that ``may_store`` does not permit any more are left out.
 
         Raises:
             SessionLostError: As ``commit``.
@@ -122,18 +153,19 @@ class CoordinatorOffsets:
         waiting, backoff = dict(offsets), Backoff(FIRST_READ_PAUSE_S, LONGEST_READ_PAUSE_S)
         done: dict[TopicPartition, int] = {}
         gate: GenerationGate | None = None
-        while waiting:
+        while waiting := {partition: offset for partition, offset in waiting.items() if may_store(partition)}:
             # A later generation may have assigned the partitions to other members, or started them elsewhere.
             gate = self._open_gate(gate)
             answers = await self._attempt(gate, waiting, metadata)
             done |= {partition: waiting[partition] for partition, code in answers.items() if code == NO_ERROR}
-            self._stored |= done
+            self._stored |= {each: (self._seen.number(each.topic), offset) for each, offset in done.items()}
             repeated = REPEATED
             if OFFSET_METADATA_TOO_LARGE in answers.values() and metadata:
                 log.warning("group %s: the metadata of a commit is too long: left out", self._group)
                 metadata = ""
                 repeated = REPEATED | {OFFSET_METADATA_TOO_LARGE.number}
             self._report(answers, repeated)
+            self._doubt(answers)
             again = [p for p in waiting if p not in answers or answers[p].number in repeated]
             waiting = {partition: waiting[partition] for partition in again}
             if waiting:
@@ -196,6 +228,11 @@ class CoordinatorOffsets:
             raise SessionLostError(f"group {self._group}: no membership to commit with at the moment")
         return gate
 
+    def _doubt(self, answers: Mapping[TopicPartition, ErrorCode]) -> None:
+        self.unknown = frozenset(each for each, code in answers.items() if code == UNKNOWN_TOPIC_OR_PARTITION)
+        for topic in sorted({partition.topic for partition in self.unknown}):
+            self._seen.doubt(topic)
+
     def _report(self, answers: Mapping[TopicPartition, ErrorCode], repeated: Collection[int]) -> None:
         for code in sorted({code.number for code in answers.values()}.difference(repeated, {NO_ERROR.number})):
             partitions = [partition for partition, each in answers.items() if each.number == code]
@@ -247,7 +284,8 @@ class CoordinatorOffsets:
         Brokers before Kafka 2.1 expire the offsets of live groups, too. That is an alarm: without what this process
         remembers, the partition would silently be reset.
         """
-        lost = {partition: self._stored[partition] for partition in missing if partition in self._stored}
+        stored = {partition: self._stored[partition] for partition in missing if partition in self._stored}
+        lost = {each: offset for each, (number, offset) in stored.items() if number == self._seen.number(each.topic)}
         if lost:
             self._metrics.count("offsets_expired", len(lost))
             log.error(

@@ -9,15 +9,16 @@ from kiel_groups.clients.net.broker_versions import Brokers, BrokerVersions, ask
 from kiel_groups.clients.net.connection import Connection
 from kiel_groups.errors import BrokerConnectionError, ConfigError
 from kiel_groups.wire.api.fetch_v0 import FetchRequest
+from kiel_groups.wire.api.topic_ids_v10 import TopicIdsRequest
 from kiel_groups.wire.groups.api_versions_v0 import VersionRange
 from kiel_groups.wire.groups.join_group import JoinGroupRequestV1
 from kiel_groups.wire.groups.list_groups_v0 import ListGroupsRequest
 
 __all__ = ["GroupVersions"]
 
-#: The releases in which brokers began to coordinate groups, to know a rebalance timeout of a member, and to refuse the
-#: fetch requests of this package.
-_COORDINATING, _REBALANCE_TIMEOUT, _WITHOUT_FETCH = (0, 9), (0, 10, 1), (4,)
+#: The releases in which brokers began to coordinate groups, to know a rebalance timeout of a member and ids of topics,
+#: and to refuse the fetch requests of this package.
+_COORDINATING, _REBALANCE_TIMEOUT, _TOPIC_IDS, _WITHOUT_FETCH = (0, 9), (0, 10, 1), (2, 8), (4,)
 
 
 class _Brokers(Brokers, Protocol):
@@ -30,8 +31,9 @@ class GroupVersions:
     """
     What the brokers know of the group protocol.
 
-    ``has_rebalance_timeout``: they know JoinGroup v1. Until ``probe`` has returned, the oldest version is assumed.
-    ``ranges``: what the asked broker knows, by API key; empty if it is of 0.9, which does not say.
+    ``has_rebalance_timeout``: they know JoinGroup v1. ``has_topic_ids``: they know Metadata v10. Until ``probe`` has
+    returned, the oldest version is assumed. ``ranges``: what the asked broker knows, by API key; empty if it is of 0.9,
+    which does not say.
 
     Args:
         api_version: The brokers' release, such as ``(0, 9)``; None to ask them.
@@ -50,6 +52,7 @@ class GroupVersions:
                 raise ConfigError(f"api_version: {api_version} given, whose brokers {_TOO_NEW}")
         self._api_version = api_version
         self.has_rebalance_timeout = api_version is not None and api_version >= _REBALANCE_TIMEOUT
+        self.has_topic_ids = api_version is not None and api_version >= _TOPIC_IDS
         self.ranges: Mapping[int, VersionRange] = {}
 
     async def probe(self, brokers: _Brokers) -> None:
@@ -79,6 +82,8 @@ class GroupVersions:
         if found.ranges is not None and (fetches is None or fetches.least > FetchRequest.API_VERSION):
             raise ConfigError(f"brokers: {found.address} and the other brokers of its release {_TOO_NEW}")
         self.has_rebalance_timeout = joins is not None and joins.most >= JoinGroupRequestV1.API_VERSION
+        metadata = self.ranges.get(TopicIdsRequest.API_KEY)
+        self.has_topic_ids = metadata is not None and metadata.most >= TopicIdsRequest.API_VERSION
 
 
 _TOO_OLD = "brokers coordinate groups from Kafka 0.9 on; with older ones, use coordination='zookeeper'"

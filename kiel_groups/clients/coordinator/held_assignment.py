@@ -72,6 +72,8 @@ class HeldAssignment:
         self._lease_timer: asyncio.TimerHandle | None = None
         #: The hook that runs for the present assignment: ``complete`` or ``prepare``.
         self._hook: asyncio.Task[None] | None = None
+        #: The ``complete`` that the present ``prepare`` cancels, unless it is cancelled itself before it begins.
+        self._completing: asyncio.Task[None] | None = None
 
     def open(self, gate: GenerationGate, joined: JoinedGroup, assignment: bytes) -> None:
         """Have the program take an assignment over."""
@@ -120,7 +122,8 @@ class HeldAssignment:
         """Have the program give the assignment back."""
         assert self.gate is not None
         log.info("group %s: revoking the assignment of generation %d", self._name, self.gate.token.generation)
-        self._run(self._drain(self.gate, self._hook))
+        self._completing = self._hook
+        self._run(self._drain(self.gate, self._completing))
 
     def drop(self) -> None:
         """End the assignment at once; a hook that runs for it is cancelled before."""
@@ -131,6 +134,8 @@ class HeldAssignment:
         self.gate = self._hook = None
         if hook is not None:
             hook.cancel()
+        if self._completing is not None:
+            self._completing.cancel()
         self.report_lease()
         self._metrics.count("memberships_lost")
         log.warning("group %s: the membership of %s is over; its assignment is lost", self._name, gate.token.member_id)

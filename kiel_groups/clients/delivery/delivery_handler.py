@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Coroutine
+from collections.abc import Collection, Coroutine, Mapping
 from typing import Any
 
 from kiel_groups.clients.calls.eager_methods import spawn
@@ -12,8 +12,10 @@ from kiel_groups.clients.delivery.owned_records import OwnedRecords
 from kiel_groups.clients.delivery.value_delivery import ValueDelivery
 from kiel_groups.clients.net.cluster_metadata import ClusterMetadata
 from kiel_groups.clients.net.group_brokers import GroupBrokers
+from kiel_groups.clients.net.log_marks import look_at_logs
 from kiel_groups.coordination.partition_handler import Gate, Work
 from kiel_groups.errors import NoOffsetsError
+from kiel_groups.group.coordinated.seen_topics import LogSight
 from kiel_groups.listeners import Stall
 from kiel_groups.metrics import Metrics
 from kiel_groups.model import TopicPartition
@@ -42,13 +44,17 @@ class DeliveryHandler(GroupBrokers):
         self._values = values
         self._calls = calls
 
+    async def look_at_logs(self, positions: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, LogSight]:
+        """Compare the logs of these partitions with what was read from them."""
+        return await look_at_logs(self._cluster, self._owned.read_logs(positions))
+
     def gate_changed(self, gate: Gate) -> None:
         """Deliver only while the gate of the new session is open."""
         self._owned.gate = gate
 
     def assigned(self, partitions: Collection[TopicPartition]) -> Coroutine[Any, Any, None]:
         """Run the assigned hook, then fetch these partitions, unless ``stop`` or ``lost`` is called before that."""
-        self._owned.accept({partition.topic for partition in partitions})
+        self._owned.accept(partitions)
         return self._owned.ready.assigned(partitions)
 
     def stop(self, partitions: Collection[TopicPartition]) -> frozenset[TopicPartition]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from typing import NamedTuple
 
@@ -14,6 +14,7 @@ from kiel_groups.clients.delivery.in_flight import ConsumerInFlight, DeliveryPro
 from kiel_groups.clients.delivery.listener_calls import ListenerCalls
 from kiel_groups.clients.delivery.ready_claims import ReadyClaims
 from kiel_groups.clients.fetch.fetcher import ANY, FetchedBatch, Fetcher, Selection
+from kiel_groups.clients.net.log_marks import ReadLog
 from kiel_groups.coordination.partition_handler import Gate
 from kiel_groups.coordination.session.delivery_gate import GATE_PAUSE_S, DeliveryGate
 from kiel_groups.coordination.zookeeper.runtime import Runtime
@@ -298,10 +299,19 @@ class OwnedRecords:
             self._refused[topic] = error
             self._fetcher.ready.notify(topic)
 
-    def accept(self, topics: Collection[str]) -> None:
-        """Drop the errors of topics whose start positions are known now; those still unknown are refused again."""
-        for topic in topics:
+    def accept(self, partitions: Collection[TopicPartition]) -> None:
+        """
+        Note that the start positions of these partitions are known now. Errors of their topics are dropped.
+
+        Those still unknown are refused again. What was read earlier may be of the logs of deleted topics.
+        """
+        for topic in {partition.topic for partition in partitions}:
             self._refused.pop(topic, None)
+        self._fetcher.forget_logs(partitions)
+
+    def read_logs(self, positions: Mapping[TopicPartition, int]) -> dict[TopicPartition, ReadLog]:
+        """Return what is known of the logs of partitions with these positions."""
+        return self._fetcher.read_logs(positions)
 
     def drop(self, partitions: Collection[TopicPartition]) -> None:
         """Stop fetching these partitions, and drop their buffered records."""
@@ -318,6 +328,8 @@ class OwnedRecords:
         if (state := self._subscription.offsets.of(partition)) is not None:
             state.position = offset
         self.fetch([partition])
+        # The topic may have been created again: until a record is read, nothing is known of its log.
+        self._fetcher.forget_logs([partition])
 
     def pause(self, partitions: Collection[TopicPartition]) -> None:
         """

@@ -130,6 +130,9 @@ class PositionReset:
         The subscription keeps the choice until the position is stored, or until another writer sets an offset.
         """
         await self._confirm_leaders()
+        if not self._subscription.offsets.may_store(partition):
+            # The topic was created again, and its partitions are restarted in the new log.
+            return None
         leader = self._brokers.leader_of(partition)
         found = await self._brokers.log_range(partition)
         if leader is None or leader != self._brokers.leader_of(partition):

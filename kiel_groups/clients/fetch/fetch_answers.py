@@ -162,6 +162,8 @@ class AnswerReader:
             if not self._may_keep(state):
                 # It was dropped or paused while the run was unpacked.
                 break
+            if not size_bytes:
+                state.mark_log(fetched.message_set)
             # How far the set is compressed is known at its end; the last one is a good guess.
             sent_bytes = int(run.size_bytes / state.expansion)
             batch = FetchedBatch(

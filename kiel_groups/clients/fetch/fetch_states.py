@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from kiel_groups.clients.fetch.fetch_buffer import FetchBuffer
 from kiel_groups.clients.fetch.fetch_requests import BrokerLanes, BulkTurns
 from kiel_groups.clients.fetch.partition_fetch import FetchedBatch, PartitionFetch, Phase
+from kiel_groups.clients.net.log_marks import LogMark, ReadLog
 from kiel_groups.config import FetchConfig
 from kiel_groups.model import TopicPartition
 
@@ -23,6 +24,8 @@ class FetchStates:
 
     def __init__(self, config: FetchConfig) -> None:
         self._partitions: dict[TopicPartition, PartitionFetch] = {}
+        #: The marks of the last assignments of other partitions.
+        self._marks: dict[TopicPartition, LogMark | None] = {}
         self._lanes: dict[int, BrokerLanes] = {}
         self._turns = BulkTurns()
         self._buffer = FetchBuffer(config)
@@ -61,11 +64,27 @@ class FetchStates:
         state = self._partitions.get(topic_partition)
         return state is not None and bool(state.buffered)
 
+    def forget_logs(self, partitions: Iterable[TopicPartition]) -> None:
+        """Forget what was read from the logs of partitions that are about to be assigned again."""
+        for partition in partitions:
+            self._marks.pop(partition, None)
+
+    def read_logs(self, positions: Mapping[TopicPartition, int]) -> dict[TopicPartition, ReadLog]:
+        """Return what is known of the logs of partitions, with these positions, from their last assignments."""
+        states = {partition: self._partitions.get(partition) for partition in positions}
+        return {
+            partition: ReadLog(positions[partition], self._marks.get(partition), in_doubt=False)
+            if state is None
+            else ReadLog(positions[partition], state.mark, state.phase is Phase.RESETTING)
+            for partition, state in states.items()
+        }
+
     def unassign(self, partitions: Iterable[TopicPartition]) -> None:
         """Drop partitions and their buffered batches, and ignore their answers in flight."""
         for tp in partitions:
             state = self._partitions.pop(tp, None)
             if state is not None:
+                self._marks[tp] = state.mark
                 self._leave_queue(state)
                 self._buffer.drop(state)
 

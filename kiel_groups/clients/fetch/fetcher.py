@@ -349,6 +349,8 @@ class Fetcher(FetchStates):
             else:
                 if fetched.error == UNKNOWN_TOPIC_OR_PARTITION:
                     self._cluster.listing.doubt()
+                    state.doubt_log()
+                    self._cluster.seen.doubt(state.topic_partition.topic)
                 # Retry errors that look final, too: a permission may be restored, or a broker repaired.
                 moved.setdefault(str(fetched.error), []).append(state)
                 if not fetched.error.retriable:
@@ -361,6 +363,7 @@ class Fetcher(FetchStates):
 
     def _start_reset(self, state: PartitionFetch) -> None:
         state.enter(Phase.RESETTING)
+        state.doubt_log()
         self._start(self._find_position(state), f"reset of {state.topic_partition}")
 
     async def _find_position(self, state: PartitionFetch) -> None:

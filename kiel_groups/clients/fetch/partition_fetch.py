@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from kiel_groups.backoff import Backoff
 from kiel_groups.clients.fetch.fetched_batch import FetchedBatch
+from kiel_groups.clients.net.log_marks import LogMark
 from kiel_groups.errors import DamagedRecordError, MessageTooLargeError, ProtocolError
 from kiel_groups.fetch_sizing import MessageSizes
 from kiel_groups.model import TopicPartition
@@ -33,6 +34,8 @@ LARGE_WRAPPER_BYTES = 1 << 20
 #: The assumed size of a message until one was read.
 _ASSUMED_BYTES = 1 << 10
 #: The pause after empty answers, for brokers that do not wait (``max_wait_ms`` or ``min_bytes`` of 0).
+#: After this many answers the mark is replaced: the log may not keep the former one for long any more.
+_MARKED_ANSWERS = 4096
 _IDLE = Backoff(first_s=0.001, longest_s=0.1)
 
 
@@ -127,6 +130,8 @@ class PartitionFetch:
     taken: int = 0
     #: The answers with messages so far.
     answers: int = 0
+    #: The first message of an early answer, to recognise the log by; None while there is none.
+    mark: LogMark | None = None
     #: The size of the messages on the wire.
     sizes: MessageSizes = field(default_factory=MessageSizes)
     #: How many times larger the last message set was without compression.
@@ -267,6 +272,15 @@ class PartitionFetch:
                 " or seek past the message"
             )
         self.needed_bytes = min(2 * self.unanswered_bytes, most)
+
+    def mark_log(self, message_set: bytes | memoryview) -> None:
+        """Remember the first message of an answer, which was checked, if a mark is due."""
+        if self.answers % _MARKED_ANSWERS == 1:
+            self.mark = LogMark.of(message_set)
+
+    def doubt_log(self) -> None:
+        """Take no mark soon: a broker has denied the partition or the position, so another log may be read."""
+        self.answers = max(self.answers, 1)
 
     def move_to(self, offset: int) -> None:
         """Fetch from another offset next, because all offsets before it are read, or have no message."""

@@ -35,9 +35,11 @@ from kiel_groups.errors import (
     RetriableBrokerError,
     UnknownTopicError,
 )
+from kiel_groups.group.coordinated.seen_topics import SeenTopics
 from kiel_groups.metrics import Metrics
 from kiel_groups.model import TopicPartition
 from kiel_groups.wire.api.metadata_v0 import MetadataRequest, MetadataResponse
+from kiel_groups.wire.api.topic_ids_v10 import TopicIdsRequest
 from kiel_groups.wire.error_codes import LEADER_NOT_AVAILABLE, UNKNOWN_TOPIC_OR_PARTITION
 from kiel_groups.wire.framing import Request
 from kiel_groups.wording import counted, some
@@ -106,6 +108,10 @@ class ClusterMetadata:
         self._overrides = LeaderOverrides()
         #: Whether the known topics may be named. A caller doubts this if a broker does not know one.
         self.listing = TopicListing()
+        #: The incarnations of topics, as the answers show them.
+        self.seen = SeenTopics()
+        #: Whether the brokers are asked for the ids of topics: they know them from 2.8 on.
+        self.asks_ids = False
         #: Changes whenever ``leader_of`` may change.
         self.leaders_version = 0
         self._running: _Refresh | None = None
@@ -366,12 +372,29 @@ class ClusterMetadata:
             self._apply(topics, await self._sources.ask(request))
             if not request.topics:
                 self.listing.received(asked_s)
+            if self.asks_ids:
+                await self._ask_ids(topics & self._topics.keys())
         except KielGroupsError:
             self._metrics.count("metadata_failures")
             raise
         finally:
             self._not_before_s = time.monotonic() + self._backoff.delay_s(max(1, self._sources.failures))
             self._running = None
+
+    async def _ask_ids(self, topics: Collection[str]) -> None:
+        """Ask the broker that has just answered for the ids of topics. If it does not answer, the next refresh asks."""
+        if not topics or self._sources.last is None:
+            return
+        timeout_ms = min(self.config.connect_timeout_ms, self.config.request_timeout_ms)
+        try:
+            connection = self._pool.get(self._sources.last, CONTROL)
+            found = await connection.request(TopicIdsRequest(tuple(sorted(topics))), timeout_ms)
+        except KielGroupsError as error:
+            # A broker that an upgrade has not reached yet closes the connection.
+            log.info("no ids of topics from %s", error)
+            return
+        for topic, topic_id in (found or {}).items():
+            self.seen.identified(topic, topic_id)
 
     def _apply(self, asked: frozenset[str], answer: MetadataAnswer) -> None:
         now_s = time.monotonic()
@@ -388,6 +411,9 @@ class ClusterMetadata:
             else:
                 self._topics.pop(topic.topic, None)
         unknown = asked - self._topics.keys()
+        # A broker that has just started lists neither topics nor brokers.
+        for name in asked if answer.response.brokers else ():
+            (self.seen.missing if name in unknown else self.seen.listed)(name)
         self._tracked -= unknown
         if unknown or not answer.response.brokers:
             # A broker that has just started knows no topics yet: ask another broker next time.

@@ -9,6 +9,7 @@ from kiel_groups.clients.net.offset_lookup import policy_offsets
 from kiel_groups.clients.net.offset_requests import commit_offsets, fetch_offsets
 from kiel_groups.config import HostPort
 from kiel_groups.coordination.partition_handler import KafkaOffsets, LogOffsets
+from kiel_groups.group.coordinated.seen_topics import LogSight
 from kiel_groups.metrics import Metrics
 from kiel_groups.model import TopicPartition
 
@@ -35,6 +36,10 @@ class GroupBrokers:
     async def log_offsets(self, partitions: Collection[TopicPartition], policy: str) -> LogOffsets:
         """Look up the first offsets ("earliest") or next offsets ("latest") of partitions whose leaders answer."""
         return await policy_offsets(self._cluster, partitions, policy)
+
+    async def look_at_logs(self, positions: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, LogSight]:
+        """Return nothing: ZooKeeper says when a topic was created again."""
+        return {}
 
     async def fetch_offsets(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, int]:
         """Fetch the group's committed offsets from the brokers."""

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
+from typing import Any, Protocol
 
 from kiel_groups.backoff import Backoff
 from kiel_groups.coordination.offsets.offset_store import NewLogStore
-from kiel_groups.coordination.offsets.topic_incarnations import TopicIncarnations
-from kiel_groups.coordination.session.session_context import MemberContext
+from kiel_groups.coordination.partition_handler import PartitionHandler
+from kiel_groups.coordination.session.session_tasks import TaskSet
 from kiel_groups.errors import CoordinationError, KielGroupsError
+from kiel_groups.group.member.offset_tracker import OffsetTracker
 from kiel_groups.group.member.partition_offsets import StoredOffset
+from kiel_groups.metrics import Metrics
 from kiel_groups.model import TopicPartition
 from kiel_groups.wording import counted
 
-__all__ = ["RecreatedTopics"]
+__all__ = ["RecreatedTopics", "Recreations", "RestartedMember"]
 
 log = logging.getLogger(__name__)
 
@@ -24,9 +27,32 @@ FIRST_RESTART_PAUSE_S = 0.5
 LONGEST_RESTART_PAUSE_S = 5.0
 
 
+class RestartedMember(Protocol):
+    """The member whose partitions are restarted; ``MemberContext`` is one."""
+
+    @property
+    def group(self) -> str: ...
+    @property
+    def handler(self) -> PartitionHandler: ...
+    @property
+    def tracker(self) -> OffsetTracker: ...
+    @property
+    def tasks(self) -> TaskSet: ...
+    @property
+    def metrics(self) -> Metrics: ...
+
+
+class Recreations(Protocol):
+    """Announces topics that were created again; see ``TopicIncarnations``."""
+
+    @property
+    def recreations(self) -> asyncio.Queue[tuple[str, int]]: ...
+    def unless_recreated(self, topic: str) -> Callable[[Any, Any], Any]: ...
+
+
 class RecreatedTopics:
     """
-    Restarts the partitions of one member in new logs during one session.
+    Restarts the partitions of one member in new logs, during one session if it has sessions.
 
     Args:
         context: The member; its handler looks up where logs start, and continues there.
@@ -36,7 +62,7 @@ class RecreatedTopics:
     """
 
     def __init__(
-        self, context: MemberContext, topics: TopicIncarnations, new_logs: NewLogStore, writing: asyncio.Lock
+        self, context: RestartedMember, topics: Recreations, new_logs: NewLogStore, writing: asyncio.Lock
     ) -> None:
         self._group = context.group
         self._handler = context.handler
@@ -62,7 +88,7 @@ class RecreatedTopics:
 
         Args:
             topic: The topic's name.
-            created: The creation zxid of the new topic. Partitions whose claims were opened in its log are left out.
+            created: Identifies the new topic. Partitions whose claims were opened in its log are left out.
         """
         backoff = Backoff(FIRST_RESTART_PAUSE_S, LONGEST_RESTART_PAUSE_S)
         while outdated := self._tracker.to_restart(topic, created):

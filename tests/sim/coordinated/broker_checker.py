@@ -11,6 +11,9 @@ commits                       Commits are sent under an open gate, and accepted 
                               choice, after an expiry, or because a request arrived that its sender had given up.
 joins                         A member joins when it has given everything back, with no other request under way.
 hooks                         Each ``complete`` is followed by one ``prepare`` or ``lost`` (``_WatchedHooks``).
+topics created again          No record of a new log is skipped, except after a warning, or where no answer of a broker
+                              has shown the new log to the member that read, or to the one that stored the offset.
+                              Nothing restarts in a log that is not new.
 the end                       Within a time limit after the last fault each partition has one owner, all records are
                               processed and committed, and members that leave keep no task and send nothing more.
 ============================  ========================================================================================
@@ -19,7 +22,7 @@ the end                       Within a time limit after the last fault each part
 from __future__ import annotations
 
 import asyncio
-from collections import defaultdict
+from collections import Counter, defaultdict
 from typing import TYPE_CHECKING
 
 from kiel_groups.errors import KielGroupsError
@@ -63,6 +66,11 @@ class BrokerChecker:
         #: Partitions that more than one consumer has opened. Each step checks only these partitions.
         self._contested: set[TopicPartition] = set()
         self._executing: Call | None = None
+        #: The offsets that are processed of each log of a topic that was created again, and the partitions of which
+        #: records may be skipped.
+        self._covered: defaultdict[TopicPartition, set[int]] = defaultdict(set)
+        self._excused: set[TopicPartition] = set()
+        self._restarts: Counter[tuple[str, TopicPartition]] = Counter()
 
     def violation(self, text: str) -> Violation:
         """Create a violation, and record it, so that it ends the run even if the product's code catches it."""
@@ -75,6 +83,13 @@ class BrokerChecker:
     def opened(self, consumer: BrokerConsumer, partition: TopicPartition, position: int) -> None:
         """Check the position at which a consumer opens a partition."""
         self._check_position(consumer, partition, position)
+        if (
+            self._world.coordinator.early
+            and self._world.incarnations[partition.topic]
+            and not consumer.lacked(partition)
+        ):
+            # Coordinators of 0.9 keep the offsets of deleted topics, and nothing has shown this member the deletion.
+            self._excused.add(partition)
         if sum(partition in each.opened for each in self._world.consumers) > 1:
             self._contested.add(partition)
         self.step()
@@ -87,9 +102,60 @@ class BrokerChecker:
         if partition not in consumer.hooked:
             raise self.violation(f"{consumer.name} delivers {partition}, and its assigned hook has not ended")
         self._check_position(consumer, partition, position)
+        consumer.opened[partition] = self._world.incarnations[partition.topic]
+        consumer.note_delivery(partition, position)
+
+    # Topics that are created again
+
+    def recreated(self, topic: str) -> None:
+        """Record that a topic was created again. Owners of whose fetches none has failed cannot know it in 0.9."""
+        for partition in [each for each in self._world.all_partitions() if each.topic == topic]:
+            self._covered[partition].clear()
+            self._excused.discard(partition)
+            self._processed[partition] = 0
+            self._expired.discard(partition)
+
+    def unnoticed(self, consumer: BrokerConsumer, topic: str) -> None:
+        """Record that no answer will show a member of 0.9 that the topic of its partitions was created again."""
+        if self._world.coordinator.early:
+            self._excused.update(partition for partition in consumer.opened if partition.topic == topic)
+
+    def restarted(self, consumer: BrokerConsumer, partition: TopicPartition, offset: int) -> None:
+        """Check that a partition that restarts has a new log."""
+        self._restarts[consumer.name, partition] += 1
+        if self._restarts[consumer.name, partition] > self._world.incarnations[partition.topic]:
+            raise self.violation(f"{consumer.name} restarts {partition} at {offset}, and its log is not new")
+
+    def covered(self, partition: TopicPartition, incarnation: int, start: int, until: int) -> None:
+        """Record that the application has processed these records of one incarnation of the topic."""
+        if incarnation == self._world.incarnations[partition.topic]:
+            self._covered[partition].update(range(start, until))
+
+    def record_reset(self, consumer: BrokerConsumer, partition: TopicPartition, offset: int) -> None:
+        """Record that a position that the log lacked was reset, and reported."""
+        self._excused.add(partition)
+
+    def range_reported(self, *_: object) -> None:
+        """Do nothing: what a reset stores is checked as a commit."""
+
+    def _skipped(self) -> list[TopicPartition]:
+        """Return the partitions of topics that were created again, records of which are skipped without a warning."""
+        warned = any(each.metrics.total("new_logs_unknown") for each in self._world.consumers)
+        if warned and self._world.coordinator.early:
+            return []
+        renewed = [each for each in self._world.partitions() if self._world.incarnations[each.topic]]
+        return [
+            partition
+            for partition in renewed
+            if partition not in self._excused
+            and not self._covered[partition].issuperset(range(self._world.logs[partition].end))
+        ]
 
     def _check_position(self, consumer: BrokerConsumer, partition: TopicPartition, position: int) -> None:
         processed = self._processed.get(partition)
+        if self._world.incarnations[partition.topic]:
+            # Whether records are skipped shows at the end: this member may learn of the new log later.
+            return
         if processed is None:
             raise self.violation(f"{consumer.name} opens {partition} at {position}, and no start is committed")
         if position > processed:
@@ -100,7 +166,9 @@ class BrokerChecker:
 
     def processed(self, partition: TopicPartition, epoch: int, offset: int) -> None:
         """Record that the application has processed all records before ``offset``."""
-        self._processed[partition] = max(self._processed[partition], offset)
+        if epoch != self._world.incarnations[partition.topic]:
+            return
+        self._processed[partition] = max(self._processed.get(partition, 0), offset)
 
     def commit_chosen(
         self, consumer: BrokerConsumer, partition: TopicPartition, token: FencingToken, offset: int
@@ -183,6 +251,10 @@ class BrokerChecker:
         (self._late.add if self._executing.given_up else self._late.discard)(partition)
         before = self._world.coordinator.offsets[self._world.group].get(partition)
         processed = self._processed.get(partition)
+        if self._world.incarnations[partition.topic]:
+            if not self._covered[partition].issuperset(range(offset)):
+                self._misled(member_id, partition, offset)
+            return
         if processed is None:
             self._start(member_id, partition, offset)
         elif partition in self._expired:
@@ -193,6 +265,23 @@ class BrokerChecker:
             raise self.violation(f"{member_id} commits {offset} of {partition}, and only {processed} are processed")
         elif before is not None and offset < before.offset and not self._may_go_back(partition, offset):
             raise self.violation(f"{member_id} commits {offset} of {partition} over {before.offset}")
+
+    def _misled(self, member_id: str, partition: TopicPartition, offset: int) -> None:
+        """Excuse a partition of which a member stores an offset of a former log, as far as it cannot know better."""
+        assert self._executing is not None
+        sender = next((each for each in self._world.consumers if each.member.member_id == member_id), None)
+        knew = self._executing.knew.get(partition.topic, -1)
+        if self._executing.given_up or sender is None or knew < self._world.incarnations[partition.topic]:
+            self._excused.add(partition)
+            return
+        # A process that has never known the former topic starts as ``auto_offset_reset`` says.
+        is_first = partition not in self._world.coordinator.offsets[self._world.group] and self._world.reset == "latest"
+        # One that has never been told its id, either, reports the offsets that it remembers as lost.
+        is_reported = sender.metrics.total("offsets_expired") > 0
+        if (is_first or is_reported) and not sender.knows_former(partition):
+            self._excused.add(partition)
+        elif partition not in self._excused and not self._world.coordinator.early:
+            raise self.violation(f"{member_id} commits {offset} of {partition}, whose new log it knows")
 
     def _start(self, member_id: str, partition: TopicPartition, offset: int) -> None:
         log = self._world.logs[partition]
@@ -239,7 +328,7 @@ class BrokerChecker:
     def unfinished(self) -> str:
         """Return the partitions with records that are not processed and committed; have the applications do so."""
         left = [p for p in self._world.partitions() if self._finished(p) != self._world.logs[p].end]
-        left += self._uncommitted(self._world.partitions())
+        left += self._uncommitted(self._world.partitions()) + self._skipped()
         for consumer in self._world.running:
             consumer.get_many(1_000, 0.01)
             if not (self._world.autocommit or consumer.committing):

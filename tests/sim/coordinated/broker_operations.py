@@ -169,13 +169,27 @@ def _join(world: BrokerWorld, event: Event) -> str:
 
 def _grow_topic(world: BrokerWorld, event: Event) -> str:
     topic = sorted(world.topics)[event.target % len(world.topics)]
+    if topic in world.deleted:
+        return f"{topic} is deleted"
     world.topics[topic] += 1 + int(event.choice * 3)
     return f"{topic} to {world.topics[topic]} partitions"
 
 
+def _recreate_topic(world: BrokerWorld, event: Event) -> str:
+    """Delete a topic and create it again, at once or after a while."""
+    topic = sorted(world.topics)[event.target % len(world.topics)]
+    if topic in world.deleted:
+        return f"{topic} is deleted already"
+    pause_s = 0.0 if event.target % 2 else event.duration_s
+    world.delete_topic(topic)
+    world.timeline.after(pause_s, world.create_topic, topic, event.choice)
+    return f"{topic} after {pause_s:g} s"
+
+
 def _produce(world: BrokerWorld, event: Event) -> str:
     partitions = world.all_partitions()
-    some = [partition for number, partition in enumerate(partitions) if (number + event.target) % 3 == 0]
+    some = [each for number, each in enumerate(partitions) if (number + event.target) % 3 == 0]
+    some = [partition for partition in some if partition.topic not in world.deleted]
     for partition in some:
         world.logs.append(partition, 1 + int(event.choice * 5))
     return f"to {len(some)} partitions"
@@ -208,5 +222,6 @@ _ON_THE_GROUP: dict[str, Callable[[BrokerWorld, Event], str]] = {
     "expire_offsets": _expire_offsets,
     "join": _join,
     "grow_topic": _grow_topic,
+    "recreate_topic": _recreate_topic,
     "produce": _produce,
 }

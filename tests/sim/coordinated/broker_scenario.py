@@ -31,7 +31,7 @@ FAULTS = {
     "expire_offsets": 1,
 }
 #: Operations that are no faults, each with a weight.
-CHANGES = {"join": 4, "leave": 3, "leave_soon": 1, "subscribe": 3, "grow_topic": 1}
+CHANGES = {"join": 4, "leave": 3, "leave_soon": 1, "subscribe": 3, "grow_topic": 1, "recreate_topic": 1}
 #: What applications and producers do apart from their work, each with a weight.
 ACTS = {"produce": 6, "get_many": 3, "pause_partition": 1, "resume_partitions": 1, "commit_chosen": 2}
 

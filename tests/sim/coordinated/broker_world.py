@@ -49,6 +49,8 @@ AT_REST: dict[str, Any] = {
     "events": (),
 }
 SETTLED_S = 60.0
+#: How long brokers may list topics as they were, in seconds, and the share of the members whose fetches fail then.
+METADATA_LAG_S, NOTICED_SHARE = 1.5, 0.8
 
 
 class _GrowingLogs(Logs):
@@ -57,6 +59,10 @@ class _GrowingLogs(Logs):
     def __init__(self) -> None:
         super().__init__()
         self._logs = defaultdict(lambda: Log(FIRST_RECORDS, cut=FIRST_RECORDS, ends={FIRST_RECORDS}))
+
+    def begin(self, partition: TopicPartition, count: int) -> None:
+        """Begin the log of a topic that is created again, with as many records."""
+        self._logs[partition] = Log(count, cut=count, ends={0, count})
 
     def append(self, partition: TopicPartition, count: int) -> None:
         log = self[partition]
@@ -101,8 +107,12 @@ class BrokerWorld(GroupWorld):
         )
         self.logs = _GrowingLogs()
         self.topics = {f"t{number}": partitions for number, partitions in enumerate(scenario.topics)}
+        #: The incarnation of each topic, the topics that are deleted at the moment, and until when metadata may be old.
+        self.incarnations: defaultdict[str, int] = defaultdict(int)
+        self.deleted: set[str] = set()
+        self._former: dict[str, tuple[float, int | None]] = {}
         self.consumers: list[BrokerConsumer] = []
-        self.checker = BrokerChecker(self)
+        self.checker = self.history = BrokerChecker(self)
         self.coordinator.observers.append(self.checker.committed)
         self.began_s = self.timeline.now_s
         for member in range(scenario.members):
@@ -136,6 +146,46 @@ class BrokerWorld(GroupWorld):
 
     def all_partitions(self) -> list[TopicPartition]:
         return [TopicPartition(topic, number) for topic, count in self.topics.items() for number in range(count)]
+
+    # Topics that are created again
+
+    def delete_topic(self, topic: str) -> None:
+        """Delete a topic. Most of the members' fetches notice that soon."""
+        self._former[topic] = (self.timeline.now_s + METADATA_LAG_S, self.incarnations[topic])
+        self.deleted.add(topic)
+        self.coordinator.delete_topic(topic)
+        self._fail_fetches(topic)
+
+    def create_topic(self, topic: str, records: float) -> None:
+        """Create a deleted topic again, with records in its log; `records` in [0, 1) says how many."""
+        if topic not in self.deleted:
+            return
+        self._former[topic] = (self.timeline.now_s + METADATA_LAG_S, None)
+        self.deleted.discard(topic)
+        self.incarnations[topic] += 1
+        self.coordinator.create_topic(topic)
+        for number in range(self.topics[topic]):
+            self.logs.begin(TopicPartition(topic, number), int(records * (40 + 10 * number)))
+        self.checker.recreated(topic)
+        self._fail_fetches(topic)
+
+    def _fail_fetches(self, topic: str) -> None:
+        for consumer in self.running:
+            if self.timeline.random.random() < NOTICED_SHARE:
+                consumer.doubt_logs(topic)
+                self.timeline.after(self.timeline.random.uniform(0.0, 0.5), consumer.fetch_failed, topic)
+            else:
+                self.checker.unnoticed(consumer, topic)
+
+    def listed(self, topic: str) -> int | None:
+        """Return the incarnation of a topic as some broker lists it, whose metadata may be old; None if it does not."""
+        until_s, former = self._former.get(topic, (0.0, None))
+        if self.timeline.now_s < until_s and self.timeline.random.random() < 0.3:
+            return former
+        return None if topic in self.deleted else self.incarnations[topic]
+
+    def has_leader(self, partition: TopicPartition) -> bool:
+        return partition.topic not in self.deleted and not self.metadata_fails
 
     # Brokers
 
@@ -177,6 +227,8 @@ class BrokerWorld(GroupWorld):
     def heal(self) -> None:
         """End all faults."""
         self.slow_until_s, self.metadata_fails = 0.0, False
+        for topic in sorted(self.deleted):
+            self.create_topic(topic, 0.5)
         for broker in sorted(self.coordinator.down):
             self._restart(broker)
         if self.coordinator.coordinator is None:

@@ -57,6 +57,8 @@ class Call:
     settle: Callable[[object], object]
     given_up: bool = False
     is_settled: bool = False
+    #: The newest incarnation of each topic that the member knew when it sent the request.
+    knew: dict[str, int] = field(default_factory=dict)
     fault: str | None = None
 
 
@@ -198,7 +200,7 @@ class MemberNetwork:
         return self._lanes.setdefault((name, broker), _Lane())
 
     def _send(self, name: str, broker: int, request: Any, settle: Callable[[object], object]) -> Call:
-        call = Call(name, broker, request, settle)
+        call = Call(name, broker, request, settle, knew=self._process.consumer.newest_topics())
         self._world.checker.sent(self._process.consumer, call)
         lane, timeline = self._lane(name, broker), self._world.timeline
         lane.calls.append(call)

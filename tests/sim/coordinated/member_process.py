@@ -17,6 +17,8 @@ from kiel_groups.clients.delivery.ready_claims import ReadyClaims
 from kiel_groups.coordination.partition_handler import Gate, LogOffsets, Work
 from kiel_groups.coordination.session.close_limit import CloseLimit
 from kiel_groups.errors import BrokerError, KielGroupsError, NoBrokersError
+from kiel_groups.group.coordinated.seen_topics import LogSight, SeenTopics
+from kiel_groups.group.member.partition_offsets import PartitionOffsets
 from kiel_groups.group.member.subscription import SubscriptionState
 from kiel_groups.metrics import Metrics
 from kiel_groups.model import TopicPartition
@@ -24,6 +26,7 @@ from kiel_groups.testing.simulated_process import SimulatedProcess
 from kiel_groups.wire.groups.join_group import GroupProtocol
 from tests.sim.application import Application, ApplicationListener, InFlight
 from tests.sim.coordinated.member_network import MemberNetwork
+from tests.sim.fetches import Fetches
 
 if TYPE_CHECKING:
     from tests.sim.coordinated.broker_world import BrokerWorld
@@ -48,25 +51,43 @@ class _Topics:
     def __init__(self, world: BrokerWorld) -> None:
         self._world = world
         self._known: dict[str, tuple[int, ...]] = {}
+        self.seen = SeenTopics()
+        #: The newest incarnation of each topic that a broker has listed.
+        self.newest: dict[str, int] = {}
+        #: The incarnation of each topic before which a broker has last lacked the topic.
+        self.lacked: dict[str, int] = {}
+        self.asks_ids = not world.coordinator.early
 
     async def refresh(self, topics: Collection[str], reason: str) -> None:
         await asyncio.sleep(self._world.timeline.random.uniform(0.001, 0.05))
         if self._world.metadata_fails:
             raise NoBrokersError("no broker has answered")
-        self._known |= {name: tuple(range(self._world.topics[name])) for name in topics if name in self._world.topics}
+        for name in sorted(self._world.topics.keys() & frozenset(topics)):
+            if (incarnation := self._world.listed(name)) is None:
+                self._known.pop(name, None)
+                self.seen.missing(name)
+                self.lacked[name] = self._world.incarnations[name] + (name in self._world.deleted)
+                continue
+            if name in self._world.deleted:
+                # A broker with old metadata says that the topic is there.
+                self.lacked.pop(name, None)
+            self._known[name] = tuple(range(self._world.topics[name]))
+            self.newest[name] = max(incarnation, self.newest.get(name, 0))
+            self.seen.listed(name)
+            if self.asks_ids:
+                self.seen.identified(name, f"{name} {incarnation}")
 
     async def all_topics(self) -> frozenset[str]:
-        return frozenset(self._world.topics)
+        return frozenset(self._world.topics) - self._world.deleted
 
     def known_partitions(self, topic: str) -> tuple[int, ...] | None:
         return self._known.get(topic)
 
 
-class _NoFaultsOfRecords:
-    """Stands for resets and poisoned records, which groups that brokers coordinate have in common with all others."""
+class _NoPoison:
+    """Stands for poisoned records, which groups that brokers coordinate have in common with all others."""
 
     aside: frozenset[TopicPartition] = frozenset()
-    resets: frozenset[TopicPartition] = frozenset()
 
 
 class BrokerConsumer(Application):
@@ -92,7 +113,9 @@ class BrokerConsumer(Application):
         self.gate: GenerationGate | None = None
         self.failure: KielGroupsError | None = None
         self.metrics = Metrics()
-        self.poisoned = self.fetches = _NoFaultsOfRecords()  # type: ignore[assignment]
+        self.poisoned = _NoPoison()  # type: ignore[assignment]
+        #: The incarnation and the offset of an early record of each partition that this process has read.
+        self.marks: dict[TopicPartition, tuple[int, int]] = {}
         self.closing = self.closed = False
         self._finished_some = asyncio.Event()
         self._subscription = SubscriptionState(world.group_config)
@@ -101,6 +124,8 @@ class BrokerConsumer(Application):
         self._ready = ReadyClaims(self._subscription, self._calls, self._open)
         self._topics = _Topics(world)
         self.member = self.process.call(self._new_member)
+        self.fetches = Fetches(self, self._subscription)  # type: ignore[arg-type]
+        self._renewal = self.process.start(self._renew_metadata())
         self._running = self.process.start(self._run(world.group_config.auto_commit_interval_ms / 1000))
 
     def _new_member(self) -> ConsumerMember:
@@ -119,6 +144,12 @@ class BrokerConsumer(Application):
         member._member._hooks = self._watched_hooks
         return member
 
+    async def _renew_metadata(self) -> None:
+        while True:
+            await asyncio.sleep(self.world.timing.metadata_max_age_ms / 1000)
+            with suppress(KielGroupsError):
+                await self._topics.refresh(self.topics, "age")
+
     async def _run(self, commit_interval_s: float) -> None:
         while not self.closing:
             try:
@@ -130,6 +161,7 @@ class BrokerConsumer(Application):
                 await self.member.close()
                 await asyncio.sleep(_REJOIN_S)
                 self.member = self._new_member()
+                self.fetches = Fetches(self, self._subscription)  # type: ignore[arg-type]
         await self._commit_at_intervals(commit_interval_s)
 
     # Used by the operations of scenarios, and by the checker
@@ -166,7 +198,8 @@ class BrokerConsumer(Application):
 
     async def _leave(self, limit_s: float | None) -> None:
         self._running.cancel()
-        await asyncio.wait({self._running})
+        self._renewal.cancel()
+        await asyncio.wait({self._running, self._renewal})
         await self.member.close(CloseLimit(limit_s))
         self.closed = True
         self.world.checker.closed(self)
@@ -175,10 +208,94 @@ class BrokerConsumer(Application):
 
     async def log_offsets(self, partitions: Collection[TopicPartition], policy: str) -> LogOffsets:
         await asyncio.sleep(self.world.timeline.random.uniform(0.001, 0.05))
-        if self.world.metadata_fails:
-            return LogOffsets({}, {each: BrokerError(f"no leader of {each}") for each in sorted(partitions)})
-        logs = {partition: self.world.logs[partition] for partition in sorted(partitions)}
-        return LogOffsets({each: log.start if policy == "earliest" else log.end for each, log in logs.items()}, {})
+        led = [partition for partition in sorted(partitions) if self.world.has_leader(partition)]
+        logs = {partition: self.world.logs[partition] for partition in led}
+        failures = {each: BrokerError(f"no leader of {each}") for each in sorted(set(partitions).difference(led))}
+        found = {each: log.start if policy == "earliest" else log.end for each, log in logs.items()}
+        return LogOffsets(found, failures)  # type: ignore[arg-type]
+
+    async def look_at_logs(self, positions: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, LogSight]:
+        await asyncio.sleep(self.world.timeline.random.uniform(0.001, 0.05))
+        led = [partition for partition in sorted(positions) if self.world.has_leader(partition)]
+        return {partition: self._sight(partition, positions[partition]) for partition in led}
+
+    def _sight(self, partition: TopicPartition, position: int) -> LogSight:
+        log = self.world.logs[partition]
+        incarnation, offset = self.marks.get(partition, (0, -1))
+        has_record = None
+        # Some logs have compressed records, which are not compared.
+        if log.start <= offset < log.end and partition.partition % 3:
+            has_record = incarnation == self.world.incarnations[partition.topic]
+        in_doubt = partition in self.fetches.resets
+        return LogSight(position, log.start, log.end, has_record, offset == log.start, in_doubt)
+
+    def note_delivery(self, partition: TopicPartition, position: int) -> None:
+        """Note an early record that the process has read in the present assignment."""
+        self.marks.setdefault(partition, (self.world.incarnations[partition.topic], position))
+
+    def doubt_logs(self, topic: str) -> None:
+        """Read no further record by which logs are recognised: the fetches of their partitions fail."""
+        for partition in self.opened:
+            if partition.topic == topic:
+                self.marks.setdefault(partition, (0, -1))
+
+    def fetch_failed(self, topic: str) -> None:
+        """Note, unless the process does not run, that a broker does not know the topic."""
+        if self.is_running and any(partition.topic == topic for partition in self.opened):
+            self.process.run_on_loop(self.process.call, self._topics.seen.doubt, topic)
+
+    def newest_topics(self) -> dict[str, int]:
+        """Return the newest incarnation of each topic that the process knows."""
+        return dict(self._topics.newest)
+
+    def knows_former(self, partition: TopicPartition) -> bool:
+        """Return whether the process knows that the partition's topic was created again."""
+        return self._topics.seen.number(partition.topic) > 0
+
+    def lacked(self, partition: TopicPartition) -> bool:
+        """Return whether a broker has lacked the partition's topic before its present incarnation."""
+        return self._topics.lacked.get(partition.topic) == self.world.incarnations[partition.topic]
+
+    def _idle(self) -> list[TopicPartition]:
+        return [partition for partition in super()._idle() if partition.topic not in self.world.deleted]
+
+    def _finish(self, partition: TopicPartition, state: PartitionOffsets) -> bool:
+        delivered = self.in_flight.get(partition)
+        counts = super()._finish(partition, state)
+        if counts and delivered is not None:
+            self.world.checker.covered(partition, delivered.epoch, delivered.start, delivered.until)
+        return counts
+
+    # Called by the application and by resets of positions
+
+    def fetch(self, partition: TopicPartition) -> None:
+        """Start a reset of the position if the log does not have it."""
+        if partition in self.opened and not self.closing and partition.topic not in self.world.deleted:
+            self.fetches.check_position(partition)
+
+    def while_fetched(self, partition: TopicPartition) -> Callable[[], bool]:
+        return self.fetches.while_fetched(partition)
+
+    def update_epoch(self, partition: TopicPartition) -> None:
+        """Do nothing: the deliveries of these groups have no epochs."""
+
+    def truncate(self, partition: TopicPartition, end: int) -> int:
+        if (delivered := self.in_flight.get(partition)) is not None:
+            delivered.counts = delivered.counts and delivered.start < end
+            delivered.until = min(delivered.until, end)
+        return 0
+
+    async def wait_until_consumed(self, partition: TopicPartition, is_fetched: Callable[[], bool]) -> None:
+        while is_fetched() and partition in self.in_flight:
+            self._finished_some.clear()
+            await self._finished_some.wait()
+
+    # PartitionHandler: called by the member
+
+    def assigned(self, partitions: Collection[TopicPartition]) -> Coroutine[Any, Any, None]:
+        for partition in partitions:
+            self.marks.pop(partition, None)
+        return super().assigned(partitions)
 
     def gate_changed(self, gate: Gate) -> None:
         assert isinstance(gate, GenerationGate)
@@ -189,14 +306,20 @@ class BrokerConsumer(Application):
             state = self._subscription.offsets.of(partition)
             if state is not None:
                 self.opened[partition] = 0
+                self.fetches.forget(partition)
+                self.fetches.start(partition)
                 self.world.checker.opened(self, partition, state.position)
 
     def stop(self, partitions: Collection[TopicPartition]) -> frozenset[TopicPartition]:
         self._ready.remove(partitions)
         for partition in partitions:
-            self.opened.pop(partition, None)
+            self._close(partition)
         self._finished_some.set()
         return frozenset(partitions) & self.in_flight.keys()
+
+    def _close(self, partition: TopicPartition) -> None:
+        self.opened.pop(partition, None)
+        self.fetches.forget(partition)
 
     async def drained(self, partitions: Collection[TopicPartition]) -> None:
         while not self.in_flight.keys().isdisjoint(partitions):
@@ -208,12 +331,20 @@ class BrokerConsumer(Application):
         self._ready.remove(partitions)
         self._calls.lost(partitions)
         for partition in partitions:
-            self.opened.pop(partition, None)
+            self._close(partition)
             self.in_flight.pop(partition, None)
         self._finished_some.set()
 
     def offset_changed(self, partition: TopicPartition, offset: int) -> None:
-        raise NotImplementedError("a coordinator lets no other writer set an offset")
+        """Continue in the new log of a topic that was created again."""
+        self.marks.pop(partition, None)
+        self.world.checker.restarted(self, partition, offset)
+        if (delivered := self.in_flight.get(partition)) is not None:
+            delivered.counts = False
+        self.fetches.forget(partition)
+        if partition in self.opened:
+            self.fetches.start(partition)
+        self._finished_some.set()
 
     async def fetch_offsets(self, partitions: Collection[TopicPartition]) -> object:
         raise NotImplementedError

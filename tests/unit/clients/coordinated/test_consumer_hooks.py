@@ -418,3 +418,20 @@ async def test_a_drain_waits_for_a_commit_of_the_application() -> None:
     assert bench.trace[:4] == ["commit", "drained t:0, t:1", "commit", "join m-1"]
     assert bench.stored()[P0] == 130
     await bench.member.close()
+
+
+async def test_a_paused_partition_whose_topic_is_unsubscribed_while_it_opens_is_not_paused() -> None:
+    """The look-up of its start takes a while; the next join gives the partition back (seed 593497194495)."""
+    bench = ConsumerBench()
+    bench.committed(p0=7, p1=8)
+    await bench.joined()
+    bench.subscription.pause(P0)
+    reading = asyncio.Event()
+    bench.transport.script[OffsetFetchRequestV1].append(reading)
+    bench.member._member.request_rejoin()
+    await bench.traced("read offsets")
+    bench.subscription.subscribe(["u"])
+    reading.set()
+    await bench.traced("assigned t:0, t:1")
+    assert bench.failures == []
+    await bench.member.close()

@@ -22,6 +22,7 @@ from kiel_groups.model import GenerationToken, TopicPartition
 from kiel_groups.wire.api.offsets_v0 import FetchedOffset
 from kiel_groups.wire.error_codes import NO_ERROR, error_code
 from kiel_groups.wire.groups.coordinator_offsets import OffsetCommitRequestV2
+from tests.helpers.coordinated_consumer import ScriptedTopics
 from tests.helpers.manual_runtime import ManualRuntime
 
 pytestmark = pytest.mark.unit
@@ -76,7 +77,7 @@ class Process:
 
     def __init__(self) -> None:
         runtime, self.metrics = ManualRuntime(), Metrics()
-        self.coordinator, self.ends = Coordinator(), Ends()
+        self.coordinator, self.ends, self.topics = Coordinator(), Ends(), ScriptedTopics(t=2)
         group = GroupConfig(group="g", auto_offset_reset="latest")
         context = CoordinatedContext(
             group=group,
@@ -86,8 +87,8 @@ class Process:
             metrics=self.metrics,
             runtime=runtime,
         )
-        self.offsets = CoordinatorOffsets(context, cast(Any, Member(runtime)), OffsetTracker(), 1_000)
-        self.starts = StartPositions(group, cast(Any, self.ends), self.offsets, self.metrics)
+        self.offsets = CoordinatorOffsets(context, cast(Any, Member(runtime)), OffsetTracker(), 1_000, self.topics.seen)
+        self.starts = StartPositions(group, cast(Any, self.ends), self.offsets, self.metrics, self.topics)
 
     async def start(self) -> dict[TopicPartition, tuple[int, StartOrigin]]:
         found = await self.starts.find([P0, P1], {"t": 2}, TOKEN)

@@ -11,9 +11,11 @@ from kiel_groups.clients.coordinated.start_positions import Positions, StartPosi
 from kiel_groups.config import GroupConfig
 from kiel_groups.coordination.partition_handler import LogOffsets
 from kiel_groups.errors import CommitFailedError, KielGroupsError, NoBrokersError, NoOffsetsError, SessionLostError
+from kiel_groups.group.coordinated.seen_topics import LogSight
 from kiel_groups.group.member.partition_offsets import StartOrigin
 from kiel_groups.metrics import Metrics
 from kiel_groups.model import GenerationToken, TopicPartition
+from tests.helpers.coordinated_consumer import ScriptedTopics
 
 pytestmark = pytest.mark.unit
 
@@ -30,12 +32,20 @@ class Store:
         self.fetch_error: KielGroupsError | None = None
         self.look_up_errors: dict[TopicPartition, KielGroupsError] = {}
         self.refused: set[TopicPartition] = set()
+        self.unknown: frozenset[TopicPartition] = frozenset()
         self.store_error: KielGroupsError | None = None
         self.end = 200
         self.trace: list[str] = []
         self.metrics = Metrics()
+        self.topics = ScriptedTopics(t=3)
+        self.seen = self.topics.seen
+        self.sights: dict[TopicPartition, LogSight] = {}
         self.starts = StartPositions(
-            GroupConfig(group="g", auto_offset_reset=cast(Any, policy)), cast(Any, self), cast(Any, self), self.metrics
+            GroupConfig(group="g", auto_offset_reset=cast(Any, policy)),
+            cast(Any, self),
+            cast(Any, self),
+            self.metrics,
+            self.topics,
         )
 
     async def fetch(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
@@ -54,6 +64,10 @@ class Store:
         self.trace.append(f"{policy} {', '.join(map(str, sorted(partitions)))}")
         found = {p: 100 if policy == "earliest" else self.end for p in partitions if p not in self.look_up_errors}
         return LogOffsets(found, {p: error for p, error in self.look_up_errors.items() if p in partitions})
+
+    async def look_at_logs(self, positions: Mapping[TopicPartition, int]) -> dict[TopicPartition, LogSight]:
+        self.trace.append("look")
+        return self.sights
 
     async def store(self, offsets: Mapping[TopicPartition, int]) -> frozenset[TopicPartition]:
         self.trace.append("store")
@@ -195,3 +209,71 @@ async def test_the_end_of_the_membership_is_raised() -> None:
     store.fetch_error = SessionLostError("over")
     with pytest.raises(SessionLostError):
         await store.find(P0)
+
+
+# Topics that are created again
+
+
+OLD, UNSURE = LogSight(7, 0, 5), LogSight(3, 0, 5)
+
+
+async def test_stored_offsets_of_a_deleted_topic_are_no_starts(caplog: pytest.LogCaptureFixture) -> None:
+    """Coordinators of 0.9 keep them. One that is beyond its log shows it for all; the policy does not matter."""
+    store = Store("latest", {P0: 7, P1: 3})
+    store.seen.missing("t")
+    store.sights = {P0: OLD, P1: UNSURE}
+    found = await store.find(P0, P1)
+    assert starts(found) == {P0: (100, StartOrigin.NEW_LOG), P1: (100, StartOrigin.NEW_LOG)}
+    assert store.stored == {P0: 100, P1: 100}
+    assert "the stored offsets of 2 partitions, first t:0 at offset 7, are of the old log" in caplog.text
+
+
+async def test_a_stored_offset_that_may_be_of_a_deleted_topic_is_reported(caplog: pytest.LogCaptureFixture) -> None:
+    """The log has the offset. Another member may have stored it in the new log, so it stays."""
+    store = Store("latest", {P0: 3})
+    store.seen.missing("t")
+    store.sights = {P0: UNSURE}
+    assert starts(await store.find(P0)) == {P0: (3, StartOrigin.STORED)}
+    assert "may be skipped: t:0 (0 to 3)" in caplog.text
+    assert store.metrics.total("new_logs_unknown") == 1
+
+
+async def test_what_was_read_in_the_new_log_does_not_vouch_for_other_offsets() -> None:
+    """This process has restarted its own partition; the former owner of the other one had left (seed 140)."""
+    store = Store("latest", {P0: 7, P1: 3})
+    store.seen.renew("t")
+    store.sights = {P0: OLD, P1: LogSight(3, 0, 5, has_record=True)}
+    assert starts(await store.find(P0, P1)) == {P0: (100, StartOrigin.NEW_LOG), P1: (3, StartOrigin.STORED)}
+
+
+async def test_offsets_in_doubt_wait_for_their_leaders() -> None:
+    """Without an answer, nothing is opened, and the doubt remains."""
+    store = Store("latest", {P0: 7})
+    store.seen.missing("t")
+    assert (await store.find(P0)).failures.keys() == {P0}
+    store.sights = {P0: OLD}
+    assert starts(await store.find(P0)) == {P0: (100, StartOrigin.NEW_LOG)}
+
+
+async def test_a_doubt_outlasts_an_assignment_that_was_not_opened() -> None:
+    """It ends when an assignment is open: then other members have looked at the partitions (seed 8)."""
+    store = Store("latest", {P0: 7})
+    store.seen.renew("t")
+    store.starts.begin(GenerationToken(2, "m"))
+    store.sights = {P0: OLD}
+    assert starts(await store.find(P0)) == {P0: (100, StartOrigin.NEW_LOG)}
+    store.seen.renew("t")
+    store.starts.begin(GenerationToken(4, "m"))
+    store.starts.opened()
+    store.trace.clear()
+    await store.find(P0, token=GenerationToken(5, "m"))
+    assert "look" not in store.trace
+
+
+@pytest.mark.parametrize("policy", ["latest", "none"])
+async def test_a_topic_that_is_created_again_starts_at_its_beginning_whatever_the_policy(policy: str) -> None:
+    """Its first records were written while the group was there. The coordinator has forgotten the offsets."""
+    store = Store(policy, {})
+    store.seen.identified("t", "a")
+    store.seen.identified("t", "b")
+    assert starts(await store.find(P0)) == {P0: (100, StartOrigin.FIRST)}

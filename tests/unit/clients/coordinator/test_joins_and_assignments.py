@@ -386,3 +386,19 @@ async def test_a_sync_that_took_long_is_followed_by_a_heartbeat() -> None:
     bench.runtime.pass_s(0.01)
     assert gate.is_open(bench.runtime.now_s)
     await bench.member.close()
+
+
+async def test_an_assignment_that_is_dropped_before_its_drain_begins_is_not_opened() -> None:
+    """
+    A process that was stopped learns in one step that it must join again, and that it is no member any more. Its
+    partitions would be opened beside those of the next assignment (seed 190917905704).
+    """
+    bench = MemberBench()
+    bench.hooks.completing = asyncio.Event()
+    bench.member.request_rejoin()
+    await bench.traced("complete")
+    bench.member.request_rejoin()
+    bench.member.given_up()
+    await bench.traced("complete cancelled")
+    assert bench.trace[bench.trace.index("complete") + 1 :][:2] == ["lost", "complete cancelled"]
+    await bench.member.close()

@@ -453,3 +453,30 @@ async def test_finding_a_leader_waits_for_an_election() -> None:
         with pytest.raises(BrokerError, match="the leader of t:0 is broker 7, for which the brokers give no address"):
             await cluster.find_leader(T0)
         cluster.close()
+
+
+async def test_a_topic_that_brokers_lack_for_a_while_is_doubted() -> None:
+    """It may be another one, or one that the client had no right to see."""
+    async with FakeBroker({"t": 1, "u": 1}) as broker:
+        cluster = ClusterMetadata(broker.config(), Metrics())
+        doubted: list[str] = []
+        cluster.seen.doubted = doubted.append
+        await cluster.refresh(["t", "u"], "test")
+        held = broker.logs.pop(T0)
+        await cluster.refresh(["t", "u"], "test")
+        assert cluster.seen.was_missing("t")
+        broker.logs[T0] = held
+        await cluster.refresh(["t", "u"], "test")
+        assert doubted == ["t"]
+        cluster.close()
+
+
+async def test_metadata_are_known_although_a_broker_does_not_tell_the_ids_of_topics() -> None:
+    """The cluster is being upgraded, and the upgrade has not reached the broker that is asked."""
+    async with FakeBroker({"t": 1}) as broker:
+        cluster = ClusterMetadata(broker.config(), Metrics())
+        cluster.asks_ids = True
+        await cluster.refresh(["t"], "test")
+        assert cluster.known_partitions("t") == (0,)
+        assert not cluster.seen.has_id("t")
+        cluster.close()

@@ -28,6 +28,7 @@ from kiel_groups.wire.api.metadata_v0 import (
 )
 from kiel_groups.wire.api.offsets_v0 import FetchedOffset, OffsetCommitRequest, OffsetFetchRequest
 from kiel_groups.wire.api.produce_v0 import ProducedPartition, ProduceRequest, ProduceResponse
+from kiel_groups.wire.api.topic_ids_v10 import TopicIdsRequest
 from kiel_groups.wire.error_codes import (
     LEADER_NOT_AVAILABLE,
     NO_ERROR,
@@ -287,3 +288,42 @@ def test_mapping_of_results_keeps_every_partition() -> None:
     payload = array(*(string(f"t{t}") + array(*(int32(p) + int16(0) for p in range(50))) for t in range(20)))
     errors: Mapping[TopicPartition, object] = COMMIT.decode_response(payload)
     assert set(errors) == {TopicPartition(f"t{t}", p) for t in range(20) for p in range(50)}
+
+
+# Metadata v10, the only request in the flexible format
+
+IDS = TopicIdsRequest(("a", "b" * 200))
+ID = bytes(range(16))
+
+
+def _topic_with_id(error: int, name: bytes, topic_id: bytes) -> bytes:
+    """Return a topic of an answer, with one partition of two replicas."""
+    replicas = b"\x03" + int32(1) + int32(2)
+    partition = int16(0) + int32(0) + int32(1) + int32(7) + replicas + replicas + b"\x01" + b"\x00"
+    return int16(error) + bytes([len(name) + 1]) + name + topic_id + b"\x00\x02" + partition + int32(-1) + b"\x00"
+
+
+def test_topic_ids_are_asked_for_by_name() -> None:
+    """A length of more than 126 takes two bytes. No topic is created, and no rights are asked for."""
+    named = bytes(16) + b"\x02a\x00" + bytes(16) + b"\xc9\x01" + b"b" * 200 + b"\x00"
+    assert IDS.encode_body() == b"\x00\x03" + named + b"\x00\x00\x00\x00"
+
+
+def test_topic_ids_are_read_and_missing_ones_left_out() -> None:
+    """A topic that does not exist, or whose brokers are set to an earlier protocol, has no id. Tags are skipped."""
+    broker = int32(1) + b"\x05host" + int32(9092) + b"\x00" + b"\x01\x07\x02xy"
+    topics = (
+        b"\x04" + _topic_with_id(0, b"a", ID) + _topic_with_id(3, b"b", bytes(16)) + _topic_with_id(0, b"c", bytes(16))
+    )
+    answer = b"\x00" + int32(0) + b"\x02" + broker + b"\x03id" + int32(1) + topics + int32(-1) + b"\x00"
+    assert IDS.decode_response(answer) == {"a": ID.hex()}
+    with pytest.raises(ProtocolError, match="a topic-ids response"):
+        IDS.decode_response(answer[:-9])
+
+
+def test_garbage_in_the_flexible_format_is_refused() -> None:
+    """A number that never ends, and a name that is no text."""
+    with pytest.raises(ProtocolError, match="more than five bytes"):
+        IDS.decode_response(b"\xff" * 9)
+    with pytest.raises(ProtocolError, match="no UTF-8"):
+        IDS.decode_response(b"\x00" + int32(0) + b"\x02" + int32(1) + b"\x02\xff" + bytes(40))

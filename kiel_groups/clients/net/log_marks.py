@@ -1,0 +1,102 @@
+"""Recognise a log by a message that was read from it, for brokers that have no ids of topics."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Mapping
+from struct import Struct
+from typing import NamedTuple, Self
+
+from kiel_groups.clients.net.cluster_metadata import ClusterMetadata
+from kiel_groups.clients.net.offset_lookup import policy_offsets
+from kiel_groups.errors import KielGroupsError
+from kiel_groups.group.coordinated.seen_topics import LogSight
+from kiel_groups.model import TopicPartition
+from kiel_groups.wire.api.fetch_v0 import FetchedPartition, FetchPosition, FetchRequest
+from kiel_groups.wire.error_codes import NO_ERROR
+
+__all__ = ["LogMark", "ReadLog", "look_at_logs"]
+
+#: The first bytes of a message: offset, size, checksum, magic and attributes, whose last bits name the compression.
+_HEAD = Struct(">qiIbb")
+_COMPRESSION = 0x07
+
+#: How much is fetched of each log. A message that is larger is compared all the same if the broker sends its beginning.
+_SAMPLE_BYTES = 4096
+
+
+class LogMark(NamedTuple):
+    """The offset, the size and the checksum of a message."""
+
+    offset: int
+    size: int
+    checksum: int
+
+    @classmethod
+    def of(cls, message_set: bytes | memoryview) -> Self | None:
+        """
+        Return the mark of a set's first message, or None if it has none.
+
+        Compressed messages are none: the broker may have compacted, or packed, the same ones in another way since.
+        """
+        if len(message_set) < _HEAD.size:
+            return None
+        offset, size, checksum, _, attributes = _HEAD.unpack_from(message_set)
+        return None if attributes & _COMPRESSION else cls(offset, size, checksum)
+
+
+class ReadLog(NamedTuple):
+    """What a fetcher knows of a log that it reads; see ``LogSight``."""
+
+    position: int
+    mark: LogMark | None
+    in_doubt: bool
+
+
+async def look_at_logs(
+    cluster: ClusterMetadata, logs: Mapping[TopicPartition, ReadLog]
+) -> Mapping[TopicPartition, LogSight]:
+    """Compare logs with what was read from them. Partitions whose leaders do not answer are left out."""
+    starts = (await policy_offsets(cluster, logs, "earliest")).found
+    ends = (await policy_offsets(cluster, starts, "latest")).found if starts else {}
+    marks = {partition: mark for partition in ends if (mark := logs[partition].mark) is not None}
+    kept = [partition for partition, mark in marks.items() if starts[partition] <= mark.offset < ends[partition]]
+    samples = await _sample(cluster, {partition: marks[partition].offset for partition in kept})
+    return {
+        partition: LogSight(
+            logs[partition].position,
+            starts[partition],
+            end,
+            _compare(marks.get(partition), samples.get(partition)),
+            partition in marks and marks[partition].offset == starts[partition],
+            logs[partition].in_doubt,
+        )
+        for partition, end in ends.items()
+    }
+
+
+def _compare(mark: LogMark | None, found: LogMark | None) -> bool | None:
+    # A message at another offset proves nothing: the one of the mark may have been compacted away.
+    return None if mark is None or found is None or found.offset != mark.offset else found == mark
+
+
+async def _sample(cluster: ClusterMetadata, offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, LogMark]:
+    """Return the first message at each of these offsets, as far as leaders send one."""
+    by_leader: dict[int, list[TopicPartition]] = {}
+    for partition in offsets:
+        if (leader := cluster.leader_of(partition)) is not None:
+            by_leader.setdefault(leader, []).append(partition)
+
+    async def ask(leader: int, partitions: Iterable[TopicPartition]) -> Mapping[TopicPartition, FetchedPartition]:
+        positions = {partition: FetchPosition(offsets[partition], _SAMPLE_BYTES) for partition in partitions}
+        try:
+            return (await cluster.send(leader, FetchRequest(0, 0, positions))).partitions
+        except KielGroupsError:
+            return {}
+
+    found: dict[TopicPartition, LogMark] = {}
+    for answer in await asyncio.gather(*(ask(*each) for each in by_leader.items())):
+        for partition, fetched in answer.items():
+            if fetched.error == NO_ERROR and (mark := LogMark.of(fetched.message_set)) is not None:
+                found[partition] = mark
+    return found
