@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from kiel_groups.allocators import ALLOCATORS
 from kiel_groups.embedded import Cluster
 from kiel_groups.group.znodes.layout import GroupLayout
 from tests.helpers.cluster_data import produce, zookeeper
@@ -20,7 +21,7 @@ Unique = Callable[[str], str]
 
 FAILED, WRONG = 1, 2
 
-ALLOCATORS = """
+OWN_ALLOCATORS = """
 def raises(members, partitions):
     raise ValueError("no\\nidea")
 
@@ -124,8 +125,8 @@ def test_an_unknown_topic_is_an_error(consume: Consume, cluster_39: Cluster, top
         ({"topic": "x"}, "No such option '--topic'"),
         (
             {"allocator": "stiky"},
-            "there is no allocator 'stiky'; expected one of round_robin, sticky, weighted, range; did you mean "
-            "'sticky'? A function of yours is named 'module:function'",
+            f"there is no allocator 'stiky'; expected one of {', '.join(ALLOCATORS)}; did you mean 'sticky'? A function"
+            " of yours is named 'module:function'",
         ),
         ({"allocator": "nowhere:function"}, "--allocator: there is no module 'nowhere'"),
         ({"allocator": "mine:missing"}, "--allocator: module 'mine' has no 'missing'"),
@@ -136,7 +137,7 @@ def test_an_unknown_topic_is_an_error(consume: Consume, cluster_39: Cluster, top
 )
 def test_invalid_options_are_refused(consume: Consume, tmp_path: Path, replaced: dict[str, str], words: str) -> None:
     """The error names the option and its value."""
-    (tmp_path / "mine.py").write_text(ALLOCATORS)
+    (tmp_path / "mine.py").write_text(OWN_ALLOCATORS)
     (tmp_path / "broken.py").write_text("1 / 0\n")
     assert_one_line(consume(**replaced), WRONG, words)
 
@@ -152,7 +153,7 @@ async def test_an_allocator_that_fails_does_not_stop_the_group(
     consume: Consume, cluster_39: Cluster, topic: str, tmp_path: Path, function: str, words: str
 ) -> None:
     """One line names the function and its error. The records are still delivered, so the status is 0."""
-    (tmp_path / "mine.py").write_text(ALLOCATORS)
+    (tmp_path / "mine.py").write_text(OWN_ALLOCATORS)
     await cluster_39.create_topic(topic, 2)
     values = await produce(cluster_39, topic, 6)
     status, printed, (line,) = consume("--max=6", "-q", allocator=f"mine:{function}")

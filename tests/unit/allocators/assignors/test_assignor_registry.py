@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from kiel_groups.allocators import range_allocator, sticky
+from kiel_groups.allocators import ALLOCATORS, range_allocator, sticky
 from kiel_groups.allocators.assignors import AssignorMember, assignors_of, range_assignor, roundrobin_assignor
 from kiel_groups.errors import ConfigError
 from kiel_groups.model import TopicPartition
@@ -63,7 +63,7 @@ def test_names_of_java_mean_the_assignors_of_java() -> None:
     assert assignors_of(("range", "roundrobin", own)) == (range_assignor, roundrobin_assignor, own)
 
 
-NAMES = "round_robin, sticky, weighted, range, roundrobin"
+NAMES = ", ".join([*ALLOCATORS, "roundrobin"])
 
 
 @pytest.mark.parametrize(
