@@ -120,7 +120,8 @@ class WorkerRequests:
         if not topics:
             return []
         try:
-            missing = await self._clients.missing_topics({topic for named in topics.values() for topic in named})
+            # Settings may name a hundred thousand topics.
+            missing = set(await self._clients.missing_topics({topic for named in topics.values() for topic in named}))
         except KielGroupsError as error:
             return [f"whether the topics exist is unknown: {error}"]
         texts = {name: unknown_topics([each for each in named if each in missing]) for name, named in topics.items()}
