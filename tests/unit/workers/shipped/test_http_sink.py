@@ -129,7 +129,7 @@ def test_the_start_of_a_long_outcome_is_shown(monkeypatch: pytest.MonkeyPatch) -
         return Answer(Meaning.MISDIRECTED, 404, f"404 {'x' * 60_000}")
 
     async def scene(it: Scene) -> None:
-        with pytest.raises(KielGroupsError, match="answers 404 x{996};"):
+        with pytest.raises(KielGroupsError, match=r"answers 404 x{996};"):
             await it.task.put(records(1))
 
     monkeypatch.setattr(HttpTarget, "post", post)
