@@ -20,7 +20,8 @@ from kiel_groups.clients.coordinator.generation_gate import GenerationGate
 from kiel_groups.clients.coordinator.member_hooks import JoinedGroup
 from kiel_groups.clients.generic.generic_member import GenericMember
 from kiel_groups.embedded import Cluster
-from kiel_groups.wire.groups.connect_protocol import CONNECT_TYPE, DEFAULT_PROTOCOL, NO_OFFSET, ConnectMetadata
+from kiel_groups.model import CONNECT_TYPE
+from kiel_groups.wire.groups.connect_protocol import DEFAULT_PROTOCOL, NO_OFFSET, ConnectMetadata
 from kiel_groups.wire.groups.join_group import GroupProtocol
 from kiel_groups.workers.coordination.worker_protocols import parse_assignment
 from kiel_groups.workers.plugins.config_definition import ConfigDefinition

@@ -310,7 +310,7 @@ MUTANTS = (
     Mutant(
         "the error of failed work shows a declared password",
         _RUNNERS,
-        "        return error_texts(error, self.secrets(spec))\n",
+        "        return error_texts(error, self._secrets(spec))\n",
         "        return error_texts(error)\n",
         _KEPT_WORK_TEST,
     ),

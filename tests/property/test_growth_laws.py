@@ -7,13 +7,15 @@ measurement too long, but none too short, so only the shortest of several counts
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 import struct
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import product
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import pytest
 from hypothesis import example, given, settings
@@ -22,6 +24,7 @@ from hypothesis import strategies as st
 from kiel_groups.cli.parameters.start_option import parse_position
 from kiel_groups.cli.records.record_format import parse_format
 from kiel_groups.config import parse_hosts
+from kiel_groups.coordination.zookeeper.runtime import Runtime
 from kiel_groups.embedded.jars import download
 from kiel_groups.errors import KielGroupsError
 from kiel_groups.group.member.commit_note import NotedText
@@ -46,6 +49,9 @@ from kiel_groups.spark.options import option_validation
 from kiel_groups.wire.api.metadata_v0 import MetadataRequest
 from kiel_groups.wire.groups.consumer_protocol import ConsumerAssignment
 from kiel_groups.wire.groups.describe_groups_v0 import DescribeGroupsRequest
+from kiel_groups.workers.execution.herder import Herder
+from kiel_groups.workers.execution.plugin_lookups import PluginLookups
+from kiel_groups.workers.execution.worker_requests import WorkerRequests
 from kiel_groups.workers.plugins.config_definition import ConfigDefinition
 from kiel_groups.workers.plugins.config_key import ConfigKey
 from kiel_groups.workers.plugins.config_types import TYPES, parsed
@@ -54,6 +60,7 @@ from kiel_groups.workers.plugins.secret_texts import error_texts, may_be_secret,
 from kiel_groups.workers.rest import request_bodies
 from kiel_groups.workers.stores.worker_group_view import worker_group_of
 from kiel_groups.workers.values.work_ids import TaskId
+from tests.helpers.counting_connectors import COUNTING_SINK, FakeClients, plugins
 
 pytestmark = pytest.mark.property
 
@@ -298,6 +305,19 @@ def test_many_things_take_linear_time(name: str) -> None:
     make, read = MANY[name]
     few, many = make(40), make(640)
     assert grows_linearly(lambda: read(few), lambda: read(many))
+
+
+def test_topics_that_no_broker_knows_take_linear_time() -> None:
+    """The settings of one sink may name a hundred thousand, and a worker looks for them on its event loop."""
+    clients = FakeClients()
+    clients.missing = {f"t{n}" for n in range(LONG)}
+    requests = WorkerRequests(cast("Herder", None), PluginLookups(plugins(), Runtime()), clients)
+
+    def validate(count: int) -> object:
+        topics = ",".join(f"t{n}" for n in range(count))
+        return asyncio.run(requests.validate(COUNTING_SINK, {"name": "c", "topics": topics}))
+
+    assert grows_linearly(partial(validate, SHORT), partial(validate, LONG))
 
 
 def test_many_connectors_are_described() -> None:

@@ -15,8 +15,8 @@ from typing import Any, TypeVar
 from kiel_groups.coordination.zookeeper.runtime import Runtime
 from kiel_groups.errors import ConfigError, KielGroupsError
 from kiel_groups.workers.plugins.class_loader import full_name
-from kiel_groups.workers.plugins.config_definition import CheckedConfig
-from kiel_groups.workers.plugins.connector_checks import checked_config, validation_report
+from kiel_groups.workers.plugins.config_definition import CheckedConfig, Settings
+from kiel_groups.workers.plugins.connector_checks import checked_config, named_topics, task_settings, validation_report
 from kiel_groups.workers.plugins.connector_interfaces import Connector
 from kiel_groups.workers.plugins.plugin_registry import ENTRY_POINTS, ConnectorPlugin, PluginRegistry
 from kiel_groups.workers.plugins.standard_keys import definition_of, task_definition_of
@@ -85,14 +85,18 @@ class PluginLookups:
         check = f"{connector_class.__name__}.check"
         return await self._on_thread(check, checked_config, connector_class, config)
 
-    def check_task_classes(self, connector_class: type[Connector], config: Mapping[str, str]) -> None:
+    async def task_settings(self, config: Mapping[str, str], task: Mapping[str, str]) -> Settings:
         """
-        Check those settings of a task that are names of classes; those of connectors are checked with all others.
+        Return the typed settings of a task; see ``task_settings``.
 
         Raises:
-            ConfigError: One of these classes is not allowed.
+            ConfigError: A setting is not legal, or names a class that is not allowed; the class of the connector cannot
+                be used, or the check takes too long.
         """
-        self._registry.check_classes(task_definition_of(connector_class), config)
+        connector_class = await self.resolve(class_name(config))
+        self._registry.check_classes(task_definition_of(connector_class), task)
+        # A setting may be a class, which is imported.
+        return await self._on_thread("the check of a task's settings", task_settings, connector_class, config, task)
 
     async def report(self, plugin: str, config: Mapping[str, str | None]) -> Mapping[str, Any]:
         """
@@ -105,6 +109,16 @@ class PluginLookups:
         self._registry.check_classes(definition_of(connector_class), config)
         check, name = f"{connector_class.__name__}.check", full_name(connector_class)
         return await self._on_thread(check, validation_report, name, connector_class, config)
+
+    async def topics(self, plugin: str, config: Mapping[str, str | None]) -> Mapping[str, Sequence[str]]:
+        """
+        Return the topics in settings; see ``named_topics``.
+
+        Raises:
+            ConfigError: There is no such class, or the check takes too long.
+        """
+        connector_class = await self.resolve(plugin)
+        return await self._on_thread("the check of settings", named_topics, connector_class, config)
 
     async def installed(self) -> Sequence[ConnectorPlugin]:
         """

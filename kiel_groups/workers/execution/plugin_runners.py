@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable, Collection
 from contextlib import suppress
 from functools import partial
+from typing import TypeVar
 
 from kiel_groups.coordination.zookeeper.runtime import Runtime
 from kiel_groups.errors import ConfigError
@@ -14,10 +15,9 @@ from kiel_groups.workers.execution.session_parts import SessionParts
 from kiel_groups.workers.execution.supervisor_context import RunnerStart
 from kiel_groups.workers.execution.work_plan import WorkSpec
 from kiel_groups.workers.plugins.config_definition import ConfigDefinition, Settings
-from kiel_groups.workers.plugins.connector_checks import task_settings
 from kiel_groups.workers.plugins.connector_interfaces import SinkConnector
 from kiel_groups.workers.plugins.secret_masks import secret_values
-from kiel_groups.workers.plugins.secret_texts import ErrorTexts, error_texts
+from kiel_groups.workers.plugins.secret_texts import HIDDEN, ErrorTexts, error_texts, without_secrets
 from kiel_groups.workers.plugins.standard_keys import definition_of, task_definition_of
 from kiel_groups.workers.runners.connector_runner import ConnectorRunner
 from kiel_groups.workers.runners.plugin_calls import guarded
@@ -29,6 +29,8 @@ from kiel_groups.workers.runners.work_fence import WorkFence
 from kiel_groups.workers.values.work_ids import ConnectorId, Work
 
 __all__ = ["PluginRunners"]
+
+_T = TypeVar("_T")
 
 #: How long the text of an error may take, in seconds.
 _TEXTS_LIMIT_S = 5.0
@@ -52,10 +54,7 @@ class PluginRunners:
     async def settings(self, work: Work, spec: WorkSpec) -> Settings:
         if isinstance(work, ConnectorId):
             return (await self._plugins.checked(spec.config)).settings
-        # No code of a plugin is called for a task, but its declared validators. A worker may have a thousand tasks.
-        connector_class = await self._plugins.resolve(class_name(spec.config))
-        self._plugins.check_task_classes(connector_class, spec.task or {})
-        return task_settings(connector_class, spec.config, spec.task or {})
+        return await self._plugins.task_settings(spec.config, spec.task or {})
 
     def runner(
         self,
@@ -83,25 +82,34 @@ class PluginRunners:
             return ConnectorRunner(context)
         return (SinkTaskRunner if issubclass(connector_class, SinkConnector) else SourceTaskRunner)(context)
 
-    def secrets(self, spec: WorkSpec) -> Collection[str]:
+    async def error_texts(self, error: BaseException, spec: WorkSpec) -> ErrorTexts:
+        # The text of an error may be code of a plugin, which may take any time, and may raise anything.
+        text = f"{type(error).__name__}, whose text cannot be made"
+        return await self._in_time(ErrorTexts(text, text), self._error_texts, error, spec)
+
+    def _error_texts(self, error: BaseException, spec: WorkSpec) -> ErrorTexts:
+        return error_texts(error, self._secrets(spec))
+
+    async def problem_text(self, problem: str, spec: WorkSpec) -> str:
+        return await self._in_time(HIDDEN, self._problem_text, problem, spec)
+
+    def _problem_text(self, problem: str, spec: WorkSpec) -> str:
+        return without_secrets(" ".join(problem.split()), self._secrets(spec))
+
+    def _secrets(self, spec: WorkSpec) -> Collection[str]:
+        """Return the secrets of the settings of work, in all forms in which its texts may quote them."""
         for_connector = for_task = ConfigDefinition()
         with suppress(ConfigError):
             connector_class = self._plugins.found(class_name(spec.config))
             for_connector, for_task = definition_of(connector_class), task_definition_of(connector_class)
         return secret_values(spec.config, for_connector) | secret_values(spec.task or {}, for_task)
 
-    async def error_texts(self, error: BaseException, spec: WorkSpec) -> ErrorTexts:
-        # The text of an error may be code of a plugin, which may take any time, and may raise anything.
-        making: asyncio.Future[ErrorTexts] = self._runtime.in_thread(
-            partial(guarded, self._error_texts, (error, spec)), "error texts"
-        )
+    async def _in_time(self, otherwise: _T, make: Callable[..., _T], *arguments: object) -> _T:
+        """Make a text on a thread: a megabyte of settings takes a second to be searched for secrets."""
+        making: asyncio.Future[_T] = self._runtime.in_thread(partial(guarded, make, arguments), "texts")
         making.add_done_callback(retrieve)
         await asyncio.wait({making}, timeout=_TEXTS_LIMIT_S)
         if making.done() and not making.exception():
             return making.result()
         making.cancel()
-        text = f"{type(error).__name__}, whose text cannot be made"
-        return ErrorTexts(text, text)
-
-    def _error_texts(self, error: BaseException, spec: WorkSpec) -> ErrorTexts:
-        return error_texts(error, self.secrets(spec))
+        return otherwise

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
@@ -55,11 +55,11 @@ class RunnerFactory(Protocol):
             Exception: The plugin's class cannot be used.
         """
 
-    def secrets(self, spec: WorkSpec) -> Collection[str]:
-        """Return the secrets of the settings of work, in all forms in which its texts may quote them."""
-
     async def error_texts(self, error: BaseException, spec: WorkSpec) -> ErrorTexts:
         """Return what users and logs may see of an error of work, without the secrets of its settings."""
+
+    async def problem_text(self, problem: str, spec: WorkSpec) -> str:
+        """Return what users may see of a problem of work, in one line and without the secrets of its settings."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -27,7 +27,7 @@ from kiel_groups.workers.execution.restart_policy import RestartPolicy
 from kiel_groups.workers.execution.supervisor_context import RunnerStart, SupervisorContext
 from kiel_groups.workers.execution.work_plan import WorkSpec
 from kiel_groups.workers.plugins.config_definition import Settings
-from kiel_groups.workers.plugins.secret_texts import ErrorTexts, without_secrets
+from kiel_groups.workers.plugins.secret_texts import ErrorTexts
 from kiel_groups.workers.runners.runner_interface import Runner, SourceOffsets
 from kiel_groups.workers.runners.work_fence import WorkFence
 from kiel_groups.workers.values.config_snapshot import TargetState
@@ -84,6 +84,9 @@ class WorkSupervisor:
         self.status: WorkStatus | None = None
         #: Whether ``start`` of the plugin has returned in the present run, and why that makes no progress.
         self._has_started, self._problem = False, ""
+        #: The newest problem that a run has reported, and what shows it.
+        self._reported: tuple[WorkFence, WorkSpec, str] | None = None
+        self._showing: asyncio.Task[None] | None = None
         self._generation = context.generation
         #: Whether the next run is a restart: it is the first one after a failure.
         self._has_failed = False
@@ -349,7 +352,7 @@ class WorkSupervisor:
         parts = self._context.parts
         fence = self._fence = WorkFence(parts.session)
         self._has_started, self._problem = False, ""
-        shown = partial(self._show_problem, fence)
+        shown = partial(self._show_problem, fence, start.spec)
         runner = self._context.factory.runner(start, parts, fence, self._started, shown)
         running = self._running = asyncio.get_running_loop().create_task(runner.run())
         if self._has_failed:
@@ -377,15 +380,25 @@ class WorkSupervisor:
         self._has_started = True
         self._report(WorkState.RUNNING)
 
-    def _show_problem(self, fence: WorkFence, problem: str) -> None:
+    def _show_problem(self, fence: WorkFence, spec: WorkSpec, problem: str) -> None:
         """Have the status show why the work makes no progress, or that it does. Earlier runs show nothing any more."""
-        if self._fence is not fence or self._is_stopping or not self._context.parts.claims.owns(self.work):
-            return
-        self._problem = without_secrets(" ".join(problem.split()), self._context.factory.secrets(self.spec))
-        status = self._status(WorkState.RUNNING if self._has_started else WorkState.UNASSIGNED, "")
-        if status != self.status:
-            self.status = status
-            self._context.parts.reports.confirm(self.work, status)
+        self._reported = fence, spec, problem
+        if self._showing is None or self._showing.done():
+            self._showing = asyncio.ensure_future(self._show_problems())
+
+    async def _show_problems(self) -> None:
+        """Show the newest problem. A plugin may report the next one while a thread hides the secrets of one."""
+        shown = None
+        while (reported := self._reported) is not None and reported is not shown:
+            shown = fence, spec, problem = reported
+            text = await self._context.factory.problem_text(problem, spec) if problem else ""
+            if self._fence is not fence or self._is_stopping or not self._context.parts.claims.owns(self.work):
+                continue
+            self._problem = text
+            status = self._status(WorkState.RUNNING if self._has_started else WorkState.UNASSIGNED, "")
+            if status != self.status:
+                self.status = status
+                self._context.parts.reports.confirm(self.work, status)
 
     async def _end(self, runner: Runner, running: asyncio.Task[None], settings: Settings) -> None:
         """Have a run end in order; if it does not in time, have it end without an effect, however long that takes."""

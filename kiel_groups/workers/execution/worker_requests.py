@@ -13,7 +13,6 @@ from kiel_groups.wording import counted
 from kiel_groups.workers.execution.herder import Herder
 from kiel_groups.workers.execution.plugin_lookups import PluginLookups, class_name
 from kiel_groups.workers.execution.work_supervisor import WorkSupervisor
-from kiel_groups.workers.plugins.connector_checks import named_topics
 from kiel_groups.workers.plugins.connector_interfaces import SinkConnector
 from kiel_groups.workers.plugins.secret_masks import with_secrets
 from kiel_groups.workers.rest.worker_control import (
@@ -117,11 +116,12 @@ class WorkerRequests:
 
     async def _topic_warnings(self, plugin: str, config: Mapping[str, str | None]) -> list[str]:
         """Return a warning for each setting with topics that no broker knows: a task waits for these without an end."""
-        topics = named_topics(await self._plugins.resolve(plugin), config)
+        topics = await self._plugins.topics(plugin, config)
         if not topics:
             return []
         try:
-            missing = await self._clients.missing_topics({topic for named in topics.values() for topic in named})
+            # Settings may name a hundred thousand topics.
+            missing = set(await self._clients.missing_topics({topic for named in topics.values() for topic in named}))
         except KielGroupsError as error:
             return [f"whether the topics exist is unknown: {error}"]
         texts = {name: unknown_topics([each for each in named if each in missing]) for name, named in topics.items()}

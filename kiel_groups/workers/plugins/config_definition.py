@@ -55,8 +55,8 @@ class CheckedConfig:
         return self.values
 
 
-#: The most characters of a name that is compared with others, and for how many settings of a check that is done: the
-#: settings of tasks are checked on the event loop, and users may give ten thousand unknown ones.
+#: The most characters of a name that is compared with others, and for how many settings of a check that is done:
+#: users may give ten thousand unknown ones.
 _LONGEST_NAME, MOST_HINTS = 200, 100
 
 

@@ -7,6 +7,7 @@ import logging
 from collections.abc import Mapping, Sequence
 
 from kiel_groups.errors import ConfigError, UnknownConnectorError
+from kiel_groups.group.znodes.transactions import LARGEST_BYTES
 from kiel_groups.workers.plugins.connector_interfaces import Connector
 from kiel_groups.workers.runners.runner_contexts import RunnerConnectorContext
 from kiel_groups.workers.runners.runner_interface import Runner, RunnerContext
@@ -14,6 +15,11 @@ from kiel_groups.workers.runners.runner_interface import Runner, RunnerContext
 __all__ = ["ConnectorRunner"]
 
 log = logging.getLogger(__name__)
+
+#: The least bytes of a task in the connector's znode, and the most tasks that fit there. ``tasks.max`` may be two
+#: thousand millions, and the connector may return as many references to settings of a megabyte.
+_LEAST_BYTES = len("{}, ")
+_MOST_TASKS = LARGEST_BYTES // _LEAST_BYTES
 
 
 class ConnectorRunner(Runner):
@@ -62,7 +68,7 @@ class ConnectorRunner(Runner):
 
     async def _configure(self, connector: Connector) -> None:
         """Ask for the configurations of the tasks, and store them if they have changed."""
-        most: int = self.context.settings["tasks.max"]
+        most = min(self.context.settings["tasks.max"], _MOST_TASKS)
         configs = _checked(self._name, await self.calls.call(connector.task_configs, most), most)
         if self.should_stop:
             return
@@ -81,11 +87,18 @@ def _checked(name: str, configs: object, most: int) -> Sequence[Mapping[str, str
             f"connector {name!r}: task_configs returned {type(configs).__name__}; expected a list of the settings of"
             " each task"
         )
+    if len(configs) > most:
+        raise ConfigError(f"connector {name!r}: task_configs returned {len(configs)} tasks; tasks.max is {most}")
+    size = 0
     for config in configs:
         if not isinstance(config, Mapping) or not all(
             isinstance(key, str) and isinstance(value, str) for key, value in config.items()
         ):
             raise ConfigError(f"connector {name!r}: task_configs returned settings that are not texts by name")
-    if len(configs) > most:
-        raise ConfigError(f"connector {name!r}: task_configs returned {len(configs)} tasks; tasks.max is {most}")
+        size += _LEAST_BYTES + sum(len(key) + len(value) for key, value in config.items())
+        if size > LARGEST_BYTES:
+            raise ConfigError(
+                f"connector {name!r}: the settings of its {len(configs):,} tasks take more than the {LARGEST_BYTES}"
+                " bytes that fit into a znode: use fewer tasks, or shorter settings"
+            )
     return configs

@@ -33,6 +33,9 @@ log = logging.getLogger(__name__)
 _FAILURES_SHOWN = 3
 #: Shorter values of headers and parameters, such as numbers, may be anything.
 _SHORTEST_SECRET = 6
+#: The most characters of an outcome that are shown. A target chooses the reason of its status, up to 64 KiB, which
+#: would be searched for each secret on the event loop.
+_LONGEST_OUTCOME = 1_000
 
 
 class HttpSinkTask(SinkTask):
@@ -112,7 +115,7 @@ class HttpSinkTask(SinkTask):
         body = batch.body
         for failures in range(1, most + 2):
             answer = await self._target.post(body)
-            answer = answer._replace(text=without_secrets(answer.text, self._secrets))
+            answer = answer._replace(text=without_secrets(answer.text[:_LONGEST_OUTCOME], self._secrets))
             if answer.meaning is Meaning.MISDIRECTED:
                 raise KielGroupsError(f"{self._url} answers {answer.text}; {_advice(answer.status)}")
             if answer.meaning is not Meaning.AGAIN:

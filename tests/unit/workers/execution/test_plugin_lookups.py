@@ -13,6 +13,7 @@ import pytest
 
 from kiel_groups.coordination.zookeeper.runtime import Runtime
 from kiel_groups.errors import ConfigError, KielGroupsError
+from kiel_groups.workers.execution import plugin_runners
 from kiel_groups.workers.execution.plugin_lookups import PluginLookups
 from kiel_groups.workers.execution.plugin_runners import PluginRunners
 from kiel_groups.workers.execution.work_plan import WorkSpec
@@ -113,6 +114,23 @@ async def test_a_check_that_waits_does_not_block_the_worker() -> None:
     assert report["name"] == f"{__name__}.Waiting"
 
 
+async def test_the_secrets_of_a_problem_are_hidden_off_the_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A megabyte of settings takes a second to be searched for them."""
+
+    def waiting(config: Mapping[str, str], definition: ConfigDefinition) -> set[str]:
+        started.set()
+        released.wait(10)
+        return {config["my.password"]} if config else set()
+
+    monkeypatch.setattr(plugin_runners, "secret_values", waiting)
+    runners = PluginRunners(lookups(), FakeClients(), Runtime())
+    making = asyncio.ensure_future(runners.problem_text("no \n hunter2", WorkSpec(config={"my.password": "hunter2"})))
+    await eventually(started.is_set, "the search runs")
+    assert not making.done()
+    released.set()
+    assert await making == "no [hidden]"
+
+
 async def test_a_check_that_does_not_return_fails() -> None:
     """The error names it and the limit."""
     try:
@@ -140,6 +158,26 @@ async def test_an_import_that_does_not_return_fails(tmp_path: Path, monkeypatch:
     finally:
         released.set()
         sys.modules.pop("slow_connector", None)
+
+
+async def test_a_class_in_settings_is_imported_off_the_event_loop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each check of settings ends at its limit, also that of a task, and the search for topics."""
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "slow_converter.py").write_text(
+        f"import sys\nsys.modules[{__name__!r}].released.wait(10)\nclass Slow: pass\n"
+    )
+    config = config_of(Converting) | {"converter": "slow_converter:Slow"}
+    found = lookups(0.05)
+    task = PluginRunners(found, FakeClients(), Runtime()).settings(TaskId("c", 0), WorkSpec(config=config, task=config))
+    try:
+        for check in (task, found.topics(config["connector.class"], config)):
+            with pytest.raises(ConfigError, match=r"did not return within 0\.05 s"):
+                await check
+    finally:
+        released.set()
+        sys.modules.pop("slow_converter", None)
 
 
 async def test_a_class_is_found_after_it_was_resolved() -> None:

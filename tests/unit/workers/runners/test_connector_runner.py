@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping, Sequence
 
 import pytest
 
@@ -107,3 +108,25 @@ async def test_a_connector_that_was_deleted_has_not_failed(monkeypatch: pytest.M
     bench.runner.request_stop()
     await running
     assert bench.counts.methods("c") == ["start", "task_configs", "stop"]
+
+
+@pytest.mark.parametrize("settings", [{}, {"pad": "x" * 100_000}], ids=["none", "large"])
+async def test_tasks_that_fit_into_no_znode_are_refused_at_once(settings: dict[str, str]) -> None:
+    """No more are asked for than might fit, and their settings are not encoded: ``tasks.max`` may be any number."""
+    asked: list[int] = []
+
+    class Repeating(CountingSourceConnector):
+        def task_configs(self, most: int) -> Sequence[Mapping[str, str]]:
+            asked.append(most)
+            return [settings] * most
+
+    stores = FakeStores()
+    context = runner_context(Repeating, {"tasks.max": str((1 << 31) - 1)}, task=None, stores=stores)
+    running = asyncio.ensure_future(ConnectorRunner(context).run())
+    if settings:
+        with pytest.raises(ConfigError, match="245,760 tasks take more than the 983040 bytes that fit into a znode"):
+            await running
+    else:
+        await eventually(lambda: bool(stores.tasks), "the tasks")
+        running.cancel()
+    assert asked == [245_760]

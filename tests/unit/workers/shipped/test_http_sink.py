@@ -16,6 +16,7 @@ from kiel_groups.errors import ConfigError, KielGroupsError, TaskStoppedError
 from kiel_groups.model import Record
 from kiel_groups.workers.plugins.connector_checks import validation_report
 from kiel_groups.workers.shipped.http_sink import HttpSinkConnector, HttpSinkTask
+from kiel_groups.workers.shipped.http_target import Answer, HttpTarget, Meaning
 from tests.helpers.connector_contexts import RecordingTaskContext, one_task_settings, typed
 from tests.helpers.http_receiver import HttpReceiver, Reply, http_receiver
 
@@ -118,6 +119,20 @@ def test_a_target_that_refuses_is_a_problem(status: int) -> None:
             "",
         ]
 
+    play(scene)
+
+
+def test_the_start_of_a_long_outcome_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A target chooses the reason of its status, which is searched for each secret on the event loop."""
+
+    async def post(target: HttpTarget, body: bytes) -> Answer:
+        return Answer(Meaning.MISDIRECTED, 404, f"404 {'x' * 60_000}")
+
+    async def scene(it: Scene) -> None:
+        with pytest.raises(KielGroupsError, match=r"answers 404 x{996};"):
+            await it.task.put(records(1))
+
+    monkeypatch.setattr(HttpTarget, "post", post)
     play(scene)
 
 
