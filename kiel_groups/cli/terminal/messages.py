@@ -8,7 +8,7 @@ from typing import Final
 
 import click
 
-__all__ = ["Lines"]
+__all__ = ["VISIBLE", "Lines"]
 
 
 #: The options of commands by the names that programs give the same settings, as errors of the package have them.
@@ -20,6 +20,10 @@ _OPTIONS: Final = {
 }
 #: One of these names, unless it is quoted or a part of another word.
 _SETTING: Final = re.compile(rf"""(?<![\w'"-])(?:{"|".join(_OPTIONS)})(?![\w'"-])""")
+
+
+#: Replaces control characters, with which a text from outside could change the terminal, hide a line or forge one.
+VISIBLE = {code: "?" for code in (*range(32), *range(127, 160)) if chr(code) not in "\t\n"}
 
 
 class Lines:
@@ -54,5 +58,5 @@ class Lines:
 
 def _line(text: str) -> str:
     """Return a message as one line, with the names of options in place of those of a program's settings."""
-    line = " ".join(line.strip() for line in text.splitlines())
+    line = " ".join(line.strip() for line in text.splitlines()).translate(VISIBLE)
     return _SETTING.sub(lambda found: _OPTIONS[found[0]], line)

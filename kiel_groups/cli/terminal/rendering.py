@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from io import StringIO
 from typing import IO, Any, TextIO
 
 import click
 from rich import box
-from rich.console import Console, RenderableType
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
+from kiel_groups.cli.terminal.messages import VISIBLE
 from kiel_groups.errors import KielGroupsError
 
 __all__ = [
@@ -46,7 +48,15 @@ def console(file: IO[str] | None = None) -> Console:
     """
     terminal = _standard_output().isatty()
     width = None if terminal else _UNBOUNDED
-    return Console(file=file, force_terminal=terminal, width=width, highlight=False, markup=False, emoji=False)
+    return _VisibleConsole(file=file, force_terminal=terminal, width=width, highlight=False, markup=False, emoji=False)
+
+
+class _VisibleConsole(Console):
+    """A console on which texts from outside, such as the error of a plugin, cannot control the terminal."""
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterator[Segment]:
+        for segment in super().render(renderable, options):
+            yield segment if segment.control else segment._replace(text=segment.text.translate(VISIBLE))
 
 
 def plain_table(*columns: str, right: tuple[str, ...] = (), title: str | None = None) -> Table:
