@@ -144,7 +144,8 @@ class ZooKeeperCoordinator:
             either: set[asyncio.Future[Any]] = {asking, session.over}
             await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
             if not asking.done():
-                raise BrokerError(f"group {self._group}: the ZooKeeper session is over: {session.session.ended}")
+                reason = session.session.ended or "this member leaves"
+                raise BrokerError(f"group {self._group}: the ZooKeeper session is over: {reason}")
             return asking.result()
         except ConfigError:
             raise
