@@ -152,7 +152,8 @@ def test_long_names_take_the_place_of_empty_columns() -> None:
 
 def test_a_long_list_is_the_table_of_a_short_one_and_takes_little_time() -> None:
     """3,000 groups take a fraction of a second, and each of their lines is that of a rich table, characters aligned."""
-    columns = [("group", [f"{'ü世' * (number % 3)}{number}" for number in range(3_000)]), ("lag", ["1,234", ""] * 1_500)]
+    names = [f"{'ü世' * (number % 3)}{number}" for number in range(3_000)]
+    columns = [("group", names), ("lag", ["1,234", ""] * 1_500)]
     console = Console(file=io.StringIO(), width=80)
     began_s = time.process_time()
     console.print(Listing(columns))
@@ -164,6 +165,8 @@ def test_a_long_list_is_the_table_of_a_short_one_and_takes_little_time() -> None
         table.add_row(*row)
     expected = Console(file=io.StringIO(), width=80)
     expected.print(table)
+    assert isinstance(console.file, io.StringIO)
+    assert isinstance(expected.file, io.StringIO)
     lines, rich_lines = (each.file.getvalue().splitlines() for each in (console, expected))
     assert [line.rstrip() for line in lines] == [line.rstrip() for line in rich_lines]
 

@@ -113,8 +113,8 @@ class CountingClient:
 
 def test_an_old_group_of_kafkas_consumers_costs_few_reads() -> None:
     """
-    A group that only Kafka's consumers have used costs one read, and with offsets those of its owners and offset znodes. Each
-    group gets its own znodes only, so that the views of thousands of groups take linear time.
+    A group that only Kafka's consumers have used costs one read, and with offsets those of its owners and offset
+    znodes. Each group gets its own znodes only, so that the views of thousands of groups take linear time.
     """
     old = [f"console-consumer-{number}" for number in range(500)]
     paths = [f"/consumers/{group}/{folder}" for group in old for folder in ("ids", "owners", "offsets/t/0")]
