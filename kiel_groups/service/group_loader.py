@@ -10,7 +10,14 @@ from dataclasses import replace
 from functools import partial
 
 from kiel_groups.admin import cluster_admin
-from kiel_groups.admin.group_inspection import check_group, list_groups, read_brokers, read_group, read_summaries
+from kiel_groups.admin.group_inspection import (
+    broker_addresses,
+    check_group,
+    list_groups,
+    read_brokers,
+    read_group,
+    read_summaries,
+)
 from kiel_groups.clients.coordinated.stored_in_kafka import FoundOffsets, find_kafka_offsets
 from kiel_groups.clients.net.log_ends import LogEnds, find_log_ends
 from kiel_groups.config import HostPort, check_name
@@ -112,7 +119,7 @@ def load_groups(zookeeper: str, *, with_lag: bool, timeout_s: float = 10.0) -> L
         znodes = read_summaries(client, groups, offsets=with_lag)
         views = tuple(view_group(group, znodes[group]) for group in groups)
         if not with_lag:
-            return LoadedGroups(views, _count(brokers))
+            return LoadedGroups(views, len(broker_addresses(brokers)))
         topics, stores = cluster_admin.topics(client), StoreTracker()
         loaded = _with_lag(views, brokers, topics, timeout_s, stores)
         disputed = [view.group for view in loaded.groups if view.is_disputed]
@@ -129,19 +136,23 @@ def _with_lag(
     views: tuple[GroupView, ...], brokers: Snapshot, topics: Iterable[str], timeout_s: float, stores: StoreTracker
 ) -> LoadedGroups[GroupView]:
     """Add the log ends of existing topics only, because a broker may create a missing topic when asked for it."""
-    existing = frozenset(topics)
-    found, problem = asyncio.run(_with_kafka_offsets(views, brokers, existing, timeout_s))
+    existing, addresses = frozenset(topics), broker_addresses(brokers)
+    found, problem = asyncio.run(_with_kafka_offsets(views, addresses, _doubtful(brokers), existing, timeout_s))
     known = tuple(map(stores.take, found))
     partitions = {
         each.topic_partition for view in known for each in view.partitions if each.topic_partition.topic in existing
     }
-    ends: LogEnds = asyncio.run(find_log_ends(_addresses(brokers), partitions, timeout_s=timeout_s))
-    ended = tuple(view.with_log_ends(ends.offsets, _count(brokers)) for view in known)
-    return LoadedGroups(ended, _count(brokers), ends.problem or problem)
+    ends: LogEnds = asyncio.run(find_log_ends(addresses, partitions, timeout_s=timeout_s))
+    ended = tuple(view.with_log_ends(ends.offsets, len(addresses)) for view in known)
+    return LoadedGroups(ended, len(addresses), ends.problem or problem)
 
 
 async def _with_kafka_offsets(
-    views: Collection[GroupView], brokers: Snapshot, topics: Collection[str], timeout_s: float
+    views: Collection[GroupView],
+    addresses: list[HostPort],
+    doubtful: list[HostPort] | None,
+    topics: Collection[str],
+    timeout_s: float,
 ) -> tuple[list[GroupView], str]:
     """
     Add the offsets of groups that have them in Kafka, or may have, and return why some are unknown.
@@ -154,7 +165,6 @@ async def _with_kafka_offsets(
         partitions = [*(each.topic_partition for each in view.partitions), *view.further]
         return [each for each in partitions if each.topic in topics]
 
-    addresses, doubtful = _addresses(brokers), _doubtful(brokers)
     read = await find_kafka_offsets(
         addresses, {view.group: wanted(view) for view in views if view.offsets_in_kafka}, timeout_s=timeout_s
     )
@@ -182,19 +192,5 @@ def _doubtful(brokers: Snapshot) -> list[HostPort] | None:
                     return None
                 found.append(parse_broker(znode.data, path))
         except ProtocolError:
-            continue  # As for ``_addresses``.
+            continue  # As for ``broker_addresses``.
     return found
-
-
-def _addresses(brokers: Snapshot) -> list[HostPort]:
-    found = []
-    for path, znode in sorted(brokers.items()):
-        try:
-            found.append(parse_broker(znode.data, path))
-        except ProtocolError:
-            continue  # The parent znode, or a registration without a usable address.
-    return found
-
-
-def _count(brokers: Snapshot) -> int:
-    return len(_addresses(brokers))
