@@ -30,11 +30,16 @@ from kiel_groups.ops.group_view import GroupView, view_group
 from kiel_groups.ops.offset_stores import StoreTracker
 from kiel_groups.service.loaded_groups import LoadedGroups
 from kiel_groups.wire.groups.coordinator_offsets import OFFSETS_TOPIC
+from kiel_groups.wording import some
 
 __all__ = ["LOOK_S", "load_group", "load_groups", "follow_group"]
 
 #: How long to look which of two stores a group commits to, in seconds.
 LOOK_S = 2.0
+
+
+#: The folders of a group without which its lag is not known, and (empty) the group's own znodes.
+_OF_OFFSETS = ("", "offsets", "starts")
 
 
 def load_group(zookeeper: str, group: str, *, timeout_s: float = 10.0) -> LoadedGroups[GroupView]:
@@ -105,7 +110,10 @@ def _load(
     check_group(client, group, zookeeper)
     brokers = read_brokers(client)
     znodes = read_group(client, group)
-    return _with_lag((view_group(group, znodes),), brokers, cluster_admin.topics(client), timeout_s, stores)
+    view = view_group(group, znodes)
+    loaded = _with_lag((view,), brokers, cluster_admin.topics(client), timeout_s, stores)
+    hidden = [path for path in view.closed if "".join(path.split("/")[3:4]) in _OF_OFFSETS]
+    return replace(loaded, lag_problem=f"an ACL denies reading {some(hidden)}") if hidden else loaded
 
 
 def load_groups(zookeeper: str, *, with_lag: bool, timeout_s: float = 10.0) -> LoadedGroups[GroupView]:
