@@ -30,7 +30,7 @@ from kiel_groups.errors import (
     ProtocolError,
     UnknownTopicError,
 )
-from kiel_groups.group.znodes.contents import parse_broker, parse_leader, parse_object, parse_topic, typed_field
+from kiel_groups.group.znodes.contents import parse_leader, parse_object, parse_topic, typed_field
 from kiel_groups.wording import counted
 
 __all__ = [
@@ -40,7 +40,6 @@ __all__ = [
     "create_chroot",
     "broker_ids",
     "is_registered",
-    "broker_addresses",
     "await_brokers",
     "controller_id",
     "topics",
@@ -64,8 +63,6 @@ _CONTROLLER = "/controller"
 _DELETIONS = "/admin/delete_topics"
 #: The longest name of a directory on the file systems that brokers use.
 _LONGEST_FOLDER = 255
-
-log = logging.getLogger(__name__)
 
 # kazoo warns about every refused connection; while a caller waits for a server to start, there are many.
 _kazoo_log = logging.getLogger(f"{__name__}.kazoo")
@@ -140,20 +137,6 @@ def broker_ids(client: Client) -> list[int]:
 def is_registered(client: Client, broker_id: int) -> bool:
     """Return whether a broker's ephemeral znode exists. After kill −9 it exists until the broker's session expires."""
     return client.exists(f"{_BROKERS}/{broker_id}") is not None
-
-
-def broker_addresses(client: Client) -> list[HostPort]:
-    """Return the addresses of the registered brokers, by id. A registration without a usable address is left out."""
-    found = []
-    for number in broker_ids(client):
-        path = f"{_BROKERS}/{number}"
-        try:
-            found.append(parse_broker(client.get(path)[0] or b"", path))
-        except NoNodeError:
-            continue  # The broker's registration has ended meanwhile.
-        except ProtocolError as error:
-            log.info("%s; not asking that broker", error)
-    return found
 
 
 def await_brokers(hosts: str, count: int, *, timeout_s: float) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from difflib import get_close_matches
@@ -10,9 +11,9 @@ from typing import Any
 from kazoo.exceptions import NoAuthError, NoNodeError
 
 from kiel_groups.admin.cluster_admin import Client, broker_ids, zookeeper
-from kiel_groups.config import check_name
+from kiel_groups.config import HostPort, check_name
 from kiel_groups.errors import CoordinationError, ProtocolError, UnknownGroupError
-from kiel_groups.group.znodes.contents import GroupSettings, MemberInfo
+from kiel_groups.group.znodes.contents import GroupSettings, MemberInfo, parse_broker
 from kiel_groups.group.znodes.layout import (
     BROKER_IDS,
     CONSUMERS,
@@ -27,6 +28,7 @@ from kiel_groups.group.znodes.snapshot import Snapshot, Znode
 from kiel_groups.group.znodes.worker_layout import WorkerLayout
 
 __all__ = [
+    "broker_addresses",
     "check_group",
     "group_reader",
     "list_groups",
@@ -39,6 +41,8 @@ __all__ = [
     "read_settings",
     "read_workers",
 ]
+
+log = logging.getLogger(__name__)
 
 #: Reads in flight at once; more only fill kazoo's queue.
 _MOST_READS = 1_000
@@ -240,6 +244,19 @@ def read_workers(client: Client, group: str) -> dict[str, Znode]:
 def read_brokers(client: Client) -> dict[str, Znode]:
     """Read the registrations of the brokers that are alive now."""
     return _read_trees(client, [BROKER_IDS])
+
+
+def broker_addresses(brokers: Snapshot) -> list[HostPort]:
+    """Return the addresses in registrations of brokers. A registration without a usable address is left out."""
+    found = []
+    for path, znode in sorted(brokers.items()):
+        if path == BROKER_IDS:
+            continue
+        try:
+            found.append(parse_broker(znode.data, path))
+        except ProtocolError as error:
+            log.info("%s; not asking that broker", error)
+    return found
 
 
 def _read_trees(client: Client, level: list[str]) -> dict[str, Znode]:

@@ -23,5 +23,5 @@ def lag_report(group: str, partitions: Collection[PartitionView], lag_problem: s
         lag_problem: The reason why some offsets or log ends are unknown; "" if all are known.
     """
     parts: list[RenderableType] = list(topic_parts(partitions, {each.topic_partition for each in partitions}))
-    lag = whole_lag(lag_text(partitions), partitions, lag_problem)
-    return [*parts, f"lag of group {group}: {lag}, in {counted(partitions, 'partition', 'partitions')}"]
+    lag = f"{lag_text(partitions)}, in {counted(partitions, 'partition', 'partitions')}"
+    return [*parts, f"lag of group {group}: {whole_lag(lag, partitions, lag_problem)}"]

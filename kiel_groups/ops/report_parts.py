@@ -7,6 +7,7 @@ from itertools import groupby, islice
 from typing import Literal, TypeAlias
 
 from rich import box
+from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.table import Table
 from rich.text import Text
@@ -39,8 +40,6 @@ Column: TypeAlias = tuple[str, Callable[[PartitionView], str]]
 
 #: The columns of lists of groups that have numbers.
 _NUMBERS = frozenset({"members", "foreign", "generation", "lag"})
-#: A width that no table reaches.
-_UNBOUNDED = 100_000
 
 _UNITS = ((86_400, "d"), (3_600, "h"), (60, "min"))
 
@@ -197,13 +196,40 @@ class Listing:
         self._columns = columns
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
-        table = _listing(self._columns)
-        if console.measure(table, options=options.update(max_width=_UNBOUNDED)).maximum > options.max_width:
-            table = _listing([each for each in self._columns if any(each[1])])
-        yield table
+        columns = self._columns
+        if _width(columns) > options.max_width:
+            columns = [each for each in columns if any(each[1])]
+        yield _lines(columns) if _width(columns) <= options.max_width else _folded(columns)
 
 
-def _listing(columns: Sequence[tuple[str, Sequence[str]]]) -> Table:
+#: What a ``report_table`` has between two columns.
+_GAP = 3
+
+
+def _width(columns: Sequence[tuple[str, Sequence[str]]]) -> int:
+    return 1 + sum(_widest(each) for each in columns) + _GAP * (len(columns) - 1)
+
+
+def _widest(column: tuple[str, Sequence[str]]) -> int:
+    name, texts = column
+    return max(map(cell_len, (name, *texts)))
+
+
+def _lines(columns: Sequence[tuple[str, Sequence[str]]]) -> Text:
+    """Return what ``_folded`` shows of columns that fit, for which that takes a second in lists of 3,000 groups."""
+    padded = []
+    for name, texts in columns:
+        widest = _widest((name, texts))
+        if name in _NUMBERS:
+            padded.append([" " * (widest - cell_len(text)) + text for text in (name, *texts)])
+        else:
+            padded.append([text + " " * (widest - cell_len(text)) for text in (name, *texts)])
+    heading, *rows = (" " + (" " * _GAP).join(row) for row in zip(*padded, strict=True))
+    rule = " " + "─" * (_width(columns) - 1)
+    return Text.assemble("\n", (heading, "bold"), "\n", "\n".join([rule, *rows]), "\n", no_wrap=True)
+
+
+def _folded(columns: Sequence[tuple[str, Sequence[str]]]) -> Table:
     table = report_table()
     for name, _ in columns:
         table.add_column(name, justify="right" if name in _NUMBERS else "left", overflow="fold")

@@ -10,7 +10,14 @@ from dataclasses import replace
 from functools import partial
 
 from kiel_groups.admin import cluster_admin
-from kiel_groups.admin.group_inspection import check_group, list_groups, read_brokers, read_group, read_summaries
+from kiel_groups.admin.group_inspection import (
+    broker_addresses,
+    check_group,
+    list_groups,
+    read_brokers,
+    read_group,
+    read_summaries,
+)
 from kiel_groups.clients.coordinated.stored_in_kafka import FoundOffsets, find_kafka_offsets
 from kiel_groups.clients.net.log_ends import LogEnds, find_log_ends
 from kiel_groups.config import HostPort, check_name
@@ -23,11 +30,16 @@ from kiel_groups.ops.group_view import GroupView, view_group
 from kiel_groups.ops.offset_stores import StoreTracker
 from kiel_groups.service.loaded_groups import LoadedGroups
 from kiel_groups.wire.groups.coordinator_offsets import OFFSETS_TOPIC
+from kiel_groups.wording import some
 
 __all__ = ["LOOK_S", "load_group", "load_groups", "follow_group"]
 
 #: How long to look which of two stores a group commits to, in seconds.
 LOOK_S = 2.0
+
+
+#: The folders of a group without which its lag is not known, and (empty) the group's own znodes.
+_OF_OFFSETS = ("", "offsets", "starts")
 
 
 def load_group(zookeeper: str, group: str, *, timeout_s: float = 10.0) -> LoadedGroups[GroupView]:
@@ -98,7 +110,10 @@ def _load(
     check_group(client, group, zookeeper)
     brokers = read_brokers(client)
     znodes = read_group(client, group)
-    return _with_lag((view_group(group, znodes),), brokers, cluster_admin.topics(client), timeout_s, stores)
+    view = view_group(group, znodes)
+    loaded = _with_lag((view,), brokers, cluster_admin.topics(client), timeout_s, stores)
+    hidden = [path for path in view.closed if "".join(path.split("/")[3:4]) in _OF_OFFSETS]
+    return replace(loaded, lag_problem=f"an ACL denies reading {some(hidden)}") if hidden else loaded
 
 
 def load_groups(zookeeper: str, *, with_lag: bool, timeout_s: float = 10.0) -> LoadedGroups[GroupView]:
@@ -112,7 +127,7 @@ def load_groups(zookeeper: str, *, with_lag: bool, timeout_s: float = 10.0) -> L
         znodes = read_summaries(client, groups, offsets=with_lag)
         views = tuple(view_group(group, znodes[group]) for group in groups)
         if not with_lag:
-            return LoadedGroups(views, _count(brokers))
+            return LoadedGroups(views, len(broker_addresses(brokers)))
         topics, stores = cluster_admin.topics(client), StoreTracker()
         loaded = _with_lag(views, brokers, topics, timeout_s, stores)
         disputed = [view.group for view in loaded.groups if view.is_disputed]
@@ -129,19 +144,23 @@ def _with_lag(
     views: tuple[GroupView, ...], brokers: Snapshot, topics: Iterable[str], timeout_s: float, stores: StoreTracker
 ) -> LoadedGroups[GroupView]:
     """Add the log ends of existing topics only, because a broker may create a missing topic when asked for it."""
-    existing = frozenset(topics)
-    found, problem = asyncio.run(_with_kafka_offsets(views, brokers, existing, timeout_s))
+    existing, addresses = frozenset(topics), broker_addresses(brokers)
+    found, problem = asyncio.run(_with_kafka_offsets(views, addresses, _doubtful(brokers), existing, timeout_s))
     known = tuple(map(stores.take, found))
     partitions = {
         each.topic_partition for view in known for each in view.partitions if each.topic_partition.topic in existing
     }
-    ends: LogEnds = asyncio.run(find_log_ends(_addresses(brokers), partitions, timeout_s=timeout_s))
-    ended = tuple(view.with_log_ends(ends.offsets, _count(brokers)) for view in known)
-    return LoadedGroups(ended, _count(brokers), ends.problem or problem)
+    ends: LogEnds = asyncio.run(find_log_ends(addresses, partitions, timeout_s=timeout_s))
+    ended = tuple(view.with_log_ends(ends.offsets, len(addresses)) for view in known)
+    return LoadedGroups(ended, len(addresses), ends.problem or problem)
 
 
 async def _with_kafka_offsets(
-    views: Collection[GroupView], brokers: Snapshot, topics: Collection[str], timeout_s: float
+    views: Collection[GroupView],
+    addresses: list[HostPort],
+    doubtful: list[HostPort] | None,
+    topics: Collection[str],
+    timeout_s: float,
 ) -> tuple[list[GroupView], str]:
     """
     Add the offsets of groups that have them in Kafka, or may have, and return why some are unknown.
@@ -154,7 +173,6 @@ async def _with_kafka_offsets(
         partitions = [*(each.topic_partition for each in view.partitions), *view.further]
         return [each for each in partitions if each.topic in topics]
 
-    addresses, doubtful = _addresses(brokers), _doubtful(brokers)
     read = await find_kafka_offsets(
         addresses, {view.group: wanted(view) for view in views if view.offsets_in_kafka}, timeout_s=timeout_s
     )
@@ -182,19 +200,5 @@ def _doubtful(brokers: Snapshot) -> list[HostPort] | None:
                     return None
                 found.append(parse_broker(znode.data, path))
         except ProtocolError:
-            continue  # As for ``_addresses``.
+            continue  # As for ``broker_addresses``.
     return found
-
-
-def _addresses(brokers: Snapshot) -> list[HostPort]:
-    found = []
-    for path, znode in sorted(brokers.items()):
-        try:
-            found.append(parse_broker(znode.data, path))
-        except ProtocolError:
-            continue  # The parent znode, or a registration without a usable address.
-    return found
-
-
-def _count(brokers: Snapshot) -> int:
-    return len(_addresses(brokers))

@@ -84,12 +84,13 @@ class _ZooKeeperTopics:
 
     def describe(self, names: Sequence[str]) -> DescribedTopics:
         from kiel_groups.admin import cluster_admin
+        from kiel_groups.admin.group_inspection import broker_addresses, read_brokers
         from kiel_groups.admin.topic_details import read_topics
 
         with cluster_admin.zookeeper(self._zookeeper, timeout_s=SERVER_WAIT_S) as client:
             states = read_topics(client, names)
             alive = frozenset(cluster_admin.broker_ids(client))
-            return DescribedTopics(states, cluster_admin.broker_addresses(client), alive)
+            return DescribedTopics(states, broker_addresses(read_brokers(client)), alive)
 
     def check_absent(self, names: Collection[str]) -> None:
         from kiel_groups.admin import cluster_admin

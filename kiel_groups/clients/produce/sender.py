@@ -265,9 +265,9 @@ class Sender:
         else:
             self._refused_whole(queue, result.error)
 
-    def _refused_whole(self, queue: PartitionQueue, error: ErrorCode) -> None:
+    def _refused_whole(self, queue: PartitionQueue, error: ErrorCode, why: str = "") -> None:
         records = counted(queue.batches[0].messages, "record was", "records were")
-        self._failed(queue, error.exception(f"{records} refused"))
+        self._failed(queue, error.exception(f"{records} refused{why}"))
 
     def _appends_nothing(self, error: ErrorCode) -> bool:
         waits_for_replicas = self._config.required_acks not in (0, 1)
@@ -286,7 +286,7 @@ class Sender:
         has_key = [key is not None for key, _ in batch.messages]
         if not any(has_key):
             if not (queue.needs_keys or error == INVALID_RECORD or batch.invalid_tries >= _KEYLESS_TRIES):
-                self._refused_whole(queue, error)
+                self._refused_whole(queue, error, ", perhaps because a compacted topic takes none without a key")
                 return
             queue.needs_keys = True
         elif queue.needs_keys:

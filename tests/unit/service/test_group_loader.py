@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from types import SimpleNamespace
 
 import pytest
@@ -12,6 +12,7 @@ from kazoo.exceptions import NoNodeError
 from kiel_groups.admin import cluster_admin
 from kiel_groups.admin.group_inspection import list_groups, read_summaries
 from kiel_groups.errors import CoordinationError, KielGroupsError, UnknownGroupError
+from kiel_groups.group.znodes.snapshot import Znode
 from kiel_groups.ops.group_view import GroupView, view_group
 from kiel_groups.service import group_loader
 from kiel_groups.service.group_loader import follow_group
@@ -113,8 +114,8 @@ class CountingClient:
 
 def test_an_old_group_of_kafkas_consumers_costs_few_reads() -> None:
     """
-    A group that only Kafka's consumers have used costs one read, and with offsets also those of owners and offsets.
-    Each group gets its own znodes only, so that the views of thousands of groups take linear time.
+    A group that only Kafka's consumers have used costs one read, and with offsets those of its owners and offset
+    znodes. Each group gets its own znodes only, so that the views of thousands of groups take linear time.
     """
     old = [f"console-consumer-{number}" for number in range(500)]
     paths = [f"/consumers/{group}/{folder}" for group in old for folder in ("ids", "owners", "offsets/t/0")]
@@ -132,3 +133,27 @@ def test_an_old_group_of_kafkas_consumers_costs_few_reads() -> None:
     assert client.reads <= 7 * len(old) + 20
     assert f"/consumers/{old[7]}/offsets/t/0" in found[old[7]]
     assert {"/kiel-groups/g/members/m", "/kiel-groups/g/starts/u"} <= found["g"].keys()
+
+
+@pytest.mark.parametrize(
+    ("closed", "is_known"),
+    [
+        ("/consumers/g", False),
+        ("/consumers/g/offsets", False),
+        ("/consumers/g/offsets/t/0", False),
+        ("/consumers/g/ids", True),
+        ("/kiel-groups/g/weights", True),
+    ],
+)
+def test_a_lag_whose_offsets_an_acl_hides_is_not_known(
+    monkeypatch: pytest.MonkeyPatch, closed: str, is_known: bool
+) -> None:
+    """Otherwise ``lag --check`` would find that a group without readable offsets is not behind."""
+    session = nullcontext(SimpleNamespace(connected=True))
+    monkeypatch.setattr(cluster_admin, "zookeeper", lambda *_, **__: session)
+    monkeypatch.setattr(cluster_admin, "topics", lambda _: [])
+    monkeypatch.setattr(group_loader, "check_group", lambda *_: None)
+    monkeypatch.setattr(group_loader, "read_brokers", lambda _: {})
+    monkeypatch.setattr(group_loader, "read_group", lambda *_: {closed: Znode(closed=True)})
+    problem = group_loader.load_group("z:2181", "g").lag_problem
+    assert problem == ("" if is_known else f"an ACL denies reading {closed}")

@@ -151,6 +151,14 @@ async def test_a_record_without_a_key_to_a_compacted_topic_fails_at_once(code: i
         assert (await producer.produce("t", b"y", partition=0)).offset == 1, "a damaged message is sent again"
 
 
+async def test_without_retries_a_damaged_message_may_be_one_without_a_key() -> None:
+    """Code 2 has both meanings, and only further tries tell which: the error names both."""
+    async with producing(retries=0) as (broker, producer):
+        broker.compacted["t"] = 2
+        with pytest.raises(BrokerError, match=r"1 record was refused, perhaps because .* without a key: INV"):
+            await producer.produce("t", b"x", partition=0)
+
+
 @pytest.mark.parametrize("code", [2, 87])
 async def test_records_with_keys_are_stored_although_others_in_their_batch_have_none(code: int) -> None:
     """In a compacted topic, only the records without a key fail; the others are stored in order, in few requests."""

@@ -105,7 +105,7 @@ def test_a_lag_is_reported_by_partition_and_in_all() -> None:
     assert isinstance(console.file, io.StringIO)
     lines = console.file.getvalue().splitlines()
     assert ["0", "?", "12", "?"] in [line.split() for line in lines]
-    assert lines[-1] == "lag of group g: ≥ 4; without a committed offset: 1 partition, in 3 partitions"
+    assert lines[-1] == "lag of group g: ≥ 4, in 3 partitions; without a committed offset: 1 partition"
     document = lag_document("g", partitions, "")
     assert (document["lag"], document["partitions_of_unknown_lag"], document["lag_problem"]) == (4, 1, None)
     assert document["partitions"][1] == {
