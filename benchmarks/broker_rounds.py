@@ -16,13 +16,13 @@ from benchmarks.broker_contenders import BROKER_CONTENDERS, INITIAL_DELAY_MS, SE
 from benchmarks.coordinated_group import CoordinatedFigures, CoordinatedGroup, coordinated_group
 from benchmarks.member_commands import BrokerGroup
 from kiel_groups.clients import Producer
-from kiel_groups.clients.coordinator.heartbeat_connection import HeartbeatConnection
 from kiel_groups.config import parse_hosts
 from kiel_groups.embedded import Cluster
+from kiel_groups.members.brokers.transport import HeartbeatConnection
 from kiel_groups.model import OffsetAndMetadata, TopicPartition
 from kiel_groups.wire.error_codes import NO_ERROR
-from kiel_groups.wire.groups.coordinator_offsets import OffsetCommitRequestV2
-from kiel_groups.wire.groups.find_coordinator_v0 import FindCoordinatorRequest
+from kiel_groups.wire.group_requests import FindCoordinatorRequest
+from kiel_groups.wire.offsets import OffsetCommitRequestV2
 
 __all__ = ["BROKER_CONTENDERS", "KAFKAS", "named_contenders", "run", "show_titles"]
 

@@ -14,10 +14,10 @@ from benchmarks.broker_contenders import BrokerContender
 from benchmarks.member_commands import BrokerGroup
 from benchmarks.reported_ownership import ReportedOwnership
 from benchmarks.reporting_processes import LIMIT_S, ReportingProcesses
-from kiel_groups.clients.coordinator.heartbeat_connection import HeartbeatConnection
 from kiel_groups.config import parse_hosts
 from kiel_groups.embedded import Cluster
-from kiel_groups.wire.groups.describe_groups_v0 import DescribeGroupsRequest
+from kiel_groups.members.brokers.transport import HeartbeatConnection
+from kiel_groups.wire.group_requests import DescribeGroupsRequest
 
 __all__ = ["CoordinatedFigures", "CoordinatedGroup", "coordinated_group"]
 

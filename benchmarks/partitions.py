@@ -30,8 +30,8 @@ import click
 
 from benchmarks.cpu import cpu_time_s
 from kiel_groups import Producer, SingleConsumer
-from kiel_groups.admin import cluster_admin
 from kiel_groups.embedded import Cluster
+from kiel_groups.ops import cluster_admin
 
 __all__ = ["main"]
 

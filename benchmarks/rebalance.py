@@ -116,7 +116,7 @@ def run(
 
 def create_topics(cluster: Cluster, partitions: int) -> tuple[str, ...]:
     """Create topics of at most 100 partitions, because a controller of 0.8 needs minutes for a topic of a thousand."""
-    from kiel_groups.admin import cluster_admin
+    from kiel_groups.ops import cluster_admin
 
     topics = tuple(f"topic-{number}" for number in range(-(-partitions // 100)))
     for topic in topics:

@@ -22,9 +22,8 @@ from benchmarks.reported_ownership import ReportedOwnership
 from benchmarks.reporting_processes import ReportingProcesses, since_1970_ms
 from benchmarks.transaction_log import TransactionLog
 from kiel_groups.embedded import Cluster
-from kiel_groups.group.znodes.layout import GroupLayout
-from kiel_groups.group.znodes.worker_layout import WorkerLayout
-from kiel_groups.workers.rest_client.worker_client import WorkerClient
+from kiel_groups.group.znodes.layout import GroupLayout, WorkerLayout
+from kiel_groups.workers.rest.client import WorkerClient
 
 __all__ = ["WORKER_GROUPS", "WorkerFigures", "WorkerGroup", "WorkerSetup", "worker_group", "worker_paths"]
 

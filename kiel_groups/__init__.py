@@ -9,12 +9,12 @@ from kiel_groups.lazy_imports import TYPE_CHECKING, lazy_exports
 
 if TYPE_CHECKING:
     from kiel_groups.clients import GroupedConsumer, Producer, SingleConsumer
-    from kiel_groups.clients.coordinator.member_hooks import JoinedGroup, MemberHooks
-    from kiel_groups.clients.generic.generic_member import GenericMember
     from kiel_groups.errors import KielGroupsError
     from kiel_groups.listeners import RebalanceListener
+    from kiel_groups.members.brokers.hooks import JoinedGroup, MemberHooks
+    from kiel_groups.members.programs.generic_member import GenericMember
     from kiel_groups.model import Batch, OffsetAndMetadata, OffsetAndTimestamp, PartitionBatch, Record, TopicPartition
-    from kiel_groups.wire.groups.join_group import GroupProtocol
+    from kiel_groups.wire.group_requests import GroupProtocol
     from kiel_groups.wire.message_sets.record_columns import RecordColumns
 
 __all__ = [
@@ -43,10 +43,10 @@ _HOMES = {
     "GroupedConsumer": "kiel_groups.clients",
     "SingleConsumer": "kiel_groups.clients",
     "Producer": "kiel_groups.clients",
-    "GenericMember": "kiel_groups.clients.generic.generic_member",
-    "MemberHooks": "kiel_groups.clients.coordinator.member_hooks",
-    "JoinedGroup": "kiel_groups.clients.coordinator.member_hooks",
-    "GroupProtocol": "kiel_groups.wire.groups.join_group",
+    "GenericMember": "kiel_groups.members.programs.generic_member",
+    "MemberHooks": "kiel_groups.members.brokers.hooks",
+    "JoinedGroup": "kiel_groups.members.brokers.hooks",
+    "GroupProtocol": "kiel_groups.wire.group_requests",
     "Record": "kiel_groups.model",
     "Batch": "kiel_groups.model",
     "PartitionBatch": "kiel_groups.model",

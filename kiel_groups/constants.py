@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Final
 
 from kiel_groups.config import CLIENT_ID, KAFKA_PORT
-from kiel_groups.wire.api.fetch_v0 import CLIENT_REPLICA_ID
-from kiel_groups.wire.api.list_offsets_v0 import EARLIEST, LATEST
 from kiel_groups.wire.codecs.compression import codec_by_name
 from kiel_groups.wire.error_codes import error_code
+from kiel_groups.wire.fetch import CLIENT_REPLICA_ID
+from kiel_groups.wire.list_offsets import EARLIEST, LATEST
 
 __all__ = [
     "BEGINNING",

@@ -9,9 +9,9 @@ import click
 
 from kiel_groups.config import HostPort
 from kiel_groups.model import TopicPartition
-from kiel_groups.spark.tasks.broker_socket import BrokerSocket
-from kiel_groups.wire.api.produce_v0 import ProduceRequest
+from kiel_groups.spark.tasks.worker_connections import BrokerSocket
 from kiel_groups.wire.error_codes import NO_ERROR
+from kiel_groups.wire.produce import ProduceRequest
 
 __all__ = ["SetWriter"]
 

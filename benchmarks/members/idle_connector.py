@@ -7,9 +7,13 @@ from typing import ClassVar
 
 from benchmarks.members.event_lines import report
 from kiel_groups.workers.plugins.config_definition import ConfigDefinition, Settings
-from kiel_groups.workers.plugins.connector_interfaces import SourceConnector
-from kiel_groups.workers.plugins.plugin_contexts import ConnectorContext, SourceTaskContext
-from kiel_groups.workers.plugins.task_interfaces import SourceRecord, SourceTask
+from kiel_groups.workers.plugins.interfaces import (
+    ConnectorContext,
+    SourceConnector,
+    SourceRecord,
+    SourceTask,
+    SourceTaskContext,
+)
 
 __all__ = ["IDLE_CONNECTOR", "IdleConnector"]
 

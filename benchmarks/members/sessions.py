@@ -12,11 +12,11 @@ import json
 import sys
 
 from kiel_groups.config import ZooKeeperConfig
-from kiel_groups.coordination.session.heartbeat import Heartbeat
-from kiel_groups.coordination.session.zk_session import Session
-from kiel_groups.coordination.zookeeper.runtime import Runtime
 from kiel_groups.group.znodes.transactions import Create
 from kiel_groups.metrics import Metrics
+from kiel_groups.zookeeper.heartbeat import Heartbeat
+from kiel_groups.zookeeper.runtime import Runtime
+from kiel_groups.zookeeper.session import Session
 
 
 async def start_session(config: ZooKeeperConfig, proof: str, metrics: Metrics) -> None:

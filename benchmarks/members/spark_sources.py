@@ -13,8 +13,8 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from kiel_groups.model import TopicPartition
-from kiel_groups.spark.options.schema import READ_SCHEMA, arrow_schema
-from kiel_groups.spark.tasks.arrow_batches import record_batch
+from kiel_groups.spark.options import READ_SCHEMA, arrow_schema
+from kiel_groups.spark.tasks.read_task import record_batch
 from kiel_groups.wire.message_sets.columns import decode_columns
 from kiel_groups.wire.message_sets.encoder import encode_message_set
 

@@ -18,12 +18,12 @@ from kiel_groups.allocators.adapter import (
     WeighingAllocator,
     allocator_name,
     run_allocator,
+    validate,
 )
 from kiel_groups.allocators.contiguous_ranges import range_allocator
 from kiel_groups.allocators.registry import ALLOCATORS, allocator_of, named_allocator
 from kiel_groups.allocators.round_robin import round_robin
 from kiel_groups.allocators.sticky import sticky
-from kiel_groups.allocators.validation import validate
 from kiel_groups.allocators.weighted import loads_of, weighted
 
 __all__ = [

@@ -1,33 +1,288 @@
-"""
-The sticky allocator: members own equal numbers of partitions, as far as possible, and few partitions move.
-
-Rules
-  1. At first, a member keeps the partitions that it owns and is subscribed to. If several members own a partition, only
-     the first by name can keep it.
-  2. Each unowned partition is assigned to the eligible member with the fewest partitions.
-  3. While a member owns at least two partitions more than a member that could take one, one partition moves: directly
-     if both members are eligible for it, or along a shortest chain of members, each of which receives one partition and
-     passes one on. When no such move is left, no allocation is more equal (a semi-matching without a cost-reducing path
-     is optimal).
-  4. Partitions that move anyway are moved first. Among several topics, the giver passes on a partition of the topic of
-     which it has most. This spreads topics as far as possible without further moves.
-
-If all members subscribe to the same topics, no allocation that is as equal moves fewer partitions. Chains give no such
-guarantee. They are needed only if subscriptions overlap in part, and there ``fewest_moves`` undoes unnecessary moves.
-"""
+"""The sticky allocator: members own equal numbers of partitions, as far as possible, and few partitions move."""
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection, Mapping, Sequence, Set
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass
 from heapq import heapify, heappop, heappush, heapreplace
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
-from kiel_groups.allocators.fewest_moves import fewest_moves
-from kiel_groups.allocators.pools import GroupAllocatorBase, Pool, pools_of, previous_owners
+from kiel_groups.allocators.adapter import GroupAllocatorBase, Pool, pools_of, previous_owners
 from kiel_groups.model import Slot, TopicPartition
 
-__all__ = ["Sticky", "sticky"]
+__all__ = [
+    "fewest_moves",
+    "Sticky",
+    "sticky",
+]
+
+
+# Reduce the moves of an allocation that is as equal as possible, with the cycle-canceling algorithm for min-cost flows.
+#
+# The allocation is a flow of one unit for each partition, from the partition to its owner. A unit costs 1 if its
+# partition could have stayed with its previous owner and does not, and 0 otherwise. In the residual graph, each cycle
+# of negative cost is an exchange that saves moves, and a flow without such cycles has the least cost.
+#
+# Rules 1. In a cycle, each member passes one partition to the next member, which must be eligible for it. That costs 1
+# if the giver is the partition's previous owner, gains 1 if the taker is the previous owner, and is free for a
+# partition that moves anyway. 2. A closed cycle leaves every member's count as it was. A path from a member to a member
+# that owns one partition less swaps their counts, so the allocation stays as equal. Such a path counts as a closed
+# cycle, too. 3. Cycles that gain more than they cost are applied until there are none. Then no other allocation that is
+# as equal moves fewer partitions.
+#
+# The graph here is a condensed residual graph. Partitions of one pool are alternatives, and share their edges. Rule 2
+# replaces the sink, whose edges would have convex costs to keep the counts equal. The Bellman-Ford algorithm finds the
+# cycles. All disjoint cycles that it finds together are canceled before it starts again.
+#
+# Sources - M. Klein, "A primal method for minimal cost flows with applications to the assignment and transportation
+# problems", Management Science 14 (1967), pages 205 to 220: the algorithm. - R. K. Ahuja, T. L. Magnanti, J. B. Orlin,
+# "Network Flows", Prentice Hall 1993: section 9.3 (a flow has the least cost if and only if its residual graph has no
+# negative cycle), 9.6 (cycle-canceling), 5.5 (negative cycles among the predecessors), and chapter 14 (convex costs).
+
+
+# Each node of the graph is one object: nodes are compared and hashed by identity, which is faster than by value.
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _MemberNode:
+    """A member, which can pass partitions on to its successors."""
+
+    slot: Slot
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _PoolNode:
+    """
+    The members eligible for the same topics, ascending.
+
+    An edge from a member represents a partition of these topics that it gives, an edge to a member represents the
+    partition that this member takes.
+    """
+
+    members: tuple[_MemberNode, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _LevelNode:
+    """
+    Connects each member that owns ``count`` partitions to all members that own one more, at no cost.
+
+    It closes a path from the latter to the former, along which one partition each is passed on.
+    """
+
+    count: int
+
+
+_Node: TypeAlias = _MemberNode | _PoolNode | _LevelNode
+_K = TypeVar("_K")
+
+#: An ordered set.
+Owned: TypeAlias = dict[TopicPartition, None]
+
+#: After this many edges, which take seconds, no further search starts. Groups of some hundred members need fewer.
+MOST_EDGES = 2_000_000
+
+
+def fewest_moves(
+    owners: Mapping[TopicPartition, Slot],
+    previous: Mapping[TopicPartition, Slot],
+    pools: Mapping[str, tuple[Slot, ...]],
+) -> dict[TopicPartition, Slot]:
+    """
+    Exchange partitions until none moves unnecessarily or, in very large groups, until ``MOST_EDGES`` are searched.
+
+    Args:
+        owners: An allocation that is as equal as possible.
+        previous: The previous owner of each partition that may keep it.
+        pools: The members eligible for each topic, ascending.
+    """
+    exchange = _Exchange(owners, previous, pools)
+    while exchange.apply_short_cycles():
+        pass
+    while exchange.edges < MOST_EDGES and (found := exchange.find_cycles()):
+        for each in found:
+            exchange.apply(each)
+    return exchange.allocation()
+
+
+class _Exchange:
+    """The allocation during the exchange."""
+
+    def __init__(
+        self,
+        owners: Mapping[TopicPartition, Slot],
+        previous: Mapping[TopicPartition, Slot],
+        pools: Mapping[str, tuple[Slot, ...]],
+    ) -> None:
+        #: The number of edges followed so far.
+        self.edges = 0
+        slots = sorted({slot for pool in pools.values() for slot in pool})
+        nodes = {slot: _MemberNode(slot) for slot in slots}
+        members = list(nodes.values())
+        pool_nodes = {pool: _PoolNode(tuple(nodes[slot] for slot in pool)) for pool in set(pools.values())}
+        #: The pool of each topic, and the members of each pool.
+        self._pools = {topic: pool_nodes[pool] for topic, pool in pools.items()}
+        self._sharers = {pool: frozenset(pool.members) for pool in pool_nodes.values()}
+        self._previous = {partition: nodes[previous[partition]] for partition in owners if partition in previous}
+        self._owners: dict[TopicPartition, _MemberNode] = {}
+        self._counts = dict.fromkeys(members, 0)
+        #: The partitions of each member, by pool: partitions that the member owned before, and partitions that move.
+        self._kept: dict[_MemberNode, dict[_PoolNode, Owned]] = {member: {} for member in members}
+        self._moved: dict[_MemberNode, dict[_PoolNode, Owned]] = {member: {} for member in members}
+        #: The partitions of each member that another member owned before and may keep, by previous owner.
+        self._displaced: dict[_MemberNode, dict[_MemberNode, Owned]] = {member: {} for member in members}
+        for partition, owner in sorted(owners.items()):
+            self._give(partition, nodes[owner])
+        #: The levels that members are on. Cycles swap counts at most, so no other level comes up.
+        self._levels = {count: _LevelNode(count) for count in set(self._counts.values())}
+
+    def allocation(self) -> dict[TopicPartition, Slot]:
+        """Return the present owner of each partition."""
+        return {partition: member.slot for partition, member in self._owners.items()}
+
+    def _give(self, partition: TopicPartition, taker: _MemberNode) -> None:
+        """Assign a partition that has no owner."""
+        self._owners[partition] = taker
+        self._counts[taker] += 1
+        owner_before, pool = self._previous.get(partition), self._pools[partition.topic]
+        (self._kept if owner_before is taker else self._moved)[taker].setdefault(pool, {})[partition] = None
+        if owner_before is not None and owner_before is not taker:
+            self._displaced[taker].setdefault(owner_before, {})[partition] = None
+
+    def _take(self, partition: TopicPartition) -> None:
+        """Unassign a partition from its owner."""
+        giver = self._owners[partition]
+        self._counts[giver] -= 1
+        owner_before, pool = self._previous.get(partition), self._pools[partition.topic]
+        _remove((self._kept if owner_before is giver else self._moved)[giver], pool, partition)
+        if owner_before is not None and owner_before is not giver:
+            _remove(self._displaced[giver], owner_before, partition)
+
+    def apply_short_cycles(self) -> bool:
+        """
+        Give partitions back to their previous owners, directly or in exchange for a partition that moves anyway.
+
+        Most cycles are of this kind, and finding them needs no search. Return whether any cycle was applied.
+        """
+        applied = False
+        for member in self._counts:
+            for owner_before in list(self._displaced[member]):
+                while owner_before in self._displaced[member] and (closing := self._closing_node(member, owner_before)):
+                    self.apply([member, owner_before, closing])
+                    applied = True
+        return applied
+
+    def _closing_node(self, member: _MemberNode, owner_before: _MemberNode) -> _LevelNode | _PoolNode | None:
+        """Return the node that leads from the previous owner back to the member at no cost, or None."""
+        self.edges += 1 + len(self._moved[owner_before])
+        if self._counts[member] == self._counts[owner_before] + 1:
+            return self._levels[self._counts[owner_before]]
+        return next((pool for pool in self._moved[owner_before] if member in self._sharers[pool]), None)
+
+    def find_cycles(self) -> list[list[_Node]]:
+        """
+        Return disjoint cycles that gain more than they cost, each as its nodes in the direction of the edges, or [].
+
+        This is the Bellman-Ford algorithm with all members as sources: a cycle among the predecessors of nodes with
+        negative distance has negative cost.
+        """
+        above: dict[int, list[_MemberNode]] = {}
+        for member, count in self._counts.items():
+            above.setdefault(count - 1, []).append(member)
+        cost: dict[_Node, int] = {}
+        before: dict[_Node, _Node] = {}
+        active: Iterable[_Node] = [member for member, displaced in self._displaced.items() if displaced]
+        while active:
+            reached: dict[_Node, None] = {}
+            for node in active:
+                spent = cost.get(node, 0)
+                for successor, price in self._edges(node, above):
+                    self.edges += 1
+                    if spent + price < cost.get(successor, 0):
+                        cost[successor] = spent + price
+                        before[successor] = node
+                        reached[successor] = None
+            if found := list(_cycles(before, reached)):
+                return found
+            active = reached
+        return []
+
+    def _edges(self, node: _Node, above: Mapping[int, Sequence[_MemberNode]]) -> Iterator[tuple[_Node, int]]:
+        """Yield the successors of a node, with the cost of each edge. ``above``: members by their count minus one."""
+        if isinstance(node, _MemberNode):
+            yield from ((owner_before, -1) for owner_before in self._displaced[node])
+            yield from ((pool, 0) for pool in self._moved[node])
+            yield from ((pool, 1) for pool in self._kept[node])
+            yield self._levels[self._counts[node]], 0
+        elif isinstance(node, _LevelNode):
+            yield from ((member, 0) for member in above.get(node.count, ()))
+        else:
+            yield from ((member, 0) for member in node.members)
+
+    def apply(self, nodes: Sequence[_Node]) -> None:
+        """Apply a cycle: each of its members passes one partition on."""
+        moves = []
+        for node, second, third in zip(nodes, [*nodes[1:], nodes[0]], [*nodes[2:], *nodes[:2]], strict=True):
+            if not isinstance(node, _MemberNode):
+                continue
+            if isinstance(second, _MemberNode):
+                moves.append((next(iter(self._displaced[node][second])), second))
+            elif isinstance(third, _MemberNode) and isinstance(second, _PoolNode):
+                moves.append((self._choose(node, second, third), third))
+        for partition, taker in moves:
+            self._take(partition)
+            self._give(partition, taker)
+
+    def _choose(self, giver: _MemberNode, pool: _PoolNode, taker: _MemberNode) -> TopicPartition:
+        """
+        Choose a partition of the pool for the giver to pass on.
+
+        Prefer a partition that returns to its previous owner, then a partition that has to move anyway.
+        """
+        displaced = self._displaced[giver].get(taker, ())
+        returning = (partition for partition in displaced if self._pools[partition.topic] is pool)
+        others = self._moved[giver].get(pool) or self._kept[giver][pool]
+        return next(returning, None) or next(iter(others))
+
+
+def _remove(index: dict[_K, Owned], key: _K, partition: TopicPartition) -> None:
+    """Remove a partition from an index, and the key with its last partition."""
+    del index[key][partition]
+    if not index[key]:
+        del index[key]
+
+
+def _cycles(before: Mapping[_Node, _Node], starts: Iterable[_Node]) -> Iterator[list[_Node]]:
+    """Yield the cycles reachable from ``starts``, in the direction of the edges. No two cycles share a node."""
+    seen: set[_Node] = set()
+    for start in starts:
+        path: dict[_Node, None] = {}
+        node = start
+        while node in before and node not in seen and node not in path:
+            path[node] = None
+            node = before[node]
+        if node in path:
+            nodes = list(path)
+            yield nodes[nodes.index(node) :][::-1]
+        seen |= path.keys()
+
+
+# The sticky allocator: members own equal numbers of partitions, as far as possible, and few partitions move.
+#
+# Rules 1. At first, a member keeps the partitions that it owns and is subscribed to. If several members own a
+# partition, only the first by name can keep it. 2. Each unowned partition is assigned to the eligible member with the
+# fewest partitions. 3. While a member owns at least two partitions more than a member that could take one, one
+# partition moves: directly if both members are eligible for it, or along a shortest chain of members, each of which
+# receives one partition and passes one on. When no such move is left, no allocation is more equal (a semi-matching
+# without a cost-reducing path is optimal). 4. Partitions that move anyway are moved first. Among several topics, the
+# giver passes on a partition of the topic of which it has most. This spreads topics as far as possible without further
+# moves.
+#
+# If all members subscribe to the same topics, no allocation that is as equal moves fewer partitions. Chains give no
+# such guarantee. They are needed only if subscriptions overlap in part, and there ``fewest_moves`` undoes unnecessary
+# moves.
+
 
 #: The giver, the topic of the partition, and the taker.
 Link: TypeAlias = tuple[Slot, str, Slot]

@@ -26,7 +26,7 @@ from statistics import median
 from types import MappingProxyType
 from typing import TypeAlias
 
-from kiel_groups.allocators.pools import GroupAllocatorBase, Pool, pools_of, previous_owners
+from kiel_groups.allocators.adapter import GroupAllocatorBase, Pool, pools_of, previous_owners
 from kiel_groups.allocators.sticky import sticky
 from kiel_groups.model import Slot, TopicPartition
 

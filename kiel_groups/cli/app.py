@@ -15,9 +15,8 @@ from typing import Final
 import click
 
 from kiel_groups import __version__
-from kiel_groups.cli.parameters.option_sources import config_option, name_variables, source_of
-from kiel_groups.cli.terminal.exit_codes import DONE, EPILOG, FAILED, INTERRUPTED, READER_GONE, WRONG
-from kiel_groups.cli.terminal.messages import Lines
+from kiel_groups.cli.parameters.options import config_option, name_variables, source_of
+from kiel_groups.cli.terminal.messages import DONE, EPILOG, FAILED, INTERRUPTED, READER_GONE, WRONG, Lines
 from kiel_groups.errors import BadRecordError, ChrootMissingError, ConfigError, KielGroupsError, UnknownTopicError
 
 __all__ = ["COMPLETION_VARIABLE", "NAME", "app", "run"]

@@ -8,16 +8,26 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any, NamedTuple, Self, Unpack
 
-from kiel_groups.clients.calls.client_arguments import BrokerSettings, broker_config, check_functions, compression_name
+from kiel_groups.clients.calls.arguments import (
+    BrokerSettings,
+    broker_config,
+    check_functions,
+    check_setting_names,
+    compression_name,
+)
 from kiel_groups.clients.calls.eager_methods import connect_or_close, failed_future, spawn, starts_at_call
 from kiel_groups.clients.calls.left_loop import LeftLoop, running_loop
-from kiel_groups.clients.calls.setting_names import check_setting_names
-from kiel_groups.clients.compat.attributes import ProducerAttributes
+from kiel_groups.clients.compat import ProducerAttributes
 from kiel_groups.clients.net.cluster_metadata import ClusterMetadata
 from kiel_groups.clients.produce.partition_queue import RecordMetadata, message_bytes
-from kiel_groups.clients.produce.partitioners import Partitioner, key_bytes, random_partitioner
+from kiel_groups.clients.produce.partitioners import (
+    Partitioner,
+    Serializer,
+    key_bytes,
+    random_partitioner,
+    serialize_value,
+)
 from kiel_groups.clients.produce.sender import Sender, fail_future, raise_first
-from kiel_groups.clients.produce.serializer import Serializer, serialize_value
 from kiel_groups.config import ProducerConfig, check_name
 from kiel_groups.errors import BufferFullError, ClosedError, ConfigError, KielGroupsError
 from kiel_groups.metrics import Metrics

@@ -8,21 +8,20 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable
 from typing import Any, ClassVar, NoReturn, Self, Unpack
 
-from kiel_groups.clients.calls.client_arguments import BrokerSettings, broker_config, check_close_timeout
+from kiel_groups.clients.calls.arguments import BrokerSettings, broker_config, check_close_timeout, check_setting_names
 from kiel_groups.clients.calls.eager_methods import connect_or_close, starts_at_call
 from kiel_groups.clients.calls.left_loop import LeftLoop, running_loop
-from kiel_groups.clients.calls.setting_names import check_setting_names
-from kiel_groups.clients.compat.attributes import ConsumerAttributes
+from kiel_groups.clients.compat import ConsumerAttributes
 from kiel_groups.clients.connected.record_reader import ReaderSettings
 from kiel_groups.clients.delivery.deserializer import OnBadRecord
 from kiel_groups.clients.delivery.record_loop import RecordLoop
 from kiel_groups.clients.methods.single_topics import SingleTopics, Start
 from kiel_groups.config import FetchConfig, ResetPolicy
 from kiel_groups.constants import BEGINNING, END
-from kiel_groups.coordination.session.close_limit import CloseLimit
 from kiel_groups.errors import IllegalStateError
 from kiel_groups.metrics import Metrics
 from kiel_groups.model import Record
+from kiel_groups.zookeeper.tasks import CloseLimit
 
 __all__ = ["SingleConsumer", "Start", "BEGINNING", "END"]
 

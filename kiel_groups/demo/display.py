@@ -13,9 +13,9 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from kiel_groups.demo.tables import member_table, status_line
 from kiel_groups.model import MemberId
-from kiel_groups.ops.group_view import GroupView
-from kiel_groups.ops.tables import member_table, status_line
+from kiel_groups.ops.views.group_view import GroupView
 
 __all__ = ["Display", "GroupProgress", "make_display"]
 

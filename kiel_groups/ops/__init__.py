@@ -1,6 +1,6 @@
 """
-View a group from its znodes, check it, and render it as tables or JSON.
+Inspect and administer a cluster and its groups: readers of ZooKeeper and of brokers, and the actions of operators.
 
-``service`` builds the views; the command line and the demo print them.
-This package is pure: it reads neither a clock nor a server.
+The command line, workers, Spark jobs and embedded clusters use it.
+The functions block, and set no watch.
 """

@@ -10,10 +10,8 @@ import pyspark
 from pyspark.sql.types import StructType
 
 from kiel_groups.errors import ConfigError
-from kiel_groups.spark.batch.batch_reader import BatchReader
-from kiel_groups.spark.options.read_options import ReadOptions
-from kiel_groups.spark.options.schema import check_read_schema
-from kiel_groups.spark.options.write_options import WriteOptions
+from kiel_groups.spark.batch import BatchReader
+from kiel_groups.spark.options import ReadOptions, WriteOptions, check_read_schema
 from kiel_groups.spark.stream.stream_reader import StreamReader
 
 if TYPE_CHECKING:
@@ -56,7 +54,7 @@ def _stream_reader_class(read: ReadOptions) -> type[StreamReader]:
                 f" batches; this is {pyspark.__version__}"
             )
         return StreamReader
-    from kiel_groups.spark.stream.bounded_stream import BoundedStreamReader
+    from kiel_groups.spark.stream.stream_reader import BoundedStreamReader
 
     return BoundedStreamReader
 

@@ -13,10 +13,10 @@ from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import StructType
 
 from kiel_groups.spark.environment import check_libraries
-from kiel_groups.spark.tasks.shipping import PortablePickle
+from kiel_groups.spark.tasks.task_inputs import PortablePickle
 
 if TYPE_CHECKING:
-    from kiel_groups.spark.batch.batch_reader import BatchReader
+    from kiel_groups.spark.batch import BatchReader
     from kiel_groups.spark.stream.stream_reader import StreamReader
     from kiel_groups.spark.tasks.row_writer import BatchWriter, StreamWriter
 
@@ -40,7 +40,7 @@ class KielDataSource(PortablePickle, DataSource):
         return "kiel"
 
     def schema(self) -> StructType:
-        from kiel_groups.spark.options.schema import READ_SCHEMA
+        from kiel_groups.spark.options import READ_SCHEMA
 
         return READ_SCHEMA
 

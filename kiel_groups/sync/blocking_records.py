@@ -16,11 +16,9 @@ from collections.abc import Awaitable, Callable, Iterator
 from functools import partial, wraps
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
-from kiel_groups.clients.calls.loop_exit import dropped_by_loop_exit
+from kiel_groups.clients.calls.left_loop import dropped_by_loop_exit
 from kiel_groups.clients.delivery.current_batch import NO_RECORDS
-from kiel_groups.clients.delivery.record_delivery import RecordDelivery
-from kiel_groups.clients.delivery.record_loop import RecordLoop
-from kiel_groups.clients.delivery.record_steps import BlockingSteps
+from kiel_groups.clients.delivery.record_loop import BlockingSteps, RecordDelivery, RecordLoop
 from kiel_groups.errors import ClosedError, KielGroupsError
 from kiel_groups.model import Record
 from kiel_groups.sync.blocking_client import Blocking, C, open_clients

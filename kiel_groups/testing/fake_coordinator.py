@@ -16,8 +16,6 @@ from typing import Any, NamedTuple, TypeVar
 from kiel_groups.model import OffsetAndMetadata, TopicPartition
 from kiel_groups.testing.fake_group import FakeGroup, GroupState, StoredGroup, join_error
 from kiel_groups.testing.timeline import Timeline
-from kiel_groups.wire.api.metadata_v0 import BrokerAddress
-from kiel_groups.wire.api.offsets_v0 import FetchedOffset
 from kiel_groups.wire.error_codes import (
     CONSUMER_COORDINATOR_NOT_AVAILABLE,
     ILLEGAL_GENERATION,
@@ -32,14 +30,24 @@ from kiel_groups.wire.error_codes import (
     ErrorCode,
 )
 from kiel_groups.wire.framing import Request
-from kiel_groups.wire.groups.coordinator_offsets import OffsetCommitRequestV2, OffsetFetchRequestV1
-from kiel_groups.wire.groups.describe_groups_v0 import DescribedGroup, DescribedMember, DescribeGroupsRequest
-from kiel_groups.wire.groups.find_coordinator_v0 import FindCoordinatorRequest, FoundCoordinator
-from kiel_groups.wire.groups.heartbeat_v0 import HeartbeatRequest
-from kiel_groups.wire.groups.join_group import JoinGroupRequest, JoinGroupRequestV1
-from kiel_groups.wire.groups.leave_group_v0 import LeaveGroupRequest
-from kiel_groups.wire.groups.list_groups_v0 import ListedGroup, ListGroupsRequest, ListGroupsResponse
-from kiel_groups.wire.groups.sync_group_v0 import SyncGroupRequest, SyncGroupResponse
+from kiel_groups.wire.group_requests import (
+    DescribedGroup,
+    DescribedMember,
+    DescribeGroupsRequest,
+    FindCoordinatorRequest,
+    FoundCoordinator,
+    HeartbeatRequest,
+    JoinGroupRequest,
+    JoinGroupRequestV1,
+    LeaveGroupRequest,
+    ListedGroup,
+    ListGroupsRequest,
+    ListGroupsResponse,
+    SyncGroupRequest,
+    SyncGroupResponse,
+)
+from kiel_groups.wire.metadata import BrokerAddress
+from kiel_groups.wire.offsets import FetchedOffset, OffsetCommitRequestV2, OffsetFetchRequestV1
 
 __all__ = ["AcceptedCommit", "FakeCoordinator"]
 

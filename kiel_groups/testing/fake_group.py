@@ -23,8 +23,14 @@ from kiel_groups.wire.error_codes import (
     UNKNOWN_MEMBER_ID,
     ErrorCode,
 )
-from kiel_groups.wire.groups.join_group import GroupProtocol, JoinGroupRequest, JoinGroupRequestV1, JoinGroupResponse
-from kiel_groups.wire.groups.sync_group_v0 import SyncGroupRequest, SyncGroupResponse
+from kiel_groups.wire.group_requests import (
+    GroupProtocol,
+    JoinGroupRequest,
+    JoinGroupRequestV1,
+    JoinGroupResponse,
+    SyncGroupRequest,
+    SyncGroupResponse,
+)
 
 __all__ = ["FakeGroup", "FakeGroupMember", "GroupState", "JoinCall", "StoredGroup", "SyncCall", "join_error"]
 

@@ -21,10 +21,10 @@ from typing import Any, TypeVar, TypeVarTuple, Unpack
 from kazoo.client import KazooClient
 
 from kiel_groups.config import ZooKeeperConfig
-from kiel_groups.coordination.zookeeper.runtime import Runtime, Ticking
 from kiel_groups.testing.fake_client import Host, fake_client
 from kiel_groups.testing.fake_ensemble import FakeEnsemble
 from kiel_groups.testing.timeline import Timeline
+from kiel_groups.zookeeper.runtime import Runtime, Ticking
 
 __all__ = ["SimulatedProcess", "SimulatedLoop", "SimulatedRuntime"]
 

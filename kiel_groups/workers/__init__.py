@@ -10,13 +10,29 @@ from typing import TYPE_CHECKING
 from kiel_groups.lazy_imports import lazy_exports
 
 if TYPE_CHECKING:
-    from kiel_groups.workers.plugins.config_definition import ConfigDefinition
-    from kiel_groups.workers.plugins.config_key import REQUIRED, ConfigKey
-    from kiel_groups.workers.plugins.config_types import Password
-    from kiel_groups.workers.plugins.config_validators import Validator, at_least, between, each, non_empty, one_of
-    from kiel_groups.workers.plugins.connector_interfaces import Connector, SinkConnector, SourceConnector
-    from kiel_groups.workers.plugins.plugin_contexts import ConnectorContext, SinkTaskContext, SourceTaskContext
-    from kiel_groups.workers.plugins.task_interfaces import SinkTask, SourceRecord, SourceTask
+    from kiel_groups.workers.plugins.config_definition import (
+        REQUIRED,
+        ConfigDefinition,
+        ConfigKey,
+        Password,
+        Validator,
+        at_least,
+        between,
+        each,
+        non_empty,
+        one_of,
+    )
+    from kiel_groups.workers.plugins.interfaces import (
+        Connector,
+        ConnectorContext,
+        SinkConnector,
+        SinkTask,
+        SinkTaskContext,
+        SourceConnector,
+        SourceRecord,
+        SourceTask,
+        SourceTaskContext,
+    )
 
 __all__ = [
     "Connector",
@@ -42,25 +58,25 @@ __all__ = [
 
 _PLUGINS = "kiel_groups.workers.plugins"
 _HOMES = {
-    "Connector": f"{_PLUGINS}.connector_interfaces",
-    "SourceConnector": f"{_PLUGINS}.connector_interfaces",
-    "SinkConnector": f"{_PLUGINS}.connector_interfaces",
-    "SourceTask": f"{_PLUGINS}.task_interfaces",
-    "SinkTask": f"{_PLUGINS}.task_interfaces",
-    "SourceRecord": f"{_PLUGINS}.task_interfaces",
-    "ConnectorContext": f"{_PLUGINS}.plugin_contexts",
-    "SourceTaskContext": f"{_PLUGINS}.plugin_contexts",
-    "SinkTaskContext": f"{_PLUGINS}.plugin_contexts",
+    "Connector": f"{_PLUGINS}.interfaces",
+    "SourceConnector": f"{_PLUGINS}.interfaces",
+    "SinkConnector": f"{_PLUGINS}.interfaces",
+    "SourceTask": f"{_PLUGINS}.interfaces",
+    "SinkTask": f"{_PLUGINS}.interfaces",
+    "SourceRecord": f"{_PLUGINS}.interfaces",
+    "ConnectorContext": f"{_PLUGINS}.interfaces",
+    "SourceTaskContext": f"{_PLUGINS}.interfaces",
+    "SinkTaskContext": f"{_PLUGINS}.interfaces",
     "ConfigDefinition": f"{_PLUGINS}.config_definition",
-    "ConfigKey": f"{_PLUGINS}.config_key",
-    "REQUIRED": f"{_PLUGINS}.config_key",
-    "Password": f"{_PLUGINS}.config_types",
-    "Validator": f"{_PLUGINS}.config_validators",
-    "at_least": f"{_PLUGINS}.config_validators",
-    "between": f"{_PLUGINS}.config_validators",
-    "each": f"{_PLUGINS}.config_validators",
-    "non_empty": f"{_PLUGINS}.config_validators",
-    "one_of": f"{_PLUGINS}.config_validators",
+    "ConfigKey": f"{_PLUGINS}.config_definition",
+    "REQUIRED": f"{_PLUGINS}.config_definition",
+    "Password": f"{_PLUGINS}.config_definition",
+    "Validator": f"{_PLUGINS}.config_definition",
+    "at_least": f"{_PLUGINS}.config_definition",
+    "between": f"{_PLUGINS}.config_definition",
+    "each": f"{_PLUGINS}.config_definition",
+    "non_empty": f"{_PLUGINS}.config_definition",
+    "one_of": f"{_PLUGINS}.config_definition",
 }
 
 __getattr__, __dir__ = lazy_exports(__name__, _HOMES)

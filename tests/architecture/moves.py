@@ -76,12 +76,12 @@ class Machine:
 
 #: In the order of a member's work: its session, the leader, the claims, and what is done with a claimed partition.
 MACHINES = (
-    Machine("A session of a process in its group", "coordination/member/group_session", "SessionPhase"),
-    Machine("A candidate in the election", "group/leader/candidate", "ElectionPhase"),
-    Machine("The leader", "group/leader/leader_state", "LeaderPhase"),
-    Machine("A claim of a partition", "group/member/claims", "Phase", no_phase="free"),
-    Machine("The offsets of a claimed partition", "group/member/partition_offsets", "Phase", no_phase="not claimed"),
-    Machine("A member of a group that brokers coordinate", "group/coordinated/member_state", "Phase"),
+    Machine("A session of a process in its group", "members/zookeeper/group_session", "SessionPhase"),
+    Machine("A candidate in the election", "group/candidate", "ElectionPhase"),
+    Machine("The leader", "group/leader_state", "LeaderPhase"),
+    Machine("A claim of a partition", "group/claims", "Phase", no_phase="free"),
+    Machine("The offsets of a claimed partition", "group/partition_offsets", "Phase", no_phase="not claimed"),
+    Machine("A member of a group that brokers coordinate", "group/member_state", "Phase"),
     Machine("The fetch of a partition", "clients/fetch/partition_fetch", "Phase"),
 )
 

@@ -45,7 +45,7 @@ def packages() -> dict[str, list[str]]:
 
 def name_of(module: Path) -> str:
     """
-    Return a module's path below ``kiel_groups``, such as ``group/leader/planner``. For an ``__init__``, return its
+    Return a module's path below ``kiel_groups``, such as ``group/planner``. For an ``__init__``, return its
     package's path.
     """
     return str(module.relative_to(PACKAGE).with_suffix("")).removesuffix("/__init__")

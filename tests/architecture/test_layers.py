@@ -148,7 +148,7 @@ OF_THE_RUNTIME = {
     *("threading.Thread", "threading.Timer", "threading.Event", "threading.get_ident"),
 }
 #: The runtime itself.
-THE_RUNTIME = {"coordination/zookeeper/runtime", "coordination/zookeeper/daemon_threads"}
+THE_RUNTIME = {"zookeeper/runtime"}
 
 
 #: The layers that run on simulated time, too.
@@ -163,8 +163,8 @@ SIMULATED = (
 #: The modules that create a runtime: the settings of a consumer, a query's member, a worker, the allocator command.
 RUNTIME_ROOTS = {
     "clients/connected/record_reader",
-    "clients/generic/generic_member",
-    "spark/member/query_member",
+    "members/programs/generic_member",
+    "spark/member",
     "workers/execution/worker",
     "cli/commands/serve",
 }

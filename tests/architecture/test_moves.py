@@ -76,6 +76,6 @@ def test_only_the_methods_that_assert_moves_set_a_phase() -> None:
     }
     assert setters == {
         "clients/fetch/partition_fetch.enter",
-        "coordination/member/group_session.__init__",
-        "coordination/member/group_session._enter",
+        "members/zookeeper/group_session.__init__",
+        "members/zookeeper/group_session._enter",
     }

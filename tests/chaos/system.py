@@ -14,12 +14,12 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
-from kiel_groups.admin import cluster_admin
 from kiel_groups.config import HostPort
 from kiel_groups.embedded import FaultProxy, KafkaBroker, KafkaProxy, ZooKeeperEnsemble
 from kiel_groups.embedded.processes.child_process import ChildProcess
 from kiel_groups.embedded.processes.server_process import Startable, in_thread
 from kiel_groups.errors import CoordinationError, ServerError
+from kiel_groups.ops import cluster_admin
 from tests.chaos.history import Acknowledged, GrowingFile, parse_receipt
 from tests.chaos.member_hosts import REPOSITORY, TOPIC, MemberHost, start_program
 from tests.chaos.network import Network, RegistryProxy

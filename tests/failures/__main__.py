@@ -84,7 +84,7 @@ ELSEWHERE = {
         "a_reset_during_an_assigned_hook",
         "a_topic_is_created_again_under_a_running_group",
     ),
-    "unit/coordination/offsets/test_topic_incarnations.py": ("a_failed_check_on_a_lost_session_is_not_repeated",),
+    "unit/members/offsets/test_topic_incarnations.py": ("a_failed_check_on_a_lost_session_is_not_repeated",),
     "unit/clients/net/test_deposed_leaders.py": (
         "a_deposed_leader_with_a_shorter_log_does_not_cause_a_reset",
         "the_bootstrap_name_of_a_deposed_leader_is_not_another_broker",

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from kiel_groups.embedded import Cluster
-from kiel_groups.group.leader import claim_limit
+from kiel_groups.group import planner as claim_limit
 from tests.helpers.checked_group import RECOVERY_S, checked_group
 from tests.helpers.waiting import eventually
 

@@ -12,7 +12,7 @@ import pytest
 
 from kiel_groups.embedded import Cluster
 from kiel_groups.group.znodes.contents import DONE, PUBLISHING
-from kiel_groups.group.znodes.history import HistoryEntry
+from kiel_groups.group.znodes.group_settings import HistoryEntry
 from tests.helpers.checked_group import RECOVERY_S, CheckedGroup, checked_group
 from tests.helpers.member_program import Program
 from tests.helpers.members import Member

@@ -15,10 +15,10 @@ from kazoo.client import KazooClient
 from kazoo.exceptions import NoNodeError, NotEmptyError
 
 from kiel_groups import TopicPartition
-from kiel_groups.admin.force_release import force_release
 from kiel_groups.embedded import Cluster
 from kiel_groups.group.znodes.contents import GroupState
 from kiel_groups.group.znodes.layout import GroupLayout, consumer_root
+from kiel_groups.ops.force_release import force_release
 from tests.helpers.answer_losers import AnswerLoser
 from tests.helpers.checked_group import RECOVERY_S, SESSION_TIMEOUT_MS, CheckedGroup, checked_group
 from tests.helpers.cluster_data import owners, produce, stored_offsets, zookeeper

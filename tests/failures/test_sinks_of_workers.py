@@ -13,13 +13,13 @@ import pytest
 from kazoo.client import KazooClient
 
 from kiel_groups import Producer
-from kiel_groups.clients.net.log_ends import find_log_ends
 from kiel_groups.config import parse_hosts
 from kiel_groups.embedded import Cluster
 from kiel_groups.group.znodes.contents import GroupState
 from kiel_groups.group.znodes.layout import GroupLayout
 from kiel_groups.model import TopicPartition
-from kiel_groups.workers.runners.task_clients import sink_group
+from kiel_groups.ops.broker_reader import find_log_ends
+from kiel_groups.workers.runners.runner_interface import sink_group
 from tests.helpers.cluster_data import stored_offsets, zookeeper
 from tests.helpers.journal_sink import JOURNAL_SINK, read_written
 from tests.helpers.waiting import eventually

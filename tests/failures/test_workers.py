@@ -14,12 +14,12 @@ from typing import Any
 
 import pytest
 
-from kiel_groups.coordination.session.session_context import ProcessContext
 from kiel_groups.embedded import Cluster, ZooKeeperServer
 from kiel_groups.embedded.faults.fault_proxy import FaultProxy
 from kiel_groups.workers.execution import worker as worker_module
 from kiel_groups.workers.execution.worker import Worker
-from kiel_groups.workers.session.worker_session import WorkerSession
+from kiel_groups.workers.session import WorkerSession
+from kiel_groups.zookeeper.tasks import ProcessContext
 from tests.helpers.journal_connector import BLOCKING_SOURCE, JOURNAL_SOURCE, check_order, journal_source
 from tests.helpers.waiting import eventually, throughout
 from tests.helpers.worker_groups import WorkerPrograms, ask, until_state, worker_on

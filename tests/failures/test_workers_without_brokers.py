@@ -10,17 +10,14 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from kiel_groups.admin.cluster_admin import Client
 from kiel_groups.embedded import Cluster, KafkaProxy
 from kiel_groups.embedded.faults.faulty_answers import refusal, understands
-from kiel_groups.group.znodes.worker_info import WorkerInfo
+from kiel_groups.group.znodes.worker_contents import WorkerInfo
+from kiel_groups.ops.cluster_admin import Client
 from kiel_groups.wire.error_codes import CONSUMER_COORDINATOR_NOT_AVAILABLE
-from kiel_groups.wire.groups.find_coordinator_v0 import FindCoordinatorRequest
-from kiel_groups.wire.groups.heartbeat_v0 import HeartbeatRequest
-from kiel_groups.wire.groups.join_group import JoinGroupRequest
-from kiel_groups.wire.groups.sync_group_v0 import SyncGroupRequest
+from kiel_groups.wire.group_requests import FindCoordinatorRequest, HeartbeatRequest, JoinGroupRequest, SyncGroupRequest
 from kiel_groups.workers.stores.worker_group_view import describe_workers
-from kiel_groups.workers.values.work_ids import Work
+from kiel_groups.workers.values import Work
 from tests.helpers.cluster_data import zookeeper
 from tests.helpers.journal_connector import check_order
 from tests.helpers.waiting import eventually, throughout

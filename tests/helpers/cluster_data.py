@@ -12,9 +12,9 @@ from kazoo.client import KazooClient
 from kiel_groups.clients import Producer
 from kiel_groups.embedded import Cluster
 from kiel_groups.group.znodes.layout import GroupLayout
-from kiel_groups.wire.api.topic_changes_v0 import CreateTopicsRequest, NewTopic
 from kiel_groups.wire.error_codes import NO_ERROR
 from kiel_groups.wire.primitives import Writer
+from kiel_groups.wire.topic_changes import CreateTopicsRequest, NewTopic
 from tests.helpers.raw_requests import ask_at
 from tests.helpers.waiting import eventually
 

@@ -8,8 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from kiel_groups.workers.plugins.connector_checks import checked_config, task_settings
-from kiel_groups.workers.plugins.connector_interfaces import Connector
-from kiel_groups.workers.plugins.plugin_contexts import JsonObject
+from kiel_groups.workers.plugins.interfaces import Connector, JsonObject
 
 __all__ = ["RecordingConnectorContext", "RecordingTaskContext", "one_task_settings", "typed"]
 

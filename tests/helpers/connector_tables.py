@@ -10,9 +10,8 @@ import sys
 import textwrap
 from collections.abc import Iterator
 
-from kiel_groups.workers.plugins.config_definition import ConfigDefinition
-from kiel_groups.workers.plugins.config_key import ConfigKey
-from kiel_groups.workers.plugins.connector_interfaces import Connector
+from kiel_groups.workers.plugins.config_definition import ConfigDefinition, ConfigKey
+from kiel_groups.workers.plugins.interfaces import Connector
 from kiel_groups.workers.plugins.standard_keys import SINK_KEYS, SOURCE_KEYS, STANDARD_KEYS
 from kiel_groups.workers.shipped.file_stream_sink import FileStreamSinkConnector
 from kiel_groups.workers.shipped.file_stream_source import FileStreamSourceConnector

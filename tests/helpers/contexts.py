@@ -5,12 +5,11 @@ from __future__ import annotations
 from typing import Any, cast
 
 from kiel_groups.config import GroupConfig, ZooKeeperConfig
-from kiel_groups.coordination.session.session_context import MemberContext, ProcessContext, SessionContext
-from kiel_groups.coordination.session.session_tasks import TaskSet
-from kiel_groups.coordination.zookeeper.runtime import Runtime
-from kiel_groups.group.member.offset_tracker import OffsetTracker
+from kiel_groups.group.offset_tracker import OffsetTracker
 from kiel_groups.group.znodes.layout import GroupLayout
 from kiel_groups.metrics import Metrics
+from kiel_groups.zookeeper.runtime import Runtime
+from kiel_groups.zookeeper.tasks import MemberContext, ProcessContext, SessionContext, TaskSet
 
 __all__ = ["member_context", "process_context", "session_context"]
 

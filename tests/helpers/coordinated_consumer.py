@@ -7,14 +7,14 @@ from collections.abc import Collection, Coroutine, Mapping
 from typing import Any
 
 from kiel_groups.allocators.assignors import AssignorChoice, assignors_of
-from kiel_groups.clients.coordinated.consumer_member import ConsumerMember
-from kiel_groups.coordination.partition_handler import Gate, LogOffsets, Work
 from kiel_groups.errors import KielGroupsError, NoBrokersError, NoOffsetsError
-from kiel_groups.group.coordinated.seen_topics import LogSight, SeenTopics
-from kiel_groups.group.member.subscription import SubscriptionState
+from kiel_groups.group.seen_topics import LogSight, SeenTopics
+from kiel_groups.group.subscription import SubscriptionState
 from kiel_groups.listeners import Stall
+from kiel_groups.members.brokers.consumer_member import ConsumerMember
+from kiel_groups.members.partition_handler import Gate, LogOffsets, Work
 from kiel_groups.model import OffsetAndMetadata, TopicPartition
-from kiel_groups.wire.groups.consumer_protocol import ConsumerAssignment
+from kiel_groups.wire.consumer_protocol import ConsumerAssignment
 from tests.helpers.scripted_coordinator import QuietRuntime, ScriptedTransport, scripted_context
 from tests.helpers.waiting import eventually, run_ready_tasks
 

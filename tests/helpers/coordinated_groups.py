@@ -8,12 +8,17 @@ from collections.abc import Mapping, Sequence
 from rich.console import Console
 
 from kiel_groups.model import TopicPartition
-from kiel_groups.ops.coordinated.coordinated_report import coordinated_groups_table, coordinated_report
-from kiel_groups.ops.coordinated.coordinated_view import CoordinatedGroupView, GroupAnswers, view_coordinated_group
-from kiel_groups.ops.findings import Finding
+from kiel_groups.ops.views.checks import Finding
+from kiel_groups.ops.views.coordinated import (
+    CoordinatedGroupView,
+    GroupAnswers,
+    coordinated_groups_table,
+    coordinated_report,
+    view_coordinated_group,
+)
+from kiel_groups.wire.consumer_protocol import ConsumerAssignment, ConsumerSubscription
 from kiel_groups.wire.error_codes import NO_ERROR
-from kiel_groups.wire.groups.consumer_protocol import ConsumerAssignment, ConsumerSubscription
-from kiel_groups.wire.groups.describe_groups_v0 import DescribedGroup, DescribedMember
+from kiel_groups.wire.group_requests import DescribedGroup, DescribedMember
 
 __all__ = ["A", "B", "LOG_ENDS", "PARTITIONS", "group_view", "listing_text", "member", "report_text"]
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from kiel_groups.group.coordinated.coordinator_codes import CoordinatorCode
-from kiel_groups.group.coordinated.member_events import NO_GENERATION
-from kiel_groups.group.coordinated.member_state import Holding, MemberState, Phase
+from kiel_groups.group.member_events import NO_GENERATION, CoordinatorCode
+from kiel_groups.group.member_state import Holding, MemberState, Phase
 
 #: The codes that a member knows, two that it does not, and no answer at all.
 CODES: tuple[int | None, ...] = (*CoordinatorCode, 8, 81, None)

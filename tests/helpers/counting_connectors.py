@@ -9,12 +9,18 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple
 
 from kiel_groups.model import Record, TopicPartition
-from kiel_groups.workers.plugins.config_definition import ConfigDefinition, Settings
-from kiel_groups.workers.plugins.config_key import ConfigKey
-from kiel_groups.workers.plugins.connector_interfaces import SinkConnector, SourceConnector
-from kiel_groups.workers.plugins.plugin_contexts import ConnectorContext, SinkTaskContext, SourceTaskContext
+from kiel_groups.workers.plugins.config_definition import ConfigDefinition, ConfigKey, Settings
+from kiel_groups.workers.plugins.interfaces import (
+    ConnectorContext,
+    SinkConnector,
+    SinkTask,
+    SinkTaskContext,
+    SourceConnector,
+    SourceRecord,
+    SourceTask,
+    SourceTaskContext,
+)
 from kiel_groups.workers.plugins.plugin_registry import PluginRegistry
-from kiel_groups.workers.plugins.task_interfaces import SinkTask, SourceRecord, SourceTask
 
 __all__ = ["COUNTING_SINK", "COUNTING_SOURCE", "Call", "Counts", "FakeClients", "FakeProducer", "plugins", "use"]
 

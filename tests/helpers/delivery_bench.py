@@ -12,19 +12,18 @@ from kiel_groups.clients.delivery.delivery_handler import DeliveryHandler
 from kiel_groups.clients.delivery.deserializer import Deserializer, OnBadRecord
 from kiel_groups.clients.delivery.listener_calls import ListenerCalls
 from kiel_groups.clients.delivery.owned_records import OwnedRecords
-from kiel_groups.clients.delivery.record_delivery import RecordDelivery
-from kiel_groups.clients.delivery.record_loop import RecordLoop
+from kiel_groups.clients.delivery.record_loop import RecordDelivery, RecordLoop
 from kiel_groups.clients.delivery.value_delivery import ValueDelivery
 from kiel_groups.clients.fetch.fetcher import ANY, Fetcher, Selection
 from kiel_groups.clients.fetch.partition_fetch import FetchedBatch
 from kiel_groups.clients.net.cluster_metadata import ClusterMetadata
-from kiel_groups.coordination.session.delivery_gate import DeliveryGate
-from kiel_groups.coordination.zookeeper.runtime import Runtime
 from kiel_groups.errors import BadRecordError
-from kiel_groups.group.member.partition_offsets import PartitionOffsets, StartPosition
-from kiel_groups.group.member.subscription import SubscriptionState
+from kiel_groups.group.partition_offsets import PartitionOffsets, StartPosition
+from kiel_groups.group.subscription import SubscriptionState
 from kiel_groups.metrics import Metrics
 from kiel_groups.model import Record, TopicPartition
+from kiel_groups.zookeeper.delivery_gate import DeliveryGate
+from kiel_groups.zookeeper.runtime import Runtime
 
 P0, P1, U0 = TopicPartition("t", 0), TopicPartition("t", 1), TopicPartition("u", 0)
 

@@ -12,17 +12,15 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
-from kiel_groups.clients.coordinator.generation_gate import GenerationGate
-from kiel_groups.clients.coordinator.member_hooks import JoinedGroup
+from kiel_groups.members.brokers.gate import GenerationGate
+from kiel_groups.members.brokers.hooks import JoinedGroup
 from kiel_groups.metrics import Metrics
 from kiel_groups.model import GenerationToken
 from kiel_groups.testing import FakeEnsemble, SimulatedProcess, Timeline
-from kiel_groups.wire.groups.join_group import GroupProtocol
-from kiel_groups.workers.coordination.worker_hooks import WorkerHooks
-from kiel_groups.workers.coordination.worker_interfaces import WorkerContext
-from kiel_groups.workers.values.config_snapshot import ConfigSnapshot, ConnectorEntry
-from kiel_groups.workers.values.work_ids import TaskId, Work
-from kiel_groups.workers.values.worker_assignment import WorkerAssignment
+from kiel_groups.wire.group_requests import GroupProtocol
+from kiel_groups.workers.assigner import WorkerContext
+from kiel_groups.workers.membership import WorkerHooks
+from kiel_groups.workers.values import ConfigSnapshot, ConnectorEntry, TaskId, Work, WorkerAssignment
 
 __all__ = ["Assigned", "FakeWorker", "FakeWorkerGroup", "Lost", "Revoked", "config_of", "url_of"]
 

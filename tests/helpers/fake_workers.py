@@ -10,11 +10,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from kiel_groups.errors import ConfigError, ConnectorExistsError, UnknownConnectorError
-from kiel_groups.workers.rest.rest_server import RestListener, RestServer
 from kiel_groups.workers.rest.rest_settings import RestSettings
+from kiel_groups.workers.rest.server import RestListener, RestServer
 from kiel_groups.workers.rest.worker_control import ConnectorInfo, ConnectorStatus, InstalledPlugin, TaskInfo
-from kiel_groups.workers.values.work_ids import ConnectorId, TaskId, Work
-from kiel_groups.workers.values.work_status import WorkState, WorkStatus
+from kiel_groups.workers.values import ConnectorId, TaskId, Work, WorkState, WorkStatus
 
 __all__ = ["FakeGroup", "FakeWorker", "mask", "serving", "serving_on_thread"]
 

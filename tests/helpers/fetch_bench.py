@@ -12,9 +12,9 @@ import pytest
 from kiel_groups.clients.fetch.fetcher import FetchedBatch, Fetcher
 from kiel_groups.clients.net.cluster_metadata import ClusterMetadata
 from kiel_groups.config import FetchConfig
-from kiel_groups.coordination.zookeeper.runtime import Runtime
 from kiel_groups.metrics import Metrics
 from kiel_groups.model import TopicPartition
+from kiel_groups.zookeeper.runtime import Runtime
 from tests.helpers.fake_broker import FakeBroker
 
 T0, T1, T2 = (TopicPartition("t", p) for p in range(3))

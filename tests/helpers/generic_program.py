@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from kiel_groups import GenericMember, GroupProtocol, JoinedGroup
-from kiel_groups.clients.coordinator.generation_gate import GenerationGate
+from kiel_groups.members.brokers.gate import GenerationGate
 
 __all__ = ["NUMBERS", "NumberProgram"]
 

@@ -15,17 +15,16 @@ from typing import Any, TypeVar
 import pytest
 
 from kiel_groups import GroupedConsumer, sync
-from kiel_groups.clients.coordinator.heartbeat_connection import HeartbeatConnection
 from kiel_groups.config import HostPort, parse_hosts
 from kiel_groups.embedded import Cluster
 from kiel_groups.embedded.jars.kafka_releases import kafka_release
 from kiel_groups.group.znodes.layout import GroupLayout
+from kiel_groups.members.brokers.transport import HeartbeatConnection
 from kiel_groups.model import OffsetAndMetadata, TopicPartition
 from kiel_groups.wire.error_codes import NO_ERROR
 from kiel_groups.wire.framing import Request
-from kiel_groups.wire.groups.coordinator_offsets import OffsetCommitRequestV2, OffsetFetchRequestV1
-from kiel_groups.wire.groups.describe_groups_v0 import DescribeGroupsRequest
-from kiel_groups.wire.groups.find_coordinator_v0 import FindCoordinatorRequest
+from kiel_groups.wire.group_requests import DescribeGroupsRequest, FindCoordinatorRequest
+from kiel_groups.wire.offsets import OffsetCommitRequestV2, OffsetFetchRequestV1
 from tests.helpers.cluster_data import members, stored_offsets, zookeeper
 from tests.helpers.servers import COORDINATING_KAFKAS, ZOOKEEPERS, played_kafkas
 from tests.helpers.waiting import eventually, eventually_blocking

@@ -7,13 +7,11 @@ import json
 
 from rich.console import Console
 
-from kiel_groups.group.znodes.contents import GroupSettings, GroupState, MemberAssignment, MemberInfo
-from kiel_groups.group.znodes.snapshot import Snapshot, Znode
+from kiel_groups.group.znodes.contents import GroupSettings, GroupState, MemberAssignment, MemberInfo, Snapshot, Znode
 from kiel_groups.model import TopicPartition
-from kiel_groups.ops.checks import SETTLING_MS, UNOPENED_MS, check_group
-from kiel_groups.ops.findings import Finding
-from kiel_groups.ops.group_view import GroupView, view_group
-from kiel_groups.ops.report import group_report, groups_table
+from kiel_groups.ops.views.checks import SETTLING_MS, UNOPENED_MS, Finding, check_group
+from kiel_groups.ops.views.group_view import GroupView, view_group
+from kiel_groups.ops.views.report import group_report, groups_table
 
 PLANNED_MS = 1_700_000_000_000
 

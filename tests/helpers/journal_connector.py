@@ -15,11 +15,15 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from kiel_groups.workers.plugins.config_definition import ConfigDefinition, Settings
-from kiel_groups.workers.plugins.config_key import ConfigKey
-from kiel_groups.workers.plugins.connector_interfaces import SourceConnector
-from kiel_groups.workers.plugins.plugin_contexts import ConnectorContext, SourceTaskContext, TaskContext
-from kiel_groups.workers.plugins.task_interfaces import SourceRecord, SourceTask
+from kiel_groups.workers.plugins.config_definition import ConfigDefinition, ConfigKey, Settings
+from kiel_groups.workers.plugins.interfaces import (
+    ConnectorContext,
+    SourceConnector,
+    SourceRecord,
+    SourceTask,
+    SourceTaskContext,
+    TaskContext,
+)
 
 __all__ = [
     "BLOCKING_SOURCE",

@@ -12,11 +12,8 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 from kiel_groups.model import Record, TopicPartition
-from kiel_groups.workers.plugins.config_definition import ConfigDefinition, Settings
-from kiel_groups.workers.plugins.config_key import ConfigKey
-from kiel_groups.workers.plugins.connector_interfaces import SinkConnector
-from kiel_groups.workers.plugins.plugin_contexts import ConnectorContext, SinkTaskContext
-from kiel_groups.workers.plugins.task_interfaces import SinkTask
+from kiel_groups.workers.plugins.config_definition import ConfigDefinition, ConfigKey, Settings
+from kiel_groups.workers.plugins.interfaces import ConnectorContext, SinkConnector, SinkTask, SinkTaskContext
 from tests.helpers.journal_connector import JournalPen
 
 __all__ = ["JOURNAL_SINK", "read_written"]

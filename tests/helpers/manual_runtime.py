@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from kiel_groups.coordination.zookeeper.runtime import Runtime
+from kiel_groups.zookeeper.runtime import Runtime
 
 __all__ = ["ManualRuntime", "ManualTicker"]
 

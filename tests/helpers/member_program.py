@@ -21,14 +21,14 @@ import click
 from kiel_groups import GroupedConsumer
 from kiel_groups.allocators import round_robin
 from kiel_groups.config import GroupConfig, ZooKeeperConfig
-from kiel_groups.coordination.member.allocator_process import AllocatorProcess
-from kiel_groups.coordination.session.zk_session import Session
 from kiel_groups.embedded import Cluster
 from kiel_groups.group.znodes import transactions
 from kiel_groups.group.znodes.contents import PUBLISHING, GroupState
 from kiel_groups.group.znodes.layout import GroupLayout
 from kiel_groups.group.znodes.transactions import Answer, Create, Operation, Put
+from kiel_groups.members.zookeeper.allocator_process import AllocatorProcess
 from kiel_groups.model import Record
+from kiel_groups.zookeeper.session import Session
 from tests.helpers.commands import Running
 from tests.helpers.contexts import process_context
 from tests.helpers.members import Delivery

@@ -18,11 +18,11 @@ from benchmarks.member_commands import (
 )
 from benchmarks.members.event_lines import MemberEvent
 from kiel_groups.clients import Producer
-from kiel_groups.clients.coordinator.heartbeat_connection import HeartbeatConnection
 from kiel_groups.config import parse_hosts
 from kiel_groups.embedded import Cluster
-from kiel_groups.wire.groups.consumer_protocol import ConsumerAssignment
-from kiel_groups.wire.groups.describe_groups_v0 import DescribedGroup, DescribeGroupsRequest
+from kiel_groups.members.brokers.transport import HeartbeatConnection
+from kiel_groups.wire.consumer_protocol import ConsumerAssignment
+from kiel_groups.wire.group_requests import DescribedGroup, DescribeGroupsRequest
 from tests.helpers.commands import Running
 from tests.helpers.waiting import eventually, within
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from kiel_groups.clients.coordinated.stored_in_kafka import StoredInKafka
 from kiel_groups.clients.net.cluster_metadata import ClusterMetadata
-from kiel_groups.clients.net.log_ends import find_log_ends
 from kiel_groups.config import BrokerConfig, parse_hosts
-from kiel_groups.coordination.partition_handler import StoreAnswer
 from kiel_groups.embedded import Cluster
+from kiel_groups.members.brokers.offset_requests import StoredInKafka
+from kiel_groups.members.partition_handler import StoreAnswer
 from kiel_groups.metrics import Metrics
 from kiel_groups.model import OffsetAndMetadata, TopicPartition
+from kiel_groups.ops.broker_reader import find_log_ends
 from tests.helpers.waiting import eventually
 
 __all__ = ["KEEPING", "OffsetsInKafka"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kiel_groups.group.leader.planner import Inputs, Publication, Target, plan
+from kiel_groups.group.planner import Inputs, Publication, Target, plan
 from kiel_groups.group.znodes.contents import DONE, GroupState, MemberAssignment, MemberInfo
 from kiel_groups.group.znodes.layout import GroupLayout
 from kiel_groups.group.znodes.transactions import Create, Operation, Put

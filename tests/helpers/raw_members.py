@@ -5,13 +5,21 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from kiel_groups.model import OffsetAndMetadata, TopicPartition
-from kiel_groups.wire.groups.coordinator_offsets import OffsetCommitRequestV2, OffsetFetchRequestV1
-from kiel_groups.wire.groups.describe_groups_v0 import DescribedGroup, DescribeGroupsRequest
-from kiel_groups.wire.groups.heartbeat_v0 import HeartbeatRequest
-from kiel_groups.wire.groups.join_group import GroupProtocol, JoinGroupRequest, JoinGroupRequestV1, JoinGroupResponse
-from kiel_groups.wire.groups.leave_group_v0 import LeaveGroupRequest
-from kiel_groups.wire.groups.list_groups_v0 import ListedGroup, ListGroupsRequest
-from kiel_groups.wire.groups.sync_group_v0 import SyncGroupRequest, SyncGroupResponse
+from kiel_groups.wire.group_requests import (
+    DescribedGroup,
+    DescribeGroupsRequest,
+    GroupProtocol,
+    HeartbeatRequest,
+    JoinGroupRequest,
+    JoinGroupRequestV1,
+    JoinGroupResponse,
+    LeaveGroupRequest,
+    ListedGroup,
+    ListGroupsRequest,
+    SyncGroupRequest,
+    SyncGroupResponse,
+)
+from kiel_groups.wire.offsets import OffsetCommitRequestV2, OffsetFetchRequestV1
 from tests.helpers.fake_and_real_coordinators import CoordinatorBackend, Pending
 
 __all__ = ["RawGroup", "RawMember", "SESSION_MS"]

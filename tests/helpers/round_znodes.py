@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
 
-from kiel_groups.coordination.session.zk_session import Node
 from kiel_groups.errors import SessionLostError
 from kiel_groups.group.znodes.round_contents import Offer, OfferedProtocol, RoundLayout, RoundMember
 from kiel_groups.group.znodes.transactions import Answer, Check, Create, Delete, Done, Failure, Operation, Put, Refused
+from kiel_groups.zookeeper.session import Node
 
 __all__ = ["CANDIDATE", "LAYOUT", "OFFER", "RoundZnodes", "member_of"]
 

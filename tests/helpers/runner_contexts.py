@@ -6,14 +6,13 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from kiel_groups.coordination.zookeeper.runtime import Runtime
 from kiel_groups.errors import ClaimLostError, SessionLostError
 from kiel_groups.workers.plugins.connector_checks import checked_config, task_settings
-from kiel_groups.workers.plugins.connector_interfaces import Connector
-from kiel_groups.workers.plugins.plugin_contexts import JsonObject
+from kiel_groups.workers.plugins.interfaces import Connector, JsonObject
+from kiel_groups.workers.runners.plugin_calls import WorkFence
 from kiel_groups.workers.runners.runner_interface import RunnerContext, SourceOffsets
-from kiel_groups.workers.runners.work_fence import WorkFence
-from kiel_groups.workers.values.work_ids import ConnectorId, TaskId, Work
+from kiel_groups.workers.values import ConnectorId, TaskId, Work
+from kiel_groups.zookeeper.runtime import Runtime
 from tests.helpers.counting_connectors import FakeClients
 
 __all__ = ["FakeSession", "FakeStores", "runner_context"]

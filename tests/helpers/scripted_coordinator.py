@@ -9,26 +9,32 @@ from functools import partial
 from types import MappingProxyType
 from typing import Any, TypeVar, cast
 
-from kiel_groups.clients.coordinator.broker_coordinator import BrokerCoordinator
-from kiel_groups.clients.coordinator.coordinated_member import CoordinatedMember
-from kiel_groups.clients.coordinator.generation_gate import GenerationGate
-from kiel_groups.clients.coordinator.group_transport import BeatAnswer, FindError
-from kiel_groups.clients.coordinator.group_versions import GroupVersions
-from kiel_groups.clients.coordinator.member_hooks import CoordinatedContext, JoinedGroup
 from kiel_groups.config import CoordinatorConfig, GroupConfig
 from kiel_groups.errors import KielGroupsError
-from kiel_groups.group.coordinated.coordinator_codes import GroupRequest
+from kiel_groups.group.member_events import GroupRequest
+from kiel_groups.members.brokers.coordinator import BrokerCoordinator
+from kiel_groups.members.brokers.gate import GenerationGate
+from kiel_groups.members.brokers.hooks import CoordinatedContext, JoinedGroup
+from kiel_groups.members.brokers.member import CoordinatedMember
+from kiel_groups.members.brokers.transport import BeatAnswer, FindError
+from kiel_groups.members.brokers.versions import GroupVersions
 from kiel_groups.metrics import Metrics
 from kiel_groups.model import OffsetAndMetadata, TopicPartition
-from kiel_groups.wire.api.offsets_v0 import FetchedOffset
 from kiel_groups.wire.error_codes import NO_ERROR, ErrorCode, error_code
 from kiel_groups.wire.framing import Request
-from kiel_groups.wire.groups.coordinator_offsets import OffsetCommitRequestV2, OffsetFetchRequestV1
-from kiel_groups.wire.groups.describe_groups_v0 import DescribedGroup, DescribeGroupsRequest
-from kiel_groups.wire.groups.heartbeat_v0 import HeartbeatRequest
-from kiel_groups.wire.groups.join_group import GroupProtocol, JoinGroupRequest, JoinGroupRequestV1, JoinGroupResponse
-from kiel_groups.wire.groups.leave_group_v0 import LeaveGroupRequest
-from kiel_groups.wire.groups.sync_group_v0 import SyncGroupRequest, SyncGroupResponse
+from kiel_groups.wire.group_requests import (
+    DescribedGroup,
+    DescribeGroupsRequest,
+    GroupProtocol,
+    HeartbeatRequest,
+    JoinGroupRequest,
+    JoinGroupRequestV1,
+    JoinGroupResponse,
+    LeaveGroupRequest,
+    SyncGroupRequest,
+    SyncGroupResponse,
+)
+from kiel_groups.wire.offsets import FetchedOffset, OffsetCommitRequestV2, OffsetFetchRequestV1
 from tests.helpers.manual_runtime import ManualRuntime
 from tests.helpers.waiting import eventually, run_ready_tasks
 

@@ -6,7 +6,7 @@ from typing import Any, TypeVar, cast
 
 import pytest
 
-from kiel_groups.clients.delivery import record_steps
+from kiel_groups.clients.delivery import record_loop as record_steps
 
 __all__ = ["STEPS", "on_python_steps"]
 

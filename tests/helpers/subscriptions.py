@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from kiel_groups.group.member.partition_offsets import StartPosition
-from kiel_groups.group.member.subscription import SubscriptionState
+from kiel_groups.group.partition_offsets import StartPosition
+from kiel_groups.group.subscription import SubscriptionState
 from kiel_groups.model import TopicPartition
 
 __all__ = [

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from kiel_groups import Producer, SingleConsumer
-from kiel_groups.admin import cluster_admin
 from kiel_groups.embedded import Cluster
 from kiel_groups.model import TopicPartition
-from kiel_groups.wire.api.metadata_v0 import MetadataRequest
+from kiel_groups.ops import cluster_admin
+from kiel_groups.wire.metadata import MetadataRequest
 from tests.helpers.cluster_data import zookeeper
 from tests.helpers.group_backends import GroupBackend
 from tests.helpers.raw_requests import ask_at

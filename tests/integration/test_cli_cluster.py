@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from kiel_groups import Producer
-from kiel_groups.admin import cluster_admin
 from kiel_groups.clients import SingleConsumer
+from kiel_groups.ops import cluster_admin
 from tests.helpers.commands import Running, kiel_groups
 from tests.helpers.waiting import eventually
 

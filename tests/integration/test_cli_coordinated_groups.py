@@ -17,9 +17,14 @@ from kiel_groups.config import HostPort, parse_hosts
 from kiel_groups.embedded import Cluster
 from kiel_groups.embedded.jars.kafka_releases import kafka_release
 from kiel_groups.wire.error_codes import NO_ERROR
-from kiel_groups.wire.groups.find_coordinator_v0 import FindCoordinatorRequest, FoundCoordinator
-from kiel_groups.wire.groups.join_group import GroupProtocol, JoinGroupRequest, JoinGroupResponse
-from kiel_groups.wire.groups.leave_group_v0 import LeaveGroupRequest
+from kiel_groups.wire.group_requests import (
+    FindCoordinatorRequest,
+    FoundCoordinator,
+    GroupProtocol,
+    JoinGroupRequest,
+    JoinGroupResponse,
+    LeaveGroupRequest,
+)
 from tests.helpers.cluster_data import produce
 from tests.helpers.commands import Running, at_a_terminal, kiel_groups
 from tests.helpers.coordinated_members import member_of, members_of

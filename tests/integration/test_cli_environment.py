@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from kiel_groups.admin import cluster_admin
 from kiel_groups.embedded import Cluster
+from kiel_groups.ops import cluster_admin
 from tests.helpers.cluster_data import zookeeper
 
 pytestmark = pytest.mark.integration

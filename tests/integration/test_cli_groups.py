@@ -12,9 +12,9 @@ from contextlib import contextmanager
 import pytest
 from kazoo.security import make_digest_acl
 
-from kiel_groups.admin import cluster_admin
 from kiel_groups.embedded import Cluster, ZooKeeperServer
 from kiel_groups.group.znodes.layout import GroupLayout
+from kiel_groups.ops import cluster_admin
 from tests.helpers.cluster_data import produce, zookeeper
 from tests.helpers.commands import Running, kiel_groups
 from tests.helpers.members import Group, group_of

@@ -10,10 +10,10 @@ from collections.abc import Callable
 
 import pytest
 
-from kiel_groups.admin.empty_groups import remove_empty_group
-from kiel_groups.admin.group_inspection import read_group
 from kiel_groups.embedded import Cluster
-from kiel_groups.group.znodes.worker_layout import WorkerLayout
+from kiel_groups.group.znodes.layout import WorkerLayout
+from kiel_groups.ops.cluster_admin import remove_empty_group
+from kiel_groups.ops.group_inspection import read_group
 from tests.helpers.cluster_data import zookeeper
 from tests.helpers.commands import Running, kiel_groups
 from tests.helpers.generic_program import NUMBERS, NumberProgram
@@ -68,7 +68,7 @@ async def test_a_group_of_workers(
         assert f"'kiel-groups workers describe {group}' shows them" in lag.stderr
     assert await outline(command, group) == ("connect", 0, "empty")
     assert (await command("describe", group, "--check")).returncode == 0
-    with zookeeper(cluster) as client, caplog.at_level(logging.INFO, "kiel_groups.admin"):
+    with zookeeper(cluster) as client, caplog.at_level(logging.INFO, "kiel_groups.ops"):
         before = read_group(client, group)
         assert WorkerLayout(group).connector("read") in before
         assert not [path for path in before if path.startswith("/brokers")]

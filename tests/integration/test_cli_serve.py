@@ -11,14 +11,14 @@ from collections.abc import Callable
 import pytest
 from kazoo.client import KazooClient
 
-from kiel_groups.admin.empty_groups import remove_empty_group
 from kiel_groups.allocators import round_robin
 from kiel_groups.config import DebounceConfig, GroupConfig, ZooKeeperConfig
-from kiel_groups.coordination.member.allocator_process import AllocatorProcess
 from kiel_groups.embedded import Cluster
 from kiel_groups.group.znodes.contents import GroupState
 from kiel_groups.group.znodes.layout import GroupLayout
+from kiel_groups.members.zookeeper.allocator_process import AllocatorProcess
 from kiel_groups.metrics import Metrics
+from kiel_groups.ops.cluster_admin import remove_empty_group
 from tests.helpers.cluster_data import produce, zookeeper
 from tests.helpers.commands import Running, kiel_groups
 from tests.helpers.contexts import process_context

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from kiel_groups.admin import cluster_admin
 from kiel_groups.embedded import Cluster
 from kiel_groups.errors import CoordinationError
+from kiel_groups.ops import cluster_admin
 from tests.helpers.cluster_data import produce, zookeeper
 from tests.helpers.commands import kiel_groups
 

@@ -11,11 +11,10 @@ import pytest
 from tornado.testing import bind_unused_port
 
 from kiel_groups.config import GroupConfig, ZooKeeperConfig
-from kiel_groups.coordination.zookeeper.runtime import Runtime
 from kiel_groups.embedded import Cluster
-from kiel_groups.workers.session.worker_role import WorkerRole
-from kiel_groups.workers.session.worker_session import WorkerSession
+from kiel_groups.workers.session import WorkerRole, WorkerSession
 from kiel_groups.workers.stores.config_store import ConfigStore
+from kiel_groups.zookeeper.runtime import Runtime
 from tests.helpers.commands import Running, kiel_groups
 from tests.helpers.contexts import process_context
 from tests.helpers.waiting import eventually

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from kiel_groups.clients import BEGINNING, END, GroupedConsumer, Producer, RecordMetadata, SingleConsumer
-from kiel_groups.clients.calls.client_arguments import broker_config
+from kiel_groups.clients.calls.arguments import broker_config
 from kiel_groups.clients.net.cluster_metadata import ClusterMetadata
 from kiel_groups.clients.net.offset_lookup import list_offsets
 from kiel_groups.embedded import Cluster

@@ -13,12 +13,14 @@ from kiel_groups.embedded import Cluster
 from kiel_groups.embedded.faults.fault_proxy import Link
 from kiel_groups.embedded.faults.kafka_proxy import KafkaProxy, NextFailures, NextRefusals
 from kiel_groups.errors import ClosedError, KielGroupsError
-from kiel_groups.wire.groups.coordinator_offsets import OffsetCommitRequestV2, OffsetFetchRequestV1
-from kiel_groups.wire.groups.find_coordinator_v0 import FindCoordinatorRequest
-from kiel_groups.wire.groups.heartbeat_v0 import HeartbeatRequest
-from kiel_groups.wire.groups.join_group import JoinGroupRequest
-from kiel_groups.wire.groups.leave_group_v0 import LeaveGroupRequest
-from kiel_groups.wire.groups.sync_group_v0 import SyncGroupRequest
+from kiel_groups.wire.group_requests import (
+    FindCoordinatorRequest,
+    HeartbeatRequest,
+    JoinGroupRequest,
+    LeaveGroupRequest,
+    SyncGroupRequest,
+)
+from kiel_groups.wire.offsets import OffsetCommitRequestV2, OffsetFetchRequestV1
 from kiel_groups.wire.primitives import Reader
 from tests.helpers.cluster_data import produce
 from tests.helpers.group_backends import GroupBackend

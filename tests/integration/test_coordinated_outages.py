@@ -15,9 +15,7 @@ import pytest
 from kiel_groups import GroupedConsumer
 from kiel_groups.embedded import Cluster, Exchange, KafkaProxy
 from kiel_groups.errors import AllocatorError, ConfigError, KielGroupsError, NoBrokersError
-from kiel_groups.wire.groups.find_coordinator_v0 import FindCoordinatorRequest
-from kiel_groups.wire.groups.join_group import JoinGroupRequest
-from kiel_groups.wire.groups.sync_group_v0 import SyncGroupRequest
+from kiel_groups.wire.group_requests import FindCoordinatorRequest, JoinGroupRequest, SyncGroupRequest
 from tests.helpers.cluster_data import produce
 from tests.helpers.commands import Running
 from tests.helpers.group_backends import GroupBackend

@@ -18,8 +18,8 @@ import pytest
 from kiel_groups.clients import Producer
 from kiel_groups.embedded import Cluster
 from kiel_groups.model import GenerationToken, OffsetAndMetadata, TopicPartition
-from kiel_groups.wire.groups.coordinator_offsets import OffsetCommitRequestV2, OffsetFetchRequestV1
-from kiel_groups.wire.groups.find_coordinator_v0 import FindCoordinatorRequest
+from kiel_groups.wire.group_requests import FindCoordinatorRequest
+from kiel_groups.wire.offsets import OffsetCommitRequestV2, OffsetFetchRequestV1
 from tests.helpers.cluster_data import zookeeper
 from tests.helpers.members import Group, Member, group_of
 from tests.helpers.raw_requests import ask_at

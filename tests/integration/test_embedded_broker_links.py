@@ -9,10 +9,10 @@ import pytest
 from kiel_groups.embedded import Cluster
 from kiel_groups.errors import ConfigError, ServerError
 from kiel_groups.model import TopicPartition
-from kiel_groups.wire.api.metadata_v0 import MetadataRequest
-from kiel_groups.wire.api.produce_v0 import ProduceRequest
 from kiel_groups.wire.error_codes import NO_ERROR, ErrorCode
 from kiel_groups.wire.message_sets.encoder import encode_message_set
+from kiel_groups.wire.metadata import MetadataRequest
+from kiel_groups.wire.produce import ProduceRequest
 from tests.helpers.raw_requests import ask_at
 from tests.helpers.waiting import eventually
 

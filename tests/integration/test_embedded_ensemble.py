@@ -8,10 +8,10 @@ from contextlib import ExitStack
 
 import pytest
 
-from kiel_groups.admin import cluster_admin
 from kiel_groups.clients import BEGINNING, Producer, SingleConsumer
 from kiel_groups.embedded import Cluster, ZooKeeperEnsemble, ZooKeeperServer
-from kiel_groups.embedded.processes.ports import accepts
+from kiel_groups.embedded.processes.server_process import accepts
+from kiel_groups.ops import cluster_admin
 from tests.helpers.waiting import eventually
 
 pytestmark = pytest.mark.integration

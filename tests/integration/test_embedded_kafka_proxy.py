@@ -15,16 +15,19 @@ from kiel_groups.config import HostPort
 from kiel_groups.embedded import Cluster, Exchange, KafkaProxy, NextFailures, NextRefusals, Partial, failing
 from kiel_groups.embedded.faults.kafka_proxy import Answer, Reply
 from kiel_groups.model import OffsetAndMetadata, TopicPartition
-from kiel_groups.wire.api.metadata_v0 import BrokerAddress
 from kiel_groups.wire.error_codes import NO_ERROR, NOT_COORDINATOR_FOR_CONSUMER, UNKNOWN_MEMBER_ID, ErrorCode
-from kiel_groups.wire.groups.coordinator_offsets import OffsetCommitRequestV2, OffsetFetchRequestV1
-from kiel_groups.wire.groups.describe_groups_v0 import DescribeGroupsRequest
-from kiel_groups.wire.groups.find_coordinator_v0 import FindCoordinatorRequest
-from kiel_groups.wire.groups.heartbeat_v0 import HeartbeatRequest
-from kiel_groups.wire.groups.join_group import GroupProtocol, JoinGroupRequest
-from kiel_groups.wire.groups.leave_group_v0 import LeaveGroupRequest
-from kiel_groups.wire.groups.list_groups_v0 import ListGroupsRequest
-from kiel_groups.wire.groups.sync_group_v0 import SyncGroupRequest
+from kiel_groups.wire.group_requests import (
+    DescribeGroupsRequest,
+    FindCoordinatorRequest,
+    GroupProtocol,
+    HeartbeatRequest,
+    JoinGroupRequest,
+    LeaveGroupRequest,
+    ListGroupsRequest,
+    SyncGroupRequest,
+)
+from kiel_groups.wire.metadata import BrokerAddress
+from kiel_groups.wire.offsets import OffsetCommitRequestV2, OffsetFetchRequestV1
 from kiel_groups.wire.primitives import Buffer
 from tests.helpers.raw_requests import ask, ask_at, connection_to
 from tests.helpers.reference_codec import array, int32, string

@@ -9,8 +9,7 @@ import pytest
 
 from kiel_groups.embedded import Cluster
 from kiel_groups.embedded.jars.kafka_releases import kafka_release
-from kiel_groups.wire.groups.join_group import GroupProtocol
-from kiel_groups.wire.groups.list_groups_v0 import ListedGroup
+from kiel_groups.wire.group_requests import GroupProtocol, ListedGroup
 from tests.helpers.fake_and_real_coordinators import CoordinatorBackend, FakeCoordinators, RealCoordinators
 from tests.helpers.raw_members import SESSION_MS, RawGroup, RawMember
 from tests.helpers.servers import played_kafkas

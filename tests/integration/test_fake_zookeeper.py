@@ -19,8 +19,8 @@ from kazoo.exceptions import (
 )
 from kazoo.protocol.states import EventType, KazooState, KeeperState, WatchedEvent
 
-from kiel_groups.coordination.zookeeper.kazoo_client import begin_stop, observe_connect
 from kiel_groups.embedded import Cluster
+from kiel_groups.zookeeper.kazoo_client import begin_stop, observe_connect
 from tests.helpers.fake_and_real_zookeeper import Backend, FakeBackend, RealBackend
 
 pytestmark = pytest.mark.integration

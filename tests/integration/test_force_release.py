@@ -9,12 +9,12 @@ from collections.abc import Callable
 
 import pytest
 
-from kiel_groups.admin.force_release import LONGEST_SESSION_MS, find_member_id, force_release
 from kiel_groups.embedded import Cluster
 from kiel_groups.errors import ConfigError
 from kiel_groups.group.znodes.contents import MemberInfo, encode_owner
 from kiel_groups.group.znodes.layout import GroupLayout
 from kiel_groups.model import TopicPartition
+from kiel_groups.ops.force_release import LONGEST_SESSION_MS, find_member_id, force_release
 from tests.helpers.cluster_data import produce, zookeeper
 from tests.helpers.commands import kiel_groups
 from tests.helpers.members import group_of

@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 
-from kiel_groups.clients.coordinator.member_hooks import JoinedGroup
 from kiel_groups.embedded import Cluster
 from kiel_groups.embedded.jars.kafka_releases import kafka_release
 from kiel_groups.errors import HookError, KielGroupsError
-from kiel_groups.wire.groups.join_group import GroupProtocol
+from kiel_groups.members.brokers.hooks import JoinedGroup
+from kiel_groups.wire.group_requests import GroupProtocol
 from tests.helpers.cluster_data import zookeeper
 from tests.helpers.commands import Running
 from tests.helpers.generic_program import NUMBERS, NumberProgram

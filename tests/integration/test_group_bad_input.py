@@ -12,7 +12,6 @@ from dataclasses import replace
 import pytest
 
 from kiel_groups import GroupedConsumer
-from kiel_groups.admin import cluster_admin
 from kiel_groups.embedded import Cluster, ZooKeeperServer
 from kiel_groups.errors import (
     ChrootMissingError,
@@ -25,6 +24,7 @@ from kiel_groups.errors import (
 )
 from kiel_groups.group.znodes.contents import GroupSettings, GroupState
 from kiel_groups.group.znodes.layout import GroupLayout
+from kiel_groups.ops import cluster_admin
 from tests.helpers.cluster_data import produce, zookeeper
 from tests.helpers.members import group_of
 from tests.helpers.waiting import eventually

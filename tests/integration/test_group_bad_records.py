@@ -20,7 +20,7 @@ from kiel_groups.errors import (
     RecordDeserializationError,
 )
 from kiel_groups.model import Record, TopicPartition
-from kiel_groups.wire.api.fetch_v0 import FetchRequest
+from kiel_groups.wire.fetch import FetchRequest
 from tests.helpers.cluster_data import committed, zookeeper
 from tests.helpers.commands import kiel_groups
 from tests.helpers.group_backends import GroupBackend

@@ -9,10 +9,10 @@ from collections.abc import Callable
 import pytest
 
 from kiel_groups import GroupedConsumer
-from kiel_groups.coordination.session.zk_session import Session
 from kiel_groups.embedded import Cluster
 from kiel_groups.errors import ClosedError
 from kiel_groups.group.znodes.layout import GroupLayout
+from kiel_groups.zookeeper.session import Session
 from tests.helpers.cluster_data import owners, produce, stored_offsets, zookeeper
 from tests.helpers.members import Member, end_session, group_of
 from tests.helpers.waiting import eventually

@@ -11,7 +11,7 @@ from kazoo.client import KazooClient
 
 from kiel_groups.embedded import Cluster
 from kiel_groups.group.znodes.contents import GroupState, encode_owner
-from kiel_groups.group.znodes.history import HistoryEntry
+from kiel_groups.group.znodes.group_settings import HistoryEntry
 from kiel_groups.group.znodes.layout import GroupLayout
 from kiel_groups.model import TopicPartition
 from tests.helpers.cluster_data import produce, zookeeper

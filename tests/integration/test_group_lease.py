@@ -9,9 +9,9 @@ from typing import Any, cast
 
 import pytest
 
-from kiel_groups.coordination.session.delivery_gate import DeliveryGate
 from kiel_groups.embedded import Cluster, FaultProxy
 from kiel_groups.group.znodes.layout import GroupLayout
+from kiel_groups.zookeeper.delivery_gate import DeliveryGate
 from tests.helpers.cluster_data import produce, zookeeper
 from tests.helpers.members import Member, group_of
 from tests.helpers.waiting import eventually

@@ -11,7 +11,7 @@ from kiel_groups.clients.net.connection import Connection
 from kiel_groups.config import HostPort, parse_hosts
 from kiel_groups.embedded import Cluster
 from kiel_groups.model import OffsetAndMetadata, TopicPartition
-from kiel_groups.wire.api.offsets_v0 import FetchedOffset
+from kiel_groups.wire.consumer_protocol import PROTOCOL_TYPE, ConsumerAssignment, ConsumerSubscription
 from kiel_groups.wire.error_codes import (
     CONSUMER_COORDINATOR_NOT_AVAILABLE,
     ILLEGAL_GENERATION,
@@ -22,19 +22,25 @@ from kiel_groups.wire.error_codes import (
     ErrorCode,
 )
 from kiel_groups.wire.framing import Request
-from kiel_groups.wire.groups.consumer_protocol import PROTOCOL_TYPE, ConsumerAssignment, ConsumerSubscription
-from kiel_groups.wire.groups.coordinator_offsets import (
+from kiel_groups.wire.group_requests import (
+    DescribedGroup,
+    DescribeGroupsRequest,
+    FindCoordinatorRequest,
+    GroupProtocol,
+    HeartbeatRequest,
+    JoinGroupRequest,
+    JoinGroupResponse,
+    LeaveGroupRequest,
+    ListedGroup,
+    ListGroupsRequest,
+    SyncGroupRequest,
+)
+from kiel_groups.wire.offsets import (
+    FetchedOffset,
     OffsetCommitRequestV1,
     OffsetCommitRequestV2,
     OffsetFetchRequestV1,
 )
-from kiel_groups.wire.groups.describe_groups_v0 import DescribedGroup, DescribeGroupsRequest
-from kiel_groups.wire.groups.find_coordinator_v0 import FindCoordinatorRequest
-from kiel_groups.wire.groups.heartbeat_v0 import HeartbeatRequest
-from kiel_groups.wire.groups.join_group import GroupProtocol, JoinGroupRequest, JoinGroupResponse
-from kiel_groups.wire.groups.leave_group_v0 import LeaveGroupRequest
-from kiel_groups.wire.groups.list_groups_v0 import ListedGroup, ListGroupsRequest
-from kiel_groups.wire.groups.sync_group_v0 import SyncGroupRequest
 from tests.helpers.cluster_data import produce
 from tests.helpers.raw_requests import ask, connection_to
 from tests.helpers.waiting import eventually

@@ -14,9 +14,9 @@ import pytest
 from kiel_groups import GenericMember, GroupedConsumer, TopicPartition
 from kiel_groups.allocators import round_robin
 from kiel_groups.config import GroupConfig, ZooKeeperConfig
-from kiel_groups.coordination.member.allocator_process import AllocatorProcess
 from kiel_groups.embedded import Cluster, FaultProxy
 from kiel_groups.errors import ClosedError, IllegalStateError, KielGroupsError
+from kiel_groups.members.zookeeper.allocator_process import AllocatorProcess
 from tests.helpers.cluster_data import members, produce
 from tests.helpers.contexts import process_context
 from tests.helpers.group_backends import GroupBackend

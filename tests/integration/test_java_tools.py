@@ -16,10 +16,9 @@ from kiel_groups.clients import GroupedConsumer
 from kiel_groups.embedded import Cluster
 from kiel_groups.errors import ForeignMemberError
 from kiel_groups.group.znodes.layout import GroupLayout
-from kiel_groups.ops.group_view import GroupView
-from kiel_groups.service.group_loader import follow_group, load_group
-from kiel_groups.service.loaded_groups import LoadedGroups
-from kiel_groups.wire.groups.coordinator_offsets import OFFSETS_TOPIC
+from kiel_groups.ops.group_loader import LoadedGroups, follow_group, load_group
+from kiel_groups.ops.views.group_view import GroupView
+from kiel_groups.wire.offsets import OFFSETS_TOPIC
 from tests.helpers.cluster_data import await_committed, owners, produce, stored_offsets, zookeeper
 from tests.helpers.commands import kiel_groups
 from tests.helpers.java_tools import console_consumer, offset_checker, offset_table, zk_cli, zk_offsets_tool

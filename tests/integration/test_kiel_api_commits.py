@@ -12,8 +12,8 @@ import pytest
 from tornado import gen
 
 from kiel_groups.clients import GroupedConsumer
-from kiel_groups.coordination.session.delivery_gate import DeliveryGate
 from kiel_groups.embedded import Cluster
+from kiel_groups.zookeeper.delivery_gate import DeliveryGate
 from tests.helpers.cluster_data import await_committed, stored_offsets, zookeeper
 from tests.helpers.kiel_api import consumer_of, offsets, produce, values
 from tests.helpers.waiting import eventually, throughout

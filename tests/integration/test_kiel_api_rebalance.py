@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from tornado import gen
 
-from kiel_groups.clients.delivery import values_in_flight
+from kiel_groups.clients.delivery import in_flight as values_in_flight
 from kiel_groups.embedded import Cluster
 from tests.helpers.kiel_api import consumer_of, offsets, produce
 from tests.helpers.waiting import eventually

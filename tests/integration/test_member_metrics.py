@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from kiel_groups.kafka_metrics import KAFKA_GROUP
+from kiel_groups.metrics import KAFKA_GROUP
 from tests.helpers.cluster_data import produce
 from tests.helpers.group_backends import GroupBackend
 from tests.helpers.members import Member, group_of

@@ -11,14 +11,14 @@ import pytest
 from docutils.core import publish_doctree
 
 from kiel_groups.clients import GroupedConsumer, Producer
-from kiel_groups.clients.calls.client_arguments import broker_config
+from kiel_groups.clients.calls.arguments import broker_config
 from kiel_groups.clients.net.cluster_metadata import ClusterMetadata
 from kiel_groups.embedded import Cluster
 from kiel_groups.errors import ForeignMemberError
 from kiel_groups.metrics import Metrics
 from kiel_groups.model import OffsetAndMetadata, TopicPartition
-from kiel_groups.wire.api.offsets_v0 import OffsetCommitRequest
 from kiel_groups.wire.error_codes import NO_ERROR
+from kiel_groups.wire.offsets import OffsetCommitRequest
 from tests.helpers.cluster_data import stored_offsets, zookeeper
 from tests.helpers.commands import REPOSITORY
 from tests.helpers.waiting import eventually

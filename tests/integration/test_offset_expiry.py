@@ -19,9 +19,9 @@ import pytest
 
 from kiel_groups import GroupedConsumer
 from kiel_groups.clients.connected.group_membership import BrokerCoordination
-from kiel_groups.clients.coordinated import coordinator_commits
 from kiel_groups.embedded import Cluster
-from kiel_groups.wire.groups.coordinator_offsets import OffsetCommitRequestV2
+from kiel_groups.members.brokers import coordinator_commits
+from kiel_groups.wire.offsets import OffsetCommitRequestV2
 from tests.helpers.cluster_data import produce
 from tests.helpers.group_backends import GroupBackend
 from tests.helpers.servers import played_kafkas

@@ -14,7 +14,7 @@ import pytest
 from kiel_groups import GroupedConsumer, TopicPartition
 from kiel_groups.embedded import Cluster
 from kiel_groups.errors import ConfigError, GroupConfigError, NoOffsetsError
-from kiel_groups.group.member.commit_note import NotedText
+from kiel_groups.group.commit_note import NotedText
 from kiel_groups.group.znodes.layout import GroupLayout, topic_path
 from kiel_groups.model import OffsetAndMetadata
 from tests.helpers.cluster_data import owners, produce, stored_offsets, zookeeper

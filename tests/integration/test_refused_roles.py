@@ -13,14 +13,13 @@ from kazoo.exceptions import NoNodeError
 from kiel_groups import GroupedConsumer
 from kiel_groups.allocators import round_robin
 from kiel_groups.config import GroupConfig, ZooKeeperConfig
-from kiel_groups.coordination.member.allocator_process import AllocatorProcess
 from kiel_groups.embedded import Cluster
 from kiel_groups.errors import GroupConfigError, KielGroupsError
-from kiel_groups.group.znodes.layout import GroupLayout
+from kiel_groups.group.znodes.layout import GroupLayout, WorkerLayout
 from kiel_groups.group.znodes.worker_contents import encode_config_offset
-from kiel_groups.group.znodes.worker_layout import WorkerLayout
-from kiel_groups.spark.offsets.group_offsets import refuse_live_group
-from kiel_groups.spark.options.read_options import ReadOptions
+from kiel_groups.members.zookeeper.allocator_process import AllocatorProcess
+from kiel_groups.spark.offsets import refuse_live_group
+from kiel_groups.spark.options import ReadOptions
 from kiel_groups.spark.stream.member_driver import group_config
 from tests.helpers.cluster_data import produce, zookeeper
 from tests.helpers.commands import kiel_groups

@@ -6,13 +6,13 @@ import asyncio
 
 import pytest
 
-from kiel_groups.clients.coordinator.group_versions import GroupVersions
-from kiel_groups.clients.coordinator.heartbeat_connection import HeartbeatConnection
 from kiel_groups.clients.net.cluster_metadata import ClusterMetadata
 from kiel_groups.config import BrokerConfig, HostPort, parse_hosts
 from kiel_groups.embedded import Cluster
+from kiel_groups.members.brokers.transport import HeartbeatConnection
+from kiel_groups.members.brokers.versions import GroupVersions
 from kiel_groups.metrics import Metrics
-from kiel_groups.wire.groups.list_groups_v0 import ListGroupsRequest
+from kiel_groups.wire.group_requests import ListGroupsRequest
 
 pytestmark = pytest.mark.integration
 

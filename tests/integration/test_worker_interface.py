@@ -16,20 +16,19 @@ import requests
 from kafka_connect import KafkaConnect
 from requests import HTTPError
 
-from kiel_groups.clients.coordinator.generation_gate import GenerationGate
-from kiel_groups.clients.coordinator.member_hooks import JoinedGroup
-from kiel_groups.clients.generic.generic_member import GenericMember
 from kiel_groups.embedded import Cluster
+from kiel_groups.members.brokers.gate import GenerationGate
+from kiel_groups.members.brokers.hooks import JoinedGroup
+from kiel_groups.members.programs.generic_member import GenericMember
 from kiel_groups.model import CONNECT_TYPE
-from kiel_groups.wire.groups.connect_protocol import DEFAULT_PROTOCOL, NO_OFFSET, ConnectMetadata
-from kiel_groups.wire.groups.join_group import GroupProtocol
-from kiel_groups.workers.coordination.worker_protocols import parse_assignment
-from kiel_groups.workers.plugins.config_definition import ConfigDefinition
-from kiel_groups.workers.plugins.config_key import ConfigKey
-from kiel_groups.workers.plugins.connector_interfaces import SourceConnector
+from kiel_groups.wire.connect_protocol import DEFAULT_PROTOCOL, NO_OFFSET, ConnectMetadata
+from kiel_groups.wire.group_requests import GroupProtocol
+from kiel_groups.workers.assigner import parse_assignment
+from kiel_groups.workers.plugins.config_definition import ConfigDefinition, ConfigKey
+from kiel_groups.workers.plugins.interfaces import SourceConnector
 from kiel_groups.workers.rest.rest_settings import RestSettings
 from kiel_groups.workers.shipped.file_stream_source import FileStreamSourceConnector
-from kiel_groups.workers.values.work_ids import ConnectorId, Work
+from kiel_groups.workers.values import ConnectorId, Work
 from tests.helpers.commands import kiel_groups
 from tests.helpers.waiting import eventually
 from tests.helpers.worker_groups import WorkerPrograms, ask, until_state, worker_on

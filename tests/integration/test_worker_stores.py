@@ -10,25 +10,23 @@ from functools import partial
 
 import pytest
 
-from kiel_groups.admin.cluster_admin import create_chroot, zookeeper
 from kiel_groups.config import ZooKeeperConfig
-from kiel_groups.coordination.session.fenced_writes import FencedWriter
-from kiel_groups.coordination.session.heartbeat import Heartbeat
-from kiel_groups.coordination.session.zk_session import Session, SessionEvent
-from kiel_groups.coordination.zookeeper.runtime import Runtime
 from kiel_groups.embedded import Cluster
 from kiel_groups.errors import ClaimLostError, ConfigError
+from kiel_groups.group.znodes.layout import WorkerLayout
 from kiel_groups.group.znodes.transactions import LARGEST_BYTES, Create, Delete, Done
-from kiel_groups.group.znodes.worker_layout import WorkerLayout
 from kiel_groups.metrics import Metrics
+from kiel_groups.ops.cluster_admin import create_chroot, zookeeper
+from kiel_groups.workers.stores.config_reader import owner_path
 from kiel_groups.workers.stores.config_store import ConfigStore
 from kiel_groups.workers.stores.source_offset_store import SourceOffsetStore
 from kiel_groups.workers.stores.status_store import StatusStore
-from kiel_groups.workers.stores.stored_values import owner_path
 from kiel_groups.workers.stores.worker_group_view import WorkerGroup, describe_workers
-from kiel_groups.workers.values.config_snapshot import TargetState
-from kiel_groups.workers.values.work_ids import ConnectorId, TaskId, Work
-from kiel_groups.workers.values.work_status import WorkState, WorkStatus
+from kiel_groups.workers.values import ConnectorId, TargetState, TaskId, Work, WorkState, WorkStatus
+from kiel_groups.zookeeper.fenced_writes import FencedWriter
+from kiel_groups.zookeeper.heartbeat import Heartbeat
+from kiel_groups.zookeeper.runtime import Runtime
+from kiel_groups.zookeeper.session import Session, SessionEvent
 from tests.helpers.answer_losers import AnswerLoser
 
 pytestmark = pytest.mark.integration

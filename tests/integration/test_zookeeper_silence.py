@@ -7,12 +7,12 @@ import asyncio
 import pytest
 
 from kiel_groups.config import ZooKeeperConfig
-from kiel_groups.coordination.session.heartbeat import Heartbeat
-from kiel_groups.coordination.session.zk_session import Session, SessionEvent
-from kiel_groups.coordination.zookeeper.runtime import Runtime
 from kiel_groups.embedded import Cluster, FaultProxy
 from kiel_groups.errors import SessionLostError
 from kiel_groups.metrics import Metrics
+from kiel_groups.zookeeper.heartbeat import Heartbeat
+from kiel_groups.zookeeper.runtime import Runtime
+from kiel_groups.zookeeper.session import Session, SessionEvent
 
 pytestmark = pytest.mark.integration
 

@@ -11,10 +11,11 @@ import tempfile
 import time
 from collections.abc import Sequence
 from functools import partial
+from itertools import chain
 from pathlib import Path
 
 from tests.helpers.arguments import positive
-from tests.mutants.catalogue import MUTANTS
+from tests.mutants.catalogue import PROMISES
 from tests.mutants.mutant import Mutant
 from tests.mutants.trials import Outcome, Trials, Verdict, fits
 
@@ -23,16 +24,22 @@ ROOT = Path(__file__).parents[2]
 
 def main() -> int:
     arguments = _parse()
-    chosen = [mutant for mutant in MUTANTS if any(arguments.only in text for text in (mutant.name, mutant.killer))]
-    if not chosen:
-        _say(f"--only: no name of a mutant or killer contains {arguments.only!r}; --list prints them all")
+    chosen = {
+        promise: [each for each in mutants if any(arguments.only in t for t in (promise, each.name, each.killer))]
+        for promise, mutants in PROMISES.items()
+    }
+    if not any(chosen.values()):
+        _say(f"--only: no promise, mutant or killer contains {arguments.only!r}; --list prints them all")
         return 2
     if arguments.list:
-        for mutant in chosen:
-            _say(f"{mutant.name} ({mutant.file}; {mutant.killer})")
+        for promise, mutants in chosen.items():
+            if mutants:
+                _say(promise)
+            for mutant in mutants:
+                _say(f"    {mutant.name} ({mutant.file}; {mutant.killer})")
         return 0
     try:
-        return asyncio.run(_try_all(chosen, arguments.seeds, arguments.jobs))
+        return asyncio.run(_try_all([*chain(*chosen.values())], arguments.seeds, arguments.jobs))
     except (KeyboardInterrupt, asyncio.CancelledError):
         _say("stopped; all copies are deleted")
         return 130
@@ -75,7 +82,7 @@ def _parse() -> argparse.Namespace:
         help="killers that run at the same time (one for each core)",
     )
     parser.add_argument(
-        "--only", default="", metavar="TEXT", help="only mutants whose name or killer contains this text"
+        "--only", default="", metavar="TEXT", help="only mutants whose promise, name or killer contains this text"
     )
     parser.add_argument("--list", action="store_true", help="print the mutants with file and killer, and run nothing")
     return parser.parse_args()

@@ -1,83 +1,42 @@
 """
-The catalogue of mutants, by subject.
+The catalogue of mutants, a module for each promise that they would break; its docstring is the promise.
 
-A mutant replaces one piece of the source, which it quotes exactly. ``former.py`` lists faults that were in the
-catalogue, and that the code cannot have any more.
+A mutant replaces one piece of the source, which it quotes exactly.
 """
 
 from __future__ import annotations
 
+from types import ModuleType
+
 from tests.mutants import (
-    assigned,
-    bad_records,
-    blocking,
-    brokers,
-    chosen_commits,
-    clients,
-    columns,
     commits,
-    converted_logs,
-    coordinated,
     delivery,
-    fetches,
-    full_buffers,
-    kafka_offsets,
-    kept_work,
-    leader,
-    lease,
-    member,
-    offsets,
-    positions,
-    producer,
-    program_members,
+    fencing,
+    leadership,
+    liveness,
+    outcomes,
+    ownership,
     resets,
-    rounds,
-    secret_values,
-    session,
-    subscription,
-    tracker,
-    values,
-    worker_execution,
-    worker_runtime,
-    worker_stores,
+    secrets,
     workers,
 )
 from tests.mutants.mutant import Mutant
 
-__all__ = ["MUTANTS"]
+__all__ = ["MUTANTS", "PROMISES"]
 
-MUTANTS: tuple[Mutant, ...] = (
-    *lease.MUTANTS,
-    *session.MUTANTS,
-    *member.MUTANTS,
-    *offsets.MUTANTS,
-    *commits.MUTANTS,
-    *kafka_offsets.MUTANTS,
-    *chosen_commits.MUTANTS,
-    *resets.MUTANTS,
-    *tracker.MUTANTS,
-    *subscription.MUTANTS,
-    *positions.MUTANTS,
-    *assigned.MUTANTS,
-    *leader.MUTANTS,
-    *brokers.MUTANTS,
-    *clients.MUTANTS,
-    *fetches.MUTANTS,
-    *full_buffers.MUTANTS,
-    *converted_logs.MUTANTS,
-    *columns.MUTANTS,
-    *producer.MUTANTS,
-    *delivery.MUTANTS,
-    *values.MUTANTS,
-    *bad_records.MUTANTS,
-    *blocking.MUTANTS,
-    *coordinated.MUTANTS,
-    *workers.MUTANTS,
-    *worker_stores.MUTANTS,
-    *worker_runtime.MUTANTS,
-    *worker_execution.MUTANTS,
-    *kept_work.MUTANTS,
-    *secret_values.MUTANTS,
-    *rounds.MUTANTS,
-    *program_members.MUTANTS,
+_MODULES: tuple[ModuleType, ...] = (
+    ownership,
+    fencing,
+    leadership,
+    delivery,
+    commits,
+    resets,
+    outcomes,
+    liveness,
+    workers,
+    secrets,
 )
+
+#: The mutants of each promise.
+PROMISES: dict[str, tuple[Mutant, ...]] = {module.__doc__ or "": module.MUTANTS for module in _MODULES}
+MUTANTS: tuple[Mutant, ...] = tuple(mutant for mutants in PROMISES.values() for mutant in mutants)

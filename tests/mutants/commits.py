@@ -1,4 +1,4 @@
-"""Mutants of commits with an unknown outcome, and of offsets that operators change."""
+"""A commit stores what the application has finished, and nothing else."""
 
 from __future__ import annotations
 
@@ -6,143 +6,227 @@ from tests.mutants.mutant import Mutant
 
 __all__ = ["MUTANTS"]
 
-_OFFSET_TRACKER = "group/member/offset_tracker.py"
-_PARTITION_OFFSETS = "group/member/partition_offsets.py"
-_OFFSET_ZNODES = "coordination/offsets/offset_znodes.py"
-_BROKER_COMMITS = "coordination/offsets/broker_commits.py"
-_CLAIM_OPENING = "coordination/offsets/claim_opening.py"
-_NEW_LOGS = "coordination/offsets/new_logs.py"
-_OWNED_PARTITIONS = "coordination/member/owned_partitions.py"
-_OWNER_ZNODES = "coordination/member/owner_znodes.py"
-_OWNED_OFFSETS = "coordination/offsets/owned_offsets.py"
-_START_OFFSETS = "coordination/offsets/start_offsets.py"
-
 MUTANTS = (
-    # Commits whose answer was lost
+    Mutant(
+        "a release does not commit the finished offset",
+        "group/offset_tracker.py",
+        "is_due = (state.unreadable or offset != state.committed) and not state.outdated",
+        "is_due = False",
+    ),
     Mutant(
         "a refused commit still counts as in flight",
-        "coordination/offsets/offset_znodes.py",
+        "members/offsets/zookeeper_store.py",
         "self._tracker.answered(sent, written.stored)",
         "self._tracker.answered({}, written.stored)",
         "tests/sim/test_interrupted_commits.py",
     ),
     Mutant(
-        "an interrupted commit is identified by its offset alone",
-        _PARTITION_OFFSETS,
-        "return any(Commit(offset, self.version).has_stored(stored) for offset in self.sent)",
-        "return stored.offset in self.sent",
-        "tests/sim/test_commit_conflicts.py",
-    ),
-    Mutant(
-        "an interrupted commit is identified by its version alone",
-        _PARTITION_OFFSETS,
-        "return any(Commit(offset, self.version).has_stored(stored) for offset in self.sent)",
-        "return stored.version == self.version + 1",
-        "tests/sim/test_interrupted_commits.py",
-    ),
-    Mutant(
-        "a commit with an unknown outcome is identified by its offset alone",
-        _OFFSET_ZNODES,
-        "partition in outcome.unknown and wanted[partition].has_stored(found):",
-        "partition in outcome.unknown and found.offset == wanted[partition].offset:",
-        "tests/sim/test_commit_conflicts.py",
-    ),
-    Mutant(
-        "a commit with an unknown outcome is identified by its version alone",
-        _OFFSET_ZNODES,
-        "partition in outcome.unknown and wanted[partition].has_stored(found):",
-        "partition in outcome.unknown and found.version == wanted[partition].version + 1:",
-        "tests/sim/test_commit_conflicts.py",
-    ),
-    Mutant(
         "a commit does not note that a broker stored an earlier one late",
-        "coordination/offsets/broker_commits.py",
+        "members/offsets/zookeeper_store.py",
         "self._tracker.read(partition, stored)",
         "self._tracker.judge(partition, stored)",
-        "tests/unit/coordination/offsets/test_late_broker_writes.py",
-    ),
-    Mutant(
-        "a commit is cancelled together with its caller",
-        "clients/connected/connected_consumer.py",
-        'return shielded(self.member.commit_on_session(metadata), f"group {self._settings.group.group}: a commit")',
-        'return spawn(self.member.commit_on_session(metadata), "commit")',
-        "tests/unit/clients/connected/test_cancelled_commit.py",
+        "tests/unit/members/offsets/test_late_broker_writes.py",
     ),
     Mutant(
         "two commits of a member run at the same time",
-        _OWNED_OFFSETS,
+        "members/offsets/owned_offsets.py",
         "        async with self.writing:\n            return await self.store_finished",
         "        if True:\n            return await self.store_finished",
         "tests/sim/test_commit_conflicts.py",
     ),
     Mutant(
-        "a release does not create an offset again that was deleted",
-        _OWNER_ZNODES,
-        "if isinstance(operation, Delete) or failure is not Failure.NO_NODE:",
-        "if True:",
-        "tests/sim/test_commit_conflicts.py",
-    ),
-    Mutant(
-        "a claim in a recreated topic starts by the reset policy, not at the earliest offset",
-        _START_OFFSETS,
-        'return await self._look_up(partitions, "earliest")',
-        "return await self._look_up(partitions, self._reset)",
-        "tests/sim/test_claims.py",
-    ),
-    Mutant(
-        "a release takes a broker's late write for the member for another writer's",
-        _OFFSET_TRACKER,
-        "(finding := state.judge(found)) is Finding.ADOPTED:",
-        "(finding := state.judge(found)) is Finding.ADOPTED or found.offset == state.requested:",
-        "tests/unit/coordination/offsets/test_late_broker_writes.py",
-    ),
-    Mutant(
-        "a broker's late write counts as an operator's offset in the new log",
-        _NEW_LOGS,
-        "if is_set and not self._rules.through_brokers:",
-        "if is_set:",
-        "tests/sim/test_broker_offsets.py",
-    ),
-    Mutant(
         "a commit waits for a broker beyond the end of the lease",
-        _BROKER_COMMITS,
+        "members/offsets/zookeeper_store.py",
         "asyncio.timeout_at(until_s)",
         "asyncio.timeout_at(None)",
-        "tests/unit/coordination/session/test_gated_writes.py",
-    ),
-    # Offsets that operators change
-    Mutant(
-        "a claim overwrites an offset that was stored after its read",
-        _OFFSET_ZNODES,
-        "(self.write(partition, found.offset, found.version),)",
-        "(self.write(partition, found.offset, -1),)",
-        "tests/sim/test_claims.py",
+        "tests/unit/zookeeper/test_gated_writes.py",
     ),
     Mutant(
         "a release does not wait for a commit in flight",
-        _OWNED_PARTITIONS,
+        "members/zookeeper/owned_partitions.py",
         "        async with self._offsets.owned.writing:\n            if self._tracker",
         "        if True:\n            if self._tracker",
         "tests/sim/test_broker_offsets.py",
     ),
     Mutant(
-        "a deleted offsets folder is not created again",
-        _OFFSET_ZNODES,
-        "            await self._session.ensure(folders)\n        return orphaned",
-        "            pass\n        return orphaned",
-        "tests/sim/test_damaged_offsets.py",
-    ),
-    Mutant(
-        "a creation that is refused because its folder is missing is repeated for ever",
-        _OFFSET_ZNODES,
-        "if failure is Failure.NO_NODE and not isinstance(refused, Create):",
-        "if failure is Failure.NO_NODE:",
-        "tests/sim/test_damaged_offsets.py",
-    ),
-    Mutant(
         "offsets of lost partitions are still committed",
-        _OWNED_PARTITIONS,
+        "members/zookeeper/owned_partitions.py",
         "        self._tracker.end(partitions)\n        self._handler.lost(partitions)\n",
         "        self._handler.lost(partitions)\n",
+    ),
+    Mutant(
+        "the start of a released claim is stored in Kafka",
+        "members/offsets/kafka_store.py",
+        "return is_known and self._tracker.claimed(partition) is claimed[partition]",
+        "return is_known",
+        "tests/sim/test_kafka_offsets.py",
+    ),
+    Mutant(
+        "a commit that the coordinator has not confirmed is not looked up",
+        "members/offsets/kafka_store.py",
+        "            await self._resolve(offsets, outcome)",
+        "            pass",
+        "tests/sim/test_kafka_offsets.py",
+    ),
+    Mutant(
+        "a release does not store offsets in Kafka",
+        "members/zookeeper/owned_partitions.py",
+        "                await self._offsets.owned.store_left(partitions)\n",
+        "",
+        "tests/sim/test_kafka_offsets.py",
+    ),
+    Mutant(
+        "offsets of idle partitions expire in Kafka",
+        "members/offsets/kafka_store.py",
+        "                    await self._owned.attempt(again)",
+        "                    pass",
+        "tests/sim/test_kafka_offsets.py",
+    ),
+    Mutant(
+        "an application commits an offset of the old log",
+        "group/partition_offsets.py",
+        "        if self.outdated:\n            return Refusal.OUTDATED\n",
+        "",
+        "tests/unit/group/test_chosen_offsets.py",
+    ),
+    Mutant(
+        "an application commits an offset before its claim",
+        "group/partition_offsets.py",
+        "        if offset < self.floor:\n            return Refusal.BEFORE_FLOOR\n",
+        "",
+        "tests/property/test_offset_tracker_laws.py",
+    ),
+    Mutant(
+        "an application commits an offset beyond its position",
+        "group/partition_offsets.py",
+        "        if offset > self.position:\n            return Refusal.BEYOND_POSITION\n",
+        "",
+        "tests/unit/group/test_chosen_offsets.py",
+    ),
+    Mutant(
+        "an application commits an offset beyond the end of a truncated log",
+        "group/partition_offsets.py",
+        "if self.reset is not None and offset > self.reset.end:\n            return Refusal.BEYOND_LOG",
+        "if False:\n            return Refusal.BEYOND_LOG",
+        "tests/unit/group/test_chosen_offsets.py",
+    ),
+    Mutant(
+        "a commit stores the offsets that are not refused",
+        "group/offset_tracker.py",
+        "return ChosenCommits({} if refusals else commits, refusals)",
+        "return ChosenCommits(commits, refusals)",
+        "tests/unit/group/test_chosen_offsets.py",
+    ),
+    Mutant(
+        "a commit of some partitions stores the offsets of all",
+        "group/offset_tracker.py",
+        "listed = self._open if partitions is None else self._open.keys() & partitions",
+        "listed = self._open",
+        "tests/unit/group/test_offset_tracker.py",
+    ),
+    Mutant(
+        "a commit does not store what was finished since an interrupted one",
+        "members/offsets/owned_offsets.py",
+        "return Attempt(stored, late - stored, superseded)",
+        "return Attempt(stored, frozenset(), superseded)",
+        "tests/sim/test_interrupted_commits.py",
+    ),
+    Mutant(
+        "offsets are read before the writes of brokers are visible on the member's session",
+        "members/offsets/zookeeper_store.py",
+        "        await self._writer.prove()\n",
+        "",
+        "tests/unit/zookeeper/test_gated_writes.py",
+    ),
+    Mutant(
+        "records count as finished when they are returned",
+        "clients/delivery/value_delivery.py",
+        "        self._topics.setdefault(topic, ValuesInFlight()).add(spans, call, self._owned.boot_time_s())\n",
+        "        for span in spans.values():\n            span.state.finished = span.end  # type: ignore[union-attr]\n",
+        "tests/unit/clients/delivery/test_pauses_and_seeks.py",
+    ),
+    Mutant(
+        "values count as finished past others that are still being processed",
+        "clients/delivery/in_flight.py",
+        "elif receipt is Receipt.RECEIVED and (not done or tp in busy):",
+        "elif receipt is Receipt.RECEIVED and not done:",
+        "tests/unit/clients/delivery/test_value_delivery.py",
+    ),
+    Mutant(
+        "a commit counts the record that the loop of another task processes",
+        "clients/methods/record_access.py",
+        "if loop is not None and loop.caller is current_caller():",
+        "if loop is not None:",
+        "tests/unit/clients/methods/test_consumer_commits.py",
+    ),
+    Mutant(
+        "a call of a task supersedes that of the task that has started it",
+        "clients/calls/callers.py",
+        "for each, known in _LATEST.get().items() if not known.call.is_of_another_task()}",
+        "for each, known in _LATEST.get().items()}",
+        "tests/unit/clients/calls/test_consume_calls.py",
+    ),
+    Mutant(
+        "a rebalance does not commit what is finished",
+        "members/brokers/consumer_hooks.py",
+        "        await self._commit_last(partitions - late)\n",
+        "",
+        "tests/unit/members/brokers/test_consumer_hooks.py",
+    ),
+    Mutant(
+        "offsets are committed while the gate is shut",
+        "members/brokers/coordinator_commits.py",
+        "or not gate.is_open(self._runtime.boot_time_s())\n",
+        "or gate.is_shut\n",
+        "tests/sim/test_broker_groups.py::test_what_is_finished_after_the_end_of_the_lease_is_not_committed",
+    ),
+    Mutant(
+        "a commit is repeated in a later generation",
+        "members/brokers/coordinator_commits.py",
+        "            gate = self._open_gate(gate)\n",
+        "            gate = self._open_gate(None)\n",
+        "tests/unit/members/brokers/test_consumer_hooks.py",
+    ),
+    Mutant(
+        "a refused commit counts as stored",
+        "members/brokers/coordinator_commits.py",
+        "for partition, code in answers.items() if code == NO_ERROR}",
+        "for partition, code in answers.items()}",
+        "tests/unit/members/brokers/test_consumer_hooks.py",
+    ),
+    Mutant(
+        "a start position is delivered although the coordinator does not have it",
+        "members/brokers/start_positions.py",
+        "        for partition in created.keys() - saved:\n",
+        "        for partition in saved - created.keys():\n",
+        "tests/unit/members/brokers/test_consumer_hooks.py",
+    ),
+    Mutant(
+        "a consumer commits partitions that it has not claimed",
+        "clients/methods/membership.py",
+        "if self._subscription.is_manual() or isinstance(self._connected, AssignedConsumer):",
+        "if isinstance(self._connected, AssignedConsumer):",
+        "tests/unit/clients/connected/test_assigned_consumer.py",
+    ),
+    Mutant(
+        "offsets of records that were not delivered are stored",
+        "workers/runners/source_task_runner.py",
+        "        for outcome in outcomes:\n            outcome.result()\n",
+        "",
+        "tests/unit/workers/runners/test_source_task_runner.py",
+    ),
+    Mutant(
+        "a sink commits what it has not flushed",
+        "workers/runners/sink_task_runner.py",
+        "            await self.calls.in_turn(lambda call: call(self._task.flush, dict(self._taken)))\n",
+        "",
+        "tests/unit/workers/runners/test_sink_task_runner.py",
+    ),
+    Mutant(
+        "a sink gives partitions back without a flush",
+        "workers/runners/sink_task_runner.py",
+        "        await self._flush_and_commit()\n        self._forget(partitions)\n",
+        "        self._forget(partitions)\n",
+        "tests/unit/workers/runners/test_sink_task_runner.py",
     ),
 )

@@ -8,8 +8,7 @@ from collections import Counter
 import pytest
 
 from tests.mutants.__main__ import ROOT
-from tests.mutants.catalogue import MUTANTS
-from tests.mutants.former import FORMER
+from tests.mutants.catalogue import MUTANTS, PROMISES
 from tests.mutants.mutant import SIM, Mutant
 from tests.mutants.trials import fits
 
@@ -42,17 +41,14 @@ def test_mutants_use_names_that_exist() -> None:
     assert {name: words for name, words in unknown.items() if words} == {}
 
 
+def test_each_module_of_mutants_names_its_promise() -> None:
+    """The docstring of each module is one sentence, the promise that its mutants break."""
+    assert not [promise for promise in PROMISES if not promise.endswith(".") or "\n" in promise]
+
+
 def test_the_names_of_mutants_are_unique() -> None:
     """The names of mutants are unique, because the report of a run identifies each mutant by its name."""
     assert not [name for name, count in Counter(mutant.name for mutant in MUTANTS).items() if count > 1]
-
-
-def test_no_former_fault_is_in_the_catalogue() -> None:
-    """
-    No former fault is in the catalogue. A fault that can be expressed against the source belongs in the catalogue
-    alone.
-    """
-    assert not {mutant.name for mutant in MUTANTS} & FORMER.keys()
 
 
 @pytest.mark.parametrize("killer", sorted({mutant.killer for mutant in MUTANTS} - {SIM}))
@@ -60,23 +56,3 @@ def test_a_killer_exists(killer: str) -> None:
     """Each killer exists. A test that was moved or renamed kills no mutant."""
     file, _, name = killer.partition("::")
     assert f"def {name}" in (ROOT / file).read_text(encoding="utf-8")
-
-
-def test_the_page_has_the_numbers_of_the_catalogue() -> None:
-    """``docs/simulation.rst`` says how many mutants there are, and how many are killed by each kind of test."""
-    kinds = Counter(_kind(mutant.killer) for mutant in MUTANTS)
-    page = " ".join((ROOT / "docs/simulation.rst").read_text(encoding="utf-8").split())
-    assert (
-        f"``scripts/mutants`` has {len(MUTANTS):,} breakages, and none survives: {kinds['scenarios']} are found by"
-        f" scenarios, within 500 seeds, {kinds['no servers']} by tests without servers, and {kinds['servers']} by tests"
-        " on real ones"
-    ) in page
-
-
-def _kind(killer: str) -> str:
-    """Return what a killer runs on; the markers of its file say whether it needs real servers."""
-    if killer == SIM:
-        return "scenarios"
-    source = (ROOT / killer.partition("::")[0]).read_text(encoding="utf-8")
-    needs_none = re.search(r"^pytestmark = .*\bmark\.(unit|property|sim)\b", source, re.MULTILINE)
-    return "no servers" if needs_none else "servers"

@@ -15,7 +15,7 @@ from kiel_groups import workers
 from kiel_groups.errors import ConfigError
 from kiel_groups.model import Record, TopicPartition
 from kiel_groups.workers.plugins.connector_checks import task_settings
-from kiel_groups.workers.plugins.connector_interfaces import Connector
+from kiel_groups.workers.plugins.interfaces import Connector
 from kiel_groups.workers.plugins.plugin_registry import PluginRegistry
 from tests.helpers.commands import REPOSITORY
 from tests.helpers.connector_contexts import RecordingConnectorContext, RecordingTaskContext, one_task_settings, typed

@@ -14,9 +14,12 @@ from docutils import nodes
 from docutils.core import publish_doctree
 
 from kiel_groups.cli.app import app
-from kiel_groups.kafka_metrics import KAFKA_METRICS
-from kiel_groups.ops import checks, findings, partition_progress
-from kiel_groups.ops.coordinated import coordinated_checks, coordinated_progress
+from kiel_groups.metrics import KAFKA_METRICS
+from kiel_groups.ops.views import checks
+from kiel_groups.ops.views import checks as findings
+from kiel_groups.ops.views import checks as partition_progress
+from kiel_groups.ops.views import coordinated as coordinated_checks
+from kiel_groups.ops.views import coordinated as coordinated_progress
 from tests.helpers.commands import REPOSITORY
 
 pytestmark = pytest.mark.unit

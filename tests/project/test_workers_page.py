@@ -13,7 +13,7 @@ from docutils.core import publish_doctree
 
 from kiel_groups.cli.app import app
 from kiel_groups.cli.commands.workers import run
-from kiel_groups.workers.rest.rest_routes import ROUTES
+from kiel_groups.workers.rest.operations import ROUTES
 from tests.helpers.commands import REPOSITORY
 
 pytestmark = pytest.mark.unit

@@ -14,11 +14,12 @@ from kiel_groups.allocators.assignors import (
     AllocatorAssignor,
     Assignor,
     AssignorMember,
+    encode_owned,
+    parse_owned,
     range_assignor,
     roundrobin_assignor,
     run_assignor,
 )
-from kiel_groups.allocators.assignors.allocator_assignor import encode_owned, parse_owned
 from kiel_groups.model import TopicPartition
 
 pytestmark = pytest.mark.property

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kiel_groups.group.coordinated import member_events as e
-from kiel_groups.group.coordinated.coordinator_codes import CoordinatorCode, GroupRequest
-from kiel_groups.group.coordinated.member_state import Holding, MemberState, Phase, step
+from kiel_groups.group import member_events as e
+from kiel_groups.group.member_events import CoordinatorCode, GroupRequest
+from kiel_groups.group.member_state import Holding, MemberState, Phase, step
 
 pytestmark = pytest.mark.property
 

@@ -15,7 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from kiel_groups.clients.delivery.current_batch import CurrentBatch
 from kiel_groups.clients.fetch.partition_fetch import FetchedBatch
-from kiel_groups.group.member.partition_offsets import PartitionOffsets, StartOrigin
+from kiel_groups.group.partition_offsets import PartitionOffsets, StartOrigin
 from kiel_groups.model import Record, TopicPartition
 
 pytestmark = pytest.mark.property

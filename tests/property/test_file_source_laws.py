@@ -19,7 +19,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kiel_groups.workers.plugins.task_interfaces import SourceRecord
+from kiel_groups.workers.plugins.interfaces import SourceRecord
 from kiel_groups.workers.shipped.file_stream_source import FileStreamSourceConnector, FileStreamSourceTask
 from tests.helpers.connector_contexts import RecordingTaskContext, one_task_settings
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kiel_groups.group.member import claims as c
+from kiel_groups.group import claims as c
 from kiel_groups.model import TopicPartition
 
 pytestmark = pytest.mark.property

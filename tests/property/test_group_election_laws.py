@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kiel_groups.group.leader import candidate as e
+from kiel_groups.group import candidate as e
 
 pytestmark = pytest.mark.property
 

@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kiel_groups.config import DebounceConfig
-from kiel_groups.group.leader import leader_state
-from kiel_groups.group.leader.planner import Publication
+from kiel_groups.group import leader_state
+from kiel_groups.group.planner import Publication
 from kiel_groups.group.znodes.transactions import Answer, Check, Done, Failure, Refused, Unknown
 
 pytestmark = pytest.mark.property

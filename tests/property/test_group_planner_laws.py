@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from kiel_groups.errors import ProtocolError
-from kiel_groups.group.leader.planner import Inputs, Publication, Target, plan
+from kiel_groups.group.planner import Inputs, Publication, Target, plan
 from kiel_groups.group.znodes.contents import DONE, PUBLISHING, GroupState, MemberAssignment, MemberInfo
 from kiel_groups.group.znodes.layout import GroupLayout
 from kiel_groups.group.znodes.transactions import MOST_OPERATIONS, Check, Create, Delete, Operation, Put

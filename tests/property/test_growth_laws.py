@@ -21,45 +21,43 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from kiel_groups.cli.parameters.start_option import parse_position
-from kiel_groups.cli.records.record_format import parse_format
+from kiel_groups.cli.parameters.types import parse_position
+from kiel_groups.cli.records.record_printer import parse_format
 from kiel_groups.config import parse_hosts
-from kiel_groups.coordination.zookeeper.runtime import Runtime
 from kiel_groups.embedded.jars import download
 from kiel_groups.errors import KielGroupsError
-from kiel_groups.group.member.commit_note import NotedText
+from kiel_groups.group.commit_note import NotedText
 from kiel_groups.group.znodes.contents import (
     GroupState,
     MemberAssignment,
     MemberInfo,
+    Znode,
     parse_object,
     parse_offset,
     parse_owner,
 )
-from kiel_groups.group.znodes.dynamic_config import DynamicConfig
-from kiel_groups.group.znodes.snapshot import Znode
+from kiel_groups.group.znodes.group_settings import DynamicConfig
+from kiel_groups.group.znodes.layout import WorkerLayout, connector_of
 from kiel_groups.group.znodes.worker_contents import StoredConnector, StoredStatus
-from kiel_groups.group.znodes.worker_layout import WorkerLayout, connector_of
 from kiel_groups.model import TopicPartition
-from kiel_groups.ops.checks import check_group
-from kiel_groups.ops.group_view import GroupView, view_group
-from kiel_groups.ops.json_documents import group_document
+from kiel_groups.ops.views.checks import check_group
+from kiel_groups.ops.views.documents import group_document
+from kiel_groups.ops.views.group_view import GroupView, view_group
+from kiel_groups.spark import options as option_validation
 from kiel_groups.spark.jobs.query_run import plain_error
-from kiel_groups.spark.options import option_validation
-from kiel_groups.wire.api.metadata_v0 import MetadataRequest
-from kiel_groups.wire.groups.consumer_protocol import ConsumerAssignment
-from kiel_groups.wire.groups.describe_groups_v0 import DescribeGroupsRequest
+from kiel_groups.wire.consumer_protocol import ConsumerAssignment
+from kiel_groups.wire.group_requests import DescribeGroupsRequest
+from kiel_groups.wire.metadata import MetadataRequest
 from kiel_groups.workers.execution.herder import Herder
 from kiel_groups.workers.execution.plugin_lookups import PluginLookups
 from kiel_groups.workers.execution.worker_requests import WorkerRequests
-from kiel_groups.workers.plugins.config_definition import ConfigDefinition
-from kiel_groups.workers.plugins.config_key import ConfigKey
-from kiel_groups.workers.plugins.config_types import TYPES, parsed
-from kiel_groups.workers.plugins.secret_masks import masked, secret_values
+from kiel_groups.workers.plugins.config_definition import TYPES, ConfigDefinition, ConfigKey, parsed
+from kiel_groups.workers.plugins.connector_checks import masked, secret_values
 from kiel_groups.workers.plugins.secret_texts import error_texts, may_be_secret, without_secrets
-from kiel_groups.workers.rest import request_bodies
+from kiel_groups.workers.rest import operations as request_bodies
 from kiel_groups.workers.stores.worker_group_view import worker_group_of
-from kiel_groups.workers.values.work_ids import TaskId
+from kiel_groups.workers.values import TaskId
+from kiel_groups.zookeeper.runtime import Runtime
 from tests.helpers.counting_connectors import COUNTING_SINK, FakeClients, plugins
 
 pytestmark = pytest.mark.property

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kiel_groups.coordination.session.delivery_gate import DeliveryGate
+from kiel_groups.zookeeper.delivery_gate import DeliveryGate
 
 pytestmark = pytest.mark.property
 

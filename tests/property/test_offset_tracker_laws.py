@@ -9,20 +9,19 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from kiel_groups.group.member.commit_rules import CommitRules
-from kiel_groups.group.member.offset_tracker import OffsetTracker
-from kiel_groups.group.member.partition_offsets import (
+from kiel_groups.group.offset_tracker import CommitRules, OffsetTracker
+from kiel_groups.group.partition_offsets import (
     MOVES,
     ChosenCommits,
     Commit,
     Finding,
     PartitionOffsets,
+    PendingReset,
     Phase,
     Refusal,
     StartPosition,
     StoredOffset,
 )
-from kiel_groups.group.member.pending_reset import PendingReset
 from kiel_groups.model import TopicPartition
 
 pytestmark = pytest.mark.property

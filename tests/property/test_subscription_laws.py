@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from kiel_groups.errors import ConfigError, IllegalStateError
-from kiel_groups.group.member.partition_offsets import StartOrigin, StartPosition
-from kiel_groups.group.member.subscription import SubscriptionState
+from kiel_groups.group.partition_offsets import StartOrigin, StartPosition
+from kiel_groups.group.subscription import SubscriptionState
 from kiel_groups.model import TopicPartition
 from tests.helpers.subscriptions import CLEAN, snapshot
 

@@ -13,33 +13,34 @@ from hypothesis import strategies as st
 
 from kiel_groups.errors import ProtocolError
 from kiel_groups.model import TopicPartition
-from kiel_groups.wire.api.fetch_v0 import FetchRequest
-from kiel_groups.wire.api.list_offsets_v0 import ListOffsetsRequest
-from kiel_groups.wire.api.list_offsets_v1 import ListOffsetsRequestV1
-from kiel_groups.wire.api.metadata_v0 import MetadataRequest
-from kiel_groups.wire.api.offsets_v0 import OffsetCommitRequest, OffsetFetchRequest
-from kiel_groups.wire.api.produce_v0 import ProduceRequest
-from kiel_groups.wire.api.topic_changes_v0 import CreatePartitionsRequest, CreateTopicsRequest, DeleteTopicsRequest
-from kiel_groups.wire.api.topic_ids_v10 import TopicIdsRequest
+from kiel_groups.wire.connect_protocol import ConnectAssignment, ConnectMetadata, StickyMetadata
+from kiel_groups.wire.consumer_protocol import ConsumerAssignment, ConsumerSubscription
+from kiel_groups.wire.fetch import FetchRequest
 from kiel_groups.wire.framing import Request, decode_size, split_response
-from kiel_groups.wire.groups.api_versions_v0 import ApiVersionsRequest
-from kiel_groups.wire.groups.connect_protocol import ConnectAssignment, ConnectMetadata, StickyMetadata
-from kiel_groups.wire.groups.consumer_protocol import ConsumerAssignment, ConsumerSubscription
-from kiel_groups.wire.groups.coordinator_offsets import (
-    OffsetCommitRequestV1,
-    OffsetCommitRequestV2,
-    OffsetFetchRequestV1,
+from kiel_groups.wire.group_requests import (
+    DescribeGroupsRequest,
+    FindCoordinatorRequest,
+    HeartbeatRequest,
+    JoinGroupRequest,
+    JoinGroupRequestV1,
+    LeaveGroupRequest,
+    ListGroupsRequest,
+    SyncGroupRequest,
 )
-from kiel_groups.wire.groups.describe_groups_v0 import DescribeGroupsRequest
-from kiel_groups.wire.groups.fetch_probe_v3 import FetchProbeRequest
-from kiel_groups.wire.groups.find_coordinator_v0 import FindCoordinatorRequest
-from kiel_groups.wire.groups.heartbeat_v0 import HeartbeatRequest
-from kiel_groups.wire.groups.join_group import JoinGroupRequest, JoinGroupRequestV1
-from kiel_groups.wire.groups.leave_group_v0 import LeaveGroupRequest
-from kiel_groups.wire.groups.list_groups_v0 import ListGroupsRequest
-from kiel_groups.wire.groups.sync_group_v0 import SyncGroupRequest
+from kiel_groups.wire.list_offsets import ListOffsetsRequest, ListOffsetsRequestV1
 from kiel_groups.wire.message_sets.decoder import NoRecords, PartialMessage, decode_message_set
 from kiel_groups.wire.message_sets.encoder import encode_message_set
+from kiel_groups.wire.metadata import MetadataRequest, TopicIdsRequest
+from kiel_groups.wire.offsets import (
+    OffsetCommitRequest,
+    OffsetCommitRequestV1,
+    OffsetCommitRequestV2,
+    OffsetFetchRequest,
+    OffsetFetchRequestV1,
+)
+from kiel_groups.wire.produce import ProduceRequest
+from kiel_groups.wire.topic_changes import CreatePartitionsRequest, CreateTopicsRequest, DeleteTopicsRequest
+from kiel_groups.wire.versions import ApiVersionsRequest, FetchProbeRequest
 from tests.helpers.message_sets import (
     WAYS,
     codecs,

@@ -9,10 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kiel_groups.workers.allocation.work_allocators import WORK_ALLOCATORS, WorkAllocator
-from kiel_groups.workers.allocation.work_order import WorkAllocation, work_in_order
-from kiel_groups.workers.allocation.work_retention import retain_work
-from kiel_groups.workers.values.work_ids import ConnectorId, TaskId, Work
+from kiel_groups.workers.allocation import WORK_ALLOCATORS, WorkAllocation, WorkAllocator, retain_work, work_in_order
+from kiel_groups.workers.values import ConnectorId, TaskId, Work
 
 pytestmark = pytest.mark.property
 

@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kiel_groups.workers.values.config_snapshot import ConfigSnapshot
-from kiel_groups.workers.values.work_ids import Work
+from kiel_groups.workers.values import ConfigSnapshot, Work
 from tests.helpers.fake_worker_group import Assigned, FakeWorkerGroup, config_of
 
 pytestmark = pytest.mark.property

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kiel_groups.errors import ProtocolError
+from kiel_groups.group.znodes.layout import LONGEST_NAME, connector_of, znode_name
 from kiel_groups.group.znodes.worker_contents import (
     LARGEST_TRACE_BYTES,
     ConfigChange,
@@ -23,7 +24,6 @@ from kiel_groups.group.znodes.worker_contents import (
     parse_config_offset,
     partition_digest,
 )
-from kiel_groups.group.znodes.worker_layout import LONGEST_NAME, connector_of, znode_name
 
 pytestmark = pytest.mark.property
 

@@ -8,12 +8,12 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from kiel_groups.clients.delivery.ready_claims import ReadyClaims
-from kiel_groups.coordination.member.group_member import GroupMember
+from kiel_groups.clients.delivery.listener_calls import ReadyClaims
 from kiel_groups.errors import KielGroupsError
-from kiel_groups.group.member.partition_offsets import PartitionOffsets
-from kiel_groups.group.member.subscription import SubscriptionState
+from kiel_groups.group.partition_offsets import PartitionOffsets
+from kiel_groups.group.subscription import SubscriptionState
 from kiel_groups.listeners import Stall
+from kiel_groups.members.zookeeper.group_member import GroupMember
 from kiel_groups.model import TopicPartition
 
 if TYPE_CHECKING:

@@ -6,20 +6,19 @@ import asyncio
 from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING
 
-from kiel_groups.clients.delivery.listener_calls import ListenerCalls
-from kiel_groups.clients.delivery.ready_claims import ReadyClaims
+from kiel_groups.clients.delivery.listener_calls import ListenerCalls, ReadyClaims
 from kiel_groups.config import GroupConfig, HostPort, ZooKeeperConfig
-from kiel_groups.coordination.member.group_member import GroupMember
-from kiel_groups.coordination.partition_handler import Gate, KafkaOffsets, LogOffsets, Work
-from kiel_groups.coordination.session.delivery_gate import DeliveryGate
-from kiel_groups.coordination.session.session_context import ProcessContext
 from kiel_groups.errors import BrokerError, KielGroupsError
-from kiel_groups.group.member.claims import Phase
-from kiel_groups.group.member.subscription import SubscriptionState
+from kiel_groups.group.claims import Phase
+from kiel_groups.group.subscription import SubscriptionState
+from kiel_groups.members.partition_handler import Gate, KafkaOffsets, LogOffsets, Work
+from kiel_groups.members.zookeeper.group_member import GroupMember
 from kiel_groups.metrics import Metrics
 from kiel_groups.model import TopicPartition
 from kiel_groups.testing.fake_client import FakeConnection
 from kiel_groups.testing.simulated_process import SimulatedProcess
+from kiel_groups.zookeeper.delivery_gate import DeliveryGate
+from kiel_groups.zookeeper.tasks import ProcessContext
 from tests.sim.application import Application, ApplicationListener, InFlight
 from tests.sim.fetches import Fetches
 from tests.sim.logs import Range

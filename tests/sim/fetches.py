@@ -16,9 +16,9 @@ from kiel_groups.backoff import Backoff
 from kiel_groups.clients.delivery.position_reset import PositionReset, ResetBrokers
 from kiel_groups.clients.net.offset_lookup import LogRange
 from kiel_groups.errors import BrokerError, KielGroupsError
-from kiel_groups.group.member.subscription import SubscriptionState
+from kiel_groups.group.subscription import SubscriptionState
 from kiel_groups.model import TopicPartition
-from kiel_groups.wire.api.list_offsets_v0 import EARLIEST, LATEST
+from kiel_groups.wire.list_offsets import EARLIEST, LATEST
 
 if TYPE_CHECKING:
     from tests.sim.consumer import Consumer

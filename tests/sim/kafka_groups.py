@@ -15,11 +15,11 @@ from random import Random
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from kiel_groups.config import BROKER_V1
-from kiel_groups.coordination.partition_handler import KafkaOffsets, ReadOffsets, StoreAnswer
 from kiel_groups.errors import BrokerError, KielGroupsError
-from kiel_groups.group.member.commit_note import CommitNote, NotedText
-from kiel_groups.group.znodes.first_offsets import FirstOffsets
+from kiel_groups.group.commit_note import CommitNote, NotedText
+from kiel_groups.group.znodes.contents import FirstOffsets
 from kiel_groups.group.znodes.layout import topic_path
+from kiel_groups.members.partition_handler import KafkaOffsets, ReadOffsets, StoreAnswer
 from kiel_groups.model import OffsetAndMetadata, TopicPartition
 from kiel_groups.testing.fake_ensemble import Entry
 from tests.sim.commits import commit, process_all

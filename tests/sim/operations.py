@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from kazoo.exceptions import NoNodeError
 
-from kiel_groups.group.znodes.partition_weights import encode_weights
+from kiel_groups.group.znodes.group_settings import encode_weights
 from kiel_groups.model import TopicPartition
 from kiel_groups.testing import FakeServer
 from tests.sim.scenario import Event

@@ -13,7 +13,7 @@ from kiel_groups.clients.delivery.bad_records import BadRecords
 from kiel_groups.clients.delivery.deserializer import Deserializer
 from kiel_groups.clients.delivery.in_flight import ConsumerInFlight, DeliveryProgress
 from kiel_groups.errors import BadRecordError, RecordDeserializationError
-from kiel_groups.group.member.partition_offsets import PartitionOffsets
+from kiel_groups.group.partition_offsets import PartitionOffsets
 from kiel_groups.model import Record, TopicPartition
 
 if TYPE_CHECKING:

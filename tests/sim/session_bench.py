@@ -6,17 +6,17 @@ from collections.abc import Awaitable, Callable
 from typing import TypeAlias
 
 from kiel_groups.config import ZooKeeperConfig
-from kiel_groups.coordination.member.owner_znodes import OwnerZnodes
-from kiel_groups.coordination.offsets.offset_znodes import OffsetZnodes
-from kiel_groups.coordination.offsets.topic_incarnations import TopicIncarnations
-from kiel_groups.coordination.session.fenced_writes import FencedWriter
-from kiel_groups.coordination.session.session_tasks import TaskSet
-from kiel_groups.coordination.session.zk_session import Session, SessionEvent
-from kiel_groups.group.member.offset_tracker import OffsetTracker
+from kiel_groups.group.offset_tracker import OffsetTracker
 from kiel_groups.group.znodes.transactions import Create, Done
+from kiel_groups.members.offsets.topic_incarnations import TopicIncarnations
+from kiel_groups.members.offsets.zookeeper_store import OffsetZnodes
+from kiel_groups.members.zookeeper.owner_znodes import OwnerZnodes
 from kiel_groups.metrics import Metrics
 from kiel_groups.testing import FakeEnsemble, SimulatedProcess, Timeline
 from kiel_groups.testing.fake_ensemble import Entry
+from kiel_groups.zookeeper.fenced_writes import FencedWriter
+from kiel_groups.zookeeper.session import Session, SessionEvent
+from kiel_groups.zookeeper.tasks import TaskSet
 from tests.helpers.contexts import member_context
 
 __all__ = ["SessionBench", "owner_znodes_of", "Work"]

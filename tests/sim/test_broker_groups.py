@@ -8,14 +8,13 @@ from typing import Any
 
 import pytest
 
-from kiel_groups.clients.coordinated.consumer_hooks import ConsumerHooks
-from kiel_groups.clients.coordinated.coordinator_commits import CoordinatorOffsets
-from kiel_groups.clients.coordinator.coordinator_heartbeat import CoordinatorHeartbeat
-from kiel_groups.clients.coordinator.generation_gate import GenerationGate
-from kiel_groups.clients.coordinator.group_coordinator import BeatTarget
-from kiel_groups.clients.coordinator.group_transport import BeatAnswer
-from kiel_groups.group.coordinated.member_events import Drained
-from kiel_groups.group.coordinated.seen_topics import SeenTopics
+from kiel_groups.group.member_events import Drained
+from kiel_groups.group.seen_topics import SeenTopics
+from kiel_groups.members.brokers.consumer_hooks import ConsumerHooks
+from kiel_groups.members.brokers.coordinator import BeatTarget, CoordinatorHeartbeat
+from kiel_groups.members.brokers.coordinator_commits import CoordinatorOffsets
+from kiel_groups.members.brokers.gate import GenerationGate
+from kiel_groups.members.brokers.transport import BeatAnswer
 from kiel_groups.model import TopicPartition
 from kiel_groups.testing import FakeCoordinator
 from kiel_groups.wire.error_codes import UNKNOWN_MEMBER_ID

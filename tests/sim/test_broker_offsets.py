@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from kiel_groups.config import BROKER_V0
-from kiel_groups.coordination.offsets.broker_commits import BrokerCommits
 from kiel_groups.errors import BrokerError
+from kiel_groups.members.offsets.zookeeper_store import BrokerCommits
 from kiel_groups.model import TopicPartition
 from tests.sim.checker import Violation
 from tests.sim.commits import commit, process_all, process_some

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from kiel_groups.coordination.member.owned_partitions import OwnedPartitions
-from kiel_groups.group.member import claims
+from kiel_groups.group import claims
+from kiel_groups.members.zookeeper.owned_partitions import OwnedPartitions
 from tests.sim.checker import Violation
 from tests.sim.operations import perform
 from tests.sim.scenario import Event

@@ -7,16 +7,14 @@ from typing import Any
 
 import pytest
 
-from kiel_groups.coordination.offsets.owned_offsets import OwnedOffsets
-from kiel_groups.coordination.session.heartbeat import Heartbeat
-from kiel_groups.coordination.session.session_close import SessionClose
-from kiel_groups.group.member.commit_rules import CommitRules
-from kiel_groups.group.member.offset_tracker import OffsetTracker
-from kiel_groups.group.member.partition_offsets import PartitionOffsets
-from kiel_groups.group.member.pending_reset import PendingReset
+from kiel_groups.group.offset_tracker import CommitRules, OffsetTracker
+from kiel_groups.group.partition_offsets import PartitionOffsets, PendingReset
 from kiel_groups.group.znodes.layout import topic_path
 from kiel_groups.group.znodes.transactions import Create
+from kiel_groups.members.offsets.owned_offsets import OwnedOffsets
 from kiel_groups.model import TopicPartition
+from kiel_groups.zookeeper.heartbeat import Heartbeat
+from kiel_groups.zookeeper.session import SessionClose
 from tests.sim.checker import Violation
 from tests.sim.commits import process_some
 from tests.sim.consumer import Consumer

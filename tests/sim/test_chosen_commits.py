@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from kiel_groups.config import BROKER_V0, ZOOKEEPER_STORE
-from kiel_groups.coordination.session.fenced_writes import FencedWriter
 from kiel_groups.errors import CommitFailedError, ConfigError, KielGroupsError, SessionLostError
 from kiel_groups.model import TopicPartition
+from kiel_groups.zookeeper.fenced_writes import FencedWriter
 from tests.sim.checker import Violation
 from tests.sim.commits import interrupted_commit, process_some
 from tests.sim.consumer import Consumer

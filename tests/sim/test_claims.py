@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from kiel_groups.coordination.offsets.claim_opening import ClaimOpener
-from kiel_groups.coordination.offsets.offset_znodes import OffsetZnodes
-from kiel_groups.coordination.session.fenced_writes import FencedWriter
-from kiel_groups.coordination.session.zk_session import Session
-from kiel_groups.group.member.offset_tracker import OffsetTracker
+from kiel_groups.group.offset_tracker import OffsetTracker
 from kiel_groups.group.znodes.layout import GroupLayout, topic_path
+from kiel_groups.members.offsets.claim_opening import ClaimOpener
+from kiel_groups.members.offsets.zookeeper_store import OffsetZnodes
 from kiel_groups.model import TopicPartition
 from kiel_groups.testing import Host, fake_client
+from kiel_groups.zookeeper.fenced_writes import FencedWriter
+from kiel_groups.zookeeper.session import Session
 from tests.sim.commits import process_all, process_some
 from tests.sim.session_bench import SessionBench, owner_znodes_of
 from tests.sim.topics import recreate, stored_offsets

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from kiel_groups.coordination.offsets.topic_incarnations import TopicIncarnations
-from kiel_groups.coordination.partition_handler import LogOffsets
-from kiel_groups.coordination.session.zk_session import Session
+from kiel_groups.members.offsets.topic_incarnations import TopicIncarnations
+from kiel_groups.members.partition_handler import LogOffsets
 from kiel_groups.model import TopicPartition
+from kiel_groups.zookeeper.session import Session
 from tests.sim.commits import commit, process_some
 from tests.sim.topics import create_topic, recreate
 from tests.sim.world import RECONCILE_INTERVAL_MS, World, at_rest

@@ -6,9 +6,8 @@ import asyncio
 
 import pytest
 
-from kiel_groups.workers.stores.deleted_connectors import DeletedConnectors
-from kiel_groups.workers.values.work_ids import ConnectorId, TaskId
-from kiel_groups.workers.values.work_status import WorkState, WorkStatus
+from kiel_groups.workers.stores.config_store import DeletedConnectors
+from kiel_groups.workers.values import ConnectorId, TaskId, WorkState, WorkStatus
 from tests.sim.worker_bench import LAYOUT, WorkerBench
 
 pytestmark = pytest.mark.sim

@@ -10,16 +10,16 @@ from collections.abc import Callable, Iterable
 import pytest
 from kazoo.protocol.states import KazooState
 
-from kiel_groups.coordination.leader.election import Election
-from kiel_groups.coordination.session.fenced_writes import FencedWriter, Outcome
-from kiel_groups.coordination.session.heartbeat import Heartbeat
-from kiel_groups.coordination.session.session_tasks import TaskSet
-from kiel_groups.coordination.session.zk_session import Session
 from kiel_groups.errors import SessionLostError
-from kiel_groups.group.leader.candidate import EnterElection
+from kiel_groups.group.candidate import EnterElection
 from kiel_groups.group.znodes.layout import GroupLayout
 from kiel_groups.group.znodes.transactions import Answer, Create, Delete, Done, Operation
+from kiel_groups.members.zookeeper.leader import Election
 from kiel_groups.metrics import Metrics
+from kiel_groups.zookeeper.fenced_writes import FencedWriter, Outcome
+from kiel_groups.zookeeper.heartbeat import Heartbeat
+from kiel_groups.zookeeper.session import Session
+from kiel_groups.zookeeper.tasks import TaskSet
 from tests.helpers.contexts import session_context
 from tests.sim.session_bench import SessionBench
 

@@ -8,9 +8,9 @@ from typing import TypeAlias
 import pytest
 
 from kiel_groups.allocators import round_robin
-from kiel_groups.coordination.leader.leader_driver import LeaderDriver
-from kiel_groups.group.znodes.history import HistoryEntry
+from kiel_groups.group.znodes.group_settings import HistoryEntry
 from kiel_groups.group.znodes.transactions import Answer, Operation, Unknown
+from kiel_groups.members.zookeeper.leader import LeaderDriver
 from tests.sim.world import World, at_rest
 
 pytestmark = pytest.mark.sim

@@ -13,17 +13,17 @@ import pytest
 
 from kiel_groups.allocators import round_robin
 from kiel_groups.config import GroupConfig, ZooKeeperConfig
-from kiel_groups.coordination.leader.candidacy import Candidacy
-from kiel_groups.coordination.leader.partition_planner import PartitionPlanner
-from kiel_groups.coordination.member.group_session import GroupSession
-from kiel_groups.coordination.partition_handler import Work
-from kiel_groups.coordination.session.session_context import SessionContext
-from kiel_groups.coordination.session.zk_session import Session
 from kiel_groups.errors import ConfigError, CoordinationError, KielGroupsError, NoZooKeeperError, SessionLostError
 from kiel_groups.group.znodes.layout import GroupLayout
 from kiel_groups.listeners import Stall
+from kiel_groups.members.partition_handler import Work
+from kiel_groups.members.zookeeper.group_session import GroupSession
+from kiel_groups.members.zookeeper.leader import Candidacy
+from kiel_groups.members.zookeeper.planner import PartitionPlanner
 from kiel_groups.metrics import Metrics
 from kiel_groups.testing import FakeEnsemble, SimulatedProcess, Timeline
+from kiel_groups.zookeeper.session import Session
+from kiel_groups.zookeeper.tasks import SessionContext
 from tests.helpers.contexts import process_context
 
 pytestmark = pytest.mark.sim

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from kiel_groups.coordination.member import member_role
-from kiel_groups.coordination.member.group_member import GroupMember
 from kiel_groups.errors import NoZooKeeperError
+from kiel_groups.members.zookeeper import group_member as member_role
+from kiel_groups.members.zookeeper.group_member import GroupMember
 from tests.sim.consumer import Consumer
 from tests.sim.world import SESSION_TIMEOUT_MS, World, at_rest
 

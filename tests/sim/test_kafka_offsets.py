@@ -9,14 +9,13 @@ from typing import Any
 
 import pytest
 
-from kiel_groups.coordination.kafka_offsets.kafka_store import COMMIT_PATIENCE_S, REREAD_S
-from kiel_groups.coordination.kafka_offsets.offset_renewal import RENEWAL_S
-from kiel_groups.coordination.member.owned_partitions import LEAVING_S
-from kiel_groups.coordination.session.fenced_writes import FencedWriter
-from kiel_groups.group.member.commit_note import NotedText
-from kiel_groups.group.znodes.first_offsets import FirstOffsets
+from kiel_groups.group.commit_note import NotedText
+from kiel_groups.group.znodes.contents import FirstOffsets
 from kiel_groups.group.znodes.transactions import Delete
+from kiel_groups.members.offsets.kafka_store import COMMIT_PATIENCE_S, RENEWAL_S, REREAD_S
+from kiel_groups.members.zookeeper.owned_partitions import LEAVING_S
 from kiel_groups.model import OffsetAndMetadata, TopicPartition
+from kiel_groups.zookeeper.fenced_writes import FencedWriter
 from tests.sim.commits import commit, process_all, process_some
 from tests.sim.kafka_groups import KafkaWorld, kafka_group, play_kafka_group
 from tests.sim.logs import END

@@ -12,9 +12,8 @@ from urllib.parse import quote
 import pytest
 
 from kiel_groups.group.znodes.worker_contents import StoredStatus
-from kiel_groups.workers.coordination.worker_hooks import WorkerHooks
-from kiel_groups.workers.values.work_ids import ConnectorId, TaskId
-from kiel_groups.workers.values.work_status import WorkState
+from kiel_groups.workers.membership import WorkerHooks
+from kiel_groups.workers.values import ConnectorId, TaskId, WorkState
 from tests.sim.worker_group_bench import LAYOUT, WorkerGroupBench
 
 pytestmark = pytest.mark.sim

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from kiel_groups.coordination.offsets.claim_opening import ClaimOpener
-from kiel_groups.coordination.partition_handler import LogOffsets
-from kiel_groups.coordination.session.zk_session import Session
 from kiel_groups.group.znodes.transactions import MOST_OPERATIONS, Operation, Put
+from kiel_groups.members.offsets.claim_opening import ClaimOpener
+from kiel_groups.members.partition_handler import LogOffsets
 from kiel_groups.model import TopicPartition
+from kiel_groups.zookeeper.session import Session
 from tests.sim.commits import commit, process_all
 from tests.sim.consumer import Consumer
 from tests.sim.topics import recreate, recreate_within_a_write, stored_offsets

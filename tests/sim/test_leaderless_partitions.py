@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 
-from kiel_groups.coordination.member import owned_partitions
-from kiel_groups.coordination.offsets.claim_opening import ClaimOpener
-from kiel_groups.coordination.partition_handler import LogOffsets
-from kiel_groups.coordination.session.zk_session import Session
 from kiel_groups.errors import BrokerError, NoOffsetsError
-from kiel_groups.group.member.claims import Phase
+from kiel_groups.group.claims import Phase
+from kiel_groups.members.offsets.claim_opening import ClaimOpener
+from kiel_groups.members.partition_handler import LogOffsets
+from kiel_groups.members.zookeeper import owned_partitions
 from kiel_groups.model import TopicPartition
+from kiel_groups.zookeeper.session import Session
 from tests.sim.checker import Violation
 from tests.sim.consumer import Consumer
 from tests.sim.invariants.claim_opening import OPENED_S

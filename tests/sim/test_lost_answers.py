@@ -6,10 +6,10 @@ import asyncio
 
 import pytest
 
-from kiel_groups.coordination.session.fenced_writes import FencedWriter, Outcome
-from kiel_groups.coordination.session.zk_session import Node, Session
-from kiel_groups.group.member.lease import lease_deadline
+from kiel_groups.group.lease import lease_deadline
 from kiel_groups.group.znodes.transactions import Check, Create, Done, Failure, Refused, Unknown
+from kiel_groups.zookeeper.fenced_writes import FencedWriter, Outcome
+from kiel_groups.zookeeper.session import Node, Session
 from tests.sim.session_bench import SessionBench
 
 pytestmark = pytest.mark.sim

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from kiel_groups.coordination.session.zk_session import Session
+from kiel_groups.zookeeper.session import Session
 from tests.sim.outages import cut_off_for
 from tests.sim.topics import recreate
 from tests.sim.world import RECONCILE_INTERVAL_MS, World, at_rest

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from kiel_groups.clients.coordinator.member_hooks import JoinedGroup
 from kiel_groups.errors import GroupConfigError
 from kiel_groups.group.znodes.contents import DONE, GroupSettings, MemberInfo
 from kiel_groups.group.znodes.round_contents import RoundMember, RoundState
+from kiel_groups.members.brokers.hooks import JoinedGroup
 from tests.sim.programs.program_process import COMMON, STRANGE, Program
 from tests.sim.programs.program_scenario import FAULTS, make_program_scenario
 from tests.sim.programs.program_world import ProgramWorld, programs_at_rest

@@ -6,13 +6,13 @@ import asyncio
 
 import pytest
 
-from kiel_groups.coordination.leader.plan_reader import PlanReader
-from kiel_groups.coordination.session import zk_session
-from kiel_groups.coordination.session.fenced_writes import FencedWriter
-from kiel_groups.coordination.session.zk_session import MOST_READS, Session
-from kiel_groups.group.leader.planner import Inputs
+from kiel_groups.group.planner import Inputs
 from kiel_groups.group.znodes.contents import MemberInfo
 from kiel_groups.group.znodes.layout import TOPICS, GroupLayout, topic_path
+from kiel_groups.members.zookeeper.planner import PlanReader
+from kiel_groups.zookeeper import session as zk_session
+from kiel_groups.zookeeper.fenced_writes import FencedWriter
+from kiel_groups.zookeeper.session import MOST_READS, Session
 from tests.helpers.contexts import session_context
 from tests.sim.session_bench import SessionBench
 from tests.sim.world import at_rest

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kiel_groups.group.member.lease import lease_deadline
+from kiel_groups.group.lease import lease_deadline
 from kiel_groups.group.znodes.contents import MemberAssignment
 from kiel_groups.testing import FakeEnsemble
 from tests.sim.commits import process_some

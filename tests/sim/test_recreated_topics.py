@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from kiel_groups.coordination.member.owner_znodes import OwnerZnodes
-from kiel_groups.coordination.offsets.claim_opening import ClaimOpener
-from kiel_groups.coordination.offsets.offset_znodes import OffsetZnodes
-from kiel_groups.coordination.session.delivery_gate import DeliveryGate
-from kiel_groups.coordination.session.fenced_writes import FencedWriter
 from kiel_groups.group.znodes.layout import topic_path
 from kiel_groups.group.znodes.transactions import MOST_OPERATIONS
+from kiel_groups.members.offsets.claim_opening import ClaimOpener
+from kiel_groups.members.offsets.zookeeper_store import OffsetZnodes
+from kiel_groups.members.zookeeper.owner_znodes import OwnerZnodes
 from kiel_groups.model import TopicPartition
+from kiel_groups.zookeeper.delivery_gate import DeliveryGate
+from kiel_groups.zookeeper.fenced_writes import FencedWriter
 from tests.sim.commits import commit, process_all, process_some
 from tests.sim.consumer import Consumer
 from tests.sim.topics import no_broker_knows, recreate, recreate_within_a_write, stored_offsets

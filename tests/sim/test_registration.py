@@ -7,8 +7,8 @@ from collections.abc import Collection
 
 import pytest
 
-from kiel_groups.coordination.member.subscription_registration import SubscriptionRegistration
 from kiel_groups.group.znodes.transactions import Operation
+from kiel_groups.members.zookeeper.registration import SubscriptionRegistration
 from tests.sim.world import at_rest
 
 pytestmark = pytest.mark.sim

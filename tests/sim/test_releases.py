@@ -7,11 +7,11 @@ from collections.abc import Collection, Iterator
 
 import pytest
 
-from kiel_groups.admin.force_release import force_release
 from kiel_groups.config import BROKER_V0, ZOOKEEPER_STORE
-from kiel_groups.coordination.member.owner_znodes import OwnerZnodes, Releases
 from kiel_groups.group.znodes.contents import encode_owner
+from kiel_groups.members.zookeeper.owner_znodes import OwnerZnodes, Releases
 from kiel_groups.model import TopicPartition
+from kiel_groups.ops.force_release import force_release
 from tests.sim import application
 from tests.sim.commits import process_some
 from tests.sim.world import SESSION_TIMEOUT_MS, World, at_rest

@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator, Mapping
 
 import pytest
 
-from kiel_groups.coordination.offsets.offset_store import Written
-from kiel_groups.coordination.offsets.offset_znodes import OffsetZnodes
-from kiel_groups.group.member.partition_offsets import Commit
+from kiel_groups.group.partition_offsets import Commit
+from kiel_groups.members.offsets.owned_offsets import Written
+from kiel_groups.members.offsets.zookeeper_store import OffsetZnodes
 from kiel_groups.model import TopicPartition
 from tests.sim.commits import process_some
 from tests.sim.world import World, at_rest

@@ -13,7 +13,7 @@ from dataclasses import replace
 
 import pytest
 
-from kiel_groups.coordination.partition_handler import LogOffsets
+from kiel_groups.members.partition_handler import LogOffsets
 from kiel_groups.model import TopicPartition
 from tests.sim.commits import commit
 from tests.sim.operations import perform

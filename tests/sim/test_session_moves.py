@@ -6,9 +6,9 @@ from itertools import product
 
 import pytest
 
-from kiel_groups.coordination.member import group_session
-from kiel_groups.coordination.member.group_session import MOVES, GroupSession, SessionPhase
-from kiel_groups.coordination.member.member_role import MemberRole
+from kiel_groups.members.zookeeper import group_session
+from kiel_groups.members.zookeeper.group_member import MemberRole
+from kiel_groups.members.zookeeper.group_session import MOVES, GroupSession, SessionPhase
 from tests.helpers.recorded_moves import moves_in, record_moves
 from tests.sim.consumer import Consumer
 from tests.sim.world import SESSION_TIMEOUT_MS, World, at_rest

@@ -9,7 +9,7 @@ import pytest
 from kiel_groups.errors import ClaimLostError, ConfigError, ProtocolError, SessionLostError
 from kiel_groups.group.znodes.transactions import LARGEST_BYTES, Delete, Done
 from kiel_groups.group.znodes.worker_contents import SourceOffset, partition_digest
-from kiel_groups.workers.values.work_ids import TaskId
+from kiel_groups.workers.values import TaskId
 from tests.sim.worker_bench import LAYOUT, SimulatedWorker, WorkerBench
 
 pytestmark = pytest.mark.sim

@@ -9,11 +9,11 @@ from typing import Any, Literal
 
 import pytest
 
-from kiel_groups.coordination.session.fenced_writes import FencedWriter
 from kiel_groups.errors import SessionLostError
 from kiel_groups.group.znodes.transactions import Check, Create, Done
 from kiel_groups.workers.execution.work_claims import WorkClaims
-from kiel_groups.workers.values.work_ids import ConnectorId, TaskId, Work
+from kiel_groups.workers.values import ConnectorId, TaskId, Work
+from kiel_groups.zookeeper.fenced_writes import FencedWriter
 from tests.sim.worker_bench import LAYOUT, SimulatedWorker, WorkerBench
 
 pytestmark = pytest.mark.sim

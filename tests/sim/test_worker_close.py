@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from kiel_groups.errors import CoordinationError
-from kiel_groups.workers.values.work_ids import ConnectorId, TaskId, Work
-from kiel_groups.workers.values.work_status import WorkState
+from kiel_groups.workers.values import ConnectorId, TaskId, Work, WorkState
 from tests.sim.worker_group_bench import LAYOUT, WorkerGroupBench, WorkerProcess
 
 pytestmark = pytest.mark.sim

@@ -19,8 +19,7 @@ from kiel_groups.errors import (
 )
 from kiel_groups.group.znodes.transactions import LARGEST_BYTES
 from kiel_groups.workers.stores.config_store import MOST_KEPT
-from kiel_groups.workers.values.config_snapshot import ConfigSnapshot, ConnectorEntry, TargetState
-from kiel_groups.workers.values.work_ids import ConnectorId
+from kiel_groups.workers.values import ConfigSnapshot, ConnectorEntry, ConnectorId, TargetState
 from tests.sim.worker_bench import LAYOUT, SimulatedWorker, WorkerBench
 
 pytestmark = pytest.mark.sim

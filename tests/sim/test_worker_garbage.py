@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kiel_groups.workers.values.work_ids import ConnectorId, TaskId
-from kiel_groups.workers.values.work_status import WorkState
+from kiel_groups.workers.values import ConnectorId, TaskId, WorkState
 from tests.helpers.counting_connectors import COUNTING_SOURCE
 from tests.sim.worker_group_bench import LAYOUT, WorkerGroupBench
 

@@ -15,7 +15,7 @@ from kiel_groups.errors import (
     SessionLostError,
     UnknownConnectorError,
 )
-from kiel_groups.workers.values.work_ids import TaskId
+from kiel_groups.workers.values import TaskId
 from tests.helpers.counting_connectors import COUNTING_SINK, COUNTING_SOURCE
 from tests.sim.worker_group_bench import WorkerGroupBench, WorkerProcess
 

@@ -8,8 +8,7 @@ from itertools import pairwise
 import pytest
 
 from kiel_groups.group.znodes.worker_contents import SourceOffset, partition_digest
-from kiel_groups.workers.values.work_ids import ConnectorId, TaskId
-from kiel_groups.workers.values.work_status import WorkState
+from kiel_groups.workers.values import ConnectorId, TaskId, WorkState
 from tests.sim.worker_group_bench import LAYOUT, WorkerGroupBench
 
 pytestmark = pytest.mark.sim

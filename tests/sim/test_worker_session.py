@@ -10,8 +10,7 @@ from kiel_groups.config import GroupConfig, ZooKeeperConfig
 from kiel_groups.errors import KielGroupsError, SessionLostError
 from kiel_groups.group.znodes.transactions import Check, Create, Refused
 from kiel_groups.testing import FakeEnsemble, Host, SimulatedProcess, Timeline, fake_client
-from kiel_groups.workers.session.worker_role import WorkerRole
-from kiel_groups.workers.session.worker_session import WorkerSession
+from kiel_groups.workers.session import WorkerRole, WorkerSession
 from tests.helpers.contexts import process_context
 
 pytestmark = pytest.mark.sim

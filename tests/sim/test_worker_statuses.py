@@ -11,8 +11,7 @@ import pytest
 
 from kiel_groups.errors import SessionLostError
 from kiel_groups.group.znodes.transactions import Answer, Delete, Operation
-from kiel_groups.workers.values.work_ids import ConnectorId, TaskId, Work
-from kiel_groups.workers.values.work_status import WorkState, WorkStatus
+from kiel_groups.workers.values import ConnectorId, TaskId, Work, WorkState, WorkStatus
 from tests.sim.worker_bench import LAYOUT, SimulatedWorker, WorkerBench
 
 pytestmark = pytest.mark.sim

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from kiel_groups.coordination.session.zk_session import Session
 from kiel_groups.group.znodes.layout import topic_path
 from kiel_groups.group.znodes.transactions import Operation, Put
 from kiel_groups.model import TopicPartition
+from kiel_groups.zookeeper.session import Session
 from tests.sim.world import World
 
 __all__ = ["create_topic", "recreate", "recreate_within_a_write", "no_broker_knows", "stored_offsets"]

@@ -9,22 +9,21 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
-from kiel_groups.clients.generic.generic_member import member_on_zookeeper
 from kiel_groups.config import DebounceConfig, GroupConfig, ZooKeeperConfig
-from kiel_groups.coordination.session.session_context import ProcessContext
 from kiel_groups.errors import KielGroupsError
-from kiel_groups.group.znodes.worker_layout import WorkerLayout
+from kiel_groups.group.znodes.layout import WorkerLayout
+from kiel_groups.members.programs.generic_member import member_on_zookeeper
 from kiel_groups.metrics import Metrics
 from kiel_groups.testing import FakeEnsemble, Host, SimulatedProcess, Timeline, fake_client
-from kiel_groups.workers.coordination.worker_interfaces import WorkerContext
+from kiel_groups.workers.assigner import WorkerContext
 from kiel_groups.workers.execution.herder import Herder
 from kiel_groups.workers.execution.plugin_lookups import PluginLookups
-from kiel_groups.workers.execution.plugin_runners import PluginRunners
+from kiel_groups.workers.execution.work_plan import PluginRunners
 from kiel_groups.workers.execution.worker_requests import WorkerRequests
-from kiel_groups.workers.session.worker_session import WorkerSession
-from kiel_groups.workers.stores.stored_values import owner_path
-from kiel_groups.workers.values.work_ids import ConnectorId, TaskId, Work
-from kiel_groups.workers.values.work_status import WorkState, WorkStatus
+from kiel_groups.workers.session import WorkerSession
+from kiel_groups.workers.stores.config_reader import owner_path
+from kiel_groups.workers.values import ConnectorId, TaskId, Work, WorkState, WorkStatus
+from kiel_groups.zookeeper.tasks import ProcessContext
 from tests.helpers.contexts import process_context
 from tests.helpers.counting_connectors import COUNTING_SOURCE, Counts, FakeClients, plugins, use
 

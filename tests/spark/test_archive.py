@@ -14,13 +14,13 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from kiel_groups.admin.cluster_admin import create_topic, delete_topic
 from kiel_groups.cli.app import run
 from kiel_groups.embedded import Cluster
 from kiel_groups.errors import ConfigError, KielGroupsError, OffsetOutOfRangeError, UnknownTopicError
 from kiel_groups.model import TopicPartition
+from kiel_groups.ops.cluster_admin import create_topic, delete_topic
 from kiel_groups.spark import ArchiveSettings, archive, plan_archive
-from kiel_groups.spark.checkpoint.query_offsets import OffsetRange
+from kiel_groups.spark.checkpoint import OffsetRange
 from kiel_groups.spark.jobs.archive_folders import ArchiveFolders
 from kiel_groups.spark.jobs.folders import FolderError, HadoopFolder
 from tests.helpers.cluster_data import stored_offsets, zookeeper

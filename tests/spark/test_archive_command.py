@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from kiel_groups.admin.cluster_admin import create_topic
 from kiel_groups.embedded import Cluster
+from kiel_groups.ops.cluster_admin import create_topic
 from kiel_groups.spark import archive
 from tests.helpers.commands import REPOSITORY, Running, environment
 from tests.helpers.spark.archives import assert_complete, settings

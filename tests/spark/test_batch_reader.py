@@ -9,11 +9,11 @@ import pytest
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import BinaryType, LongType, StringType, StructField, StructType
 
-from kiel_groups.admin.cluster_admin import create_topic
 from kiel_groups.config import HostPort
 from kiel_groups.embedded import Cluster
 from kiel_groups.errors import ConfigError, OffsetOutOfRangeError, UnknownTopicError
 from kiel_groups.model import Record
+from kiel_groups.ops.cluster_admin import create_topic
 from kiel_groups.spark.tasks.task_planner import ReadTask
 from tests.helpers.cluster_data import zookeeper
 from tests.helpers.spark.queries import batch_tasks, fill, filled, read_batch, records

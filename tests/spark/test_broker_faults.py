@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from kiel_groups.admin.cluster_admin import create_topic
 from kiel_groups.config import HostPort
 from kiel_groups.embedded import Cluster, KafkaProxy
 from kiel_groups.embedded.faults.kafka_proxy import Exchange
 from kiel_groups.errors import OffsetOutOfRangeError
+from kiel_groups.ops.cluster_admin import create_topic
 from kiel_groups.spark.tasks.task_planner import ReadTask
 from tests.helpers.spark.queries import Query, batch_tasks, brokers_of, fill, filled, records, running
 

@@ -10,8 +10,8 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
-from kiel_groups.admin.cluster_admin import create_topic
 from kiel_groups.embedded import Cluster
+from kiel_groups.ops.cluster_admin import create_topic
 from tests.helpers.cluster_data import stored_offsets, zookeeper
 from tests.helpers.spark.queries import brokers_of, fill, filled, read_batch
 from tests.helpers.waiting import eventually_blocking

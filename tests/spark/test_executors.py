@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from kiel_groups.admin.cluster_admin import create_topic
 from kiel_groups.embedded import Cluster
+from kiel_groups.ops.cluster_admin import create_topic
 from tests.helpers.commands import Running
 from tests.helpers.spark.queries import brokers_of, fill
 from tests.helpers.spark.sessions import worker_environment

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from kiel_groups.admin.cluster_admin import create_topic, delete_topic
 from kiel_groups.embedded import Cluster
 from kiel_groups.errors import GroupConfigError, OffsetOutOfRangeError
 from kiel_groups.group.znodes.layout import GroupLayout
 from kiel_groups.model import Record, TopicPartition
+from kiel_groups.ops.cluster_admin import create_topic, delete_topic
 from kiel_groups.sync import GroupedConsumer
 from tests.helpers.cluster_data import committed, members, owners, zookeeper
 from tests.helpers.commands import Running

@@ -12,9 +12,9 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
-from kiel_groups.admin.cluster_admin import create_topic
 from kiel_groups.embedded import Cluster
 from kiel_groups.group.znodes.layout import GroupLayout
+from kiel_groups.ops.cluster_admin import create_topic
 from kiel_groups.sync import Producer
 from tests.helpers.cluster_data import owners, zookeeper
 from tests.helpers.members import Group, group_of

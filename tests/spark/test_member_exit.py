@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from kiel_groups.spark.member.process_exit import default_on_sigterm, on_sigterm
+from kiel_groups.spark.member import default_on_sigterm, on_sigterm
 
 pytestmark = pytest.mark.spark
 

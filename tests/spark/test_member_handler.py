@@ -8,12 +8,12 @@ import pytest
 
 from kiel_groups.clients.net.cluster_metadata import ClusterMetadata
 from kiel_groups.config import BrokerConfig, HostPort
-from kiel_groups.group.member.partition_offsets import StartPosition
-from kiel_groups.group.member.subscription import SubscriptionState
+from kiel_groups.group.partition_offsets import StartPosition
+from kiel_groups.group.subscription import SubscriptionState
 from kiel_groups.metrics import Metrics
 from kiel_groups.model import TopicPartition
-from kiel_groups.spark.checkpoint.query_offsets import OffsetRange, Span
-from kiel_groups.spark.member.microbatch_handler import BatchHandler
+from kiel_groups.spark.checkpoint import OffsetRange, Span
+from kiel_groups.spark.member import BatchHandler
 
 pytestmark = pytest.mark.spark
 

@@ -8,9 +8,7 @@ import pytest
 
 from kiel_groups.errors import ConfigError
 from kiel_groups.model import TopicPartition
-from kiel_groups.spark.options.known_options import OPTION_NAMES
-from kiel_groups.spark.options.read_options import ReadOptions
-from kiel_groups.spark.options.write_options import WriteOptions
+from kiel_groups.spark.options import OPTION_NAMES, ReadOptions, WriteOptions
 
 pytestmark = pytest.mark.spark
 

@@ -8,10 +8,10 @@ import pytest
 
 from kiel_groups.errors import OffsetOutOfRangeError, RetriableBrokerError
 from kiel_groups.model import TopicPartition
-from kiel_groups.spark.checkpoint.query_offsets import OffsetRange
-from kiel_groups.spark.tasks.range_reader import RangeReader, ask_for
-from kiel_groups.wire.api.fetch_v0 import FetchedPartition
+from kiel_groups.spark.checkpoint import OffsetRange
+from kiel_groups.spark.tasks.read_task import RangeReader, ask_for
 from kiel_groups.wire.error_codes import NO_ERROR
+from kiel_groups.wire.fetch import FetchedPartition
 from tests.helpers.message_sets import filler
 from tests.helpers.reference_codec import encode
 

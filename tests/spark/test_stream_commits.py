@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from kiel_groups.admin.cluster_admin import create_topic
 from kiel_groups.embedded import Cluster
 from kiel_groups.errors import BrokerError, ConfigError, OffsetOutOfRangeError
 from kiel_groups.group.znodes.layout import GroupLayout
-from kiel_groups.spark.offsets import group_offsets
+from kiel_groups.ops.cluster_admin import create_topic
+from kiel_groups.spark import offsets as group_offsets
 from tests.helpers.cluster_data import stored_offsets, zookeeper
 from tests.helpers.spark.queries import (
     Query,
@@ -212,7 +212,7 @@ def test_a_commit_that_fails_is_fatal_only_on_demand(
     options = {"subscribe": topic, "startingOffsets": "earliest"}
     group = {"kafka_group_id": unique("group"), "kiel_zookeeper_connect": cluster_39.zk_hosts}
     with monkeypatch.context() as patched, caplog.at_level(logging.ERROR):
-        patched.setattr("kiel_groups.spark.offsets.group_offsets.commit_offsets", refuse)
+        patched.setattr("kiel_groups.spark.offsets.commit_offsets", refuse)
         with pytest.raises(BrokerError, match="does not want to"):
             Query(cluster_39, **options, **group, failOnCommitError="true").trigger()
         lenient = Query(cluster_39, **options, **group)

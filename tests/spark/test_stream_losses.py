@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 import pytest
 
-from kiel_groups.admin.cluster_admin import create_topic, delete_topic, grow_topic
 from kiel_groups.embedded import Cluster
 from kiel_groups.errors import OffsetOutOfRangeError
+from kiel_groups.ops.cluster_admin import create_topic, delete_topic, grow_topic
 from tests.helpers.spark.queries import (
     Query,
     await_partitions,

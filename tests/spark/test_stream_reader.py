@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
-from kiel_groups.admin.cluster_admin import create_topic, grow_topic
 from kiel_groups.embedded import Cluster
+from kiel_groups.ops.cluster_admin import create_topic, grow_topic
 from tests.helpers.cluster_data import stored_offsets, zookeeper
 from tests.helpers.spark.queries import (
     Query,

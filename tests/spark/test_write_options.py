@@ -6,7 +6,7 @@ import pytest
 from pyspark.sql.types import BinaryType, IntegerType, LongType, StringType, StructField, StructType
 
 from kiel_groups.errors import ConfigError
-from kiel_groups.spark.options.write_options import WriteColumns, WriteOptions
+from kiel_groups.spark.options import WriteColumns, WriteOptions
 from kiel_groups.spark.reader_factory import batch_writer, stream_writer
 
 pytestmark = pytest.mark.spark

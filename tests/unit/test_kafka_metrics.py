@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kiel_groups import GroupedConsumer
-from kiel_groups.kafka_metrics import KAFKA_GROUP, KAFKA_METRICS, kafka_metrics
-from kiel_groups.metrics import Latency, Metrics
+from kiel_groups.metrics import KAFKA_GROUP, KAFKA_METRICS, Latency, Metrics, kafka_metrics
 
 pytestmark = pytest.mark.unit
 

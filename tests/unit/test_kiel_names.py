@@ -14,11 +14,11 @@ from kiel_groups.clients import grouped, producer, single
 from kiel_groups.clients.net.connection import Connection
 from kiel_groups.config import BrokerConfig
 from kiel_groups.metrics import Metrics
-from kiel_groups.wire.api.fetch_v0 import FetchRequest
-from kiel_groups.wire.api.list_offsets_v0 import ListOffsetsRequest
-from kiel_groups.wire.api.metadata_v0 import MetadataRequest
-from kiel_groups.wire.api.offsets_v0 import OffsetCommitRequest, OffsetFetchRequest
-from kiel_groups.wire.api.produce_v0 import ProduceRequest
+from kiel_groups.wire.fetch import FetchRequest
+from kiel_groups.wire.list_offsets import ListOffsetsRequest
+from kiel_groups.wire.metadata import MetadataRequest
+from kiel_groups.wire.offsets import OffsetCommitRequest, OffsetFetchRequest
+from kiel_groups.wire.produce import ProduceRequest
 from tests.helpers.commands import REPOSITORY
 from tests.helpers.fake_broker import FakeBroker
 

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from kiel_groups.cli.parameters.name_completion import complete_clusters
-from kiel_groups.cli.parameters.shared_options import json_option
-from kiel_groups.cli.terminal.exit_codes import DONE, EPILOG, FAILED, INTERRUPTED
-from kiel_groups.cli.terminal.messages import Lines
+from kiel_groups.cli.parameters.options import json_option
+from kiel_groups.cli.terminal.messages import DONE, EPILOG, FAILED, INTERRUPTED, Lines
 
 if TYPE_CHECKING:
     from rich.table import Table

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from kiel_groups.cli.terminal.exit_codes import DONE, EPILOG
+from kiel_groups.cli.terminal.messages import DONE, EPILOG
 
 __all__ = ["completion"]
 

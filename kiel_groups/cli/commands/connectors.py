@@ -10,10 +10,8 @@ from typing import IO, TYPE_CHECKING, Any
 
 import click
 
-from kiel_groups.cli.parameters.shared_options import json_option
-from kiel_groups.cli.parameters.worker_options import WorkerAddress, worker_options
-from kiel_groups.cli.terminal.exit_codes import DONE, EPILOG, FAILED
-from kiel_groups.cli.terminal.messages import Lines
+from kiel_groups.cli.parameters.options import WorkerAddress, json_option, worker_options
+from kiel_groups.cli.terminal.messages import DONE, EPILOG, FAILED, Lines
 from kiel_groups.wording import counted
 
 if TYPE_CHECKING:
@@ -322,7 +320,7 @@ def _short_names(classes: Sequence[str]) -> dict[str, str]:
 
 def _problem(status: Mapping[str, Any]) -> str:
     """Return what is wrong with a connector or a task, in one line, or ``""``."""
-    from kiel_groups.cli.terminal.worker_report import cause_of
+    from kiel_groups.cli.sources.worker_source import cause_of
 
     problem = status.get("problem", "")
     match status["state"]:

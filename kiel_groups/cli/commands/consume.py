@@ -7,10 +7,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from kiel_groups.cli.parameters.cluster_options import refuse_given, refuse_zookeeper
 from kiel_groups.cli.parameters.name_completion import complete_allocators, complete_groups, complete_topics
-from kiel_groups.cli.parameters.option_sources import source_of
-from kiel_groups.cli.parameters.shared_options import (
+from kiel_groups.cli.parameters.options import (
     BROKERS,
     SERVER_WAIT_S,
     brokers_option,
@@ -19,16 +17,18 @@ from kiel_groups.cli.parameters.shared_options import (
     key_separator_option,
     optional_zookeeper_option,
     quiet_option,
+    refuse_given,
+    refuse_zookeeper,
     separator_bytes,
+    source_of,
     verbose_option,
 )
-from kiel_groups.cli.terminal.exit_codes import EPILOG, READER_GONE
-from kiel_groups.cli.terminal.messages import Lines
+from kiel_groups.cli.terminal.messages import EPILOG, READER_GONE, Lines
 from kiel_groups.wording import counted
 
 if TYPE_CHECKING:
-    from kiel_groups.cli.parameters.start_option import Position
-    from kiel_groups.cli.records.record_lines import RecordLine
+    from kiel_groups.cli.parameters.types import Position
+    from kiel_groups.cli.records.record_printer import RecordLine
     from kiel_groups.clients import GroupedConsumer, SingleConsumer
     from kiel_groups.model import TopicPartition
 
@@ -163,9 +163,8 @@ def consume(
     """
     import asyncio
 
-    from kiel_groups.cli.records.record_output import standard_output
-    from kiel_groups.cli.records.record_printer import RecordPrinter
-    from kiel_groups.cli.terminal.log_handler import show_logs
+    from kiel_groups.cli.records.record_printer import RecordPrinter, standard_output
+    from kiel_groups.cli.terminal.messages import show_logs
     from kiel_groups.config import check_name
 
     lines = context.ensure_object(Lines)
@@ -188,8 +187,7 @@ def consume(
 
 def _line(context: click.Context, template: str | None, key_separator: bytes | None, *, as_json: bool) -> RecordLine:
     """Return the function that formats records. Raise ConfigError for a wrong template, UsageError for two formats."""
-    from kiel_groups.cli.records.record_format import parse_format
-    from kiel_groups.cli.records.record_lines import json_line, plain_line
+    from kiel_groups.cli.records.record_printer import json_line, parse_format, plain_line
 
     if template is None:
         return json_line if as_json else plain_line(key_separator)
@@ -288,7 +286,7 @@ def _alone(context: click.Context, topics: Sequence[str], options: dict[str, Any
         click.UsageError: An option needs a group.
         ConfigError: A setting is not valid.
     """
-    from kiel_groups.cli.parameters.start_option import parse_position
+    from kiel_groups.cli.parameters.types import parse_position
     from kiel_groups.clients import SingleConsumer
 
     refuse_given(context, _OF_A_GROUP, "goes with '--group' only")
@@ -300,7 +298,7 @@ def _alone(context: click.Context, topics: Sequence[str], options: dict[str, Any
 async def _start(
     consumer: SingleConsumer, brokers: str, topics: Sequence[str], start: Position, partitions: Sequence[int] | None
 ) -> None:
-    from kiel_groups.cli.parameters.start_option import Offset, Tail
+    from kiel_groups.cli.parameters.types import Offset, Tail
     from kiel_groups.clients import BEGINNING
     from kiel_groups.errors import ConfigError
 
@@ -324,9 +322,9 @@ async def _log_ranges(consumer: SingleConsumer, brokers: str) -> dict[TopicParti
     Raises:
         NoOffsetsError: A leader did not answer.
     """
-    from kiel_groups.clients.net.log_ends import find_log_ends
     from kiel_groups.config import KAFKA_PORT, parse_hosts
     from kiel_groups.errors import NoOffsetsError
+    from kiel_groups.ops.broker_reader import find_log_ends
 
     ends = await find_log_ends(parse_hosts(brokers, KAFKA_PORT, "brokers"), consumer.assignment())
     if ends.problem:
@@ -345,8 +343,8 @@ def _checked_names(zookeeper: str, topics: Sequence[str], group: str) -> str:
     """
     from difflib import get_close_matches
 
-    from kiel_groups.admin import cluster_admin, group_inspection
-    from kiel_groups.ops.group_view import view_group
+    from kiel_groups.ops import cluster_admin, group_inspection
+    from kiel_groups.ops.views.group_view import view_group
 
     with cluster_admin.zookeeper(zookeeper, timeout_s=SERVER_WAIT_S) as client:
         cluster_admin.check_present(client, topics)
@@ -367,7 +365,7 @@ def _checked_by_brokers(brokers: str, topics: Sequence[str], group: str) -> str:
         GroupConfigError: The members are programs, such as workers.
     """
     from kiel_groups.group.znodes.round_contents import refusal_by_programs
-    from kiel_groups.service.coordinated_loader import look_up_group
+    from kiel_groups.ops.coordinated_loader import look_up_group
 
     found = look_up_group(brokers, group, topics, timeout_s=SERVER_WAIT_S)
     if found.view is None:

@@ -9,18 +9,16 @@ from typing import TYPE_CHECKING, Any, cast
 
 import click
 
-from kiel_groups.cli.parameters.cluster_options import ClusterAddress, cluster_options, refuse_given
 from kiel_groups.cli.parameters.name_completion import complete_groups
-from kiel_groups.cli.parameters.optional_numbers import NumbersCommand, OptionalNumber
-from kiel_groups.cli.parameters.shared_options import json_option
-from kiel_groups.cli.terminal.exit_codes import DONE, EPILOG, FAILED
-from kiel_groups.cli.terminal.messages import Lines
+from kiel_groups.cli.parameters.options import ClusterAddress, cluster_options, json_option, refuse_given
+from kiel_groups.cli.parameters.types import NumbersCommand, OptionalNumber
+from kiel_groups.cli.terminal.messages import DONE, EPILOG, FAILED, Lines
 
 if TYPE_CHECKING:
     from kiel_groups.cli.sources.group_sources import GroupSource
-    from kiel_groups.ops.findings import Finding
-    from kiel_groups.ops.report_parts import Listed
-    from kiel_groups.service.loaded_groups import LoadedGroups
+    from kiel_groups.ops.group_loader import LoadedGroups
+    from kiel_groups.ops.views.checks import Finding
+    from kiel_groups.ops.views.report import Listed
 
 __all__ = ["describe"]
 
@@ -80,7 +78,7 @@ def describe(
     come from the group's coordinator. The ends of logs come from the brokers.
     """
     from kiel_groups.cli.sources.group_sources import group_source
-    from kiel_groups.cli.terminal.watch import watch
+    from kiel_groups.cli.terminal.rendering import watch
 
     if as_json and listed:
         raise click.UsageError("--partitions does not go with --json, which has all partitions.")
@@ -128,8 +126,7 @@ class _Presenter:
 
     def show_next(self, loaded: LoadedGroups[Any], first: bool) -> None:
         """Show one of the loads of ``--watch``."""
-        from kiel_groups.cli.terminal.rendering import show_json
-        from kiel_groups.cli.terminal.watch import clock, show_next
+        from kiel_groups.cli.terminal.rendering import clock, show_json, show_next
 
         findings = self._source.findings(loaded)
         if self._as_json:

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import click
 
-from kiel_groups.cli.parameters.cluster_options import ClusterAddress, cluster_options
-from kiel_groups.cli.parameters.shared_options import SERVER_WAIT_S, json_option
-from kiel_groups.cli.terminal.exit_codes import DONE, EPILOG, FAILED
-from kiel_groups.cli.terminal.messages import Lines
+from kiel_groups.cli.parameters.options import SERVER_WAIT_S, ClusterAddress, cluster_options, json_option
+from kiel_groups.cli.terminal.messages import DONE, EPILOG, FAILED, Lines
 
 __all__ = ["groups"]
 
@@ -35,9 +33,9 @@ def groups(lines: Lines, /, *, cluster: ClusterAddress, with_lag: bool, as_json:
 
     if cluster.is_of_brokers:
         return _show_coordinated(lines, cluster, with_lag=with_lag, as_json=as_json)
-    from kiel_groups.ops.json_documents import outline_document
-    from kiel_groups.ops.report import groups_table
-    from kiel_groups.service.group_loader import load_groups
+    from kiel_groups.ops.group_loader import load_groups
+    from kiel_groups.ops.views.documents import outline_document
+    from kiel_groups.ops.views.report import groups_table
     from kiel_groups.wording import some
 
     loaded = load_groups(cluster.hosts, with_lag=with_lag, timeout_s=SERVER_WAIT_S)
@@ -57,9 +55,8 @@ def groups(lines: Lines, /, *, cluster: ClusterAddress, with_lag: bool, as_json:
 
 def _show_coordinated(lines: Lines, cluster: ClusterAddress, *, with_lag: bool, as_json: bool) -> int:
     from kiel_groups.cli.terminal.rendering import show, show_json
-    from kiel_groups.ops.coordinated.coordinated_documents import coordinated_outline
-    from kiel_groups.ops.coordinated.coordinated_report import coordinated_groups_table
-    from kiel_groups.service.coordinated_loader import load_coordinated_groups
+    from kiel_groups.ops.coordinated_loader import load_coordinated_groups
+    from kiel_groups.ops.views.coordinated import coordinated_groups_table, coordinated_outline
 
     loaded = load_coordinated_groups(cluster.hosts, with_lag=with_lag, timeout_s=SERVER_WAIT_S)
     for problem in loaded.problems:

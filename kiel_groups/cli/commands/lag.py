@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import click
 
-from kiel_groups.cli.parameters.cluster_options import ClusterAddress, cluster_options
 from kiel_groups.cli.parameters.name_completion import complete_groups
-from kiel_groups.cli.parameters.optional_numbers import NumbersCommand, OptionalNumber
-from kiel_groups.cli.parameters.shared_options import json_option
-from kiel_groups.cli.terminal.exit_codes import DONE, EPILOG, FAILED
+from kiel_groups.cli.parameters.options import ClusterAddress, cluster_options, json_option
+from kiel_groups.cli.parameters.types import NumbersCommand, OptionalNumber
+from kiel_groups.cli.terminal.messages import DONE, EPILOG, FAILED
 
 __all__ = ["lag"]
 
@@ -39,8 +38,8 @@ def lag(*, group: str, cluster: ClusterAddress, as_json: bool, most: int | None)
     from kiel_groups.cli.sources.group_sources import group_source
     from kiel_groups.cli.terminal.rendering import show, show_json
     from kiel_groups.errors import ConfigError
-    from kiel_groups.ops.json_documents import lag_document
-    from kiel_groups.ops.lag_report import lag_report
+    from kiel_groups.ops.views.documents import lag_document
+    from kiel_groups.ops.views.report import lag_report
 
     source = group_source(cluster, group)
     loaded = source.load()

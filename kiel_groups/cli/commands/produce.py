@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from kiel_groups.cli.parameters.shared_options import (
+from kiel_groups.cli.parameters.options import (
     brokers_option,
     coordination_option,
     key_separator_option,
@@ -15,8 +15,7 @@ from kiel_groups.cli.parameters.shared_options import (
     topic_argument,
     verbose_option,
 )
-from kiel_groups.cli.terminal.exit_codes import DONE, EPILOG, FAILED
-from kiel_groups.cli.terminal.messages import Lines
+from kiel_groups.cli.terminal.messages import DONE, EPILOG, FAILED, Lines
 
 __all__ = ["produce"]
 
@@ -86,10 +85,8 @@ def produce(
     """
     import asyncio
 
-    from kiel_groups.cli.records.line_input import open_input
-    from kiel_groups.cli.records.line_sender import LineSender, check_topic
-    from kiel_groups.cli.records.sending_progress import progress, summarize
-    from kiel_groups.cli.terminal.log_handler import show_logs
+    from kiel_groups.cli.records.line_sender import LineSender, check_topic, open_input, progress, summarize
+    from kiel_groups.cli.terminal.messages import show_logs
     from kiel_groups.clients import Producer, hash_partitioner, random_partitioner
     from kiel_groups.config import check_name
     from kiel_groups.errors import KielGroupsError

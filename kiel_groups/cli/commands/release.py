@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import click
 
-from kiel_groups.cli.parameters.cluster_options import in_zookeeper_only
 from kiel_groups.cli.parameters.name_completion import complete_groups, complete_members
-from kiel_groups.cli.parameters.shared_options import SERVER_WAIT_S, confirm, json_option, yes_option, zookeeper_option
-from kiel_groups.cli.terminal.exit_codes import DONE, EPILOG
-from kiel_groups.cli.terminal.messages import Lines
+from kiel_groups.cli.parameters.options import (
+    SERVER_WAIT_S,
+    confirm,
+    in_zookeeper_only,
+    json_option,
+    yes_option,
+    zookeeper_option,
+)
+from kiel_groups.cli.terminal.messages import DONE, EPILOG, Lines
 from kiel_groups.wording import counted
 
 __all__ = ["release"]
@@ -41,10 +46,10 @@ def release(
     This tells a live member to stop, after a confirmation, waits for at most its session timeout, and then deletes its
     claims. Its record in flight may be processed twice. If its process still works, it joins again as another member.
     """
-    from kiel_groups.admin.cluster_admin import zookeeper as session
-    from kiel_groups.admin.force_release import find_member_id, force_release
-    from kiel_groups.admin.group_inspection import check_group, list_members, refuse_programs
     from kiel_groups.cli.terminal.rendering import show_json
+    from kiel_groups.ops.cluster_admin import zookeeper as session
+    from kiel_groups.ops.force_release import find_member_id, force_release
+    from kiel_groups.ops.group_inspection import check_group, list_members, refuse_programs
 
     wait_ms = None if wait_s is None else round(wait_s * 1000)
     with session(zookeeper, timeout_s=SERVER_WAIT_S) as client:

@@ -10,12 +10,16 @@ from typing import TYPE_CHECKING
 
 import click
 
-from kiel_groups.cli.parameters.cluster_options import in_zookeeper_only
-from kiel_groups.cli.parameters.debounce_options import debounce_options
 from kiel_groups.cli.parameters.name_completion import complete_allocators, complete_groups
-from kiel_groups.cli.parameters.shared_options import SERVER_WAIT_S, quiet_option, verbose_option, zookeeper_option
-from kiel_groups.cli.terminal.exit_codes import DONE, EPILOG
-from kiel_groups.cli.terminal.messages import Lines
+from kiel_groups.cli.parameters.options import (
+    SERVER_WAIT_S,
+    debounce_options,
+    in_zookeeper_only,
+    quiet_option,
+    verbose_option,
+    zookeeper_option,
+)
+from kiel_groups.cli.terminal.messages import DONE, EPILOG, Lines
 from kiel_groups.cli.terminal.termination import Termination
 from kiel_groups.errors import KielGroupsError
 
@@ -87,12 +91,13 @@ def serve(
     """
     from kiel_groups.allocators import round_robin
     from kiel_groups.cli.parameters.function_loading import load_allocator
-    from kiel_groups.cli.terminal.log_handler import show_logs
+    from kiel_groups.cli.terminal.messages import show_logs
     from kiel_groups.config import GroupConfig, ZooKeeperConfig
 
     show_logs(lines, verbose=verbose, timed=True)
     if not quiet:
-        logging.getLogger("kiel_groups.coordination").setLevel(logging.INFO)
+        for name in ("kiel_groups.members", "kiel_groups.zookeeper"):
+            logging.getLogger(name).setLevel(logging.INFO)
     settings = ZooKeeperConfig.parse(
         zookeeper, session_timeout_ms=session_timeout_ms, connect_timeout_ms=round(SERVER_WAIT_S * 1000)
     )
@@ -107,9 +112,9 @@ def serve(
 
 def _report_group(lines: Lines, zookeeper: str, group: str) -> None:
     """Report that the group does not exist yet, or that its config overrides options."""
-    from kiel_groups.admin import cluster_admin
-    from kiel_groups.admin.group_inspection import list_groups, read_group
     from kiel_groups.group.znodes.layout import GroupLayout
+    from kiel_groups.ops import cluster_admin
+    from kiel_groups.ops.group_inspection import list_groups, read_group
 
     with cluster_admin.zookeeper(zookeeper, timeout_s=SERVER_WAIT_S) as client:
         groups = list_groups(client)
@@ -122,8 +127,8 @@ def _report_group(lines: Lines, zookeeper: str, group: str) -> None:
 
 def _clean_up(zookeeper: str, group: str) -> None:
     """Remove the empty znodes of a group that no member joined, because ``groups`` would list that group for ever."""
-    from kiel_groups.admin import cluster_admin
-    from kiel_groups.admin.empty_groups import remove_empty_group
+    from kiel_groups.ops import cluster_admin
+    from kiel_groups.ops.cluster_admin import remove_empty_group
 
     # Ctrl-C must not wait for a dead server; an empty znode does no harm.
     with suppress(KielGroupsError), cluster_admin.zookeeper(zookeeper, timeout_s=_CLEANUP_TIMEOUT_S) as client:
@@ -146,7 +151,7 @@ def _overridden(data: bytes) -> str:
     Return "" if there are none, or if the config is unreadable.
     """
     from kiel_groups.errors import ProtocolError
-    from kiel_groups.group.znodes.dynamic_config import DynamicConfig
+    from kiel_groups.group.znodes.group_settings import DynamicConfig
 
     try:
         dynamic_config = DynamicConfig.parse(data, "config")
@@ -161,10 +166,10 @@ def _overridden(data: bytes) -> str:
 
 async def _run(config: GroupConfig, zookeeper: ZooKeeperConfig, allocator: Allocator) -> int:
     """Run the candidate until a signal arrives. Return the exit status, or raise an error that no new session fixes."""
-    from kiel_groups.coordination.member.allocator_process import AllocatorProcess
-    from kiel_groups.coordination.session.session_context import ProcessContext
-    from kiel_groups.coordination.zookeeper.runtime import Runtime
+    from kiel_groups.members.zookeeper.allocator_process import AllocatorProcess
     from kiel_groups.metrics import Metrics
+    from kiel_groups.zookeeper.runtime import Runtime
+    from kiel_groups.zookeeper.tasks import ProcessContext
 
     ending = Termination()
     failure: asyncio.Future[None] = asyncio.get_running_loop().create_future()

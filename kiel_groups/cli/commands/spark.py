@@ -14,15 +14,14 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from kiel_groups.cli.parameters.name_completion import complete_groups, complete_topics
-from kiel_groups.cli.parameters.shared_options import (
+from kiel_groups.cli.parameters.options import (
     brokers_option,
     json_option,
     optional_zookeeper_option,
     quiet_option,
     verbose_option,
 )
-from kiel_groups.cli.terminal.exit_codes import DONE, EPILOG
-from kiel_groups.cli.terminal.messages import Lines
+from kiel_groups.cli.terminal.messages import DONE, EPILOG, Lines
 
 if TYPE_CHECKING:
     from kiel_groups.spark import ArchivePlan, ArchiveSettings
@@ -122,10 +121,10 @@ def archive(
     run continues without loss or repetition.
     """
     from kiel_groups.cli.terminal.archive_report import plan_document, plan_lines
-    from kiel_groups.cli.terminal.log_handler import show_logs
+    from kiel_groups.cli.terminal.messages import show_logs
     from kiel_groups.cli.terminal.rendering import show_json
     from kiel_groups.spark.environment import check_libraries
-    from kiel_groups.spark.options.option_validation import duration_ms
+    from kiel_groups.spark.options import duration_ms
 
     lines = context.ensure_object(Lines)
     show_logs(lines, verbose=verbose)
@@ -162,8 +161,7 @@ def _is_not_from_py4j(record: logging.LogRecord) -> bool:
 def _run(
     lines: Lines, session: Any, settings: ArchiveSettings, plan: ArchivePlan, *, as_json: bool, quiet: bool
 ) -> int:
-    from kiel_groups.cli.terminal.archive_progress import progress
-    from kiel_groups.cli.terminal.archive_report import summary_document, summary_lines
+    from kiel_groups.cli.terminal.archive_report import progress, summary_document, summary_lines
     from kiel_groups.cli.terminal.rendering import show_json
     from kiel_groups.cli.terminal.termination import BlockingTermination
     from kiel_groups.spark import archive as archive_topics

@@ -7,19 +7,24 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from kiel_groups.cli.parameters.cluster_options import ClusterAddress, cluster_options
 from kiel_groups.cli.parameters.name_completion import complete_topics
-from kiel_groups.cli.parameters.shared_options import confirm, json_option, quiet_option, yes_option
-from kiel_groups.cli.terminal.exit_codes import DONE, EPILOG
-from kiel_groups.cli.terminal.messages import Lines
+from kiel_groups.cli.parameters.options import (
+    ClusterAddress,
+    cluster_options,
+    confirm,
+    json_option,
+    quiet_option,
+    yes_option,
+)
+from kiel_groups.cli.terminal.messages import DONE, EPILOG, Lines
 from kiel_groups.wording import counted, some
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from kiel_groups.admin.topic_details import TopicState
     from kiel_groups.config import HostPort
     from kiel_groups.model import TopicPartition
+    from kiel_groups.ops.cluster_admin import TopicState
 
 __all__ = ["topics"]
 
@@ -95,8 +100,8 @@ def create(
     quiet: bool,
 ) -> int:
     """Create topics, and wait until every partition has a leader."""
-    from kiel_groups.admin.cluster_admin import check_topic
     from kiel_groups.cli.sources.topic_sources import topic_source
+    from kiel_groups.ops.cluster_admin import check_topic
 
     wanted, found = list(dict.fromkeys(names)), topic_source(cluster)
     for name in wanted:
@@ -207,8 +212,8 @@ def _logs(lines: Lines, brokers: Sequence[HostPort], states: Sequence[TopicState
     """Ask the leaders for the start and end offsets of logs. Print a warning if a leader does not answer."""
     import asyncio
 
-    from kiel_groups.clients.net.log_ends import find_log_ends
-    from kiel_groups.wire.api.list_offsets_v0 import EARLIEST, LATEST
+    from kiel_groups.ops.broker_reader import find_log_ends
+    from kiel_groups.wire.list_offsets import EARLIEST, LATEST
 
     led = [each.topic_partition for state in states for each in state.partitions if each.leader is not None]
 

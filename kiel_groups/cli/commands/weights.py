@@ -7,16 +7,14 @@ from typing import IO, TYPE_CHECKING
 
 import click
 
-from kiel_groups.cli.parameters.cluster_options import in_zookeeper_only
 from kiel_groups.cli.parameters.name_completion import complete_groups, complete_topics
-from kiel_groups.cli.parameters.shared_options import SERVER_WAIT_S, json_option, zookeeper_option
-from kiel_groups.cli.terminal.exit_codes import DONE, EPILOG
-from kiel_groups.cli.terminal.messages import Lines
+from kiel_groups.cli.parameters.options import SERVER_WAIT_S, in_zookeeper_only, json_option, zookeeper_option
+from kiel_groups.cli.terminal.messages import DONE, EPILOG, Lines
 from kiel_groups.wording import counted
 
 if TYPE_CHECKING:
-    from kiel_groups.admin.cluster_admin import Client
     from kiel_groups.model import TopicPartition
+    from kiel_groups.ops.cluster_admin import Client
 
 __all__ = ["weights"]
 
@@ -41,12 +39,12 @@ def show(lines: Lines, *, group: str, zookeeper: str, as_json: bool) -> int:
 
     'weights set GROUP --file' accepts what --json prints.
     """
-    from kiel_groups.admin import group_inspection
-    from kiel_groups.admin.cluster_admin import zookeeper as session
-    from kiel_groups.admin.stored_weights import read_weights
     from kiel_groups.cli.terminal import rendering
-    from kiel_groups.group.znodes.partition_weights import printed_weights
-    from kiel_groups.ops.load_view import view_plan, weights_report
+    from kiel_groups.group.znodes.group_settings import printed_weights
+    from kiel_groups.ops import group_inspection
+    from kiel_groups.ops.cluster_admin import zookeeper as session
+    from kiel_groups.ops.stored_weights import read_weights
+    from kiel_groups.ops.views.load_view import view_plan, weights_report
 
     with session(zookeeper, timeout_s=SERVER_WAIT_S) as client:
         group_inspection.check_group(client, group, zookeeper)
@@ -86,10 +84,10 @@ def set_weights(
     LOAD is a number, 0 or more, such as records a second or bytes a day. Other partitions keep their weights, but
     --file replaces all weights: a partition that is not in it has none, and counts as the median of the others.
     """
-    from kiel_groups.admin import group_inspection
-    from kiel_groups.admin.cluster_admin import zookeeper as session
-    from kiel_groups.admin.stored_weights import change_weights, check_partitions, put_weights
-    from kiel_groups.ops.load_view import view_plan
+    from kiel_groups.ops import group_inspection
+    from kiel_groups.ops.cluster_admin import zookeeper as session
+    from kiel_groups.ops.stored_weights import change_weights, check_partitions, put_weights
+    from kiel_groups.ops.views.load_view import view_plan
 
     if bool(changes) == (file is not None):
         raise click.UsageError("give either partitions with their loads, or --file.", context)
@@ -123,9 +121,9 @@ def set_weights(
 @click.pass_obj
 def remove(lines: Lines, *, group: str, partitions: tuple[str, ...], zookeeper: str) -> int:
     """Remove the weights of some partitions, or of all."""
-    from kiel_groups.admin import group_inspection
-    from kiel_groups.admin.cluster_admin import zookeeper as session
-    from kiel_groups.admin.stored_weights import remove_weights
+    from kiel_groups.ops import group_inspection
+    from kiel_groups.ops.cluster_admin import zookeeper as session
+    from kiel_groups.ops.stored_weights import remove_weights
 
     with session(zookeeper, timeout_s=SERVER_WAIT_S) as client:
         group_inspection.check_group(client, group, zookeeper)
@@ -140,9 +138,9 @@ def remove(lines: Lines, *, group: str, partitions: tuple[str, ...], zookeeper: 
 
 
 def _remove_some(client: Client, group: str, names: Sequence[str]) -> int:
-    from kiel_groups.admin.stored_weights import change_weights
     from kiel_groups.errors import ConfigError
-    from kiel_groups.group.znodes.partition_weights import checked_weights
+    from kiel_groups.group.znodes.group_settings import checked_weights
+    from kiel_groups.ops.stored_weights import change_weights
 
     removed = checked_weights(dict.fromkeys(names, 0)).keys()
 
@@ -158,7 +156,7 @@ def _remove_some(client: Client, group: str, names: Sequence[str]) -> int:
 
 def _from_arguments(changes: Sequence[str]) -> dict[TopicPartition, float]:
     from kiel_groups.errors import ConfigError
-    from kiel_groups.group.znodes.partition_weights import checked_weights
+    from kiel_groups.group.znodes.group_settings import checked_weights
 
     loads = {}
     for change in changes:
@@ -175,7 +173,7 @@ def _from_arguments(changes: Sequence[str]) -> dict[TopicPartition, float]:
 def _from_file(file: IO[bytes]) -> dict[TopicPartition, float]:
     from kiel_groups.errors import ConfigError, ProtocolError
     from kiel_groups.group.znodes.contents import parse_object
-    from kiel_groups.group.znodes.partition_weights import checked_weights
+    from kiel_groups.group.znodes.group_settings import checked_weights
 
     name = "standard input" if file.name == "<stdin>" else file.name
     try:

@@ -10,20 +10,19 @@ from typing import TYPE_CHECKING
 
 import click
 
-from kiel_groups.cli.parameters.debounce_options import debounce_options
 from kiel_groups.cli.parameters.name_completion import complete_groups
-from kiel_groups.cli.parameters.shared_options import (
+from kiel_groups.cli.parameters.options import (
     SERVER_WAIT_S,
     brokers_option,
     coordination_option,
+    debounce_options,
     json_option,
     quiet_option,
+    token_file_option,
     verbose_option,
     zookeeper_option,
 )
-from kiel_groups.cli.parameters.worker_options import token_file_option
-from kiel_groups.cli.terminal.exit_codes import DONE, EPILOG, FAILED
-from kiel_groups.cli.terminal.messages import Lines
+from kiel_groups.cli.terminal.messages import DONE, EPILOG, FAILED, Lines
 
 if TYPE_CHECKING:
     from kiel_groups.config import DebounceConfig
@@ -132,7 +131,7 @@ def run(
     Kafka Connect. At the first signal it gives its work back, so that other workers continue it; a second one kills it.
     If a connector or a task does not stop, the worker ends without it, with status 1.
     """
-    from kiel_groups.cli.terminal.log_handler import show_logs
+    from kiel_groups.cli.terminal.messages import show_logs
     from kiel_groups.workers.execution.worker_settings import WorkerSettings
     from kiel_groups.workers.rest.rest_settings import RestSettings
 
@@ -194,10 +193,10 @@ def describe(lines: Lines, *, group: str, zookeeper: str, check: bool, as_json: 
     This reads ZooKeeper, where workers keep their state whatever coordinates them. If no worker is alive, it looks for
     five seconds: one that was just started may not have registered yet.
     """
-    from kiel_groups.admin.cluster_admin import zookeeper as session
+    from kiel_groups.cli.sources.worker_source import worker_group_document, worker_group_problems, worker_group_report
     from kiel_groups.cli.terminal.rendering import show, show_json
-    from kiel_groups.cli.terminal.worker_report import worker_group_document, worker_group_problems, worker_group_report
     from kiel_groups.errors import UnknownGroupError
+    from kiel_groups.ops.cluster_admin import zookeeper as session
     from kiel_groups.workers.stores.worker_group_view import describe_workers
 
     with session(zookeeper, timeout_s=SERVER_WAIT_S) as client:

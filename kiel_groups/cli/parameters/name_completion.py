@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:
-    from kiel_groups.admin.cluster_admin import Client
+    from kiel_groups.ops.cluster_admin import Client
 
 __all__ = ["complete_allocators", "complete_clusters", "complete_groups", "complete_members", "complete_topics"]
 
@@ -25,10 +25,10 @@ def complete_topics(context: click.Context, parameter: click.Parameter, typed: s
     The command line, the environment or the file names the servers.
     """
     if _setting(context, "coordination") == _BROKERS:
-        from kiel_groups.broker_admin.topic_states import topic_names
+        from kiel_groups.ops.broker_reader import topic_names
 
         return _from_brokers(context, typed, topic_names)
-    from kiel_groups.admin import cluster_admin
+    from kiel_groups.ops import cluster_admin
 
     return _from_zookeeper(context, typed, cluster_admin.topics)
 
@@ -36,17 +36,17 @@ def complete_topics(context: click.Context, parameter: click.Parameter, typed: s
 def complete_groups(context: click.Context, parameter: click.Parameter, typed: str) -> list[str]:
     """Return the groups with this prefix, of all clients; the servers are found as in ``complete_topics``."""
     if _setting(context, "coordination") == _BROKERS:
-        from kiel_groups.service.coordinated_loader import names_of_coordinated_groups
+        from kiel_groups.ops.coordinated_loader import names_of_coordinated_groups
 
         return _from_brokers(context, typed, names_of_coordinated_groups)
-    from kiel_groups.admin.group_inspection import list_groups
+    from kiel_groups.ops.group_inspection import list_groups
 
     return _from_zookeeper(context, typed, list_groups)
 
 
 def complete_members(context: click.Context, parameter: click.Parameter, typed: str) -> list[str]:
     """Return the member ids with this prefix in the group that the command line names."""
-    from kiel_groups.admin.group_inspection import list_members
+    from kiel_groups.ops.group_inspection import list_members
 
     group = str(context.params.get("group") or "")
     return _from_zookeeper(context, typed, lambda client: list_members(client, group)) if group else []
@@ -55,7 +55,7 @@ def complete_members(context: click.Context, parameter: click.Parameter, typed: 
 def complete_allocators(context: click.Context, parameter: click.Parameter, typed: str) -> list[str]:
     """Return the built-in allocators with this prefix; with those of Java, if brokers coordinate groups."""
     if _setting(context, "coordination") == _BROKERS:
-        from kiel_groups.allocators.assignors.assignor_registry import ASSIGNORS
+        from kiel_groups.allocators.assignors import ASSIGNORS
 
         return _matching(typed, ASSIGNORS)
     from kiel_groups.allocators import ALLOCATORS
@@ -74,8 +74,8 @@ def _from_zookeeper(context: click.Context, typed: str, names: Callable[[Client]
     hosts = _setting(context, "zookeeper")
     if not hosts:
         return []
-    from kiel_groups.admin import cluster_admin
     from kiel_groups.errors import KielGroupsError
+    from kiel_groups.ops import cluster_admin
 
     try:
         with cluster_admin.zookeeper(hosts, timeout_s=_TIMEOUT_S) as client:

@@ -1,23 +1,117 @@
-"""Send lines to a topic, and report the numbers of lines that were not stored."""
+"""Send the lines of a file, a pipe or a terminal to a topic, and report those that were not stored."""
 
 from __future__ import annotations
 
 import asyncio
+import os
+import sys
 import time
-from collections.abc import AsyncIterator, Callable, Iterable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from functools import partial
 from itertools import groupby
+from pathlib import Path
 
-from kiel_groups.cli.records.line_input import LineInput
+from kiel_groups.cli.terminal.archive_report import bar, has_bar
+from kiel_groups.cli.terminal.messages import Lines
 from kiel_groups.cli.terminal.termination import Termination
 from kiel_groups.clients import Producer, RecordMetadata
 from kiel_groups.clients.net.cluster_metadata import ClusterMetadata
 from kiel_groups.config import KAFKA_PORT, BrokerConfig, parse_hosts
 from kiel_groups.errors import ConfigError, KielGroupsError, NoBrokersError, OutcomeUnknownError
 from kiel_groups.metrics import Metrics
+from kiel_groups.wording import counted
 
-__all__ = ["LineSender", "check_topic", "ranges"]
+__all__ = [
+    "LineInput",
+    "open_input",
+    "LineSender",
+    "check_topic",
+    "ranges",
+    "progress",
+    "summarize",
+]
+
+
+_CHUNK_BYTES = 1 << 18
+#: More than any broker accepts; without a bound, a binary file would fill the memory.
+_LONGEST_LINE_BYTES = 64 << 20
+
+
+class LineInput:
+    """
+    Reads lines from an open descriptor, without Python's buffers.
+
+    ``size_bytes`` is the size of the input, or None if unknown; ``read_bytes`` is the number of bytes read so far.
+    """
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+        self.size_bytes = os.fstat(descriptor).st_size or None
+        self.is_terminal = os.isatty(descriptor)
+        self.read_bytes = 0
+
+    async def lines(self) -> AsyncIterator[list[bytes]]:
+        """
+        Yield lists of lines, without newlines, as soon as they arrive; the last line need not have a newline.
+
+        Raises:
+            ConfigError: The input cannot be read, or has a line of over 64 MiB.
+        """
+        partial: list[bytes] = []
+        count, size = 0, 0
+        while data := await self._read():
+            first, *rest = data.split(b"\n")
+            partial.append(first)
+            size += len(first)
+            if size > _LONGEST_LINE_BYTES:
+                raise ConfigError(f"line {count + 1} is longer than {_LONGEST_LINE_BYTES >> 20} MiB; is that text?")
+            if rest:
+                whole = [b"".join(partial), *rest[:-1]]
+                partial, size, count = [rest[-1]], len(rest[-1]), count + len(whole)
+                yield whole
+        if last := b"".join(partial):
+            yield [last]
+
+    async def _read(self) -> bytes:
+        await self._wait()
+        try:
+            data = os.read(self._descriptor, _CHUNK_BYTES)
+        except OSError as error:
+            raise ConfigError(f"the input cannot be read: {error.strerror}") from error
+        self.read_bytes += len(data)
+        return data
+
+    async def _wait(self) -> None:
+        """Wait for data. A file is always readable: in that case, only let other tasks run."""
+        loop, readable = asyncio.get_running_loop(), asyncio.Event()
+        try:
+            loop.add_reader(self._descriptor, readable.set)
+        except PermissionError:
+            await asyncio.sleep(0)
+            return
+        try:
+            await readable.wait()
+        finally:
+            loop.remove_reader(self._descriptor)
+
+
+def open_input(path: Path | None) -> LineInput:
+    """
+    Open a file, or standard input for None.
+
+    Raises:
+        ConfigError: The file cannot be opened, or standard input is closed.
+    """
+    if path is None:
+        if sys.stdin is None:
+            raise ConfigError("standard input is closed; name a file, or give the command a pipe")
+        return LineInput(sys.stdin.fileno())
+    try:
+        return LineInput(os.open(path, os.O_RDONLY | os.O_CLOEXEC))
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be read: {error.strerror}") from error
+
 
 #: Errors that every further line would cause, too.
 _FATAL = (ConfigError, NoBrokersError)
@@ -206,3 +300,38 @@ def ranges(numbers: Iterable[int]) -> str:
     texts = [f"{run[0]} to {run[-1]}" if len(run) > 1 else str(run[0]) for run in runs]
     more = f" and {len(texts) - _MOST_RANGES} more ranges" if len(texts) > _MOST_RANGES else ""
     return ", ".join(texts[:_MOST_RANGES]) + more
+
+
+@contextmanager
+def progress(source: LineInput, sending: LineSender, *, quiet: bool) -> Iterator[None]:
+    """Show a bar within the block, unless ``quiet`` is set, there is no terminal, or the user types the lines."""
+    if quiet or source.is_terminal or not has_bar():
+        yield
+        return
+    with bar(source.size_bytes, _rate(sending)) as update:
+
+        def show() -> None:
+            update(_rate(sending), source.read_bytes * sending.share_done)
+
+        sending.show = show
+        yield
+        show()
+
+
+def summarize(lines: Lines, sending: LineSender, *, acks: str, quiet: bool) -> None:
+    """
+    Print the numbers of the lines that failed or have an unknown outcome.
+
+    Unless ``quiet`` is set, first print the count and rate of the stored records (with ``acks`` "0", the sent records).
+    """
+    done = "sent" if acks == "0" else "stored"
+    if not quiet:
+        lines.say("info", f"{done} {counted(sending.stored, 'record')} in {sending.took_s:.1f} s, {_rate(sending)}")
+    if sending.failed:
+        lines.say("error", f"not {done}: {counted(sending.failed, 'line')}, {sending.failed_lines}")
+    if sending.unknown:
+        lines.say("error", f"may or may not be stored: {counted(sending.unknown, 'line')}, {sending.unknown_lines}")
+
+
+def _rate(sending: LineSender) -> str:
+    return f"{sending.stored / max(sending.took_s, 1e-3):,.0f} records/s"

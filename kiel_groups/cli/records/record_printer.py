@@ -1,19 +1,201 @@
-"""Print the records of a consumer to an output, one line each."""
+"""Print the records of a consumer, one line each, in the format that the user asks for."""
 
 from __future__ import annotations
 
 import asyncio
+import base64
+import json
+import os
+import re
+import select
 import signal
+import stat
+import sys
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, TypeAlias
 
-from kiel_groups.cli.records.record_lines import RecordLine
-from kiel_groups.cli.records.record_output import Output
-from kiel_groups.cli.terminal.exit_codes import DONE, READER_GONE
+from kiel_groups.cli.terminal.messages import DONE, READER_GONE
 from kiel_groups.cli.terminal.termination import Termination
 from kiel_groups.clients import GroupedConsumer, SingleConsumer
+from kiel_groups.errors import ConfigError, KielGroupsError
+from kiel_groups.model import Record
 
-__all__ = ["RecordPrinter"]
+__all__ = [
+    "RecordLine",
+    "json_line",
+    "plain_line",
+    "TOKENS",
+    "parse_format",
+    "Output",
+    "standard_output",
+    "RecordPrinter",
+]
+
+
+#: Formats a record as a line, with its newline.
+RecordLine: TypeAlias = Callable[[Record], bytes]
+
+
+def plain_line(key_separator: bytes | None = None) -> RecordLine:
+    """Return a function that formats the value, after key and separator if one is given; null becomes empty."""
+
+    def line(record: Record) -> bytes:
+        key = b"" if key_separator is None else (record.key or b"") + key_separator
+        return key + (record.value or b"") + b"\n"
+
+    return line
+
+
+def json_line(record: Record) -> bytes:
+    """
+    Format a record as a JSON object: topic, partition, offset, key and value.
+
+    A key or value that is not UTF-8 is in ``key_base64`` or ``value_base64`` instead.
+    """
+    fields: dict[str, Any] = {"topic": record.topic, "partition": record.partition, "offset": record.offset}
+    fields |= _text("key", record.key) | _text("value", record.value)
+    return json.dumps(fields, ensure_ascii=False).encode() + b"\n"
+
+
+def _text(name: str, data: bytes | None) -> dict[str, str | None]:
+    try:
+        return {name: None if data is None else data.decode()}
+    except UnicodeDecodeError:
+        return {f"{name}_base64": base64.b64encode(data or b"").decode()}
+
+
+_Part: TypeAlias = Callable[[Record], bytes]
+
+
+def _length(data: bytes | None) -> int:
+    return -1 if data is None else len(data)
+
+
+#: What each token prints. Records of Kafka 0.8 have neither a timestamp nor headers, so ``%T`` is kcat's -1 for a
+#: missing timestamp, and ``%h`` is empty. A null key or value is empty, with the length -1.
+TOKENS: Mapping[str, _Part] = {
+    "%s": lambda record: record.value or b"",
+    "%S": lambda record: b"%d" % _length(record.value),
+    "%R": lambda record: _length(record.value).to_bytes(4, "big", signed=True),
+    "%k": lambda record: record.key or b"",
+    "%K": lambda record: b"%d" % _length(record.key),
+    "%t": lambda record: record.topic.encode(),
+    "%p": lambda record: b"%d" % record.partition,
+    "%o": lambda record: b"%d" % record.offset,
+    "%T": lambda record: b"-1",
+    "%h": lambda record: b"",
+    "%%": lambda record: b"%",
+}
+
+_ESCAPES = {r"\n": b"\n", r"\r": b"\r", r"\t": b"\t", "\\\\": b"\\"}
+
+_PIECES = re.compile(r"(?P<token>%.?)|(?P<escape>\\(?:x[0-9A-Fa-f]{2}|.?))|[^%\\]+", re.DOTALL)
+
+
+def parse_format(template: str) -> RecordLine:
+    r"""
+    Return a function that formats records by a template. It adds no newline of its own.
+
+    Args:
+        template: Text with tokens, a key of ``TOKENS`` each, and the escapes ``\n``, ``\r``, ``\t``, ``\\`` and
+            ``\xNN``, a byte by its two hexadecimal digits.
+
+    Raises:
+        ConfigError: The template is empty, or has an unknown token or escape.
+    """
+    if not template:
+        raise ConfigError(r"--format: nothing given; expected a text such as '%t:%p %o %k %s\n'")
+    parts = [_part(template, piece) for piece in _PIECES.finditer(template)]
+    return lambda record: b"".join([part(record) for part in parts])
+
+
+def _part(template: str, piece: re.Match[str]) -> _Part:
+    text = piece[0]
+    if piece["token"] is not None:
+        if text in TOKENS:
+            return TOKENS[text]
+        raise _unknown(template, piece, f"a token ({', '.join(TOKENS)})")
+    if piece["escape"] is None:
+        data = text.encode()
+    elif text in _ESCAPES:
+        data = _ESCAPES[text]
+    elif len(text) == len(r"\xNN"):
+        data = bytes.fromhex(text[2:])
+    else:
+        raise _unknown(template, piece, r"an escape (\n, \r, \t, \\, \xNN)")
+    return lambda record: data
+
+
+def _unknown(template: str, piece: re.Match[str], expected: str) -> ConfigError:
+    return ConfigError(f"--format: {piece[0]!r} at character {piece.start() + 1} of {template!r}; expected {expected}")
+
+
+class Output:
+    """
+    Writes bytes to an open file, pipe or terminal at once, without Python's buffers.
+
+    Written bytes have left this process, so they are not lost if it is killed.
+    """
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+        self._poll = select.poll()
+        self._poll.register(descriptor, select.POLLOUT)
+
+    async def write(self, data: bytes) -> None:
+        """
+        Write all of the data; while the reader is behind, other tasks of the event loop run.
+
+        Raises:
+            BrokenPipeError: The reader of the output is gone.
+            KielGroupsError: Writing failed for another reason, such as a full disk.
+        """
+        rest = memoryview(data)
+        try:
+            while rest:
+                if not self._poll.poll(0):
+                    await self._wait_until_writable()
+                # A writable pipe accepts at least PIPE_BUF bytes; more might block.
+                rest = rest[os.write(self._descriptor, rest[: select.PIPE_BUF]) :]
+        except BrokenPipeError:
+            raise
+        except OSError as error:
+            raise KielGroupsError(f"standard output cannot be written: {error.strerror}") from error
+
+    async def _wait_until_writable(self) -> None:
+        loop, writable = asyncio.get_running_loop(), asyncio.Event()
+        loop.add_writer(self._descriptor, writable.set)
+        try:
+            await writable.wait()
+        finally:
+            loop.remove_writer(self._descriptor)
+
+    def when_reader_goes(self, callback: Callable[[], None]) -> None:
+        """Call ``callback`` once, on the running loop, when the reader of a pipe is gone; never for other outputs."""
+        if not stat.S_ISFIFO(os.fstat(self._descriptor).st_mode):
+            return
+        loop = asyncio.get_running_loop()
+
+        def on_event() -> None:
+            loop.remove_reader(self._descriptor)
+            callback()
+
+        # The writing end of a pipe never becomes readable; the loop calls the reader callback for its error.
+        loop.add_reader(self._descriptor, on_event)
+
+
+def standard_output() -> Output:
+    """
+    Return the standard output of this process.
+
+    Raises:
+        KielGroupsError: Standard output was closed at the start of the process, so a connection may use its descriptor.
+    """
+    if sys.stdout is None:
+        raise KielGroupsError("standard output is closed; give the command one, such as a file or a pipe")
+    sys.stdout.flush()
+    return Output(sys.stdout.fileno())
 
 
 class RecordPrinter:

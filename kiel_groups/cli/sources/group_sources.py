@@ -5,18 +5,17 @@ from __future__ import annotations
 from collections.abc import Generator, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from kiel_groups.cli.parameters.cluster_options import ClusterAddress
-from kiel_groups.cli.parameters.shared_options import SERVER_WAIT_S
+from kiel_groups.cli.parameters.options import SERVER_WAIT_S, ClusterAddress
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from kiel_groups.errors import KielGroupsError
-    from kiel_groups.ops.coordinated.coordinated_view import CoordinatedGroupView
-    from kiel_groups.ops.findings import Finding
-    from kiel_groups.ops.group_view import GroupView
-    from kiel_groups.ops.report_parts import Listed
-    from kiel_groups.service.loaded_groups import LoadedGroups
+    from kiel_groups.ops.group_loader import LoadedGroups
+    from kiel_groups.ops.views.checks import Finding
+    from kiel_groups.ops.views.coordinated import CoordinatedGroupView
+    from kiel_groups.ops.views.group_view import GroupView
+    from kiel_groups.ops.views.report import Listed
 
 __all__ = ["GroupSource", "group_source"]
 
@@ -61,7 +60,7 @@ class _ZooKeeperGroup:
     """A group that coordinates itself through ZooKeeper; see ``GroupSource``."""
 
     def __init__(self, zookeeper: str, group: str, generations: int) -> None:
-        from kiel_groups.ops.partition_progress import ProgressTracker
+        from kiel_groups.ops.views.checks import ProgressTracker
 
         self._zookeeper = zookeeper
         self._group = group
@@ -69,12 +68,12 @@ class _ZooKeeperGroup:
         self._progress = ProgressTracker()
 
     def load(self) -> LoadedGroups[GroupView]:
-        from kiel_groups.service.group_loader import load_group
+        from kiel_groups.ops.group_loader import load_group
 
         return load_group(self._zookeeper, self._group, timeout_s=SERVER_WAIT_S)
 
     def follow(self) -> Generator[LoadedGroups[GroupView] | KielGroupsError, None, None]:
-        from kiel_groups.service.group_loader import follow_group
+        from kiel_groups.ops.group_loader import follow_group
 
         return follow_group(self._zookeeper, self._group, timeout_s=SERVER_WAIT_S)
 
@@ -88,7 +87,7 @@ class _ZooKeeperGroup:
         return "" if programs is None else _lagless(self._group, programs.protocol_type)
 
     def findings(self, loaded: LoadedGroups[GroupView]) -> Sequence[Finding]:
-        from kiel_groups.ops.checks import check_group
+        from kiel_groups.ops.views.checks import check_group
 
         view = loaded.groups[0]
         return (*self._progress.take(view, loaded.seen_ms), *check_group(view, loaded.seen_ms))
@@ -96,7 +95,7 @@ class _ZooKeeperGroup:
     def report(
         self, loaded: LoadedGroups[GroupView], findings: Sequence[Finding], listed: Listed, clock: str = ""
     ) -> Sequence[RenderableType]:
-        from kiel_groups.ops.report import group_report
+        from kiel_groups.ops.views.report import group_report
 
         return group_report(
             loaded.groups[0],
@@ -110,7 +109,7 @@ class _ZooKeeperGroup:
         )
 
     def document(self, loaded: LoadedGroups[GroupView], findings: Sequence[Finding]) -> dict[str, Any]:
-        from kiel_groups.ops.json_documents import group_document
+        from kiel_groups.ops.views.documents import group_document
 
         document = group_document(
             loaded.groups[0], findings, lag_problem=loaded.lag_problem, generations=self._generations
@@ -122,19 +121,19 @@ class _CoordinatedGroup:
     """A group that brokers coordinate; see ``GroupSource``."""
 
     def __init__(self, brokers: str, group: str) -> None:
-        from kiel_groups.ops.coordinated.coordinated_progress import CoordinatedProgress
+        from kiel_groups.ops.views.coordinated import CoordinatedProgress
 
         self._brokers = brokers
         self._group = group
         self._progress = CoordinatedProgress()
 
     def load(self) -> LoadedGroups[CoordinatedGroupView]:
-        from kiel_groups.service.coordinated_loader import load_coordinated_group
+        from kiel_groups.ops.coordinated_loader import load_coordinated_group
 
         return load_coordinated_group(self._brokers, self._group, timeout_s=SERVER_WAIT_S)
 
     def follow(self) -> Generator[LoadedGroups[CoordinatedGroupView] | KielGroupsError, None, None]:
-        from kiel_groups.service.coordinated_loader import follow_coordinated_group
+        from kiel_groups.ops.coordinated_loader import follow_coordinated_group
 
         return follow_coordinated_group(self._brokers, self._group, timeout_s=SERVER_WAIT_S)
 
@@ -147,7 +146,7 @@ class _CoordinatedGroup:
         return "" if view.is_of_consumers or view.state == "memberless" else _lagless(self._group, view.protocol_type)
 
     def findings(self, loaded: LoadedGroups[CoordinatedGroupView]) -> Sequence[Finding]:
-        from kiel_groups.ops.coordinated.coordinated_checks import check_coordinated_group
+        from kiel_groups.ops.views.coordinated import check_coordinated_group
 
         view = loaded.groups[0]
         found = (*self._progress.take(view, loaded.seen_ms), *check_coordinated_group(view))
@@ -156,7 +155,7 @@ class _CoordinatedGroup:
     def report(
         self, loaded: LoadedGroups[CoordinatedGroupView], findings: Sequence[Finding], listed: Listed, clock: str = ""
     ) -> Sequence[RenderableType]:
-        from kiel_groups.ops.coordinated.coordinated_report import coordinated_report
+        from kiel_groups.ops.views.coordinated import coordinated_report
 
         return coordinated_report(
             loaded.groups[0],
@@ -168,7 +167,7 @@ class _CoordinatedGroup:
         )
 
     def document(self, loaded: LoadedGroups[CoordinatedGroupView], findings: Sequence[Finding]) -> dict[str, Any]:
-        from kiel_groups.ops.coordinated.coordinated_documents import coordinated_document
+        from kiel_groups.ops.views.coordinated import coordinated_document
 
         document = coordinated_document(loaded.groups[0], findings, lag_problem=loaded.lag_problem)
         return {**document, "looked_at": loaded.seen_ms}

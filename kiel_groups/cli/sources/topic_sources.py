@@ -6,13 +6,12 @@ import time
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
 
-from kiel_groups.cli.parameters.cluster_options import ClusterAddress
-from kiel_groups.cli.parameters.shared_options import SERVER_WAIT_S
+from kiel_groups.cli.parameters.options import SERVER_WAIT_S, ClusterAddress
 
 if TYPE_CHECKING:
-    from kiel_groups.admin.topic_details import TopicState
-    from kiel_groups.broker_admin.broker_session import BrokerSession
     from kiel_groups.config import HostPort
+    from kiel_groups.ops.broker_reader import BrokerSession
+    from kiel_groups.ops.cluster_admin import TopicState
 
 __all__ = ["DescribedTopics", "TopicSize", "TopicSource", "topic_source"]
 
@@ -76,16 +75,16 @@ class _ZooKeeperTopics:
         self._zookeeper = zookeeper
 
     def sizes(self) -> Mapping[str, TopicSize]:
-        from kiel_groups.admin import cluster_admin
+        from kiel_groups.ops import cluster_admin
 
         with cluster_admin.zookeeper(self._zookeeper, timeout_s=SERVER_WAIT_S) as client:
             found = {topic: cluster_admin.partitions_of(client, topic) for topic in cluster_admin.topics(client)}
         return {topic: TopicSize(len(numbers), _most(numbers.values())) for topic, numbers in found.items()}
 
     def describe(self, names: Sequence[str]) -> DescribedTopics:
-        from kiel_groups.admin import cluster_admin
-        from kiel_groups.admin.group_inspection import broker_addresses, read_brokers
-        from kiel_groups.admin.topic_details import read_topics
+        from kiel_groups.ops import cluster_admin
+        from kiel_groups.ops.cluster_admin import read_topics
+        from kiel_groups.ops.group_inspection import broker_addresses, read_brokers
 
         with cluster_admin.zookeeper(self._zookeeper, timeout_s=SERVER_WAIT_S) as client:
             states = read_topics(client, names)
@@ -93,34 +92,34 @@ class _ZooKeeperTopics:
             return DescribedTopics(states, broker_addresses(read_brokers(client)), alive)
 
     def check_absent(self, names: Collection[str]) -> None:
-        from kiel_groups.admin import cluster_admin
+        from kiel_groups.ops import cluster_admin
 
         with cluster_admin.zookeeper(self._zookeeper, timeout_s=SERVER_WAIT_S) as client:
             cluster_admin.check_absent(client, names)
 
     def check_present(self, names: Collection[str]) -> None:
-        from kiel_groups.admin import cluster_admin
+        from kiel_groups.ops import cluster_admin
 
         with cluster_admin.zookeeper(self._zookeeper, timeout_s=SERVER_WAIT_S) as client:
             cluster_admin.check_present(client, names)
 
     def await_brokers(self, count: int, timeout_s: float) -> None:
-        from kiel_groups.admin import cluster_admin
+        from kiel_groups.ops import cluster_admin
 
         cluster_admin.await_brokers(self._zookeeper, count, timeout_s=timeout_s)
 
     def create(self, name: str, partitions: int, replication: int) -> None:
-        from kiel_groups.admin import cluster_admin
+        from kiel_groups.ops import cluster_admin
 
         cluster_admin.create_topic(self._zookeeper, name, partitions, replication)
 
     def grow(self, name: str, partitions: int) -> None:
-        from kiel_groups.admin import cluster_admin
+        from kiel_groups.ops import cluster_admin
 
         cluster_admin.grow_topic(self._zookeeper, name, partitions)
 
     def delete(self, name: str) -> None:
-        from kiel_groups.admin import cluster_admin
+        from kiel_groups.ops import cluster_admin
 
         cluster_admin.delete_topic(self._zookeeper, name)
 
@@ -141,7 +140,7 @@ class _BrokerTopics:
         return self._with(read)
 
     def describe(self, names: Sequence[str]) -> DescribedTopics:
-        from kiel_groups.broker_admin.topic_states import read_topics
+        from kiel_groups.ops.broker_reader import read_topics
 
         async def read(session: BrokerSession) -> DescribedTopics:
             states = read_topics(session, names)
@@ -150,7 +149,7 @@ class _BrokerTopics:
         return self._with(read)
 
     def check_absent(self, names: Collection[str]) -> None:
-        from kiel_groups.broker_admin import topic_states
+        from kiel_groups.ops import broker_reader as topic_states
 
         async def check(session: BrokerSession) -> None:
             topic_states.check_absent(session, names)
@@ -158,7 +157,7 @@ class _BrokerTopics:
         self._with(check)
 
     def check_present(self, names: Collection[str]) -> None:
-        from kiel_groups.broker_admin import topic_states
+        from kiel_groups.ops import broker_reader as topic_states
 
         async def check(session: BrokerSession) -> None:
             topic_states.check_present(session, names)
@@ -181,22 +180,22 @@ class _BrokerTopics:
             time.sleep(_POLL_S)
 
     def create(self, name: str, partitions: int, replication: int) -> None:
-        from kiel_groups.broker_admin.topic_admin import create_topic
+        from kiel_groups.ops.broker_topics import create_topic
 
         self._with(lambda session: create_topic(session, name, partitions, replication))
 
     def grow(self, name: str, partitions: int) -> None:
-        from kiel_groups.broker_admin.topic_admin import grow_topic
+        from kiel_groups.ops.broker_topics import grow_topic
 
         self._with(lambda session: grow_topic(session, name, partitions))
 
     def delete(self, name: str) -> None:
-        from kiel_groups.broker_admin.topic_admin import delete_topic
+        from kiel_groups.ops.broker_topics import delete_topic
 
         self._with(lambda session: delete_topic(session, name))
 
     def _with(self, work: Callable[[BrokerSession], Awaitable[T]]) -> T:
-        from kiel_groups.broker_admin.broker_session import in_session
+        from kiel_groups.ops.broker_reader import in_session
 
         return in_session(self._brokers, SERVER_WAIT_S, work)
 

@@ -2,17 +2,116 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from itertools import groupby
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
+from kiel_groups.cli.terminal.messages import Lines
 from kiel_groups.wording import counted
 
 if TYPE_CHECKING:
     from kiel_groups.spark import ArchivePlan, ArchiveSummary
-    from kiel_groups.spark.checkpoint.query_offsets import OffsetRange
+    from kiel_groups.spark.checkpoint import OffsetRange
+    from kiel_groups.spark.jobs.query_run import Batch
 
-__all__ = ["plan_document", "plan_lines", "summary_document", "summary_lines"]
+__all__ = [
+    "UpdateBar",
+    "bar",
+    "has_bar",
+    "progress",
+    "plan_document",
+    "plan_lines",
+    "summary_document",
+    "summary_lines",
+]
+
+
+class UpdateBar(Protocol):
+    """A function that updates the bar."""
+
+    def __call__(self, text: str, completed: float | None = None) -> None:
+        """Show ``text`` beside the bar, and set the completed amount. None leaves the amount unchanged."""
+
+
+def has_bar() -> bool:
+    """Return whether standard error can redraw a line. Without such a terminal, each update would print a new line."""
+    from rich.console import Console
+
+    console = Console(stderr=True)
+    return sys.stderr.isatty() and console.is_terminal and not console.is_dumb_terminal
+
+
+@contextmanager
+def bar(total: float | None, text: str) -> Iterator[UpdateBar]:
+    """
+    Show a bar within the block, and yield the function that updates it; printed lines appear above the bar.
+
+    Args:
+        total: The final value of ``completed``, or None for work without an end.
+        text: The first text beside the bar.
+    """
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
+    from rich.table import Column
+
+    class SteadyConsole(Console):
+        """A console that never hides the cursor: a process that a signal kills could not show it again."""
+
+        def show_cursor(self, show: bool = True) -> bool:
+            return False
+
+    # On a narrow terminal the bar shrinks first.
+    share = TaskProgressColumn(table_column=Column(no_wrap=True, min_width=4))
+    columns = (BarColumn(), share, TextColumn("{task.description}", markup=False))
+    with Progress(*columns, console=SteadyConsole(stderr=True), transient=True) as shown:
+        task = shown.add_task(text, total=total)
+
+        def update(text: str, completed: float | None = None) -> None:
+            shown.update(task, completed=completed, description=text)
+
+        yield update
+
+
+@contextmanager
+def progress(lines: Lines, total: int | None, *, quiet: bool) -> Iterator[Callable[[Batch], None]]:
+    """
+    Show the progress within the block, and yield the function to call after each batch.
+
+    Args:
+        lines: Prints a line for each batch if no bar can be shown.
+        total: The most records to archive, or None for a run without an end.
+        quiet: Show nothing.
+    """
+    if quiet:
+        yield lambda batch: None
+        return
+    count = _Count(total)
+    if not has_bar():
+        yield lambda batch: lines.say("info", count.add(batch))
+        return
+    with bar(total, "starting") as show:
+        yield lambda batch: show(count.add(batch), count.records)
+
+
+class _Count:
+    def __init__(self, total: int | None) -> None:
+        self._total = total
+        self._began_s = time.monotonic()
+        self.records = 0
+
+    def add(self, batch: Batch) -> str:
+        """Count one more batch, and return a text about the progress so far."""
+        self.records += batch.records
+        left = batch.left
+        if left is None and self._total is not None:
+            left = max(0, self._total - self.records)
+        rate = self.records / max(time.monotonic() - self._began_s, 1e-3)
+        text = f"{self.records:,} records, {rate:,.0f} records/s"
+        return text if left is None else f"{text}, {left:,} left"
+
 
 _MOST_PARTITIONS = 4
 _UNITS = ("bytes", "kB", "MB", "GB", "TB")

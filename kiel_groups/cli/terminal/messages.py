@@ -1,14 +1,44 @@
-"""Messages on standard error, one line each."""
+"""Messages and log lines on standard error, one line each, and exit codes."""
 
 from __future__ import annotations
 
+import logging
 import re
 import sys
+import time
+from collections.abc import Sequence
 from typing import Final
 
 import click
 
-__all__ = ["VISIBLE", "Lines"]
+__all__ = [
+    "DONE",
+    "FAILED",
+    "WRONG",
+    "INTERRUPTED",
+    "READER_GONE",
+    "TERMINATED",
+    "EPILOG",
+    "VISIBLE",
+    "Lines",
+    "show_logs",
+]
+
+
+DONE: Final = 0
+FAILED: Final = 1
+#: A wrong option, setting, name or file; the caller can fix it.
+WRONG: Final = 2
+#: 128 plus the number of the signal: SIGINT (Ctrl-C), SIGPIPE (the reader of the output is gone), SIGTERM.
+INTERRUPTED: Final = 130
+READER_GONE: Final = 141
+TERMINATED: Final = 143
+
+#: The text below the help of every command.
+EPILOG: Final = (
+    "Exit status: 0 done, 1 failed, 2 a wrong option, setting, name or file, 130 after Ctrl-C, 141 when the"
+    " reader of the output is gone, 143 after SIGTERM."
+)
 
 
 #: The options of commands by the names that programs give the same settings, as errors of the package have them.
@@ -60,3 +90,46 @@ def _line(text: str) -> str:
     """Return a message as one line, with the names of options in place of those of a program's settings."""
     line = " ".join(line.strip() for line in text.splitlines()).translate(VISIBLE)
     return _SETTING.sub(lambda found: _OPTIONS[found[0]], line)
+
+
+_KAZOO = ("kiel_groups.kazoo", "kiel_groups.ops.cluster_admin.kazoo")
+
+
+def show_logs(lines: Lines, *, verbose: bool, reported_elsewhere: Sequence[str] = (), timed: bool = False) -> None:
+    """
+    Print warnings and errors of the log from now on, one line each.
+
+    Args:
+        lines: Prints the lines.
+        verbose: Print log records of level INFO, too.
+        reported_elsewhere: Loggers to show only with ``verbose``, because the command itself reports their failures.
+        timed: Begin each line with its time, for commands that run for days.
+    """
+    handler = _LineHandler(lines, timed=timed)
+    logging.basicConfig(level=logging.INFO if verbose else logging.WARNING, handlers=[handler], force=True)
+    for name in _KAZOO:
+        # Kazoo warns of every refused connection, once a second; the group itself logs once that ZooKeeper is away.
+        logging.getLogger(name).setLevel(logging.INFO if verbose else logging.ERROR)
+    if not verbose:
+        handler.addFilter(lambda record: record.name not in reported_elsewhere)
+
+
+class _LineHandler(logging.Handler):
+    def __init__(self, lines: Lines, *, timed: bool) -> None:
+        super().__init__()
+        self._lines = lines
+        self._timed = timed
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            stamp = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(record.created)) if self._timed else ""
+            reports = getattr(record, "reports", None)
+            self._lines.say(record.levelname.lower(), _text(record), stamp=stamp, reports=reports)
+        except Exception:
+            self.handleError(record)
+
+
+def _text(record: logging.LogRecord) -> str:
+    """Return the message and, if the record has an exception, its type and text without the traceback."""
+    error = record.exc_info[1] if record.exc_info else None
+    return record.getMessage() + (f": {type(error).__name__}: {error}" if error is not None else "")

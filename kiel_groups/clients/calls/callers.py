@@ -1,22 +1,4 @@
-"""
-Identify the caller of a consumer's methods: the coroutine, or the thread behind it.
-
-A record or a value is finished when the coroutine that received it asks again. Therefore context variables attribute
-each call to a coroutine. Context variables work for asyncio's tasks and for Tornado's coroutines without a task alike.
-
-What this relies on
-  - asyncio runs each task in a context of its own, a copy of its starter's, or the one passed as ``context``.
-  - ``gen.coroutine`` of Tornado copies the context once, and runs all steps of the coroutine in that copy.
-  - When a coroutine has ended and its task is dropped, nothing refers to its context, and CPython's reference counts
-    delete the context and its values at once. That is how ``ConsumeCall.ended`` finds the end of a coroutine.
-  - ``asyncio.current_task()`` is None in a callback of the loop, and so in the later steps of a Tornado coroutine.
-
-If asyncio or Tornado shared contexts between coroutines, a call would finish the values of another coroutine, and
-commits would store offsets of values that are still being processed. If contexts outlived their coroutines (in a cache,
-in a reference cycle, in an interpreter without reference counts), values of ended coroutines would stay in flight, and
-the release of their partitions would wait for them. Checked with CPython 3.11.7, 3.12.1 and 3.13.0, and Tornado 6.5,
-6.5.10 and 6.6.1. ``tests/unit/clients/calls/test_runtime_assumptions.py`` fails if this changes.
-"""
+"""Identify the caller of a consumer's methods, and the style in which a consumer is used."""
 
 from __future__ import annotations
 
@@ -24,7 +6,10 @@ import asyncio
 import weakref
 from collections.abc import Mapping
 from contextvars import Context, ContextVar, copy_context
+from enum import Enum
 from typing import Any
+
+from kiel_groups.errors import ConfigError
 
 __all__ = [
     "ConsumeCall",
@@ -33,7 +18,29 @@ __all__ = [
     "context_without_calls",
     "new_consume_call",
     "consume_calls_here",
+    "DeliveryStyle",
+    "StyleChoice",
 ]
+
+
+# Identify the caller of a consumer's methods: the coroutine, or the thread behind it.
+#
+# A record or a value is finished when the coroutine that received it asks again. Therefore context variables attribute
+# each call to a coroutine. Context variables work for asyncio's tasks and for Tornado's coroutines without a task
+# alike.
+#
+# What this relies on
+#   - asyncio runs each task in a context of its own, a copy of its starter's, or the one passed as ``context``.
+#   - ``gen.coroutine`` of Tornado copies the context once, and runs all steps of the coroutine in that copy.
+#   - When a coroutine has ended and its task is dropped, nothing refers to its context, and CPython's reference counts
+#     delete the context and its values at once. That is how ``ConsumeCall.ended`` finds the end of a coroutine.
+#   - ``asyncio.current_task()`` is None in a callback of the loop, and so in the later steps of a Tornado coroutine.
+#
+# If asyncio or Tornado shared contexts between coroutines, a call would finish the values of another coroutine, and
+# commits would store offsets of values that are still being processed. If contexts outlived their coroutines (in a
+# cache, in a reference cycle, in an interpreter without reference counts), values of ended coroutines would stay in
+# flight, and the release of their partitions would wait for them. Checked with CPython 3.11.7, 3.12.1 and 3.13.0, and
+# Tornado 6.5, 6.5.10 and 6.6.1. ``tests/unit/clients/calls/test_runtime_assumptions.py`` fails if this changes.
 
 
 class _Coroutine:
@@ -169,3 +176,37 @@ def current_caller() -> object:
     ``close()`` finishes the record in flight of a loop only if the caller of ``close()`` also started the loop.
     """
     return _CALLER.get() or asyncio.current_task()
+
+
+class DeliveryStyle(Enum):
+    """A way to get records, as errors name it."""
+
+    ITERATION = "iteration ('async for record in consumer')"
+    VALUES = "consume(topic)"
+    RECORDS = "getone(), getmany() and consume_batches()"
+
+
+class StyleChoice:
+    """
+    The style of one consumer. The first use decides.
+
+    A partition's finished offset is one number. If two styles delivered the partition, each with its own record in
+    flight, the consumer could not tell which records before that offset are finished (decision 0006).
+    """
+
+    def __init__(self) -> None:
+        self._style: DeliveryStyle | None = None
+
+    def choose(self, style: DeliveryStyle) -> None:
+        """
+        Use a style.
+
+        Raises:
+            ConfigError: The consumer uses another one.
+        """
+        self._style = self._style or style
+        if self._style is not style:
+            raise ConfigError(
+                f"this consumer delivers by {self._style.value}, and {style.value} was called: one consumer delivers in"
+                " one way, or it could not know which records are finished; use one of the two, or a second consumer"
+            )

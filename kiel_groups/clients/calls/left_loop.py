@@ -1,28 +1,199 @@
-"""
-Close a client whose event loop no longer runs, for programs that catch Ctrl-C around their loop.
-
-If the loop can run again, this module runs it for a bounded time: at ``close()``, or when the interpreter exits and a
-close was not awaited. If the loop is closed (``asyncio.run`` has ended), the client does what it can without a loop.
-"""
+"""Ctrl-C and loops that were left: when KeyboardInterrupt is raised, and how a client without a loop is closed."""
 
 from __future__ import annotations
 
+import _thread
 import asyncio
 import concurrent.futures.thread  # noqa: F401 -- its exit hook stops name resolution, and must run after ours
+import dis
 import logging
 import os
+import signal
+import sys
 import threading
 import time
 import weakref
-from collections.abc import Callable, Coroutine
-from typing import Any
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any, NoReturn
 
-from kiel_groups.clients.calls import interrupts
 from kiel_groups.clients.calls.eager_methods import LoggedTask, home_loop, keep_alive, run_by_close, spawn
 
-__all__ = ["LeftLoop", "running_loop"]
+__all__ = [
+    "defer",
+    "restore",
+    "raised",
+    "uninterrupted",
+    "dropped_by_loop_exit",
+    "LeftLoop",
+    "running_loop",
+]
 
 log = logging.getLogger(__name__)
+
+
+# Raise KeyboardInterrupt between two callbacks of the event loop, instead of in the middle of one.
+#
+# Python raises KeyboardInterrupt at whatever instruction the main thread executes. Under ``IOLoop.start()`` this may be
+# any instruction of a client or of the loop, and not every instruction can be made safe. Raised after a ``send()`` and
+# before the number of sent bytes is noted, KeyboardInterrupt makes the same bytes be sent again. Raised after the loop
+# removed a callback from its queue, it loses the callback. In a ``__del__``, Python prints the exception and drops it.
+#
+# ``asyncio.run`` installs a SIGINT handler that cancels the main task. If SIGINT has Python's default handler, this
+# module installs a handler that makes the loop itself raise KeyboardInterrupt. The exception leaves ``IOLoop.start()``
+# or ``run_until_complete()`` as before. Coroutines stay suspended where they wait, and the loop can run again.
+#
+# If a second Ctrl-C comes before the first one was raised, or a callback blocks the loop for ``BLOCKED_S``,
+# KeyboardInterrupt is raised at once, wherever the main thread is.
+
+
+#: How long a Ctrl-C waits for the running callback to end, in seconds. After that, KeyboardInterrupt is raised at once:
+#: the application blocks the loop, or the loop has ended before the scheduled callback.
+BLOCKED_S = 1.0
+
+
+class _Interrupts:
+    """The state of the handler. Only the main thread uses it, but the watching thread reads and clears ``pending``."""
+
+    def __init__(self) -> None:
+        #: The number of the Ctrl-C that has not been raised yet, or None while there is none.
+        self.pending: int | None = None
+        self.count = 0
+        #: How many times KeyboardInterrupt was raised.
+        self.raised = 0
+        self.protected = False
+        #: The clients that want the handler.
+        self.wanted: weakref.WeakSet[object] = weakref.WeakSet()
+
+    def handle(self, number: int, frame: FrameType | None) -> None:
+        """Handle SIGINT: schedule KeyboardInterrupt, or raise it at once."""
+        try:
+            loop: asyncio.AbstractEventLoop | None = asyncio.get_running_loop()
+        except RuntimeError:
+            loop = None
+        if self.pending is not None or (loop is None and not self.protected):
+            self.throw()
+        self.pending = self.count = self.count + 1
+        if loop is not None:
+            loop.call_soon_threadsafe(self.throw_if_pending, self.pending)
+            # threading.Thread acquires locks that the interrupted code may hold.
+            _thread.start_new_thread(self.watch, (self.pending,))
+
+    def throw(self) -> NoReturn:
+        self.pending = None
+        self.raised += 1
+        raise KeyboardInterrupt
+
+    def throw_if_pending(self, number: int) -> None:
+        if self.pending == number:
+            self.throw()
+
+    def watch(self, number: int) -> None:
+        """Send SIGINT again if KeyboardInterrupt was not raised in time for the Ctrl-C of this number."""
+        time.sleep(BLOCKED_S)
+        main = threading.main_thread().ident
+        if self.pending != number or main is None:
+            return
+        if signal.getsignal(signal.SIGINT) != self.handle:
+            # The last client was closed meanwhile, so the signal goes to the handler that was restored.
+            self.pending = None
+        signal.pthread_kill(main, signal.SIGINT)
+
+
+_interrupts = _Interrupts()
+
+
+def defer(client: object) -> None:
+    """
+    Install the handler until this client is closed.
+
+    Do nothing on any thread but the main thread, because signals interrupt no other thread. Do not replace a handler
+    that ``asyncio.run`` or the program has installed.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        return
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, _interrupts.handle)
+    _interrupts.wanted.add(client)
+
+
+def restore(client: object) -> None:
+    """
+    Restore Python's own handler when no client needs this module's handler any more.
+
+    Do not replace a handler that the program has set. Only a call on the main thread can restore the handler.
+    """
+    _interrupts.wanted.discard(client)
+    on_main = threading.current_thread() is threading.main_thread()
+    if on_main and not _interrupts.wanted and signal.getsignal(signal.SIGINT) == _interrupts.handle:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def raised() -> int:
+    """Return how many times the handler has raised KeyboardInterrupt."""
+    return _interrupts.raised
+
+
+@contextmanager
+def uninterrupted() -> Iterator[None]:
+    """
+    Delay a Ctrl-C that comes in the block while no loop runs: raise it at the end of the block.
+
+    A loop that runs in the block is interrupted as usual.
+    """
+    _interrupts.protected = True
+    try:
+        yield
+    finally:
+        _interrupts.protected = False
+        if _interrupts.pending is not None:
+            _interrupts.throw()
+
+
+# Detect whether a loop was left by ``break`` or ``return``, or by an exception.
+#
+# In both cases Python drops the iterator without telling it why. But when the iterator is dropped, the frame of the
+# loop shows the current instruction. After ``break`` or ``return``, this instruction pops the iterator from the stack.
+# After an exception, it is the instruction that raised.
+#
+# What this relies on - CPython drops the iterator with its last reference, and calls its ``__del__`` at once, from the
+# frame of the loop: ``sys._getframe`` finds that frame directly below ``__del__``. - ``f_lasti`` is the offset in bytes
+# of the current instruction in ``co_code``, and ``co_code`` has no specialized or instrumented instructions. This is so
+# under ``sys.settrace`` and ``sys.monitoring``, too. - ``break`` and ``return`` drop the iterator by ``POP_TOP``, and
+# the end of the loop drops it by ``END_ASYNC_FOR``. An exception in the body drops it at the instruction that raised or
+# re-raised, which is none of these.
+#
+# A new instruction for the exit of a loop (3.14 has got ``POP_ITER`` for the end of loops without ``async``) would make
+# a ``break`` look like an exception: the record in flight would be delivered again. If one of the known instructions
+# raised an exception, this would look like a ``break``: a record on which the application failed would be committed. A
+# compiler at run time that does not maintain ``f_lasti`` could do either. Checked with CPython 3.11.7, 3.12.1 and
+# 3.13.0, but not with 3.14. ``tests/unit/clients/calls/test_runtime_assumptions.py`` fails if this changes.
+
+
+#: Instructions that only remove objects from the stack. ``POP_ITER`` exists from CPython 3.14 on.
+_DROPS = frozenset({"POP_TOP", "POP_ITER", "END_ASYNC_FOR"})
+
+
+def dropped_by_loop_exit() -> bool:
+    """
+    Return whether a loop was left by ``break`` or ``return``. Only the ``__del__`` of its iterator may call this.
+
+    If this cannot be detected (another interpreter, an iterator with other references), the result is False. This is
+    safe: the record in flight does not count as finished.
+    """
+    try:
+        frame = sys._getframe(2)
+        return dis.opname[frame.f_code.co_code[frame.f_lasti]] in _DROPS
+    except (AttributeError, IndexError, ValueError):
+        return False
+
+
+# Close a client whose event loop no longer runs, for programs that catch Ctrl-C around their loop.
+#
+# If the loop can run again, this module runs it for a bounded time: at ``close()``, or when the interpreter exits and a
+# close was not awaited. If the loop is closed (``asyncio.run`` has ended), the client does what it can without a loop.
+
 
 #: How long a close may run the loop again, in seconds, since a program that was asked to exit must exit.
 LONGEST_S = 5.0
@@ -58,7 +229,7 @@ class LeftLoop:
     def remember(self) -> None:
         """Remember the loop that runs now or will run. Until the close, a Ctrl-C interrupts none of its callbacks."""
         self._loop = home_loop()
-        interrupts.defer(self)
+        defer(self)
         self._pid = os.getpid()
         _left.add(self)
 
@@ -115,7 +286,7 @@ class LeftLoop:
             return _nothing_to_do()
         try:
             run_by_close.add(self._loop)
-            with interrupts.uninterrupted():
+            with uninterrupted():
                 return _run_on(self._loop, closing, work, name)
         except KeyboardInterrupt:
             self._at_exit = None
@@ -123,11 +294,11 @@ class LeftLoop:
             raise
         finally:
             run_by_close.discard(self._loop)
-            interrupts.restore(self)
+            restore(self)
 
     def _was_closed(self, _: asyncio.Future[None]) -> None:
         self.closed.set()
-        interrupts.restore(self)
+        restore(self)
 
 
 _left: weakref.WeakSet[LeftLoop] = weakref.WeakSet()
@@ -173,7 +344,7 @@ def _run_on(
 
     waiting = keep_alive(LoggedTask(bounded(), loop=loop, name=f"wait for {name}"))
     waiting.add_done_callback(lambda _: loop.stop())
-    raised, again = interrupts.raised(), False
+    before, again = raised(), False
     while not waiting.done():
         # Run the loop repeatedly: callbacks that the program left may stop it, as at the end of run_sync's function.
         try:
@@ -181,7 +352,7 @@ def _run_on(
         except KeyboardInterrupt:
             # If the program has its own handler, the Ctrl-C that ended the loop may have been raised in a coroutine.
             # It is raised a second time with that coroutine's outcome, which is ignored.
-            if again or interrupts.raised() > raised:
+            if again or raised() > before:
                 raise
             again = True
     return waiting.result()

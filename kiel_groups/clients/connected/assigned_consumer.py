@@ -15,14 +15,13 @@ from kiel_groups.clients.fetch.start_lookup import StartLookup
 from kiel_groups.clients.net.cluster_metadata import DOUBT, ClusterMetadata
 from kiel_groups.config import ResetPolicy
 from kiel_groups.constants import BEGINNING, END
-from kiel_groups.coordination.session.close_limit import CloseLimit
 from kiel_groups.errors import ClosedError, KielGroupsError, NoOffsetsError
-from kiel_groups.group.member.partition_offsets import StartOrigin
-from kiel_groups.group.member.pending_reset import PendingReset
-from kiel_groups.group.member.subscription import SubscriptionState
+from kiel_groups.group.partition_offsets import PendingReset, StartOrigin
+from kiel_groups.group.subscription import SubscriptionState
 from kiel_groups.listeners import RebalanceListener
 from kiel_groups.model import TopicPartition
 from kiel_groups.wording import some
+from kiel_groups.zookeeper.tasks import CloseLimit
 
 __all__ = ["AssignedConsumer", "StoredOffsets"]
 

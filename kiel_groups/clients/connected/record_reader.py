@@ -10,24 +10,24 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, TypeVar
 
+from kiel_groups.clients.calls.arguments import check_functions, check_on_bad_record
 from kiel_groups.clients.calls.callers import ConsumeCall
-from kiel_groups.clients.calls.client_arguments import check_functions, check_on_bad_record
 from kiel_groups.clients.calls.eager_methods import home_loop
 from kiel_groups.clients.delivery.deserializer import Deserializer, OnBadRecord
+from kiel_groups.clients.delivery.in_flight import UNCLAIMED_S
 from kiel_groups.clients.delivery.listener_calls import ListenerCalls
 from kiel_groups.clients.delivery.owned_records import OwnedRecords
-from kiel_groups.clients.delivery.record_delivery import RecordDelivery
+from kiel_groups.clients.delivery.record_loop import RecordDelivery
 from kiel_groups.clients.delivery.value_delivery import ValueDelivery
-from kiel_groups.clients.delivery.values_in_flight import UNCLAIMED_S
 from kiel_groups.clients.fetch.fetcher import Fetcher, ResetCallback, Selection
 from kiel_groups.clients.net.cluster_metadata import ClusterMetadata
 from kiel_groups.config import BrokerConfig, FetchConfig
-from kiel_groups.coordination.zookeeper.runtime import Runtime
 from kiel_groups.errors import KielGroupsError
-from kiel_groups.group.member.subscription import SubscriptionState
+from kiel_groups.group.subscription import SubscriptionState
 from kiel_groups.metrics import Metrics
 from kiel_groups.model import Batch, Record, TopicPartition
 from kiel_groups.wire.message_sets.record_columns import RecordColumns
+from kiel_groups.zookeeper.runtime import Runtime
 
 __all__ = ["ReaderSettings", "RecordReader"]
 

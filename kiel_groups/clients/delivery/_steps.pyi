@@ -1,6 +1,6 @@
 """Declare the types of ``_steps.c``: see ``record_steps.py``, which has the same in Python."""
 
-from kiel_groups.clients.delivery.record_steps import PythonBlockingSteps, PythonLoopSteps
+from kiel_groups.clients.delivery.record_loop import PythonBlockingSteps, PythonLoopSteps
 
 class LoopSteps(PythonLoopSteps):
     """Steps of a loop that is awaited. A step has the interface of a coroutine, but is not of that type."""

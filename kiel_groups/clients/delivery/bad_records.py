@@ -14,7 +14,7 @@ from kiel_groups.clients.calls.eager_methods import cancels_this_task, spawn
 from kiel_groups.clients.delivery.deserializer import Deserializer
 from kiel_groups.clients.delivery.in_flight import BadRecordInFlight, ConsumerInFlight, DeliveryProgress
 from kiel_groups.errors import BadRecordError, DamagedRecordError
-from kiel_groups.group.member.partition_offsets import PartitionOffsets
+from kiel_groups.group.partition_offsets import PartitionOffsets
 from kiel_groups.metrics import Metrics
 from kiel_groups.model import Record, TopicPartition
 

@@ -24,7 +24,7 @@ from operator import attrgetter, length_hint
 from typing import NamedTuple
 
 from kiel_groups.clients.fetch.partition_fetch import FetchedBatch
-from kiel_groups.group.member.partition_offsets import DeliveredOffsets, PartitionOffsets
+from kiel_groups.group.partition_offsets import DeliveredOffsets, PartitionOffsets
 from kiel_groups.model import FencingToken, Record, TopicPartition
 
 __all__ = ["CurrentBatch", "NO_RECORDS"]

@@ -6,17 +6,17 @@ from collections.abc import Collection, Coroutine, Mapping
 from typing import Any
 
 from kiel_groups.clients.calls.eager_methods import spawn
-from kiel_groups.clients.coordinated.stored_in_kafka import StoredInKafka
 from kiel_groups.clients.delivery.listener_calls import ListenerCalls
 from kiel_groups.clients.delivery.owned_records import OwnedRecords
 from kiel_groups.clients.delivery.value_delivery import ValueDelivery
 from kiel_groups.clients.net.cluster_metadata import ClusterMetadata
-from kiel_groups.clients.net.group_brokers import GroupBrokers
 from kiel_groups.clients.net.log_marks import look_at_logs
-from kiel_groups.coordination.partition_handler import Gate, Work
+from kiel_groups.clients.net.offset_requests import GroupBrokers
 from kiel_groups.errors import NoOffsetsError
-from kiel_groups.group.coordinated.seen_topics import LogSight
+from kiel_groups.group.seen_topics import LogSight
 from kiel_groups.listeners import Stall
+from kiel_groups.members.brokers.offset_requests import StoredInKafka
+from kiel_groups.members.partition_handler import Gate, Work
 from kiel_groups.metrics import Metrics
 from kiel_groups.model import TopicPartition
 

@@ -11,19 +11,18 @@ from kiel_groups.clients.calls.callers import context_without_calls
 from kiel_groups.clients.delivery.bad_records import BadRecords
 from kiel_groups.clients.delivery.deserializer import Deserializer
 from kiel_groups.clients.delivery.in_flight import ConsumerInFlight, DeliveryProgress
-from kiel_groups.clients.delivery.listener_calls import ListenerCalls
-from kiel_groups.clients.delivery.ready_claims import ReadyClaims
+from kiel_groups.clients.delivery.listener_calls import ListenerCalls, ReadyClaims
 from kiel_groups.clients.fetch.fetcher import ANY, FetchedBatch, Fetcher, Selection
 from kiel_groups.clients.net.log_marks import ReadLog
-from kiel_groups.coordination.partition_handler import Gate
-from kiel_groups.coordination.session.delivery_gate import GATE_PAUSE_S, DeliveryGate
-from kiel_groups.coordination.zookeeper.runtime import Runtime
 from kiel_groups.errors import DamagedRecordError, KielGroupsError, RecordDeserializationError
-from kiel_groups.group.member.partition_offsets import PartitionOffsets
-from kiel_groups.group.member.subscription import SubscriptionState
+from kiel_groups.group.partition_offsets import PartitionOffsets
+from kiel_groups.group.subscription import SubscriptionState
+from kiel_groups.members.partition_handler import Gate
 from kiel_groups.metrics import Metrics
 from kiel_groups.model import Record, TopicPartition
 from kiel_groups.wire.message_sets.record_columns import RecordColumns
+from kiel_groups.zookeeper.delivery_gate import GATE_PAUSE_S, DeliveryGate
+from kiel_groups.zookeeper.runtime import Runtime
 
 __all__ = ["OwnedBatch", "OwnedColumns", "OwnedRecords", "ReadableBatch"]
 

@@ -15,8 +15,8 @@ from kiel_groups.clients.net.cluster_metadata import ClusterMetadata
 from kiel_groups.clients.net.offset_lookup import LogRange, log_range
 from kiel_groups.config import ResetPolicy
 from kiel_groups.errors import CommitFailedError, CoordinationError, OffsetOutOfRangeError
-from kiel_groups.group.member.pending_reset import PendingReset
-from kiel_groups.group.member.subscription import SubscriptionState
+from kiel_groups.group.partition_offsets import PendingReset
+from kiel_groups.group.subscription import SubscriptionState
 from kiel_groups.metrics import Metrics
 from kiel_groups.model import TopicPartition
 from kiel_groups.wire.error_codes import LEADER_NOT_AVAILABLE, OFFSET_OUT_OF_RANGE

@@ -1,19 +1,246 @@
-"""The iterator of a loop over a grouped consumer's records, which detects how the loop was left."""
+"""Deliver records to a loop, one by one, and detect how the loop was left."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from typing import TYPE_CHECKING
 
 from kiel_groups.clients.calls.callers import current_caller
-from kiel_groups.clients.calls.loop_exit import dropped_by_loop_exit
+from kiel_groups.clients.calls.left_loop import dropped_by_loop_exit
 from kiel_groups.clients.delivery.current_batch import NO_RECORDS
-from kiel_groups.clients.delivery.record_delivery import RecordDelivery
-from kiel_groups.clients.delivery.record_steps import LoopSteps
-from kiel_groups.errors import KielGroupsError
+from kiel_groups.clients.delivery.owned_records import OwnedRecords
+from kiel_groups.errors import ConfigError, KielGroupsError
 from kiel_groups.model import Record
+from kiel_groups.zookeeper.delivery_gate import GATE_PAUSE_S
 
-__all__ = ["RecordLoop"]
+__all__ = [
+    "COMPILED",
+    "BlockingSteps",
+    "LoopSteps",
+    "PythonBlockingSteps",
+    "PythonLoopSteps",
+    "RecordDelivery",
+    "RecordLoop",
+]
+
+
+# Take the next record of a batch, with one question to the gate: the step that a loop makes for each record.
+#
+# Where a compiler was found, the loops use the same two classes in C (``_steps.c``), which take half the time. Whatever
+# a step cannot do at once, it leaves to the method ``ask`` of the loop: the end of a batch, a pause, a gate that is
+# shut.
+
+
+class PythonLoopSteps:
+    """
+    Steps of a loop that is awaited: ``async for``, or ``anext``.
+
+    The loop sets the cursor and the functions, all of them before the first step.
+    """
+
+    __slots__ = ("_boot_time_s", "_cursor", "_is_open", "_pause_at_s")
+
+    #: The records of a batch that are left. They are taken back by using up this cursor, an iterator of a list.
+    _cursor: Iterator[Record]
+    _boot_time_s: Callable[[], float]
+    #: Whether the gate of these records is open at a boot time.
+    _is_open: Callable[[float], bool]
+    #: When the event loop is to run its other tasks.
+    _pause_at_s: float
+
+    async def __anext__(self) -> Record:
+        now_s = self._boot_time_s()
+        if now_s < self._pause_at_s and self._is_open(now_s):
+            for record in self._cursor:
+                return record
+        return await self.ask()
+
+    async def ask(self) -> Record:
+        """Finish the record in flight, and wait for the next one. In C, the coroutine of this method is awaited."""
+        raise NotImplementedError
+
+
+class PythonBlockingSteps:
+    """Steps of a loop that blocks its thread. The loop sets the cursor and the functions before the first step."""
+
+    _cursor: Iterator[Record]
+    _boot_time_s: Callable[[], float]
+    _is_open: Callable[[float], bool]
+
+    def __iter__(self) -> Iterator[Record]:
+        return self
+
+    def __next__(self) -> Record:
+        record: Record | None = None
+        asking: object = None
+        try:
+            if self._is_open(self._boot_time_s()):
+                for record in self._cursor:
+                    return record
+            asking = object()
+            return self.ask(asking)
+        except StopIteration:
+            raise
+        except BaseException as error:
+            self.interrupted(type(error), asking, has_taken=record is not None)
+            raise
+
+    def ask(self, asking: object) -> Record:
+        """
+        Finish the record in flight, and wait for the next one. ``asking`` identifies the call.
+
+        Raises:
+            StopIteration: There are no more records.
+        """
+        raise NotImplementedError
+
+    def interrupted(self, error: type[BaseException], asking: object, *, has_taken: bool = False) -> None:
+        """
+        Handle an exception within a step, such as a Ctrl-C.
+
+        Args:
+            error: The type of the exception.
+            asking: The call of ``ask`` that raised it; None if there was none.
+            has_taken: Whether a record had left the cursor. In C, nothing can be raised after that.
+        """
+        raise NotImplementedError
+
+
+if TYPE_CHECKING:
+    COMPILED: bool
+    LoopSteps = PythonLoopSteps
+    BlockingSteps = PythonBlockingSteps
+else:
+    try:
+        from kiel_groups.clients.delivery._steps import BlockingSteps, LoopSteps
+    except ImportError:
+        COMPILED, LoopSteps, BlockingSteps = False, PythonLoopSteps, PythonBlockingSteps
+    else:
+        COMPILED = True
+
+
+# Deliver records to a loop, one by one, and track which records the application has finished.
+#
+# A record is *in flight* from its delivery until the loop asks for the next record. After that, it is finished.
+# Automatic commits store only the offsets of finished records.
+
+
+#: How long records are delivered before the event loop runs its other tasks, in seconds. Otherwise an application that
+#: never awaits would delay releases and commits for as long as records are buffered.
+QUANTUM_S = 0.01
+
+#: How many records are deserialized ahead at most, and for how long, in seconds: a loop that was left, or a revocation,
+#: makes that work void, and the event loop waits for it.
+MOST_AHEAD = 500
+LONGEST_AHEAD_S = 0.001
+
+
+class RecordDelivery:
+    """
+    Delivers the owned records to one loop at a time. It owns the loop's progress through the current batch.
+
+    A loop takes most records from the ``cursor`` by itself, while the gate is open, and on the event loop not after
+    ``pause_at_s``. If it gets none, it calls ``take``.
+    """
+
+    def __init__(self, owned: OwnedRecords) -> None:
+        self.owned = owned
+        self._progress = owned.progress
+        #: The current batch, which has the record in flight.
+        self.in_flight = owned.batch
+        self._most = None if owned.deserializer.keeps_bytes else MOST_AHEAD
+        self._looping = False
+        #: When the event loop is to run its other tasks.
+        self.pause_at_s = float("inf")
+
+    def begin_loop(self) -> None:
+        """
+        Start a loop over the records.
+
+        Raises:
+            ConfigError: Another loop is active.
+        """
+        if self._looping:
+            raise ConfigError(
+                "another loop over this consumer is active: the consumer could not know which of its records are"
+                " finished; leave that one first, or use a consumer for each"
+            )
+        self._looping = True
+        self.begin_quantum()
+
+    def begin_quantum(self) -> None:
+        """Deliver for ``QUANTUM_S`` from now on: the event loop has just run its other tasks."""
+        self.pause_at_s = self.owned.boot_time_s() + QUANTUM_S
+
+    @property
+    def cursor(self) -> Iterator[Record]:
+        """
+        The records of the current batch that are left. A step finishes the record in flight, and delivers the next one.
+
+        The gate must be asked before each step.
+        """
+        return self.in_flight.cursor
+
+    def take(self) -> Record | None:
+        """
+        Finish the record in flight, and return the next record, or None if the caller must call ``wait`` first.
+
+        Raises:
+            BadRecordError: The next record of a partition cannot be delivered.
+            KielGroupsError: A partition cannot be read, or the start position of a topic is unknown.
+        """
+        batch = self.in_flight
+        batch.finish()
+        while not batch.used_up or self._next_batch():
+            now_s = self.owned.boot_time_s()
+            if now_s >= self.pause_at_s or not self.owned.gate.is_open(now_s):
+                return None
+            for record in batch.cursor:
+                return record
+        return None
+
+    def _next_batch(self) -> bool:
+        """Move to the next batch of a partition that is still owned, and return whether there is such a batch."""
+        # Once for each batch: retention may overtake a thousand partitions at once, and a thousand waiting resets would
+        # wake up after each record. While the batch has more records, none of them can end.
+        if self._progress.waiting:
+            self._progress.notify()
+        self.owned.raise_refused()
+        following = self.owned.poll_readable(most_records=self._most, longest_s=LONGEST_AHEAD_S)
+        if following is None:
+            return False
+        self.in_flight.start(*following.batch, following.records)
+        return True
+
+    async def wait(self) -> None:
+        """Wait until ``take`` may return a record. While the batch has more records, only yield to the event loop."""
+        if self.in_flight.used_up:
+            await self.owned.wait()
+        else:
+            await asyncio.sleep(0 if self.owned.may_deliver() else GATE_PAUSE_S)
+        self.begin_quantum()
+
+    def finish(self) -> None:
+        """Finish the record in flight."""
+        self.in_flight.finish()
+        self._progress.notify()
+
+    def put_back(self) -> None:
+        """Deliver the record in flight once more, because the application has not finished it."""
+        dropped = self.in_flight.put_back()
+        if dropped is not None:
+            # Fetch the record again if its partition is ready and its topic subscribed.
+            self.owned.fetch([dropped])
+        self._progress.notify()
+
+    def end_loop(self, *, finished: bool) -> None:
+        """End the loop. Finish its record, or deliver the record again if not ``finished``, as after an exception."""
+        self._looping = False
+        if finished:
+            self.finish()
+        else:
+            self.put_back()
 
 
 class RecordLoop(LoopSteps):

@@ -14,8 +14,8 @@ from contextlib import contextmanager
 from typing import Protocol, TypeVar
 
 from kiel_groups.clients.calls.callers import ConsumeCall
+from kiel_groups.clients.delivery.in_flight import UNCLAIMED_S, Span, ValuesInFlight
 from kiel_groups.clients.delivery.owned_records import OwnedBatch, OwnedRecords
-from kiel_groups.clients.delivery.values_in_flight import UNCLAIMED_S, Span, ValuesInFlight
 from kiel_groups.clients.fetch.fetcher import FetchedBatch, Selection
 from kiel_groups.metrics import Metrics
 from kiel_groups.model import Batch, PartitionBatch, Record, TopicPartition

@@ -12,12 +12,12 @@ from typing import Final, TypeAlias
 from kiel_groups.clients.fetch.fetch_buffer import FetchBuffer
 from kiel_groups.clients.fetch.partition_fetch import FetchedBatch, PartitionFetch
 from kiel_groups.config import FetchConfig
-from kiel_groups.coordination.zookeeper.runtime import Runtime
 from kiel_groups.metrics import Metrics
 from kiel_groups.model import TopicPartition
-from kiel_groups.wire.api.fetch_v0 import FetchedPartition
+from kiel_groups.wire.fetch import FetchedPartition
 from kiel_groups.wire.message_sets.decoder import NoRecords, PartialMessage
 from kiel_groups.wire.message_sets.message_runs import MessageRun
+from kiel_groups.zookeeper.runtime import Runtime
 
 __all__ = ["AnswerReader", "Quantum", "WatermarkCallback"]
 

@@ -1,17 +1,43 @@
-"""Buffer fetched batches until they are delivered, within a bound in bytes, and select the partitions in turn."""
+"""Buffer fetched batches until they are delivered, within a bound in bytes, and keep which partitions are fetched."""
 
 from __future__ import annotations
 
+import asyncio
+import logging
+from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping
 from typing import NamedTuple
 
-from kiel_groups.clients.fetch.fetch_requests import LEAST_SHARE_BYTES, Room
-from kiel_groups.clients.fetch.partition_fetch import FetchedBatch, PartitionFetch
-from kiel_groups.clients.fetch.ready_queue import ANY, ReadyQueue, Selection
-from kiel_groups.clients.fetch.starving_callers import StarvingCallers
+from kiel_groups.clients.calls.eager_methods import spawn
+from kiel_groups.clients.fetch.fetch_requests import (
+    ANY,
+    LEAST_SHARE_BYTES,
+    BrokerLanes,
+    BulkTurns,
+    ReadyQueue,
+    Room,
+    Selection,
+    StarvingCallers,
+)
+from kiel_groups.clients.fetch.partition_fetch import FetchedBatch, PartitionFetch, Phase
+from kiel_groups.clients.net.cluster_metadata import ClusterMetadata
+from kiel_groups.clients.net.log_marks import LogMark, ReadLog
+from kiel_groups.clients.net.metadata_sources import UNREACHABLE_AFTER
 from kiel_groups.config import FetchConfig
+from kiel_groups.errors import ClosedError, KielGroupsError, NoBrokersError, ProtocolError
+from kiel_groups.metrics import Metrics
 from kiel_groups.model import TopicPartition
+from kiel_groups.wording import counted, some
 
-__all__ = ["Buffered", "FetchBuffer"]
+__all__ = [
+    "Buffered",
+    "FetchBuffer",
+    "FetchStates",
+    "FailedFetches",
+    "TRIES_UNREADABLE",
+]
+
+log = logging.getLogger(__name__)
+
 
 #: The part of the buffer that one poll may fill.
 _POLL_PART = 16
@@ -170,3 +196,239 @@ class FetchBuffer:
             state.take(1)
             if len(state.buffered) < before:
                 self._count(state, -size_bytes)
+
+
+class FetchStates:
+    """
+    The state of each assigned partition, and what can be done to it without a request to a broker.
+
+    Args:
+        config: The bounds of the buffer.
+    """
+
+    def __init__(self, config: FetchConfig) -> None:
+        self._partitions: dict[TopicPartition, PartitionFetch] = {}
+        #: The marks of the last assignments of other partitions.
+        self._marks: dict[TopicPartition, LogMark | None] = {}
+        self._lanes: dict[int, BrokerLanes] = {}
+        self._turns = BulkTurns()
+        self._buffer = FetchBuffer(config)
+        #: Where callers wait until ``poll`` is likely to return a batch.
+        self.ready = self._buffer.ready
+        #: Partitions whose position has passed offsets without messages. The caller removes those it has noted.
+        self.passed = self._buffer.passed
+
+    @property
+    def assignment(self) -> frozenset[TopicPartition]:
+        """The partitions being fetched."""
+        return frozenset(self._partitions)
+
+    def position(self, topic_partition: TopicPartition) -> int | None:
+        """Return the next offset to deliver, or None if the partition is not assigned."""
+        state = self._partitions.get(topic_partition)
+        return state.next_offset if state else None
+
+    def high_watermark(self, topic_partition: TopicPartition) -> int | None:
+        """Return the offset after the last visible message, as last reported, or None if unknown or not assigned."""
+        state = self._partitions.get(topic_partition)
+        return state.high_watermark if state else None
+
+    def lag(self, topic_partition: TopicPartition) -> int | None:
+        """Return the number of undelivered messages, as last reported, or None if unknown or not assigned."""
+        state = self._partitions.get(topic_partition)
+        return state.lag if state else None
+
+    def epoch(self, topic_partition: TopicPartition) -> int | None:
+        """Return the number of a partition's current assignment, or None if the partition is not assigned."""
+        state = self._partitions.get(topic_partition)
+        return state.epoch if state else None
+
+    def is_buffering(self, topic_partition: TopicPartition) -> bool:
+        """Whether a batch or an error of a partition is buffered."""
+        state = self._partitions.get(topic_partition)
+        return state is not None and bool(state.buffered)
+
+    def forget_logs(self, partitions: Iterable[TopicPartition]) -> None:
+        """Forget what was read from the logs of partitions that are about to be assigned again."""
+        for partition in partitions:
+            self._marks.pop(partition, None)
+
+    def read_logs(self, positions: Mapping[TopicPartition, int]) -> dict[TopicPartition, ReadLog]:
+        """Return what is known of the logs of partitions, with these positions, from their last assignments."""
+        states = {partition: self._partitions.get(partition) for partition in positions}
+        return {
+            partition: ReadLog(positions[partition], self._marks.get(partition), in_doubt=False)
+            if state is None
+            else ReadLog(positions[partition], state.mark, state.phase is Phase.RESETTING)
+            for partition, state in states.items()
+        }
+
+    def unassign(self, partitions: Iterable[TopicPartition]) -> None:
+        """Drop partitions and their buffered batches, and ignore their answers in flight."""
+        for tp in partitions:
+            state = self._partitions.pop(tp, None)
+            if state is not None:
+                self._marks[tp] = state.mark
+                self._leave_queue(state)
+                self._buffer.drop(state)
+
+    def _leave_queue(self, state: PartitionFetch) -> None:
+        if state.phase is Phase.READY:
+            for broker in self._lanes.values():
+                broker.remove(state)
+
+    def truncate(self, topic_partition: TopicPartition, end: int) -> int:
+        """Drop a partition's buffered records at and after the offset ``end``, and return their number."""
+        state = self._partitions.get(topic_partition)
+        return self._buffer.truncate(state, end) if state else 0
+
+    def pause(self, partitions: Iterable[TopicPartition]) -> list[TopicPartition]:
+        """
+        Neither fetch nor deliver these partitions until ``resume``. Their buffered batches remain.
+
+        Returns:
+            The partitions with buffered batches for which paused partitions have no room: the caller should assign them
+            again, which drops their batches.
+        """
+        over: list[TopicPartition] = []
+        for state in self._states(partitions):
+            has_room = not self._buffer.is_paused_full
+            self._buffer.pause(state)
+            if state.phase is Phase.READY:
+                self._leave_queue(state)
+                state.enter(Phase.PARKED)
+            if state.buffered and not has_room:
+                over.append(state.topic_partition)
+        return over
+
+    def put_back(self, batch: FetchedBatch, taken: int) -> None:
+        """Put the last batch of a partition back, as the next one. Its first ``taken`` records are delivered."""
+        state = self._partitions.get(batch.topic_partition)
+        if state is not None and state.epoch == batch.epoch:
+            self._buffer.put_back(state, batch, taken)
+
+    def skip(self, topic_partition: TopicPartition, offset: int) -> None:
+        """Drop the record at ``offset``, if it is the next one to deliver of a paused partition."""
+        state = self._partitions.get(topic_partition)
+        if state is not None:
+            self._buffer.skip(state, offset)
+
+    def _states(self, partitions: Iterable[TopicPartition]) -> list[PartitionFetch]:
+        return [self._partitions[partition] for partition in partitions if partition in self._partitions]
+
+
+#: Failures in a row before a warning: an election is over by then.
+_FAILURES_TO_WARN = 5
+#: Unreadable answers in a row after which the error is raised, because the log and not the network is damaged.
+TRIES_UNREADABLE = 5
+
+
+class FailedFetches:
+    """
+    Decides what follows when a fetcher cannot fetch partitions, and fetches them again.
+
+    Args:
+        cluster: Its metadata are refreshed before partitions are fetched again.
+        buffer: Takes the errors that ``poll`` raises.
+        metrics: Counts retries, unreadable answers, and failures that are more than a retry.
+        offer: Called with partitions to fetch again. Ignores those that were unassigned meanwhile.
+    """
+
+    def __init__(
+        self,
+        cluster: ClusterMetadata,
+        buffer: FetchBuffer,
+        metrics: Metrics,
+        offer: Callable[[Iterable[PartitionFetch]], None],
+    ) -> None:
+        self._cluster = cluster
+        self._backoff = cluster.new_backoff()
+        self._buffer = buffer
+        self._metrics = metrics
+        self._offer = offer
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def retry(
+        self, states: Collection[PartitionFetch], why: str, level: int = logging.INFO, *, doubt: bool = True
+    ) -> None:
+        """Refresh the leaders and fetch again, after a delay that grows with the failures in a row."""
+        waiting = [state for state in states if not state.dropped]
+        if not waiting:
+            return
+        for state in waiting:
+            state.enter(Phase.RETRYING)
+            state.failures += 1
+        failures = max(state.failures for state in waiting)
+        if failures >= _FAILURES_TO_WARN:
+            level = max(level, logging.WARNING)
+        log.log(level, "cannot fetch %s (try %d): %s", some(state.topic_partition for state in waiting), failures, why)
+        self._metrics.count("fetch_retries", len(waiting))
+        if doubt:
+            self._cluster.drop_overrides(state.topic_partition for state in waiting)
+        self._start(self._recover(waiting, failures), "retry of fetches")
+
+    def fetch_again(self, state: PartitionFetch) -> None:
+        """Fetch a partition again whose error was raised, after a pause that grows with the failures in a row."""
+        state.enter(Phase.RETRYING)
+        state.failures += 1
+        self._start(self._recover([state], state.failures + 1), f"another fetch of {state.topic_partition}")
+
+    def unreadable(self, state: PartitionFetch, error: Exception) -> None:
+        """Fetch unreadable records again. After ``TRIES_UNREADABLE`` tries in a row, have ``poll`` raise the error."""
+        if not isinstance(error, KielGroupsError):
+            place = f"{state.topic_partition} at offset {state.position}"
+            error = ProtocolError(f"{place}: what the broker sent cannot be read: {error!r}")
+        self._metrics.count("fetches_unreadable")
+        state.unreadable += 1
+        # The message's size may be damaged, too, so request an ordinary share again.
+        state.needed_bytes = 0
+        if state.unreadable < TRIES_UNREADABLE:
+            self.retry([state], str(error), logging.WARNING)
+        else:
+            self.halt(state, error)
+
+    def halt(self, state: PartitionFetch, error: Exception) -> None:
+        """Have ``poll`` raise an error, and stop fetching the partition until then."""
+        if state.dropped:
+            return
+        self.report(state, f"{error}; raising this to the application, then fetching again")
+        state.enter(Phase.HALTED)
+        self._buffer.put(state, error)
+
+    def report(self, state: PartitionFetch, what: str) -> None:
+        """Log and count a failure that is more than a retry."""
+        log.error("fetching %s at offset %d: %s", state.topic_partition, state.position, what)
+        self._metrics.count("fetch_failures")
+
+    def close(self) -> None:
+        """Fetch nothing again."""
+        for task in self._tasks:
+            task.cancel()
+
+    async def _recover(self, states: list[PartitionFetch], failures: int) -> None:
+        # The first refresh is sent at once: when a fetch fails, most leaders have moved already.
+        await asyncio.sleep(self._backoff.delay_s(failures - 1))
+        for _ in range(UNREACHABLE_AFTER):
+            topics = {state.topic_partition.topic for state in states if not state.dropped}
+            if not topics:
+                return
+            try:
+                await self._cluster.refresh(topics, "fetch")
+            except ClosedError:
+                return
+            except NoBrokersError:
+                # Refresh again instead of fetching: a fetch from a silent broker takes the whole request timeout. But
+                # limit this: a broker that is slow to send metadata may be quick to answer fetches.
+                failures += 1
+                await asyncio.sleep(self._backoff.delay_s(failures))
+                continue
+            except KielGroupsError as error:
+                # INFO is enough: the next fetch fails, too, and is logged at the proper level.
+                log.info("no metadata for %s: %s", counted(topics, "topic"), error)
+            break
+        self._offer(states)
+
+    def _start(self, work: Coroutine[None, None, None], name: str) -> None:
+        task = spawn(work, name)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)

@@ -1,38 +1,24 @@
-"""
-Plan fetch requests: select the partitions of the next request to a broker, and how long the broker may wait.
-
-A broker works on one request of a connection at a time, also while it waits for data. So requests of two kinds have
-connections of their own (lanes), over disjoint partitions:
-
-- *Bulk* requests do not wait at the broker. They ask for partitions that are behind their logs' ends: much of a few
-  partitions (see ``fetch_sizing``). Partitions that were just assigned go first, all in one request, which finds out
-  what there is. Up to two bulk requests are in flight: the broker works on one while the other's answer is decoded.
-- *Polls* ask for partitions that have caught up, for a small share of each. A broker delays the answer until there is
-  data in one of them, so one poll for all would keep a partition that has just caught up waiting behind idle ones:
-
-  1. A poll that is sent alone takes every partition that is ready and may wait for ``max_wait_ms`` (long).
-  2. A poll that is sent beside another waits for ``SHORT_WAIT_MS`` at most, so that its lane is soon free again.
-  3. Partitions whose last answer was empty are not sent beside a short poll: they wait for its answer, and all go into
-     one long poll. So the lanes merge again when no data comes.
-  4. An answer costs time for each partition of its request, at the broker and here, also for those without data. So
-     ``WIDE_PARTITIONS`` partitions make a long poll of their own, on a further lane (wide). The rules above are for the
-     rest. Of ten thousand partitions, a record then concerns one wide poll in ten.
-"""
+"""Plan fetch requests: select the partitions of the next request to a broker, its size, and how long it may wait."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import asyncio
+from collections import deque
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import chain, count, islice
 from operator import attrgetter
 from typing import NamedTuple
 
-from kiel_groups.clients.fetch.partition_fetch import Demand, PartitionFetch, Phase
-from kiel_groups.clients.fetch.starving_callers import StarvingCallers
+from kiel_groups.clients.fetch.partition_fetch import BiteSize, Demand, PartitionFetch, Phase, fill_answer
 from kiel_groups.config import FetchConfig
-from kiel_groups.fetch_sizing import BiteSize, fill_answer
+from kiel_groups.model import TopicPartition
 
 __all__ = [
+    "ANY",
+    "ReadyQueue",
+    "Selection",
+    "StarvingCallers",
     "LANES",
     "LEAST_SHARE_BYTES",
     "SHORT_WAIT_MS",
@@ -43,6 +29,226 @@ __all__ = [
     "divide_budget",
     "new_bite",
 ]
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """The partitions that a caller asks for: those of ``topic``, or ``partitions``, without ``excluded``; or all."""
+
+    topic: str | None = None
+    partitions: frozenset[TopicPartition] | None = None
+    excluded: frozenset[TopicPartition] = frozenset()
+
+    def has(self, partition: TopicPartition) -> bool:
+        """Return whether the caller asks for this partition."""
+        if self.partitions is not None and partition not in self.partitions:
+            return False
+        return (self.topic is None or partition.topic == self.topic) and partition not in self.excluded
+
+
+#: All partitions.
+ANY = Selection()
+
+
+class ReadyQueue:
+    """
+    The queue of partitions with buffered batches.
+
+    Callers wait for one topic, for some partitions, or for any partition. Each topic has an event, and any partition
+    has one. An event is set when there may be a batch, and cleared by a ``pop`` that finds no batch. A caller that
+    waits for some partitions has its own event: the ``pop`` of another caller does not tell whether it finds a batch.
+    """
+
+    def __init__(self) -> None:
+        self._queue: deque[PartitionFetch] = deque()
+        self._any_topic = asyncio.Event()
+        #: An event for each topic that a caller has asked for.
+        self._by_topic: dict[str, asyncio.Event] = {}
+        #: The callers that wait for some partitions.
+        self._by_partitions: dict[asyncio.Event, frozenset[TopicPartition]] = {}
+
+    def add(self, state: PartitionFetch) -> None:
+        """Put a partition at the end of the queue."""
+        self._queue.append(state)
+        self._wake(state)
+
+    def add_first(self, state: PartitionFetch) -> None:
+        """Put a partition at the front of the queue."""
+        self._queue.appendleft(state)
+        self._wake(state)
+
+    def _wake(self, state: PartitionFetch) -> None:
+        self.notify(state.topic_partition.topic)
+        for event, partitions in self._by_partitions.items():
+            if state.topic_partition in partitions:
+                event.set()
+
+    def remove(self, state: PartitionFetch) -> None:
+        """Remove a partition that has no buffered batch any more, or that is paused."""
+        self._queue = deque(other for other in self._queue if other is not state)
+
+    def pop(self, selection: Selection = ANY) -> PartitionFetch | None:
+        """Remove and return the next selected partition, or None if there is none."""
+        is_any = selection == ANY
+        for _ in range(len(self._queue)):
+            state = self._queue.popleft()
+            if state.dropped:
+                continue
+            if is_any or selection.has(state.topic_partition):
+                return state
+            self._queue.append(state)
+        if selection.partitions is None and (selection.topic is not None or not self._queue):
+            self._event_of(selection.topic).clear()
+        return None
+
+    async def wait(self, selection: Selection = ANY) -> None:
+        """
+        Wait until ``pop`` is likely to return a partition. It may still return None, as after an unassign.
+
+        The event loop runs its other tasks in any case: a caller that may not take what is there calls again and again.
+        """
+        if self._may_pop(selection):
+            await asyncio.sleep(0)
+        elif selection.partitions is None:
+            await self._event_of(selection.topic).wait()
+        else:
+            event = asyncio.Event()
+            self._by_partitions[event] = selection.partitions
+            try:
+                await event.wait()
+            finally:
+                del self._by_partitions[event]
+
+    @property
+    def waiting(self) -> set[frozenset[TopicPartition]]:
+        """The partitions that callers wait for, without the callers that wait for a topic or for any partition."""
+        return set(self._by_partitions.values())
+
+    def _may_pop(self, selection: Selection) -> bool:
+        if selection.partitions is None:
+            return self._event_of(selection.topic).is_set()
+        return any(selection.has(state.topic_partition) for state in self._queue if not state.dropped)
+
+    def notify(self, topic: str) -> None:
+        """Wake the callers that wait for this topic or for any topic, although there may be no batch."""
+        self._any_topic.set()
+        if topic in self._by_topic:
+            self._by_topic[topic].set()
+
+    def wake_all(self) -> None:
+        """Wake every caller that waits, although there may be no batch."""
+        for event in (self._any_topic, *self._by_topic.values(), *self._by_partitions):
+            event.set()
+
+    def _event_of(self, topic: str | None) -> asyncio.Event:
+        if topic is None:
+            return self._any_topic
+        if topic not in self._by_topic:
+            event = self._by_topic[topic] = asyncio.Event()
+            if any(state.topic_partition.topic == topic for state in self._queue):
+                event.set()
+        return self._by_topic[topic]
+
+
+#: The least number of selections that are kept before those of callers that wait no more are dropped.
+_MOST_SELECTIONS = 1_000
+
+
+class StarvingCallers:
+    """
+    The selections that calls of ``pop`` have asked for without success, as long as nothing of them is buffered.
+
+    A selection remains until a batch of it is buffered, whatever other callers find meanwhile: its caller waits, and
+    does not ask again before that. So the selection of a caller that is gone costs one batch at most.
+
+    Args:
+        selections: What callers wait for.
+    """
+
+    def __init__(self, selections: Iterable[Selection] = ()) -> None:
+        #: By their only partition, or else by topic: there may be thousands of callers with a partition each.
+        self._by_key: dict[TopicPartition | str | None, set[Selection]] = {}
+        self._count = 0
+        self._most = _MOST_SELECTIONS
+        for each in selections:
+            self.add(each)
+
+    def __len__(self) -> int:
+        return self._count
+
+    def add(self, selection: Selection) -> None:
+        """
+        Note that a caller finds nothing.
+
+        Partitions that the selection excludes count, too. Another caller waits for them now, and the caller that
+        excludes them may get them when the other one is gone.
+        """
+        if selection.excluded:
+            selection = Selection(selection.topic, selection.partitions)
+        partitions = selection.partitions
+        key = selection.topic if partitions is None or len(partitions) != 1 else next(iter(partitions))
+        same = self._by_key.setdefault(key, set())
+        self._count += selection not in same
+        same.add(selection)
+
+    def has(self, partition: TopicPartition) -> bool:
+        """Return whether a caller waits for this partition."""
+        return any(each.has(partition) for key in _keys(partition) for each in self._by_key.get(key, ()))
+
+    def feed(self, partition: TopicPartition) -> None:
+        """Remove the selections of a partition that has a batch now: their callers are awake, or come late."""
+        for key in _keys(partition):
+            if key in self._by_key:
+                self._replace(key, {each for each in self._by_key[key] if not each.has(partition)})
+
+    def limit(self, waiting: Collection[frozenset[TopicPartition]]) -> None:
+        """
+        Drop selections of partitions for which no caller waits, if there are too many.
+
+        A caller that does not wait adds its selection again when it asks again. There are only as many selections of
+        topics as topics.
+        """
+        for key in list(self._by_key):
+            kept = {each for each in self._by_key[key] if each.partitions is None or each.partitions in waiting}
+            self._replace(key, kept)
+        self._most = _MOST_SELECTIONS + 2 * self._count
+
+    @property
+    def is_over(self) -> bool:
+        """Whether there are so many selections that ``limit`` should be called."""
+        return self._count > self._most
+
+    def _replace(self, key: TopicPartition | str | None, kept: set[Selection]) -> None:
+        self._count += len(kept) - len(self._by_key[key])
+        if kept:
+            self._by_key[key] = kept
+        else:
+            del self._by_key[key]
+
+
+def _keys(partition: TopicPartition) -> tuple[TopicPartition, str, None]:
+    return partition, partition.topic, None
+
+
+# Plan fetch requests: select the partitions of the next request to a broker, and how long the broker may wait.
+#
+# A broker works on one request of a connection at a time, also while it waits for data. So requests of two kinds have
+# connections of their own (lanes), over disjoint partitions:
+#
+# - *Bulk* requests do not wait at the broker. They ask for partitions that are behind their logs' ends: much of a few
+#   partitions (see ``fetch_sizing``). Partitions that were just assigned go first, all in one request, which finds out
+#   what there is. Up to two bulk requests are in flight: the broker works on one while the other's answer is decoded.
+# - *Polls* ask for partitions that have caught up, for a small share of each. A broker delays the answer until there is
+#   data in one of them, so one poll for all would keep a partition that has just caught up waiting behind idle ones:
+#
+# 1. A poll that is sent alone takes every partition that is ready and may wait for ``max_wait_ms`` (long). 2. A poll
+# that is sent beside another waits for ``SHORT_WAIT_MS`` at most, so that its lane is soon free again. 3. Partitions
+# whose last answer was empty are not sent beside a short poll: they wait for its answer, and all go into one long poll.
+# So the lanes merge again when no data comes. 4. An answer costs time for each partition of its request, at the broker
+# and here, also for those without data. So ``WIDE_PARTITIONS`` partitions make a long poll of their own, on a further
+# lane (wide). The rules above are for the rest. Of ten thousand partitions, a record then concerns one wide poll in
+# ten.
+
 
 #: The most requests of each kind in flight to a broker.
 LANES = 2

@@ -18,16 +18,13 @@ from contextlib import suppress
 from typing import NamedTuple, TypeAlias
 
 from kiel_groups.clients.calls.eager_methods import spawn
-from kiel_groups.clients.fetch.failed_fetches import FailedFetches
 from kiel_groups.clients.fetch.fetch_answers import AnswerReader, Quantum, WatermarkCallback
-from kiel_groups.clients.fetch.fetch_requests import BrokerLanes, PlannedFetch
-from kiel_groups.clients.fetch.fetch_states import FetchStates
+from kiel_groups.clients.fetch.fetch_buffer import FailedFetches, FetchStates
+from kiel_groups.clients.fetch.fetch_requests import ANY, BrokerLanes, PlannedFetch, Selection
 from kiel_groups.clients.fetch.partition_fetch import FetchedBatch, PartitionFetch, Phase
-from kiel_groups.clients.fetch.ready_queue import ANY, Selection
 from kiel_groups.clients.net.cluster_metadata import ClusterMetadata
 from kiel_groups.clients.net.connection import MAX_RESPONSE_BYTES, Connection
 from kiel_groups.config import FetchConfig
-from kiel_groups.coordination.zookeeper.runtime import Runtime
 from kiel_groups.errors import (
     BrokerConnectionError,
     BrokerError,
@@ -39,7 +36,6 @@ from kiel_groups.errors import (
 )
 from kiel_groups.metrics import Metrics
 from kiel_groups.model import TopicPartition
-from kiel_groups.wire.api.fetch_v0 import FetchPosition, FetchRequest, FetchResponse
 from kiel_groups.wire.error_codes import (
     NO_ERROR,
     OFFSET_OUT_OF_RANGE,
@@ -47,6 +43,8 @@ from kiel_groups.wire.error_codes import (
     UNSUPPORTED_COMPRESSION_TYPE,
     UNSUPPORTED_VERSION,
 )
+from kiel_groups.wire.fetch import FetchPosition, FetchRequest, FetchResponse
+from kiel_groups.zookeeper.runtime import Runtime
 
 __all__ = ["ANY", "Fetcher", "FetchedBatch", "ResetCallback", "Selection", "WatermarkCallback"]
 

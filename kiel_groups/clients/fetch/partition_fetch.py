@@ -2,30 +2,310 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import NamedTuple
+from operator import attrgetter
+from typing import NamedTuple, TypeVar
 
 from kiel_groups.backoff import Backoff
-from kiel_groups.clients.fetch.fetched_batch import FetchedBatch
 from kiel_groups.clients.net.log_marks import LogMark
 from kiel_groups.errors import DamagedRecordError, MessageTooLargeError, ProtocolError
-from kiel_groups.fetch_sizing import MessageSizes
-from kiel_groups.model import TopicPartition
-from kiel_groups.wire.message_sets.corrupt_messages import DamagedMessage
-from kiel_groups.wire.message_sets.message_runs import MessageRun, message_steps
+from kiel_groups.model import FencingToken, Record, TopicPartition
+from kiel_groups.wire.message_sets.columns import Columns, columns_of
+from kiel_groups.wire.message_sets.message_layout import DamagedMessage
+from kiel_groups.wire.message_sets.message_runs import MessageRun, ValueRun, message_steps, values_of
+from kiel_groups.wire.message_sets.record_columns import RecordColumns
 
 __all__ = [
+    "FAST_S",
+    "SLOW_S",
+    "BiteSize",
+    "MessageSizes",
+    "fill_answer",
+    "FetchedBatch",
     "LARGE_WRAPPER_BYTES",
     "MOVES",
     "Demand",
-    "FetchedBatch",
     "PartitionFetch",
     "Phase",
     "Truncated",
 ]
+
+
+# Decide how much a fetch asks for. The consumers and the Spark source share these rules.
+#
+# A broker of 0.8 has one index entry for each set that a producer sent, at most. For each partition of a fetch it scans
+# the log message by message, from the last entry before the position, and once more before the high watermark. So a
+# partition costs up to a whole set, however few bytes are asked for, and a request has much of a few partitions rather
+# than little of many.
+
+
+#: Added to the expected size of a rest: message sizes vary, and another fetch costs more than this.
+_SPARE_BYTES = 4 << 10
+#: Sizes are averaged over the last messages: beyond this many offsets, older ones lose half of their weight.
+_MOST_OFFSETS = 1 << 17
+
+#: A full answer that takes less time than this in seconds may be larger.
+FAST_S = 0.05
+#: A full answer that takes more time than this in seconds should be smaller.
+SLOW_S = 0.5
+
+Key = TypeVar("Key", bound=Hashable)
+
+
+@dataclass(slots=True)
+class MessageSizes:
+    """The size of a partition's messages in fetched sets, as measured so far."""
+
+    read_bytes: int = 0
+    read_offsets: int = 0
+
+    def note(self, read_bytes: int, read_offsets: int) -> None:
+        """Note that a message set of this size led this many offsets further."""
+        self.read_bytes += read_bytes
+        self.read_offsets += read_offsets
+        while self.read_offsets > _MOST_OFFSETS:
+            self.read_bytes //= 2
+            self.read_offsets //= 2
+
+    def expected_bytes(self, offsets: int, assumed: int) -> int:
+        """
+        Return how many bytes to ask for to get this many offsets, with some spare.
+
+        Args:
+            offsets: The number of offsets.
+            assumed: The size of one message, until one was read.
+        """
+        measured = self.read_offsets > 0
+        expected = offsets * self.read_bytes // self.read_offsets if measured else offsets * assumed
+        return expected + expected // 8 + _SPARE_BYTES
+
+
+def fill_answer(wanted: Iterable[tuple[Key, int]], most_bytes: int) -> dict[Key, int]:
+    """
+    Return the partitions of one request, and how much it asks of each: as many of the first ones as fill an answer.
+
+    Args:
+        wanted: Partitions in the order of their turns, and the bytes that each should get.
+        most_bytes: The size of the answer. The first partition gets its bytes even if they are more.
+    """
+    asked: dict[Key, int] = {}
+    left = most_bytes
+    for key, wanted_bytes in wanted:
+        if asked and wanted_bytes > left:
+            break
+        asked[key] = wanted_bytes
+        left -= wanted_bytes
+    return asked
+
+
+@dataclass(slots=True)
+class BiteSize:
+    """
+    The size of one answer with data that is known to be there. It follows how fast a broker sends.
+
+    Attributes:
+        bytes: The present size.
+        least: The smallest size.
+        most: The largest size.
+    """
+
+    bytes: int
+    least: int
+    most: int
+
+    def note(self, asked_bytes: int, received_bytes: int, took_s: float) -> None:
+        """
+        Double the size after a full answer that came fast, and halve it after one that took long.
+
+        Args:
+            asked_bytes: How much the request asked for. One that asked for less than a bite proves nothing.
+            received_bytes: How much came.
+            took_s: The time from the request to the answer, in seconds.
+        """
+        if asked_bytes < self.bytes or received_bytes < asked_bytes - asked_bytes // 4:
+            return
+        if took_s > SLOW_S:
+            self.bytes = max(self.least, self.bytes // 2)
+        elif took_s < FAST_S:
+            self.bytes = min(self.most, self.bytes * 2)
+
+
+_offset_of = attrgetter("offset")
+
+
+class _Content:
+    """
+    The messages of one or more parts of a batch.
+
+    Records replace the run that they are made of, since they take more memory. Columns are kept beside it, until the
+    last part is taken: the application may ask for some records after that.
+    """
+
+    __slots__ = ("_columns", "messages")
+
+    def __init__(self, messages: list[Record] | MessageRun) -> None:
+        self.messages = messages
+        self._columns: Columns | None = None
+
+    def __len__(self) -> int:
+        messages = self.messages
+        return len(messages) if isinstance(messages, list) else messages.count
+
+    def records(self) -> list[Record]:
+        """Return the records. The first use makes them."""
+        messages = self.messages
+        if not isinstance(messages, list):
+            messages = self.messages = messages.records()
+        return messages
+
+    def values(self) -> ValueRun:
+        """Return the values. Each use makes a list of them."""
+        messages = self.messages
+        return values_of(messages) if isinstance(messages, list) else messages.values()
+
+    def columns(self) -> Columns:
+        """Return the columns. The first use makes them."""
+        if self._columns is None:
+            made = self.messages
+            self._columns = columns_of(made, made[-1].offset + 1) if isinstance(made, list) else made.columns()
+        return self._columns
+
+    def offset_of(self, row: int) -> int:
+        """Return the offset of a message. No records are made for it."""
+        messages = self.messages
+        if isinstance(messages, list):
+            return messages[row].offset
+        if row == 0:
+            return messages.first_offset
+        return messages.last_offset if row == messages.count - 1 else self.columns().numbers[row]
+
+    def row_of(self, offset: int) -> int:
+        """Return how many messages precede an offset. No records are made for it."""
+        messages = self.messages
+        if isinstance(messages, list):
+            return bisect_left(messages, offset, key=_offset_of)
+        return bisect_left(self.columns().numbers, offset)
+
+
+class FetchedBatch:
+    """
+    One or more records of one partition, in order.
+
+    Args:
+        topic_partition: The partition.
+        records: The records, or a run of checked messages, whose records are made when they are asked for.
+        high_watermark: The offset after the last message that consumers could see at the time.
+        epoch: The number of the partition's assignment.
+        size_bytes: About the size of the messages on the wire.
+        answer: The number of the answer that the batch is from, among those of the partition's assignment.
+
+    Attributes:
+        buffer_bytes: The size of the messages without compression, which the buffer counts.
+    """
+
+    __slots__ = (
+        "_content",
+        "_rows",
+        "answer",
+        "buffer_bytes",
+        "epoch",
+        "high_watermark",
+        "size_bytes",
+        "topic_partition",
+    )
+
+    def __init__(
+        self,
+        topic_partition: TopicPartition,
+        records: list[Record] | MessageRun,
+        high_watermark: int,
+        epoch: int,
+        size_bytes: int,
+        answer: int = 0,
+    ) -> None:
+        self.topic_partition = topic_partition
+        self._content = _Content(records)
+        #: The rows of the content that are the records of this batch.
+        self._rows = range(len(self._content))
+        self.high_watermark = high_watermark
+        self.epoch = epoch
+        self.size_bytes = size_bytes
+        self.answer = answer
+        self.buffer_bytes = size_bytes if isinstance(records, list) else records.size_bytes
+
+    @property
+    def run(self) -> MessageRun | None:
+        """The checked messages, or None once their records were made."""
+        messages = self._content.messages
+        return None if isinstance(messages, list) else messages
+
+    @property
+    def records(self) -> list[Record]:
+        """The records. The first use makes them."""
+        records = self._content.records()
+        if len(records) != len(self._rows):
+            records = records[self._rows.start : self._rows.stop]
+            self._content, self._rows = _Content(records), range(len(records))
+        return records
+
+    def values(self) -> ValueRun:
+        """Return the values, with records that are made later. Only a part of a batch has its records made at once."""
+        # A batch of which a part is taken may be taken in many parts. Its values are not made for each of them again.
+        if len(self._rows) == len(self._content):
+            return self._content.values()
+        return values_of(self.records)
+
+    def columns(self, fencing_token: FencingToken | None) -> RecordColumns:
+        """Return the records as columns, delivered under this claim. All parts of a batch share their columns."""
+        return RecordColumns(self.topic_partition, fencing_token, self._content.columns(), self._rows)
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    @property
+    def first_offset(self) -> int:
+        """The offset of the first record."""
+        return self.offset_of(0)
+
+    @property
+    def last_offset(self) -> int:
+        """The offset of the last record."""
+        return self.offset_of(len(self._rows) - 1)
+
+    def offset_of(self, number: int) -> int:
+        """Return the offset of the record with this number, counted from 0."""
+        return self._content.offset_of(self._rows[number])
+
+    def count_before(self, offset: int) -> int:
+        """Return how many of the records precede an offset."""
+        return min(max(self._content.row_of(offset) - self._rows.start, 0), len(self._rows))
+
+    def part(self, start: int, stop: int) -> FetchedBatch:
+        """Return a batch of some of the records, from number ``start`` to ``stop``. No records are made for it."""
+        changed = self._copy()
+        changed._content, changed._rows = self._content, self._rows[start:stop]
+        return changed
+
+    def _replace(self, *, records: list[Record]) -> FetchedBatch:
+        """Return a batch with other records, and otherwise the same values, as a named tuple does."""
+        changed = self._copy()
+        changed._content, changed._rows = _Content(records), range(len(records))
+        return changed
+
+    def _copy(self) -> FetchedBatch:
+        changed = FetchedBatch.__new__(FetchedBatch)
+        changed.topic_partition = self.topic_partition
+        changed.high_watermark = self.high_watermark
+        changed.epoch = self.epoch
+        changed.size_bytes = self.size_bytes
+        changed.answer = self.answer
+        changed.buffer_bytes = self.buffer_bytes
+        return changed
+
 
 #: Wrappers above this size, packed or unpacked, are unpacked on a thread. One MiB takes 0.4 to 3 ms in line, the change
 #: to a thread and back some 0.1 ms. What producers of 0.8 send by default is smaller.

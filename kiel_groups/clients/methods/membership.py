@@ -8,20 +8,19 @@ from functools import partial
 from types import TracebackType
 from typing import Self
 
-from kiel_groups.clients.calls.client_arguments import check_close_timeout
+from kiel_groups.clients.calls.arguments import check_close_timeout
 from kiel_groups.clients.calls.eager_methods import connect_or_close, spawn, suspended_if_left
 from kiel_groups.clients.calls.left_loop import LeftLoop, running_loop
-from kiel_groups.clients.compat.attributes import MemberAttributes
+from kiel_groups.clients.compat import MemberAttributes
 from kiel_groups.clients.connected.assigned_consumer import AssignedConsumer
 from kiel_groups.clients.connected.connected_consumer import ConnectedConsumer, ConsumerSettings
 from kiel_groups.clients.connected.record_reader import RecordReader
 from kiel_groups.clients.methods.record_access import RecordAccess
 from kiel_groups.clients.net.cluster_metadata import ClusterMetadata
-from kiel_groups.coordination.session.close_limit import CloseLimit
-from kiel_groups.coordination.session.session_tasks import cancelled_by
 from kiel_groups.errors import ClosedError, ConfigError, IllegalStateError
-from kiel_groups.group.member.subscription import SubscriptionState
+from kiel_groups.group.subscription import SubscriptionState
 from kiel_groups.model import TopicPartition
+from kiel_groups.zookeeper.tasks import CloseLimit, cancelled_by
 
 __all__ = ["GroupMembership"]
 

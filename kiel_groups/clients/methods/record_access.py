@@ -8,16 +8,22 @@ import weakref
 from collections.abc import Callable, Coroutine
 from typing import Any, NoReturn, TypeVar
 
-from kiel_groups.clients.calls.callers import ConsumeCall, consume_calls_here, current_caller, new_consume_call
+from kiel_groups.clients.calls.arguments import partition_of
+from kiel_groups.clients.calls.callers import (
+    ConsumeCall,
+    DeliveryStyle,
+    StyleChoice,
+    consume_calls_here,
+    current_caller,
+    new_consume_call,
+)
 from kiel_groups.clients.calls.consume_future import start_consume_call
-from kiel_groups.clients.calls.delivery_style import DeliveryStyle, StyleChoice
 from kiel_groups.clients.calls.eager_methods import failed_future
 from kiel_groups.clients.calls.left_loop import LeftLoop
-from kiel_groups.clients.calls.offset_arguments import partition_of
 from kiel_groups.clients.connected.record_reader import RecordReader
 from kiel_groups.clients.delivery.record_loop import RecordLoop
 from kiel_groups.errors import ClosedError, ConfigError, IllegalStateError, KielGroupsError
-from kiel_groups.group.member.subscription import SubscriptionState
+from kiel_groups.group.subscription import SubscriptionState
 from kiel_groups.model import Record, TopicPartition
 from kiel_groups.wire.message_sets.record_columns import RecordColumns
 

@@ -8,12 +8,11 @@ from collections.abc import Collection, Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any, TypeAlias
 
-from kiel_groups.clients.calls.callers import ConsumeCall, new_consume_call
-from kiel_groups.clients.calls.delivery_style import DeliveryStyle
+from kiel_groups.clients.calls.arguments import offsets_of, partitions_of
+from kiel_groups.clients.calls.callers import ConsumeCall, DeliveryStyle, new_consume_call
 from kiel_groups.clients.calls.eager_methods import failed_future, spawn
 from kiel_groups.clients.calls.left_loop import running_loop
-from kiel_groups.clients.calls.offset_arguments import offsets_of, partitions_of
-from kiel_groups.clients.compat.start_arguments import StartAt, offset_time
+from kiel_groups.clients.compat import StartAt, offset_time
 from kiel_groups.clients.connected.assigned_consumer import AssignedConsumer
 from kiel_groups.clients.connected.record_reader import ReaderSettings, RecordReader
 from kiel_groups.clients.delivery.listener_calls import check_listener
@@ -25,7 +24,7 @@ from kiel_groups.clients.net.offset_lookup import LEADERLESS_PATIENCE_S, find_of
 from kiel_groups.config import ResetPolicy, check_name, topic_names
 from kiel_groups.constants import BEGINNING, END
 from kiel_groups.errors import ClosedError, ConfigError, KielGroupsError
-from kiel_groups.group.member.subscription import SubscriptionKind, SubscriptionState
+from kiel_groups.group.subscription import SubscriptionKind, SubscriptionState
 from kiel_groups.listeners import RebalanceListener
 from kiel_groups.model import Batch, TopicPartition
 from kiel_groups.wording import counted

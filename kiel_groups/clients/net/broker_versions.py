@@ -16,8 +16,7 @@ from kiel_groups.clients.net.connection import Connection
 from kiel_groups.config import BrokerConfig, HostPort
 from kiel_groups.errors import BrokerConnectionError, KielGroupsError, NoBrokersError
 from kiel_groups.wire.framing import Request
-from kiel_groups.wire.groups.api_versions_v0 import ApiVersionsRequest, VersionRange
-from kiel_groups.wire.groups.fetch_probe_v3 import FetchProbeRequest
+from kiel_groups.wire.versions import ApiVersionsRequest, FetchProbeRequest, VersionRange
 
 __all__ = ["BrokerVersions", "Brokers", "ask_versions"]
 

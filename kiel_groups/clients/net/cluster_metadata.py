@@ -1,10 +1,4 @@
-"""
-Keep and refresh one client's view of the cluster: brokers, topics and leaders.
-
-The view becomes stale when leaders or brokers change. A caller that notices this (not leader, unknown topic, a broken
-connection) calls ``refresh`` and retries with ``new_backoff``. Concurrent callers share one refresh, and refreshes are
-rate limited, so a hundred partitions that lose their leader together cost one request.
-"""
+"""Keep the metadata of a cluster: its brokers, the partitions of topics, and their leaders."""
 
 from __future__ import annotations
 
@@ -15,14 +9,13 @@ import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 from kiel_groups.backoff import Backoff, shortening
 from kiel_groups.clients.calls.eager_methods import spawn
 from kiel_groups.clients.net.broker_versions import ask_versions
-from kiel_groups.clients.net.connection import Connection
-from kiel_groups.clients.net.connection_pool import CONTROL, ConnectionPool
-from kiel_groups.clients.net.leader_overrides import LeaderOverrides
+from kiel_groups.clients.net.connection import CONTROL, Connection, ConnectionPool
 from kiel_groups.clients.net.metadata_sources import BrokerSource, MetadataAnswer, MetadataSources
 from kiel_groups.clients.net.topic_listing import ListedTopic, TopicListing
 from kiel_groups.config import BrokerConfig, HostPort
@@ -35,18 +28,67 @@ from kiel_groups.errors import (
     RetriableBrokerError,
     UnknownTopicError,
 )
-from kiel_groups.group.coordinated.seen_topics import SeenTopics
+from kiel_groups.group.seen_topics import SeenTopics
 from kiel_groups.metrics import Metrics
 from kiel_groups.model import TopicPartition
-from kiel_groups.wire.api.metadata_v0 import MetadataRequest, MetadataResponse
-from kiel_groups.wire.api.topic_ids_v10 import TopicIdsRequest
 from kiel_groups.wire.error_codes import LEADER_NOT_AVAILABLE, UNKNOWN_TOPIC_OR_PARTITION
 from kiel_groups.wire.framing import Request
+from kiel_groups.wire.metadata import MetadataRequest, MetadataResponse, TopicIdsRequest
 from kiel_groups.wording import counted, some
 
-__all__ = ["AGE", "DOUBT", "BrokerSource", "ClusterMetadata"]
+__all__ = [
+    "LeaderOverrides",
+    "AGE",
+    "DOUBT",
+    "BrokerSource",
+    "ClusterMetadata",
+]
 
 log = logging.getLogger(__name__)
+
+
+class LeaderOverrides:
+    """
+    The leaders that ZooKeeper named in one read.
+
+    They override the brokers' metadata, because a broker that is cut off from ZooKeeper keeps naming itself the leader.
+    A leader that fails or refuses a request has lost the partition since the read, or does not know yet that it leads
+    the partition. The caller then drops this leader with ``forget``, and the brokers' metadata applies.
+    """
+
+    def __init__(
+        self,
+        leaders: Mapping[TopicPartition, int] = MappingProxyType({}),
+        brokers: Mapping[int, HostPort] = MappingProxyType({}),
+    ) -> None:
+        self._leaders = dict(leaders)
+        self._brokers = {node_id: brokers[node_id] for node_id in set(leaders.values())}
+
+    @property
+    def addresses(self) -> frozenset[HostPort]:
+        """The addresses of the leaders that ZooKeeper named."""
+        return frozenset(self._brokers.values())
+
+    def leader_of(self, topic_partition: TopicPartition, reported: int | None) -> int | None:
+        """Return the leader that ZooKeeper named, or else ``reported``, the leader in the brokers' metadata."""
+        return self._leaders.get(topic_partition, reported)
+
+    def address_of(self, node_id: int) -> HostPort | None:
+        """Return the address of a leader that ZooKeeper named, or None for any other broker."""
+        return self._brokers.get(node_id)
+
+    def forget(self, partitions: Iterable[TopicPartition]) -> None:
+        """Drop the leaders of these partitions."""
+        for topic_partition in partitions:
+            self._leaders.pop(topic_partition, None)
+
+
+# Keep and refresh one client's view of the cluster: brokers, topics and leaders.
+#
+# The view becomes stale when leaders or brokers change. A caller that notices this (not leader, unknown topic, a broken
+# connection) calls ``refresh`` and retries with ``new_backoff``. Concurrent callers share one refresh, and refreshes
+# are rate limited, so a hundred partitions that lose their leader together cost one request.
+
 
 T = TypeVar("T")
 

@@ -1,39 +1,354 @@
-"""
-Send requests to one broker over one connection, and match the answers to them.
-
-Requests are pipelined: each is written at once, without waiting for earlier answers. A 0.8 broker works on one request
-of a connection at a time, so a fetch that waits for data delays every request behind it. A fetcher needs a connection
-of its own. Answers are matched to requests by correlation id and not by order, because a proxy may reorder them.
-
-A connection opens with its first request, and never opens again. Once it is closed, by a failure or by ``close``, every
-request on it raises, and its owner has to create another connection.
-"""
+"""Send requests to brokers over connections, and match the answers to them."""
 
 from __future__ import annotations
 
 import asyncio
+import ipaddress
 import logging
 import os
 import socket
 import time
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Container, Sequence
 from copy import copy
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from mmap import MAP_PRIVATE, mmap
+from typing import Any, Protocol, TypeVar, cast
 
 from kiel_groups.clients.calls.eager_methods import spawn
-from kiel_groups.clients.net.answer_stream import HEADER_BYTES, AnswerStream
-from kiel_groups.clients.net.broker_stream import open_stream
-from kiel_groups.clients.net.receive_buffers import ReceiveBuffers
 from kiel_groups.config import BrokerConfig, HostPort
 from kiel_groups.errors import BrokerConnectionError, KielGroupsError, ProtocolError, RequestTimeoutError
 from kiel_groups.metrics import Metrics
 from kiel_groups.wire.framing import SIZE_BYTES, Request, decode_size, encode_request, split_response
 from kiel_groups.wording import counted
 
-__all__ = ["Connection", "MAX_RESPONSE_BYTES"]
+__all__ = [
+    "LEAST_REUSED_BYTES",
+    "MOST_REUSED_BYTES",
+    "ReceiveBuffers",
+    "HEADER_BYTES",
+    "AnswerOwner",
+    "AnswerStream",
+    "open_stream",
+    "Connection",
+    "MAX_RESPONSE_BYTES",
+    "ConnectionPool",
+    "CONTROL",
+]
 
 log = logging.getLogger(__name__)
+
+
+#: Answers from this size on, and up to the other one, are received into memory that is used again. The largest ordinary
+#: answers of a fetch have 4 MiB.
+LEAST_REUSED_BYTES, MOST_REUSED_BYTES = 256 << 10, 8 << 20
+#: The most buffers that are kept: two bulk answers may arrive while two others are decoded.
+_MOST_BUFFERS = 4
+#: The memory for headers and small answers. What a large answer has there is copied, so this is not much.
+_CHUNK_BYTES = 64 << 10
+#: Buffers that were not used for this time are freed, in seconds.
+_IDLE_S = 1.0
+
+
+class ReceiveBuffers:
+    """
+    The buffers that the connections of one client receive their answers into. The object belongs to one event loop.
+
+    A new buffer of some MiB is filled with zeros by Python, and each of its pages by the kernel, before a byte arrives.
+    So buffers are used again, as soon as nothing refers to them any more; no caller returns one.
+
+    Attributes:
+        chunk: Memory for what is handled before the next bytes are received.
+    """
+
+    def __init__(self) -> None:
+        self.chunk = memoryview(bytearray(_CHUNK_BYTES))
+        self._buffers: list[bytearray] = []
+        self._used = False
+        self._timer: asyncio.TimerHandle | None = None
+
+    def take(self, size: int) -> memoryview:
+        """Return memory of this size with any content. It belongs to the caller as long as it is referred to."""
+        if size < LEAST_REUSED_BYTES:
+            return memoryview(bytearray(size))
+        if size > MOST_REUSED_BYTES:
+            # The event loop would fill a bytearray with zeros at once. The pages of a mapping come as bytes arrive.
+            return memoryview(mmap(-1, size, flags=MAP_PRIVATE))
+        self._used = True
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(_IDLE_S, self._free_unused)
+        return memoryview(self._fitting(size))[:size]
+
+    def _fitting(self, size: int) -> bytearray:
+        unused = [buffer for buffer in self._buffers if _is_unused(buffer)]
+        found = next((buffer for buffer in unused if len(buffer) >= size), None)
+        if found is None:
+            found = bytearray(size)
+            # glibc returns the end of its heap to the system once more of it is free than twice the largest mapping
+            # that was freed so far. Records and runs of a few MiB would come and go there, and each of their pages
+            # would be cleared again by the kernel. This maps some MiB, and frees them untouched.
+            bytes(MOST_REUSED_BYTES)
+            # Those that are too small are replaced: the size of answers grows with the speed of the broker.
+            used = [buffer for buffer in self._buffers if not any(buffer is each for each in unused)]
+            self._buffers = [*used[1 - _MOST_BUFFERS :], found]
+        return found
+
+    def _free_unused(self) -> None:
+        self._timer = None
+        if self._used:
+            self._used = False
+            self._timer = asyncio.get_running_loop().call_later(_IDLE_S, self._free_unused)
+        else:
+            self._buffers.clear()
+
+    def close(self) -> None:
+        """Free the buffers. Those that are referred to remain until they are not."""
+        self._buffers.clear()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+
+def _is_unused(buffer: bytearray) -> bool:
+    """Return whether no view refers to a buffer: Python refuses to change the size of one that has views."""
+    try:
+        buffer.append(buffer.pop())
+    except BufferError:
+        return False
+    return True
+
+
+#: Size and correlation id.
+HEADER_BYTES = 8
+
+
+class AnswerOwner(Protocol):
+    """The object that a stream reports to."""
+
+    def announced(self, header: memoryview) -> memoryview | None:
+        """Take the header of an answer. Return memory for its payload, or None if nothing more is wanted."""
+
+    def received(self, payload: memoryview) -> None:
+        """Take the payload of the answer that was announced last, in the memory for it."""
+
+    def lost(self, error: Exception | None) -> None:
+        """Take the reason why the connection has ended; None if a side has closed it."""
+
+
+class AnswerStream(asyncio.BufferedProtocol):
+    """
+    A connection whose answers go to an owner. Nothing is received before ``start``.
+
+    An answer is complete as soon as its last byte is received: it needs no task, and no further step of the loop.
+
+    Args:
+        buffers: The memory that headers and small answers are received into.
+    """
+
+    def __init__(self, buffers: ReceiveBuffers) -> None:
+        self._buffers = buffers
+        self._owner: AnswerOwner | None = None
+        self._transport: asyncio.Transport | None = None
+        #: The first bytes of a header, whose other bytes are not received yet.
+        self._head = b""
+        #: The memory for the payload that is being received, and how much of it was received.
+        self._payload: memoryview | None = None
+        self._filled = 0
+        #: Whether all that was written has been handed to the kernel, or is lost with the connection.
+        self._written = asyncio.Event()
+        self._written.set()
+        self._ended = asyncio.Event()
+
+    def start(self, owner: AnswerOwner) -> None:
+        """Receive answers from now on."""
+        assert self._transport is not None
+        self._owner = owner
+        self._transport.resume_reading()
+
+    def write(self, frame: bytes) -> None:
+        """Send a request. If that is impossible, the connection ends, and its owner learns of it a moment later."""
+        assert self._transport is not None
+        if not self._transport.is_closing():
+            self._transport.write(frame)
+        if self._transport.is_closing() and not self._ended.is_set():
+            # Nothing is left to be sent, and the request is lost all the same: ``connection_lost`` follows.
+            self._written.clear()
+
+    async def wait_written(self) -> None:
+        """Wait until all requests have been handed to the kernel, or the connection has ended."""
+        await self._written.wait()
+
+    async def wait_ended(self) -> None:
+        """Wait until the connection has ended, and its owner knows why."""
+        await self._ended.wait()
+
+    def close(self) -> None:
+        """Close the connection at once. What is not sent yet is lost."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    # ------------------------------------------------------------------ calls of the transport
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        self._transport.set_write_buffer_limits(high=0)
+        # The owner is set when its connection is known to be the fastest one.
+        self._transport.pause_reading()
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        if self._payload is not None:
+            return self._payload[self._filled :]
+        return self._buffers.chunk[len(self._head) :]
+
+    def buffer_updated(self, nbytes: int) -> None:
+        if self._payload is None:
+            self._divide(nbytes)
+            return
+        self._filled += nbytes
+        if self._filled == len(self._payload):
+            self._finish()
+
+    def _divide(self, count: int) -> None:
+        """Divide what was received into the chunk. Other connections receive into it after this."""
+        assert self._owner is not None
+        head = self._head
+        received = self._buffers.chunk[: len(head) + count]
+        received[: len(head)] = head
+        while len(received) >= HEADER_BYTES:
+            payload = self._owner.announced(received[:HEADER_BYTES])
+            if payload is None:
+                return
+            size = min(len(payload), len(received) - HEADER_BYTES)
+            payload[:size] = received[HEADER_BYTES : HEADER_BYTES + size]
+            received = received[HEADER_BYTES + size :]
+            self._payload, self._filled = payload, size
+            if size < len(payload):
+                break
+            self._finish()
+        self._head = bytes(received)
+
+    def _finish(self) -> None:
+        # Nothing here refers to the payload any more, so its memory is free once its answer was handled.
+        payload, self._payload = self._payload, None
+        assert self._owner is not None
+        assert payload is not None
+        self._owner.received(payload)
+
+    def pause_writing(self) -> None:
+        self._written.clear()
+
+    def resume_writing(self) -> None:
+        self._written.set()
+
+    def eof_received(self) -> bool:
+        # A broker that sends no more takes no more, either. By default, the transport would wait until all is sent.
+        self.close()
+        return False
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        # The owner may keep this object for a while.
+        self._payload = None
+        if self._owner is not None:
+            self._owner.lost(exc)
+        self._ended.set()
+        self._written.set()
+
+
+#: How long an address may take before the next one is tried beside it, in seconds: the delay of RFC 8305.
+_NEXT_ADDRESS_S = 0.25
+
+
+async def open_stream(address: HostPort, buffers: ReceiveBuffers, timeout_s: float) -> AnswerStream:
+    """
+    Connect to the first address of a server that accepts a connection.
+
+    Addresses are tried in the resolver's order. The next one is tried when one refuses, and beside one that is slow: a
+    host that drops packets does not cost the time-out.
+
+    Args:
+        address: The server.
+        buffers: The memory that the stream receives into.
+        timeout_s: How long connecting may take, in seconds.
+
+    Raises:
+        TimeoutError: No address has accepted a connection in time.
+        OSError: All addresses refuse, or the name has none.
+    """
+    attempts: list[asyncio.Future[AnswerStream]] = []
+    opened: asyncio.Future[AnswerStream] | None = None
+    try:
+        async with asyncio.timeout(timeout_s):
+            hosts = await _hosts_of(address)
+            for host in hosts:
+                attempts.append(asyncio.ensure_future(_connect(host, address.port, buffers)))
+                opened = await _first_open(attempts, None if len(attempts) == len(hosts) else _NEXT_ADDRESS_S)
+                if opened is not None:
+                    break
+        return (opened or attempts[-1]).result()
+    finally:
+        for attempt in attempts:
+            if attempt is not opened:
+                attempt.cancel()
+                attempt.add_done_callback(_close)
+
+
+async def _connect(host: str, port: int, buffers: ReceiveBuffers) -> AnswerStream:
+    connected = asyncio.get_running_loop().create_connection(lambda: AnswerStream(buffers), host, port)
+    _, stream = await connected
+    return stream
+
+
+async def _hosts_of(address: HostPort) -> Sequence[str]:
+    """Return the addresses of a name, in the resolver's order; the name itself if there are none, for its error."""
+    try:
+        ipaddress.ip_address(address.host)
+    except ValueError:
+        pass
+    else:
+        return [address.host]
+    try:
+        found = await asyncio.get_running_loop().getaddrinfo(*address, type=socket.SOCK_STREAM)
+    except OSError:
+        return [address.host]
+    return list(dict.fromkeys(str(sockaddr[0]) for _, _, _, _, sockaddr in found))
+
+
+async def _first_open(
+    attempts: Sequence[asyncio.Future[AnswerStream]], patience_s: float | None
+) -> asyncio.Future[AnswerStream] | None:
+    """
+    Return an attempt that has succeeded, or None if it is time for the next one.
+
+    That is after ``patience_s``, or once the newest attempt has failed. If ``patience_s`` is None, all have failed.
+    """
+    loop = asyncio.get_running_loop()
+    started_s, waiting = loop.time(), {attempt for attempt in attempts if not attempt.done()}
+    while waiting:
+        left_s = None if patience_s is None else started_s + patience_s - loop.time()
+        done, waiting = await asyncio.wait(waiting, timeout=left_s, return_when=asyncio.FIRST_COMPLETED)
+        for attempt in done:
+            if attempt.exception() is None:
+                return attempt
+        if not done or (patience_s is not None and attempts[-1].done()):
+            break
+    return None
+
+
+def _close(attempt: asyncio.Future[AnswerStream]) -> None:
+    """Close the stream of an attempt that has succeeded although another one was faster."""
+    if not attempt.cancelled() and attempt.exception() is None:
+        attempt.result().close()
+
+
+# Send requests to one broker over one connection, and match the answers to them.
+#
+# Requests are pipelined: each is written at once, without waiting for earlier answers. A 0.8 broker works on one
+# request of a connection at a time, so a fetch that waits for data delays every request behind it. A fetcher needs a
+# connection of its own. Answers are matched to requests by correlation id and not by order, because a proxy may reorder
+# them.
+#
+# A connection opens with its first request, and never opens again. Once it is closed, by a failure or by ``close``,
+# every request on it raises, and its owner has to create another connection.
+
 
 T = TypeVar("T")
 
@@ -277,3 +592,53 @@ def _reason(error: Exception | None) -> str:
         # asyncio puts its own words in place of those.
         return os.strerror(error.errno)
     return str(getattr(error, "strerror", None) or error)
+
+
+#: The purpose of short requests that a broker answers at once.
+CONTROL = "control"
+
+#: How long a broker is avoided after a failed request, by requests that any broker can answer, in seconds.
+BLAMED_S = 30.0
+
+
+class ConnectionPool:
+    """
+    Keeps one connection for each address and purpose, created on first use and replaced once it is closed.
+
+    Purposes separate requests that must not wait for each other, such as metadata requests and long fetches, or fetches
+    and slow produce requests.
+    """
+
+    def __init__(self, config: BrokerConfig, metrics: Metrics) -> None:
+        self._config = config
+        self._metrics = metrics
+        self._connections: dict[tuple[HostPort, str], Connection] = {}
+        self._blamed_at_s: dict[HostPort, float] = {}
+        self._buffers = ReceiveBuffers()
+
+    def get(self, address: HostPort, purpose: str) -> Connection:
+        """Return the connection to this address for one purpose. A new connection opens with its first request."""
+        key = (address, purpose)
+        connection = self._connections.get(key)
+        if connection is None or connection.closed:
+            connection = self._connections[key] = Connection(address, self._config, self._metrics, self._buffers)
+        return connection
+
+    def note_failure(self, address: HostPort) -> None:
+        """Note that a request to this broker failed."""
+        self._blamed_at_s[address] = time.monotonic()
+
+    def best(self, addresses: Sequence[HostPort]) -> HostPort:
+        """Return the first address without a recent failure, or else the address that failed the longest ago."""
+        since_s = time.monotonic() - BLAMED_S
+        return min(addresses, key=lambda address: max(since_s, self._blamed_at_s.get(address, since_s)))
+
+    def keep_only(self, addresses: Container[HostPort]) -> None:
+        """Close the connections to all addresses but these."""
+        for key in [key for key in self._connections if key[0] not in addresses]:
+            self._connections.pop(key).close()
+
+    def close(self) -> None:
+        """Close all connections."""
+        self.keep_only(())
+        self._buffers.close()

@@ -10,10 +10,10 @@ from typing import NamedTuple, Self
 from kiel_groups.clients.net.cluster_metadata import ClusterMetadata
 from kiel_groups.clients.net.offset_lookup import policy_offsets
 from kiel_groups.errors import KielGroupsError
-from kiel_groups.group.coordinated.seen_topics import LogSight
+from kiel_groups.group.seen_topics import LogSight
 from kiel_groups.model import TopicPartition
-from kiel_groups.wire.api.fetch_v0 import FetchedPartition, FetchPosition, FetchRequest
 from kiel_groups.wire.error_codes import NO_ERROR
+from kiel_groups.wire.fetch import FetchedPartition, FetchPosition, FetchRequest
 
 __all__ = ["LogMark", "ReadLog", "look_at_logs"]
 

@@ -8,11 +8,11 @@ from collections.abc import Awaitable, Callable, Collection, Iterable
 from copy import copy
 from typing import NamedTuple, TypeAlias
 
-from kiel_groups.clients.net.connection_pool import CONTROL, ConnectionPool
+from kiel_groups.clients.net.connection import CONTROL, ConnectionPool
 from kiel_groups.config import BrokerConfig, HostPort
 from kiel_groups.errors import ClosedError, KielGroupsError, NoBrokersError
 from kiel_groups.metrics import Metrics
-from kiel_groups.wire.api.metadata_v0 import MetadataRequest, MetadataResponse
+from kiel_groups.wire.metadata import MetadataRequest, MetadataResponse
 from kiel_groups.wording import counted
 
 __all__ = ["BrokerSource", "MetadataAnswer", "MetadataSources", "UNREACHABLE_AFTER"]

@@ -14,11 +14,9 @@ from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
 from kiel_groups.backoff import Backoff
 from kiel_groups.clients.net.topic_listing import TopicListing
 from kiel_groups.config import BrokerConfig
-from kiel_groups.coordination.partition_handler import LogOffsets
 from kiel_groups.errors import BrokerError, KielGroupsError
+from kiel_groups.members.partition_handler import LogOffsets
 from kiel_groups.model import TopicPartition
-from kiel_groups.wire.api.list_offsets_v0 import EARLIEST, LATEST, ListedOffsets, ListOffsetsRequest, OffsetQuery
-from kiel_groups.wire.api.list_offsets_v1 import NO_MESSAGE, WITHOUT_TIMES, FoundOffset, ListOffsetsRequestV1
 from kiel_groups.wire.error_codes import (
     NO_ERROR,
     OFFSET_OUT_OF_RANGE,
@@ -26,6 +24,17 @@ from kiel_groups.wire.error_codes import (
     ErrorCode,
 )
 from kiel_groups.wire.framing import Request
+from kiel_groups.wire.list_offsets import (
+    EARLIEST,
+    LATEST,
+    NO_MESSAGE,
+    WITHOUT_TIMES,
+    FoundOffset,
+    ListedOffsets,
+    ListOffsetsRequest,
+    ListOffsetsRequestV1,
+    OffsetQuery,
+)
 from kiel_groups.wording import counted
 
 __all__ = [

@@ -8,6 +8,8 @@ from collections.abc import Callable, Collection, Mapping
 from typing import TypeVar
 
 from kiel_groups.clients.net.cluster_metadata import ClusterMetadata
+from kiel_groups.clients.net.offset_lookup import policy_offsets
+from kiel_groups.config import HostPort
 from kiel_groups.errors import (
     BrokerConnectionError,
     BrokerError,
@@ -18,9 +20,10 @@ from kiel_groups.errors import (
     ProtocolError,
     RequestTimeoutError,
 )
+from kiel_groups.group.seen_topics import LogSight
+from kiel_groups.members.partition_handler import KafkaOffsets, LogOffsets
 from kiel_groups.metrics import Metrics
 from kiel_groups.model import OffsetAndMetadata, TopicPartition
-from kiel_groups.wire.api.offsets_v0 import FetchedOffset, OffsetCommitRequest, OffsetFetchRequest
 from kiel_groups.wire.error_codes import (
     NO_ERROR,
     OFFSET_METADATA_TOO_LARGE,
@@ -29,11 +32,18 @@ from kiel_groups.wire.error_codes import (
     ErrorCode,
 )
 from kiel_groups.wire.framing import Request
+from kiel_groups.wire.offsets import FetchedOffset, OffsetCommitRequest, OffsetFetchRequest
 from kiel_groups.wording import counted
 
-__all__ = ["commit_offsets", "fetch_offsets", "check_offset_api"]
+__all__ = [
+    "commit_offsets",
+    "fetch_offsets",
+    "check_offset_api",
+    "GroupBrokers",
+]
 
 log = logging.getLogger(__name__)
+
 
 A = TypeVar("A")
 
@@ -222,3 +232,41 @@ def _report(group: str, answers: Mapping[TopicPartition, ErrorCode], metrics: Me
 def _warn_of_metadata(group: str, metadata: str) -> None:
     length = counted(len(metadata), "character")
     log.warning("group %s: the metadata of a commit is too long (%s): left out", group, length)
+
+
+class GroupBrokers:
+    """
+    The methods of a PartitionHandler that ask brokers, for handlers to inherit.
+
+    Args:
+        cluster: The brokers that look up and store offsets.
+        group: The group's name.
+        metrics: Counts commits that brokers refuse.
+        kafka_offsets: The group's offsets in Kafka.
+    """
+
+    def __init__(self, cluster: ClusterMetadata, group: str, metrics: Metrics, kafka_offsets: KafkaOffsets) -> None:
+        self._cluster = cluster
+        self._group = group
+        self._metrics = metrics
+        self.kafka_offsets = kafka_offsets
+
+    async def log_offsets(self, partitions: Collection[TopicPartition], policy: str) -> LogOffsets:
+        """Look up the first offsets ("earliest") or next offsets ("latest") of partitions whose leaders answer."""
+        return await policy_offsets(self._cluster, partitions, policy)
+
+    async def look_at_logs(self, positions: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, LogSight]:
+        """Return nothing: ZooKeeper says when a topic was created again."""
+        return {}
+
+    async def fetch_offsets(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, int]:
+        """Fetch the group's committed offsets from the brokers."""
+        return await fetch_offsets(self._cluster, self._group, partitions)
+
+    async def send_commit(self, offsets: Mapping[TopicPartition, int], metadata: str) -> None:
+        """Have the brokers store the group's next offsets."""
+        await commit_offsets(self._cluster, self._metrics, self._group, offsets, metadata)
+
+    def leaders_changed(self, leaders: Mapping[TopicPartition, int], brokers: Mapping[int, HostPort]) -> None:
+        """Ask the leaders that ZooKeeper names, even if brokers name others."""
+        self._cluster.override_leaders(leaders, brokers)

@@ -1,13 +1,24 @@
-"""Choose the partition of a record, by its key or at random."""
+"""Choose the partition of a record, by its key or at random, and encode its value."""
 
 from __future__ import annotations
 
+import json
 import random
 import zlib
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
-__all__ = ["Partitioner", "hash_partitioner", "random_partitioner", "key_bytes"]
+from kiel_groups.errors import ConfigError
+
+__all__ = [
+    "Partitioner",
+    "hash_partitioner",
+    "random_partitioner",
+    "key_bytes",
+    "Serializer",
+    "serialize_value",
+]
+
 
 #: Called with the application's key and a new, ascending list of the topic's partition numbers. Returns one of these
 #: numbers.
@@ -38,3 +49,32 @@ def hash_partitioner(key: Any, partitions: Sequence[int]) -> int:
     if data is None:
         return random_partitioner(key, partitions)
     return partitions[zlib.crc32(data) % len(partitions)]
+
+
+#: Encodes a value; text is sent as UTF-8, None as null.
+Serializer: TypeAlias = Callable[[Any], bytes | str | None]
+
+
+def serialize_value(value: Any, serializer: Serializer | None) -> bytes | None:
+    """
+    Encode a value. Without a serializer, bytes stay as they are, None is null, and anything else becomes JSON with
+    sorted keys.
+
+    Raises:
+        ConfigError: JSON cannot represent the value, or the serializer returned something that cannot be sent.
+    """
+    if serializer is None:
+        return value if value is None or isinstance(value, bytes) else _json(value)
+    made = serializer(value)
+    if made is None or isinstance(made, bytes):
+        return made
+    if isinstance(made, str):
+        return made.encode()
+    raise ConfigError(f"serializer: {type(made).__name__} returned; expected bytes, str or None")
+
+
+def _json(value: Any) -> bytes:
+    try:
+        return json.dumps(value, sort_keys=True).encode()
+    except (TypeError, ValueError, RecursionError) as error:
+        raise ConfigError(f"value: it has no form in JSON ({error}); send bytes, or give a serializer") from error

@@ -21,7 +21,6 @@ from kiel_groups.config import ProducerConfig
 from kiel_groups.errors import BrokerError, ClosedError, KielGroupsError, OutcomeUnknownError
 from kiel_groups.metrics import Metrics
 from kiel_groups.model import TopicPartition
-from kiel_groups.wire.api.produce_v0 import ProducedPartition, ProduceRequest, ProduceResponse
 from kiel_groups.wire.error_codes import (
     INVALID_MESSAGE,
     INVALID_RECORD,
@@ -34,6 +33,7 @@ from kiel_groups.wire.error_codes import (
     ErrorCode,
 )
 from kiel_groups.wire.message_sets.encoder import encode_message_set
+from kiel_groups.wire.produce import ProducedPartition, ProduceRequest, ProduceResponse
 from kiel_groups.wording import counted
 
 __all__ = ["Sender", "raise_first", "fail_future"]

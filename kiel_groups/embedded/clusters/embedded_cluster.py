@@ -2,23 +2,205 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import json
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import IO, Any, Protocol, Unpack
 
-from kiel_groups.embedded.clusters.kept_data import lock_data
-from kiel_groups.embedded.clusters.kraft_mode import KRaftMode
-from kiel_groups.embedded.clusters.zookeeper_mode import ZooKeeperMode
 from kiel_groups.embedded.jars.kafka_releases import DEFAULT_KAFKA, kafka_release
+from kiel_groups.embedded.processes.file_lock import try_lock
 from kiel_groups.embedded.processes.server_process import Server, Startable, in_thread
 from kiel_groups.embedded.servers.broker_links import BrokerLinks
 from kiel_groups.embedded.servers.ensemble import ZooKeeperEnsemble
 from kiel_groups.embedded.servers.kafka_broker import BrokerSettings, KafkaBroker, stop_brokers
+from kiel_groups.embedded.servers.kraft_servers import KRaftBroker, KRaftController, cluster_id
 from kiel_groups.embedded.servers.zookeeper_server import DEFAULT_ZOOKEEPER, ZooKeeperServer
 from kiel_groups.errors import ConfigError, ServerError
+from kiel_groups.ops import broker_topics as topic_admin
+from kiel_groups.ops import cluster_admin
+from kiel_groups.ops.broker_reader import BrokerSession, in_session
 
-__all__ = ["Cluster"]
+__all__ = [
+    "lock_data",
+    "ZooKeeperMode",
+    "KRaftMode",
+    "Cluster",
+]
+
+
+_LOCK = "lock"
+_KIND = "cluster.json"
+
+
+def lock_data(folder: Path, kind: Mapping[str, object]) -> IO[str]:
+    """
+    Lock a data folder for one cluster. Create the folder if it is missing.
+
+    Args:
+        folder: The folder in which the servers keep their files.
+        kind: The versions and numbers of servers. Existing data must be of the same kind.
+
+    Returns:
+        The open lock file. Closing it releases the lock.
+
+    Raises:
+        ConfigError: The folder cannot be written, has other files, or has the data of another kind of cluster.
+        ServerError: A running cluster uses the folder.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if any(folder.iterdir()) and not (folder / _KIND).exists():
+            raise ConfigError(f"data: {folder} has files of another program; expected an empty folder or a cluster's")
+        lock = try_lock(folder / _LOCK)
+        if lock is None:
+            raise ServerError(f"the data in {folder} is used by a cluster that runs; end it, or choose another folder")
+        _check_kind(folder / _KIND, kind)
+    except OSError as error:
+        raise ConfigError(f"data: {folder} cannot be used: {error.strerror}") from error
+    return lock
+
+
+def _check_kind(path: Path, kind: Mapping[str, object]) -> None:
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        path.write_text(json.dumps(kind) + "\n", encoding="utf-8")
+        return
+    except ValueError:
+        found = None
+    if found != kind:
+        raise ConfigError(f"data: {path.parent} is of {_text(found)}, not of {_text(kind)}; choose another folder")
+
+
+def _text(kind: object) -> str:
+    return ", ".join(f"{key} {value}" for key, value in kind.items()) if isinstance(kind, Mapping) else "no known kind"
+
+
+class ZooKeeperMode:
+    """
+    The ZooKeeper servers of a cluster, and the work on its topics.
+
+    Args:
+        ensemble: The servers, which are not started yet.
+        chroot: The path of the cluster in ZooKeeper, or ``""``. It is created when the servers have started.
+    """
+
+    def __init__(self, ensemble: ZooKeeperEnsemble, chroot: str) -> None:
+        self.ensemble = ensemble
+        self._chroot = chroot
+        self._links: BrokerLinks | None = None
+
+    @property
+    def servers(self) -> Sequence[Server]:
+        return self.ensemble.servers
+
+    @property
+    def hosts(self) -> str:
+        """ZooKeeper's connection string with the chroot."""
+        return f"{self.ensemble.hosts}{self._chroot}"
+
+    @property
+    def kind(self) -> dict[str, object]:
+        return {"zookeeper": self.ensemble.version, "zookeepers": len(self.ensemble.servers)}
+
+    def links(self, brokers: Sequence[Callable[[], str]]) -> BrokerLinks:
+        self._links = BrokerLinks(brokers, zookeepers=[_address_of(server) for server in self.servers])
+        return self._links
+
+    def start(self) -> None:
+        self.ensemble._start()
+        cluster_admin.create_chroot(self.hosts)
+
+    def close(self, *, gracefully: bool) -> None:
+        self.ensemble._close()
+
+    def broker(self, number: int, **settings: Unpack[BrokerSettings]) -> KafkaBroker:
+        hosts = self.hosts if self._links is None else f"{self._links.zookeepers(number)}{self._chroot}"
+        return KafkaBroker(hosts, number, **settings)
+
+    def create_topic(self, brokers: Sequence[str], topic: str, partitions: int, replication: int) -> None:
+        cluster_admin.create_topic(self.hosts, topic, partitions, replication)
+
+    def grow_topic(self, brokers: Sequence[str], topic: str, partitions: int) -> None:
+        cluster_admin.grow_topic(self.hosts, topic, partitions)
+
+    def delete_topic(self, brokers: Sequence[str], topic: str) -> None:
+        cluster_admin.delete_topic(self.hosts, topic)
+
+
+def _address_of(server: Server) -> Callable[[], str]:
+    return lambda: server.address
+
+
+#: How long brokers may take for an answer, and to know each other after a start, in seconds.
+_LIMIT_S = 30.0
+
+
+class KRaftMode:
+    """
+    The controller of a cluster, and the work on its topics.
+
+    Args:
+        brokers: The number of brokers. A single broker is its own controller.
+        version: Kafka's version.
+        data: The folder of kept data, or None.
+    """
+
+    kind: dict[str, object]
+
+    def __init__(self, brokers: int, version: str, data: Path | None) -> None:
+        self._cluster_id = cluster_id(data)
+        self._controller = KRaftController(self._cluster_id, version) if brokers > 1 else None
+        self.kind = {}
+
+    @property
+    def servers(self) -> Sequence[KRaftController]:
+        return [self._controller] if self._controller is not None else []
+
+    def links(self, brokers: Sequence[Callable[[], str]]) -> BrokerLinks:
+        controller = self._controller
+        if controller is None:
+            raise ConfigError(
+                "cuttable_brokers given for a broker that is its own controller; expected 2 brokers or more"
+            )
+        controller.links = BrokerLinks(brokers, controller=lambda: controller.address)
+        return controller.links
+
+    def start(self) -> None:
+        for server in self.servers:
+            server._start()
+
+    def close(self, *, gracefully: bool) -> None:
+        for server in self.servers:
+            if not gracefully:
+                server._kill()
+            server._close()
+
+    def broker(self, number: int, **settings: Unpack[BrokerSettings]) -> KafkaBroker:
+        return KRaftBroker(self._cluster_id, number, controller=self._controller, **settings)
+
+    def create_topic(self, brokers: Sequence[str], topic: str, partitions: int, replication: int) -> None:
+        _at(brokers, lambda session: topic_admin.create_topic(session, topic, partitions, replication))
+
+    def grow_topic(self, brokers: Sequence[str], topic: str, partitions: int) -> None:
+        _at(brokers, lambda session: topic_admin.grow_topic(session, topic, partitions))
+
+    def delete_topic(self, brokers: Sequence[str], topic: str) -> None:
+        _at(brokers, lambda session: topic_admin.delete_topic(session, topic))
+
+
+def _at(brokers: Sequence[str], change: Callable[[BrokerSession], Awaitable[None]]) -> None:
+    """Change a topic, when all these brokers know each other: a change is complete when each of them knows it."""
+    if not brokers:
+        raise ServerError("no broker of the cluster runs; start one")
+
+    async def work(session: BrokerSession) -> None:
+        await session.await_brokers(len(brokers), _LIMIT_S)
+        await change(session)
+
+    in_session(",".join(brokers), _LIMIT_S, work)
+
 
 # In ZooKeeper mode, the controller waits for the answer to its last request to a broker before it elects other leaders,
 # and a new leader for that to its last fetch from the former one, both by default for 30 s. A broker that is cut off
@@ -187,7 +369,7 @@ class Cluster(Startable):
         """
         Create a topic, and return when every partition has a leader.
 
-        Errors are those of ``admin.cluster_admin`` or, in KRaft mode, of ``broker_admin.topic_admin``.
+        Errors are those of ``ops.cluster_admin`` or, in KRaft mode, of ``ops.broker_topics``.
         """
         await in_thread(self._mode.create_topic, self._running(), topic, partitions, replication)
 

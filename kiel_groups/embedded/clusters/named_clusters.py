@@ -22,7 +22,7 @@ from typing import Any
 from kiel_groups.config import check_name
 from kiel_groups.embedded.clusters.embedded_cluster import Cluster
 from kiel_groups.embedded.processes.file_lock import try_lock
-from kiel_groups.embedded.processes.run_folder import made_runs_folder
+from kiel_groups.embedded.processes.server_process import made_runs_folder
 from kiel_groups.errors import ServerError
 
 __all__ = ["RunningCluster", "RunningServer", "Claim", "claim_name", "find_cluster", "running_clusters", "stop_cluster"]

@@ -11,25 +11,28 @@ from collections.abc import Callable, Mapping
 
 from kiel_groups.config import HostPort
 from kiel_groups.errors import ConfigError
-from kiel_groups.wire.api.fetch_v0 import FetchRequest
-from kiel_groups.wire.api.list_offsets_v0 import ListOffsetsRequest
-from kiel_groups.wire.api.metadata_v0 import BrokerAddress, MetadataRequest, MetadataResponse, PartitionMetadata
-from kiel_groups.wire.api.offsets_v0 import OffsetCommitRequest, OffsetFetchRequest
-from kiel_groups.wire.api.produce_v0 import ProduceRequest
-from kiel_groups.wire.groups.coordinator_offsets import (
+from kiel_groups.wire.fetch import FetchRequest
+from kiel_groups.wire.group_requests import (
+    DescribeGroupsRequest,
+    FindCoordinatorRequest,
+    HeartbeatRequest,
+    JoinGroupRequest,
+    JoinGroupRequestV1,
+    LeaveGroupRequest,
+    ListGroupsRequest,
+    SyncGroupRequest,
+)
+from kiel_groups.wire.list_offsets import ListOffsetsRequest
+from kiel_groups.wire.metadata import BrokerAddress, MetadataRequest, MetadataResponse, PartitionMetadata
+from kiel_groups.wire.offsets import (
+    OffsetCommitRequest,
     OffsetCommitRequestV1,
     OffsetCommitRequestV2,
+    OffsetFetchRequest,
     OffsetFetchRequestV1,
 )
-from kiel_groups.wire.groups.describe_groups_v0 import DescribeGroupsRequest
-from kiel_groups.wire.groups.find_coordinator_v0 import FindCoordinatorRequest
-from kiel_groups.wire.groups.heartbeat_v0 import HeartbeatRequest
-from kiel_groups.wire.groups.join_group import JoinGroupRequest, JoinGroupRequestV1
-from kiel_groups.wire.groups.leave_group_v0 import LeaveGroupRequest
-from kiel_groups.wire.groups.list_groups_v0 import ListGroupsRequest
-from kiel_groups.wire.groups.sync_group_v0 import SyncGroupRequest
-from kiel_groups.wire.primitives import Buffer, Reader, Writer
-from kiel_groups.wire.topic_arrays import read_partitions, write_partitions
+from kiel_groups.wire.primitives import Buffer, Reader, Writer, read_partitions, write_partitions
+from kiel_groups.wire.produce import ProduceRequest
 
 __all__ = ["refusal", "understands", "with_error", "with_addresses"]
 

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable
 from kiel_groups.embedded.faults.fault_proxy import Link
 from kiel_groups.embedded.faults.kafka_proxy import KafkaProxy
 from kiel_groups.errors import ProtocolError
-from kiel_groups.wire.api.fetch_v0 import FetchRequest
+from kiel_groups.wire.fetch import FetchRequest
 from kiel_groups.wire.primitives import Reader
 
 __all__ = ["SenderProxy", "sender_of"]

@@ -8,22 +8,140 @@ loop after another, and ``with`` works without a loop. A lock allows one method 
 from __future__ import annotations
 
 import asyncio
+import atexit
+import os
 import shutil
 import signal
+import socket
+import tempfile
 import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import ClassVar, ParamSpec, Self, TypeVar
+from typing import IO, ClassVar, ParamSpec, Self, TypeVar
 
 from kiel_groups.embedded.processes.child_process import ChildProcess, log_tail
-from kiel_groups.embedded.processes.ports import ReservedPort
-from kiel_groups.embedded.processes.run_folder import server_folder
+from kiel_groups.embedded.processes.file_lock import file_lock, try_lock
 from kiel_groups.errors import ServerError
 
-__all__ = ["Server", "Startable", "in_thread"]
+__all__ = [
+    "ReservedPort",
+    "accepts",
+    "server_folder",
+    "runs_folder",
+    "made_runs_folder",
+    "Server",
+    "Startable",
+    "in_thread",
+]
+
+
+class ReservedPort:
+    """
+    A port that the system gives to no other process while the server is down.
+
+    The socket is bound but does not listen. So a client is refused, as by a dead server, and the server can bind and
+    listen beside the socket, because both set SO_REUSEADDR. The system uses the port neither for another server's bind
+    to port 0, nor as the source port of an outgoing connection. Without this, a client that retries a dead server's
+    port might get that port as its own source port, and connect to itself.
+
+    Args:
+        number: The port. 0 lets the system choose one.
+
+    Raises:
+        ServerError: Another process uses the port, or the port requires privileges (below 1024).
+    """
+
+    def __init__(self, number: int = 0) -> None:
+        self._socket = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            self._socket.bind(("127.0.0.1", number))
+        except OSError as error:
+            self._socket.close()
+            raise ServerError(f"port {number} of 127.0.0.1 cannot be had: {error.strerror}; choose another") from error
+        self.number: int = self._socket.getsockname()[1]
+
+    def release(self) -> None:
+        """Give the port back to the system."""
+        self._socket.close()
+
+
+def accepts(port: int) -> bool:
+    """Return whether a process listens on this port of 127.0.0.1."""
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+        probe.settimeout(1.0)
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+# Folders for the data of servers: one for each run, in the system's folder for temporary files.
+#
+# A run holds the lock of its folder until its process ends. So the next run recognizes and removes the folders of runs
+# that were killed.
+
+
+_LOCK = "lock"
+_RUN = "run-"
+
+
+def runs_folder() -> Path:
+    """Return this user's folder, which contains a folder for each run."""
+    return Path(tempfile.gettempdir()) / f"kiel-groups-{os.getuid()}"
+
+
+def made_runs_folder() -> Path:
+    """
+    Return ``runs_folder()``. Create the folder if it is missing, so that other users cannot read it.
+
+    Raises:
+        ServerError: The folder belongs to another user.
+    """
+    runs = runs_folder()
+    runs.mkdir(mode=0o700, exist_ok=True)
+    if runs.stat().st_uid != os.getuid():
+        raise ServerError(f"{runs} belongs to another user; remove it, or set TMPDIR to a folder of your own")
+    return runs
+
+
+def server_folder(name: str) -> Path:
+    """Create and return an empty folder for one server. It is removed with the run's folder when this process ends."""
+    return Path(tempfile.mkdtemp(prefix=f"{name}-", dir=_run.folder()))
+
+
+class _Run:
+    """The folder of this process, created when the first server needs it."""
+
+    def __init__(self) -> None:
+        self._folder: Path | None = None
+        self._lock: IO[str] | None = None
+
+    def folder(self) -> Path:
+        runs = made_runs_folder()
+        # One lock for all runs: without it, another run could remove the folder before it is locked.
+        with file_lock(runs / _LOCK):
+            if self._folder is None:
+                _sweep(runs)
+                self._folder = Path(tempfile.mkdtemp(prefix=f"{_RUN}{os.getpid()}-", dir=runs))
+                self._lock = try_lock(self._folder / _LOCK)
+                atexit.register(shutil.rmtree, self._folder, ignore_errors=True)
+        return self._folder
+
+
+def _sweep(runs: Path) -> None:
+    for folder in runs.glob(f"{_RUN}*"):
+        try:
+            lock = try_lock(folder / _LOCK)
+        except OSError:
+            continue  # The run's own process is removing the folder at this moment.
+        if lock is not None:
+            shutil.rmtree(folder, ignore_errors=True)
+            lock.close()
+
+
+_run = _Run()
+
 
 P = ParamSpec("P")
 R = TypeVar("R")

@@ -18,8 +18,7 @@ from kiel_groups.embedded.jars.kafka_releases import KafkaRelease, kafka_release
 from kiel_groups.embedded.processes.child_process import ChildProcess, log_tail
 from kiel_groups.embedded.processes.server_process import Server
 from kiel_groups.embedded.servers.broker_links import BrokerLinks
-from kiel_groups.embedded.servers.java import java_command
-from kiel_groups.embedded.servers.kafka_broker import BROKER_HEAP_MB, MAIN, STARTED, KafkaBroker
+from kiel_groups.embedded.servers.kafka_broker import BROKER_HEAP_MB, MAIN, STARTED, KafkaBroker, java_command
 from kiel_groups.embedded.servers.server_files import CLIENTS, CONTROLLER, as_properties, kraft_settings
 from kiel_groups.errors import ServerError
 

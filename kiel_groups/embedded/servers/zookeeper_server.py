@@ -7,12 +7,11 @@ import socket
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
-from kiel_groups.admin import cluster_admin
 from kiel_groups.embedded.jars.classpaths import zookeeper_class_path
-from kiel_groups.embedded.processes.ports import accepts
-from kiel_groups.embedded.processes.server_process import Server, in_thread
-from kiel_groups.embedded.servers.java import java_command
+from kiel_groups.embedded.processes.server_process import Server, accepts, in_thread
+from kiel_groups.embedded.servers.kafka_broker import java_command
 from kiel_groups.embedded.servers.server_files import Settings, as_properties, zookeeper_settings
+from kiel_groups.ops import cluster_admin
 
 __all__ = ["DEFAULT_ZOOKEEPER", "ZooKeeperServer"]
 

@@ -1,17 +1,11 @@
-"""
-The data of a group's znodes: values, and how they are encoded and parsed.
-
-All data is JSON that an operator can read with zkCli's ``get``, except owners and offsets, which are plain text as
-Kafka 0.8 writes them. Parsing is strict: any other data raises ProtocolError, which names the path, and the caller
-decides what to do (an unreadable member is left out, an unreadable assignment is "unknown").
-"""
+"""The values in a group's znodes, and their bytes; znodes as tools read them."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 from six import ensure_binary, ensure_text
 
@@ -20,6 +14,8 @@ from kiel_groups.errors import ConfigError, ProtocolError
 from kiel_groups.model import MemberId, Slot, TopicPartition
 
 __all__ = [
+    "Snapshot",
+    "Znode",
     "MemberInfo",
     "GroupState",
     "PublicationState",
@@ -42,7 +38,40 @@ __all__ = [
     "parse_leader",
     "typed_field",
     "whole_number",
+    "FirstOffsets",
 ]
+
+
+@dataclass(frozen=True, slots=True)
+class Znode:
+    """
+    One znode, as it was read.
+
+    ``session`` is the session that an ephemeral znode belongs to, or 0 for a persistent znode. ``created_ms`` and
+    ``modified_ms`` are epoch milliseconds on the clock of the ZooKeeper server that led at the time. ``czxid`` and
+    ``mzxid`` are the ids of the transactions that created and last wrote the znode; ids ascend over all znodes.
+    ``closed``: the znode's ACL refuses this reader, so neither the other fields nor the children are known.
+    """
+
+    data: bytes = b""
+    session: int = 0
+    created_ms: int = 0
+    modified_ms: int = 0
+    closed: bool = False
+    czxid: int = 0
+    mzxid: int = 0
+
+
+#: Path below the chroot → znode. A snapshot is not atomic: each level of the tree is read after the level above it.
+Snapshot: TypeAlias = Mapping[str, Znode]
+
+
+# The data of a group's znodes: values, and how they are encoded and parsed.
+#
+# All data is JSON that an operator can read with zkCli's ``get``, except owners and offsets, which are plain text as
+# Kafka 0.8 writes them. Parsing is strict: any other data raises ProtocolError, which names the path, and the caller
+# decides what to do (an unreadable member is left out, an unreadable assignment is "unknown").
+
 
 PublicationState = str
 PUBLISHING: PublicationState = "publishing"
@@ -389,3 +418,42 @@ def parse_leader(data: bytes, path: str) -> int:
     """Return the broker id of a partition's leader, from its ``state`` znode, or −1 if there is none."""
     leader: int = typed_field(parse_object(data, path), "leader", int, path)
     return leader
+
+
+_STARTS_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class FirstOffsets:
+    """
+    Where a group began to read a topic.
+
+    ``created`` is the topic's creation zxid, and ``at_ms`` the time of the decision in milliseconds since 1970.
+    ``offsets`` has the first offset of each partition, by its number, as far as leaders returned them.
+    """
+
+    created: int
+    at_ms: int
+    offsets: Mapping[int, int] = field(default_factory=dict)
+
+    def encode(self) -> bytes:
+        """Encode the offsets as a list by partition, null for an unknown one, so that many partitions fit."""
+        listed = [self.offsets.get(number) for number in range(max(self.offsets, default=-1) + 1)]
+        return encode_object({"version": _STARTS_VERSION, "created": self.created, "at": self.at_ms, "offsets": listed})
+
+    @classmethod
+    def parse(cls, data: bytes, path: str) -> FirstOffsets:
+        """Parse the data of the znode; raise ProtocolError for any other data."""
+        fields = parse_object(data, path)
+        listed = typed_field(fields, "offsets", list, path)
+        if len(listed) > LARGEST_PARTITION or not all(each is None or _is_offset(each) for each in listed):
+            raise ProtocolError(f"{path}: field 'offsets' should have offsets, found {listed[:5]!r}")
+        return cls(
+            typed_field(fields, "created", int, path),
+            typed_field(fields, "at", int, path),
+            {number: offset for number, offset in enumerate(listed) if offset is not None},
+        )
+
+
+def _is_offset(value: object) -> bool:
+    return type(value) is int and 0 <= value <= LARGEST_OFFSET

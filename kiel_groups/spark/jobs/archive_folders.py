@@ -20,7 +20,7 @@ from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
 from kiel_groups.errors import ConfigError, ProtocolError
-from kiel_groups.spark.checkpoint.query_offsets import Positions, Span
+from kiel_groups.spark.checkpoint import Positions, Span
 from kiel_groups.spark.jobs.archive_settings import ArchiveSettings
 from kiel_groups.spark.jobs.folders import draft_of, local_path, make_folder_durably, moved, obstacle, open_folder
 from kiel_groups.wording import counted

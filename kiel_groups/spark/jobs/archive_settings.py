@@ -6,10 +6,14 @@ from dataclasses import dataclass
 
 from kiel_groups.errors import ConfigError
 from kiel_groups.spark.jobs.folders import local_path, located, names_a_host
-from kiel_groups.spark.options.read_options import ReadOptions
+from kiel_groups.spark.options import ReadOptions
 from kiel_groups.spark.reader_factory import can_bound_batches
 
-__all__ = ["BATCH_RECORDS", "ArchiveSettings"]
+__all__ = [
+    "BATCH_RECORDS",
+    "ArchiveSettings",
+]
+
 
 #: Enough for files of a useful size; such a batch takes some seconds to half a minute.
 BATCH_RECORDS = 5_000_000

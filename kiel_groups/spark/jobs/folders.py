@@ -34,6 +34,7 @@ __all__ = [
     "open_folder",
 ]
 
+
 _SCHEME = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]+:")
 _LOCAL = "file:"
 

@@ -16,7 +16,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from kiel_groups import errors
 from kiel_groups.errors import ConfigError, KielGroupsError, OffsetOutOfRangeError
-from kiel_groups.spark.checkpoint.query_offsets import Positions
+from kiel_groups.spark.checkpoint import Positions
 
 __all__ = ["JAVA_ENDED", "Batch", "LateWorkerError", "plain_error", "run_query", "shortened_spark_errors"]
 

@@ -13,16 +13,14 @@ import re
 from collections.abc import Collection
 from typing import cast
 
-from kiel_groups.admin.group_inspection import read_settings
 from kiel_groups.config import CLIENT_ID, GroupConfig, ResetPolicy
 from kiel_groups.errors import GroupConfigError
 from kiel_groups.group.znodes.contents import GroupSettings
-from kiel_groups.spark.checkpoint.last_batch import is_done
-from kiel_groups.spark.checkpoint.query_offsets import Positions
-from kiel_groups.spark.member.process_exit import default_on_sigterm, on_sigterm
-from kiel_groups.spark.member.query_member import SparkMember
-from kiel_groups.spark.offsets.log_view import LogView
-from kiel_groups.spark.options.read_options import EARLIEST, GROUP, ReadOptions
+from kiel_groups.ops.group_inspection import read_settings
+from kiel_groups.spark.checkpoint import Positions, is_done
+from kiel_groups.spark.log_view import LogView
+from kiel_groups.spark.member import SparkMember, default_on_sigterm, on_sigterm
+from kiel_groups.spark.options import EARLIEST, GROUP, ReadOptions
 from kiel_groups.spark.stream.microbatches import BatchBounds
 from kiel_groups.spark.tasks.task_planner import ReadTask
 

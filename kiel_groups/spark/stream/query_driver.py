@@ -16,13 +16,11 @@ from typing import Protocol
 from kiel_groups.errors import ConfigError
 from kiel_groups.group.znodes.layout import SPARK_GROUPS
 from kiel_groups.model import TopicPartition
-from kiel_groups.spark.checkpoint.last_batch import is_done
-from kiel_groups.spark.checkpoint.query_offsets import Positions, Span, new_token
-from kiel_groups.spark.member.process_exit import default_on_sigterm, on_sigterm
-from kiel_groups.spark.offsets.group_offsets import GroupOffsets, committed_offsets, refuse_live_group
-from kiel_groups.spark.offsets.log_view import LogView
-from kiel_groups.spark.offsets.query_bounds import resolve
-from kiel_groups.spark.options.read_options import GROUP, ReadOptions
+from kiel_groups.spark.checkpoint import Positions, Span, is_done, new_token
+from kiel_groups.spark.log_view import LogView
+from kiel_groups.spark.member import default_on_sigterm, on_sigterm
+from kiel_groups.spark.offsets import GroupOffsets, committed_offsets, refuse_live_group, resolve
+from kiel_groups.spark.options import GROUP, ReadOptions
 from kiel_groups.spark.stream.microbatches import BatchBounds
 from kiel_groups.spark.tasks.task_planner import ReadTask
 

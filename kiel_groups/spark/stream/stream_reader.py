@@ -12,19 +12,28 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    ReadMinRows,
+    SupportsTriggerAvailableNow,
+)
 from pyspark.sql.types import StructType
 
-from kiel_groups.spark.checkpoint.query_offsets import Positions
-from kiel_groups.spark.options.read_options import ReadOptions
-from kiel_groups.spark.tasks.shipping import PortablePickle
-from kiel_groups.spark.tasks.task_inputs import fetch_settings, task_partitions, task_rows
+from kiel_groups.spark.checkpoint import Positions
+from kiel_groups.spark.options import ReadOptions
+from kiel_groups.spark.tasks.task_inputs import PortablePickle, fetch_settings, task_partitions, task_rows
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from kiel_groups.spark.stream.query_driver import QueryDriver
 
-__all__ = ["StreamReader"]
+__all__ = [
+    "StreamReader",
+    "BoundedStreamReader",
+]
 
 
 class StreamReader(PortablePickle, DataSourceStreamReader):
@@ -92,3 +101,27 @@ def _open_driver(options: ReadOptions) -> QueryDriver:
     from kiel_groups.spark.stream.query_driver import LogDriver
 
     return LogDriver(options)
+
+
+class BoundedStreamReader(StreamReader, SupportsTriggerAvailableNow):
+    """A stream reader whose batches are bounded as the options say."""
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        """Return the options' bound; Spark passes it to ``latestOffset``, except in ``Trigger.Once``."""
+        if self._options.max_offsets_per_trigger is not None:
+            return ReadMaxRows(self._options.max_offsets_per_trigger)
+        if self._options.min_offsets_per_trigger is not None:
+            return ReadMinRows(self._options.min_offsets_per_trigger)
+        return ReadAllAvailable()
+
+    def _is_limited(self, limit: Any) -> bool:
+        return not isinstance(limit, ReadAllAvailable)
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:
+        """Return the log ends of the last lookup, for Spark's progress reports, or None before the first lookup."""
+        seen = self._driver.seen()
+        return None if seen is None else seen.to_json()
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        """Bound the query by the present ends of the logs."""
+        self._driver.stop_at_current_ends()

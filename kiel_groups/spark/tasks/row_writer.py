@@ -18,8 +18,8 @@ from pyspark.sql.types import StructType
 from kiel_groups.clients.produce.partitioners import hash_partitioner
 from kiel_groups.clients.producer import Producer, RecordMetadata
 from kiel_groups.errors import ConfigError
-from kiel_groups.spark.options.write_options import WriteColumns, WriteOptions
-from kiel_groups.spark.tasks.shipping import PortablePickle
+from kiel_groups.spark.options import WriteColumns, WriteOptions
+from kiel_groups.spark.tasks.task_inputs import PortablePickle
 from kiel_groups.sync import LoopThread
 
 __all__ = ["BatchWriter", "StreamWriter"]

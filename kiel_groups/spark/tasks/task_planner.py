@@ -17,7 +17,7 @@ from itertools import pairwise
 from kiel_groups.config import HostPort
 from kiel_groups.errors import ConfigError
 from kiel_groups.model import TopicPartition
-from kiel_groups.spark.checkpoint.query_offsets import OffsetRange
+from kiel_groups.spark.checkpoint import OffsetRange
 
 __all__ = ["ReadTask", "TaskBounds", "plan_tasks"]
 

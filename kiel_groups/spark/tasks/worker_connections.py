@@ -9,16 +9,149 @@ from __future__ import annotations
 
 import gc
 import os
+import socket
+from collections import deque
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any, TypeVar
 
 from kiel_groups.config import HostPort
-from kiel_groups.errors import KielGroupsError, NoBrokersError
+from kiel_groups.errors import (
+    BrokerConnectionError,
+    KielGroupsError,
+    NoBrokersError,
+    ProtocolError,
+    RequestTimeoutError,
+)
 from kiel_groups.model import TopicPartition
-from kiel_groups.spark.tasks.broker_socket import BrokerSocket
-from kiel_groups.wire.api.metadata_v0 import MetadataRequest
+from kiel_groups.wire.framing import SIZE_BYTES, Request, decode_size, encode_request, split_response
+from kiel_groups.wire.metadata import MetadataRequest
 
-__all__ = ["borrowed", "freeze_collector", "find_leaders"]
+__all__ = [
+    "BrokerSocket",
+    "borrowed",
+    "freeze_collector",
+    "find_leaders",
+]
+
+
+# A blocking connection to one broker, for Spark's workers.
+#
+# A worker runs one task at a time and has nothing else to do while it waits, so an event loop and a thread would only
+# add overhead between the socket and the decoder. The broker answers requests in order. So a worker that sends the next
+# request early decodes one answer while the next one arrives.
+
+
+T = TypeVar("T")
+
+_CORRELATION_IDS = 1 << 31
+
+
+class BrokerSocket:
+    """
+    A connection to one broker. A failure closes the connection, which then cannot be used again.
+
+    Args:
+        address: The broker's address.
+        client_id: The name that the broker logs for this client.
+        connect_timeout_s: How long connecting may take, in seconds.
+
+    Raises:
+        BrokerConnectionError: The connection could not be opened.
+    """
+
+    def __init__(self, address: HostPort, client_id: str, *, connect_timeout_s: float) -> None:
+        self.address = address
+        self._client_id = client_id
+        self._next_id = 0
+        self._in_flight: deque[tuple[int, Request[Any], int]] = deque()
+        try:
+            self._socket = socket.create_connection((address.host, address.port), connect_timeout_s)
+            self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        except (OSError, OverflowError, ValueError) as error:
+            # A host or a port that cannot be one raises the latter two.
+            raise self._broken(f"cannot connect: {getattr(error, 'strerror', None) or error}") from error
+
+    def send(self, request: Request[T], *, most_bytes: int, timeout_s: float) -> None:
+        """
+        Write a request, whose answer ``receive`` returns later.
+
+        Args:
+            request: Any request of ``kiel_groups.wire.api`` that has an answer.
+            most_bytes: The largest size of its answer, in bytes.
+            timeout_s: How long writing may take, in seconds.
+
+        Raises:
+            BrokerConnectionError: The connection broke, or writing took longer than ``timeout_s``.
+        """
+        number = self._next_id
+        self._next_id = (number + 1) % _CORRELATION_IDS
+        try:
+            self._socket.settimeout(timeout_s)
+            self._socket.sendall(encode_request(request, number, self._client_id))
+        except OSError as error:
+            self.close()
+            raise self._broken(f"the connection broke: {error.strerror or error}") from error
+        self._in_flight.append((number, request, most_bytes))
+
+    def receive(self, timeout_s: float) -> Any:
+        """
+        Read the answer to the oldest request in flight.
+
+        Args:
+            timeout_s: How long to wait for each part of the answer, in seconds; the whole answer may take longer.
+
+        Raises:
+            RequestTimeoutError: A part of the answer did not arrive in time.
+            BrokerConnectionError: The connection broke.
+            ProtocolError: The answer cannot be decoded, belongs to another request, or is larger than its
+                ``most_bytes``.
+        """
+        number, request, most_bytes = self._in_flight.popleft()
+        try:
+            self._socket.settimeout(timeout_s)
+            frame = self._read(decode_size(self._read(SIZE_BYTES), most_bytes))
+            response = split_response(frame)
+            if response.correlation_id != number:
+                raise ProtocolError(f"answer {response.correlation_id} came where answer {number} was due")
+            return request.decode_response(response.payload)
+        except TimeoutError as error:
+            self.close()
+            name = type(request).__name__
+            raise RequestTimeoutError(f"{self.address}: no answer to a {name} within {timeout_s:g} s") from error
+        except OSError as error:
+            self.close()
+            raise self._broken(f"the connection broke: {error.strerror or error}") from error
+        except ProtocolError as error:
+            self.close()
+            raise ProtocolError(f"{self.address}: {error}") from error
+
+    def ask(self, request: Request[T], *, most_bytes: int, timeout_s: float) -> T:
+        """Send a request while none is in flight, and return its answer. Raises what ``send`` and ``receive`` raise."""
+        self.send(request, most_bytes=most_bytes, timeout_s=timeout_s)
+        answer: T = self.receive(timeout_s)
+        return answer
+
+    def close(self) -> None:
+        """Close the connection; answers in flight are lost."""
+        self._in_flight.clear()
+        self._socket.close()
+
+    def _read(self, size: int) -> bytearray:
+        frame = bytearray(size)
+        view = memoryview(frame)
+        got = 0
+        while got < size:
+            count = self._socket.recv_into(view[got:])
+            if not count:
+                raise ConnectionResetError(None, "closed by the other side")
+            got += count
+        return frame
+
+    def _broken(self, why: str) -> BrokerConnectionError:
+        host, port = self.address
+        return BrokerConnectionError(f"{self.address}: {why}", host=host, port=port)
+
 
 _CONNECT_S = 5.0
 _MAX_ANSWER_BYTES = 64 << 20

@@ -13,22 +13,20 @@ from dataclasses import dataclass, field
 
 from kiel_groups.errors import MessageTooLargeError, ProtocolError
 from kiel_groups.model import Record, TopicPartition
-from kiel_groups.wire.message_sets.corrupt_messages import (
+from kiel_groups.wire.message_sets.message_layout import (
     BAD_CRC,
     BAD_LENGTH,
+    OVERHEAD_BYTES,
+    Run,
     check_content,
     check_wrapper,
     damage_in_wrapper,
-    refusal,
-)
-from kiel_groups.wire.message_sets.message_layout import (
-    OVERHEAD_BYTES,
-    Run,
     message_at,
     offset_and_size_at,
     offset_at,
+    refusal,
+    unfinished_message,
 )
-from kiel_groups.wire.message_sets.partial_messages import unfinished_message
 from kiel_groups.wire.message_sets.wrappers import unpack, value_start_of
 from kiel_groups.wire.primitives import Buffer
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from kiel_groups.model import Record, TopicPartition
 from kiel_groups.wire.message_sets import compiled_decoder
-from kiel_groups.wire.message_sets.partial_messages import NoRecords, PartialMessage
+from kiel_groups.wire.message_sets.message_layout import NoRecords, PartialMessage
 from kiel_groups.wire.primitives import Buffer
 
 __all__ = ["NoRecords", "PartialMessage", "decode_message_set"]

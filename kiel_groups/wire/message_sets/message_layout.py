@@ -1,10 +1,13 @@
-"""The layout of messages of magic 0: sizes, positions of fields, and runs of plain messages."""
+"""The layout of messages of magic 0, and what is no plain message: partial ends, later batches, damage."""
 
 from __future__ import annotations
 
+from functools import cache
 from struct import Struct
 from typing import NamedTuple
 
+from kiel_groups.errors import MessageTooLargeError, ProtocolError
+from kiel_groups.model import TopicPartition
 from kiel_groups.wire.primitives import Buffer
 
 __all__ = [
@@ -18,7 +21,19 @@ __all__ = [
     "message_at",
     "offset_and_size_at",
     "offset_at",
+    "offset_after_empty_batches",
+    "NoRecords",
+    "PartialMessage",
+    "unfinished_message",
+    "BAD_CRC",
+    "BAD_LENGTH",
+    "DamagedMessage",
+    "check_content",
+    "check_wrapper",
+    "damage_in_wrapper",
+    "refusal",
 ]
+
 
 #: Offset and size, which precede a message and do not count in its size.
 OVERHEAD_BYTES = 8 + 4
@@ -68,3 +83,180 @@ def offset_and_size_at(data: Buffer, position: int) -> tuple[int, int]:
 def message_at(data: Buffer, position: int) -> Buffer:
     """Return the whole message at ``position``, with its offset and size."""
     return data[position : position + OVERHEAD_BYTES + offset_and_size_at(data, position)[1]]
+
+
+# Recognise record batches (magic 2) that have no record for consumers.
+#
+# Brokers of 0.11 to 1.1 send batches as they are in the log if none of those that fit has a record to convert to magic
+# 0. These are control batches, the marks of ended transactions, and batches that compaction has emptied.
+
+
+#: CRC, attributes, and the difference from the first to the last offset. 34 more bytes precede the records.
+_HEADER = Struct(">17xIhi")
+_HEADER_BYTES = 61
+#: The CRC is of what follows it.
+_CHECKED_START = 21
+#: The bit of the attributes of a control batch.
+_CONTROL = 0x20
+#: A control batch of a transaction has 78 bytes.
+_MOST_BYTES = 256
+#: So many batches are examined at once, which takes some 10 ms.
+_MOST_BATCHES = 1_000
+
+
+def offset_after_empty_batches(data: Buffer, start: int) -> int | None:
+    """Return the offset after the batches without records that begin at ``start``, or None if there is none."""
+    following = None
+    for _ in range(_MOST_BATCHES):
+        after = _offset_after_empty_batch(data, start)
+        if after is None:
+            break
+        following = after
+        start += OVERHEAD_BYTES + offset_and_size_at(data, start)[1]
+    return following
+
+
+def _offset_after_empty_batch(data: Buffer, start: int) -> int | None:
+    if len(data) - start < _HEADER_BYTES or data[start + MAGIC_START] != 2:
+        return None
+    offset, length = offset_and_size_at(data, start)
+    size = OVERHEAD_BYTES + length
+    if not _HEADER_BYTES <= size <= min(_MOST_BYTES, len(data) - start):
+        return None
+    crc, attributes, last = _HEADER.unpack_from(data, start)
+    if not (attributes & _CONTROL or size == _HEADER_BYTES) or offset < 0 or last < 0:
+        return None
+    # Without this, a damaged message could have offsets with records skipped.
+    return offset + last + 1 if _crc32c(message_at(data, start)[_CHECKED_START:]) == crc else None
+
+
+def _crc32c(data: Buffer) -> int:
+    """Return the CRC-32C of some bytes. The one of aiokafka would block the event loop for its import, 250 ms."""
+    table, crc = _crc_table(), 0xFFFFFFFF
+    for byte in data:
+        crc = table[(crc ^ byte) & 0xFF] ^ crc >> 8
+    return crc ^ 0xFFFFFFFF
+
+
+@cache
+def _crc_table() -> list[int]:
+    table = []
+    for entry in range(256):
+        for _ in range(8):
+            entry = entry >> 1 ^ (0x82F63B78 if entry & 1 else 0)
+        table.append(entry)
+    return table
+
+
+# The ends of message sets that are no whole messages of magic 0.
+#
+# Brokers cut a fetched set at ``max_bytes``, wherever that is. Brokers from 0.11 on convert it to magic 0. If the fetch
+# has no whole batch, those up to 2.8 send its beginning as it is in the log, and those of 3.x send nothing. Brokers
+# from 2.0 on end a set that they have converted with filler.
+
+
+class PartialMessage(MessageTooLargeError):  # noqa: N818 - a signal: fetch again with more bytes
+    """
+    A fetch returned only the beginning of one message: the fetch's ``max_bytes`` is smaller than that message.
+
+    ``needed_bytes`` is the size of the whole message, or None if the fetch did not include that size.
+    """
+
+    def __init__(self, message: str, *, needed_bytes: int | None) -> None:
+        super().__init__(message)
+        self.needed_bytes = needed_bytes
+
+
+class NoRecords(ProtocolError):  # noqa: N818 - a signal: fetch from another offset
+    """
+    The log has no record from the position of a fetch to ``next_offset``, although it has batches there.
+
+    These are control batches (the marks of ended transactions), and batches that compaction has emptied.
+    """
+
+    def __init__(self, message: str, *, next_offset: int) -> None:
+        super().__init__(message)
+        self.next_offset = next_offset
+
+
+def unfinished_message(data: Buffer, start: int, source: TopicPartition, position: int) -> PartialMessage | NoRecords:
+    """Return the error for a fetch from ``position`` that returned only the end of a set, which begins at ``start``."""
+    needed, following = None, None
+    if len(data) - start >= OVERHEAD_BYTES:
+        offset, length = offset_and_size_at(data, start)
+        needed = OVERHEAD_BYTES + length
+        # Filler says nothing about further offsets.
+        following = position + 1 if offset == FILLER_OFFSET else offset_after_empty_batches(data, start)
+    if following is not None and following > position:
+        return NoRecords(f"{source} at offset {position}: the log has no record there", next_offset=following)
+    size = f"{needed} bytes" if needed is not None else "more bytes"
+    return PartialMessage(
+        f"{source} at offset {position}: the message takes {size}, only {len(data) - start} were fetched; "
+        "fetch with a larger max_bytes",
+        needed_bytes=needed,
+    )
+
+
+# Refuse corrupt message sets: the checks of what is not a plain message, and the errors of both decoders.
+#
+# The decoders check plain messages themselves, because that has to be fast. Their errors are made here, too.
+
+
+#: Faults of a plain message, as errors name them.
+BAD_CRC = "a message that does not match its CRC"
+BAD_LENGTH = "a message whose key or value has a length that makes no sense"
+
+
+class DamagedMessage(ProtocolError):  # noqa: N818 - the fetcher makes an error for the application of it
+    """
+    A message is damaged, and the set shows where it ends, so that a fetch from ``offset + 1`` passes it.
+
+    ``message`` is the whole message. If it is compressed, it has the offset of its last record.
+    """
+
+    def __init__(self, text: str, *, offset: int, message: bytes) -> None:
+        super().__init__(text)
+        self.offset, self.message = offset, message
+
+
+def refusal(source: TopicPartition, offset: int, found: str, message: Buffer | None = None) -> ProtocolError:
+    """Return the error for an unreadable message at an offset. With ``message``, its bytes, it can be passed."""
+    text = f"{source} at offset {offset}: {found}"
+    return ProtocolError(text) if message is None else DamagedMessage(text, offset=offset, message=bytes(message))
+
+
+def damage_in_wrapper(error: ProtocolError, wrapper: Buffer) -> DamagedMessage:
+    """Return the error about a wrapper as a whole, for an error about it, or about a message in it."""
+    return DamagedMessage(str(error), offset=offset_and_size_at(wrapper, 0)[0], message=bytes(wrapper))
+
+
+def check_wrapper(data: Buffer, position: int, last_offset: int, source: TopicPartition) -> int | None:
+    """Check the wrapper at ``position`` and return its end, or None if the data ends there or inside the message."""
+    if len(data) - position < OVERHEAD_BYTES:
+        return None
+    offset, length = offset_and_size_at(data, position)
+    if length < LEAST_SIZE:
+        raise refusal(source, offset, f"a message of {length} bytes; the smallest has {LEAST_SIZE}")
+    end = position + OVERHEAD_BYTES + length
+    if offset == FILLER_OFFSET and end > len(data):
+        return None
+    if offset <= last_offset:
+        raise refusal(source, offset, f"an offset that does not ascend, after {last_offset}")
+    if end > len(data):
+        return None
+    magic = data[position + MAGIC_START]
+    if magic and offset_after_empty_batches(data, position) is not None:
+        return None
+    if magic:
+        raise refusal(source, offset, f"a message of magic {magic}; Kafka 0.8 has magic 0 only")
+    return end
+
+
+def check_content(content: Buffer, run: Run, wrapper_offset: int, source: TopicPartition) -> None:
+    """Check that a wrapper has whole plain messages only, the last one with the wrapper's own offset."""
+    if run.wrapper_end is not None:
+        raise refusal(source, wrapper_offset, "a compressed message inside a compressed message")
+    if run.end != len(content):
+        raise refusal(source, wrapper_offset, "a compressed message whose content is truncated")
+    if run.last_offset != wrapper_offset:
+        raise refusal(source, wrapper_offset, f"a compressed message whose content ends at offset {run.last_offset}")

@@ -17,23 +17,21 @@ from aiokafka.record.memory_records import MemoryRecords
 
 from kiel_groups.errors import MessageTooLargeError, ProtocolError
 from kiel_groups.model import Record, TopicPartition
-from kiel_groups.wire.message_sets.corrupt_messages import (
+from kiel_groups.wire.message_sets.message_layout import (
     BAD_CRC,
     BAD_LENGTH,
-    check_content,
-    check_wrapper,
-    damage_in_wrapper,
-    refusal,
-)
-from kiel_groups.wire.message_sets.message_layout import (
     CODEC_BITS,
     LEAST_SIZE,
     OVERHEAD_BYTES,
     Run,
+    check_content,
+    check_wrapper,
+    damage_in_wrapper,
     message_at,
     offset_at,
+    refusal,
+    unfinished_message,
 )
-from kiel_groups.wire.message_sets.partial_messages import unfinished_message
 from kiel_groups.wire.message_sets.wrappers import unwrap
 
 __all__ = ["decode_uncompiled"]

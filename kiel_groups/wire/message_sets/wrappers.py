@@ -13,8 +13,14 @@ from struct import Struct
 from kiel_groups.errors import MessageTooLargeError, ProtocolError
 from kiel_groups.model import TopicPartition
 from kiel_groups.wire.codecs.compression import Codec, codec_by_number
-from kiel_groups.wire.message_sets.corrupt_messages import refusal
-from kiel_groups.wire.message_sets.message_layout import CODEC_BITS, KEY_START, LEAST_SIZE, MAGIC_START, OVERHEAD_BYTES
+from kiel_groups.wire.message_sets.message_layout import (
+    CODEC_BITS,
+    KEY_START,
+    LEAST_SIZE,
+    MAGIC_START,
+    OVERHEAD_BYTES,
+    refusal,
+)
 from kiel_groups.wire.primitives import Buffer
 
 __all__ = ["unpack", "unwrap", "value_start_of", "wrap"]

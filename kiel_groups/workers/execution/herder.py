@@ -22,15 +22,20 @@ from typing import Protocol
 from urllib.parse import urlsplit
 
 from kiel_groups.errors import KielGroupsError, SessionLostError
-from kiel_groups.workers.coordination.worker_hooks import WorkerHooks
-from kiel_groups.workers.coordination.worker_interfaces import WorkerContext, WorkerMember
+from kiel_groups.workers.assigner import WorkerContext, WorkerMember
 from kiel_groups.workers.execution.session_parts import ProvenSession, SessionParts
-from kiel_groups.workers.execution.supervisor_context import RunnerFactory, SupervisorContext
-from kiel_groups.workers.execution.work_plan import WorkSpec, needs_rejoin, outdated, planned, still_valid
+from kiel_groups.workers.execution.work_plan import (
+    RunnerFactory,
+    SupervisorContext,
+    WorkSpec,
+    needs_rejoin,
+    outdated,
+    planned,
+    still_valid,
+)
 from kiel_groups.workers.execution.work_supervisor import WorkSupervisor
-from kiel_groups.workers.values.config_snapshot import ConfigSnapshot
-from kiel_groups.workers.values.work_ids import TaskId, Work
-from kiel_groups.workers.values.worker_assignment import WorkerAssignment
+from kiel_groups.workers.membership import WorkerHooks
+from kiel_groups.workers.values import ConfigSnapshot, TaskId, Work, WorkerAssignment
 
 __all__ = ["ClosableMember", "Herder"]
 

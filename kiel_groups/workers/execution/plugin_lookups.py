@@ -12,15 +12,14 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
-from kiel_groups.coordination.zookeeper.runtime import Runtime
 from kiel_groups.errors import ConfigError, KielGroupsError
-from kiel_groups.workers.plugins.class_loader import full_name
-from kiel_groups.workers.plugins.config_definition import CheckedConfig, Settings
+from kiel_groups.workers.plugins.config_definition import CheckedConfig, Settings, full_name
 from kiel_groups.workers.plugins.connector_checks import checked_config, named_topics, task_settings, validation_report
-from kiel_groups.workers.plugins.connector_interfaces import Connector
+from kiel_groups.workers.plugins.interfaces import Connector
 from kiel_groups.workers.plugins.plugin_registry import ENTRY_POINTS, ConnectorPlugin, PluginRegistry
 from kiel_groups.workers.plugins.standard_keys import definition_of, task_definition_of
 from kiel_groups.workers.runners.plugin_calls import guarded
+from kiel_groups.zookeeper.runtime import Runtime
 
 __all__ = ["PluginLookups", "class_name"]
 

@@ -16,13 +16,13 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from functools import partial
 
-from kiel_groups.coordination.session.fenced_writes import FencedWriter, give_up
-from kiel_groups.coordination.session.zk_session import Node, Session
 from kiel_groups.errors import CoordinationError, SessionLostError
+from kiel_groups.group.znodes.layout import WorkerLayout
 from kiel_groups.group.znodes.transactions import Create, Delete, Failure, Operation
-from kiel_groups.group.znodes.worker_layout import WorkerLayout
-from kiel_groups.workers.stores.stored_values import owner_path
-from kiel_groups.workers.values.work_ids import Work
+from kiel_groups.workers.stores.config_reader import owner_path
+from kiel_groups.workers.values import Work
+from kiel_groups.zookeeper.fenced_writes import FencedWriter, give_up
+from kiel_groups.zookeeper.session import Node, Session
 
 __all__ = ["WorkClaims"]
 

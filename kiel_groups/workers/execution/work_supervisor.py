@@ -16,27 +16,66 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from kiel_groups.backoff import Backoff
 from kiel_groups.errors import ClaimLostError, CoordinationError, SessionLostError
-from kiel_groups.workers.execution.restart_policy import RestartPolicy
-from kiel_groups.workers.execution.supervisor_context import RunnerStart, SupervisorContext
-from kiel_groups.workers.execution.work_plan import WorkSpec
+from kiel_groups.workers.execution.work_plan import RunnerStart, SupervisorContext, WorkSpec
 from kiel_groups.workers.plugins.config_definition import Settings
 from kiel_groups.workers.plugins.secret_texts import ErrorTexts
+from kiel_groups.workers.runners.plugin_calls import WorkFence
 from kiel_groups.workers.runners.runner_interface import Runner, SourceOffsets
-from kiel_groups.workers.runners.work_fence import WorkFence
-from kiel_groups.workers.values.config_snapshot import TargetState
-from kiel_groups.workers.values.work_ids import Work
-from kiel_groups.workers.values.work_status import WorkState, WorkStatus
+from kiel_groups.workers.values import TargetState, Work, WorkState, WorkStatus
 
-__all__ = ["WorkSupervisor"]
+__all__ = [
+    "RestartPolicy",
+    "WorkSupervisor",
+]
 
 log = logging.getLogger(__name__)
+
+
+class RestartPolicy:
+    """
+    Counts the failures of one piece of work.
+
+    Args:
+        jitter: The factor of each delay, so that the tasks of a system that fails do not all return at once.
+    """
+
+    def __init__(self, jitter: Callable[[], float]) -> None:
+        self._jitter = jitter
+        self._restarts = 0
+
+    def reset(self) -> None:
+        """Forget all failures, because a user has restarted the work or changed its settings."""
+        self._restarts = 0
+
+    def delay_s(self, settings: Settings | None, ran_s: float) -> float | None:
+        """
+        Return how long to wait before the work that has failed is started again.
+
+        Args:
+            settings: The checked settings; None if they are not legal, so that a restart is useless.
+            ran_s: How long the work ran before it failed. After the longest delay, earlier failures do not count.
+
+        Returns:
+            The delay in seconds, or None if the work stays FAILED.
+        """
+        if settings is None or settings["restart.policy"] != "backoff":
+            return None
+        first_s, longest_s = settings["restart.backoff.ms"] / 1000, settings["restart.backoff.max.ms"] / 1000
+        if ran_s > longest_s:
+            self._restarts = 0
+        if self._restarts >= settings["restart.max"]:
+            return None
+        self._restarts += 1
+        return Backoff(first_s, longest_s, self._jitter).delay_s(self._restarts)
+
 
 #: How long an abandoned coroutine may take to end once it is cancelled, in seconds, before its claim has to wait.
 _CANCELLED_S = 0.2

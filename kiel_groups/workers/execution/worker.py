@@ -7,25 +7,24 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Any, Self
 
-from kiel_groups.clients.generic.generic_member import GenericMember
 from kiel_groups.config import GroupConfig, ZooKeeperConfig
-from kiel_groups.coordination.session.session_context import ProcessContext
-from kiel_groups.coordination.zookeeper.runtime import Runtime
 from kiel_groups.errors import KielGroupsError
+from kiel_groups.members.programs.generic_member import GenericMember
 from kiel_groups.metrics import Metrics
-from kiel_groups.workers.coordination.worker_interfaces import WorkerContext
+from kiel_groups.workers.assigner import WorkerContext
 from kiel_groups.workers.execution.herder import Herder
 from kiel_groups.workers.execution.plugin_lookups import PluginLookups
-from kiel_groups.workers.execution.plugin_runners import PluginRunners
+from kiel_groups.workers.execution.work_plan import PluginRunners
 from kiel_groups.workers.execution.worker_requests import WorkerRequests
 from kiel_groups.workers.execution.worker_settings import WorkerSettings
+from kiel_groups.workers.plugins.connector_checks import DeclaredMask
 from kiel_groups.workers.plugins.plugin_registry import PluginRegistry
-from kiel_groups.workers.rest.config_masks import DeclaredMask
-from kiel_groups.workers.rest.rest_server import RestListener, RestServer
-from kiel_groups.workers.runners.broker_probe import check_members, probe_brokers
-from kiel_groups.workers.runners.task_clients import KafkaClients
-from kiel_groups.workers.session.worker_session import WorkerSession
-from kiel_groups.workers.values.work_ids import Work
+from kiel_groups.workers.rest.server import RestListener, RestServer
+from kiel_groups.workers.runners.runner_interface import KafkaClients, check_members, probe_brokers
+from kiel_groups.workers.session import WorkerSession
+from kiel_groups.workers.values import Work
+from kiel_groups.zookeeper.runtime import Runtime
+from kiel_groups.zookeeper.tasks import ProcessContext
 
 __all__ = ["Worker"]
 

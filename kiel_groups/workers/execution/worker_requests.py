@@ -13,8 +13,8 @@ from kiel_groups.wording import counted
 from kiel_groups.workers.execution.herder import Herder
 from kiel_groups.workers.execution.plugin_lookups import PluginLookups, class_name
 from kiel_groups.workers.execution.work_supervisor import WorkSupervisor
-from kiel_groups.workers.plugins.connector_interfaces import SinkConnector
-from kiel_groups.workers.plugins.secret_masks import with_secrets
+from kiel_groups.workers.plugins.connector_checks import with_secrets
+from kiel_groups.workers.plugins.interfaces import SinkConnector
 from kiel_groups.workers.rest.worker_control import (
     ConnectorInfo,
     ConnectorKind,
@@ -22,10 +22,16 @@ from kiel_groups.workers.rest.worker_control import (
     InstalledPlugin,
     TaskInfo,
 )
-from kiel_groups.workers.runners.task_clients import TaskClients, unknown_topics
-from kiel_groups.workers.values.config_snapshot import ConfigSnapshot, ConnectorEntry, TargetState
-from kiel_groups.workers.values.work_ids import ConnectorId, TaskId, Work
-from kiel_groups.workers.values.work_status import WorkStatus
+from kiel_groups.workers.runners.runner_interface import TaskClients, unknown_topics
+from kiel_groups.workers.values import (
+    ConfigSnapshot,
+    ConnectorEntry,
+    ConnectorId,
+    TargetState,
+    TaskId,
+    Work,
+    WorkStatus,
+)
 
 __all__ = ["WorkerRequests"]
 

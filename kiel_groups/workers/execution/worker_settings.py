@@ -8,7 +8,7 @@ from typing import Literal
 
 from kiel_groups.config import DebounceConfig, ZooKeeperConfig, check_name, parse_hosts
 from kiel_groups.errors import ConfigError
-from kiel_groups.workers.allocation.work_allocators import work_allocator
+from kiel_groups.workers.allocation import work_allocator
 from kiel_groups.workers.plugins.plugin_registry import INSTALLED, PluginRegistry
 from kiel_groups.workers.rest.rest_settings import RestSettings, is_loopback
 

@@ -1,18 +1,395 @@
-"""Declare all settings of a connector, and check what users give against them."""
+"""Declare the settings of a connector, and check what users give against them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import math
+import re
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
+from enum import Enum
 from functools import lru_cache
+from importlib import import_module
 from itertools import islice
-from typing import Any, TypeAlias
+from typing import Any, Final, Literal, TypeAlias, get_args
 
 from kiel_groups.errors import ConfigError
-from kiel_groups.workers.plugins.config_key import ConfigKey
+from kiel_groups.workers.plugins.secret_texts import HIDDEN, error_texts, without_secrets
 
-__all__ = ["CheckedConfig", "ConfigDefinition", "Settings"]
+__all__ = [
+    "full_name",
+    "load_class",
+    "Validator",
+    "at_least",
+    "between",
+    "each",
+    "non_empty",
+    "one_of",
+    "TYPES",
+    "Password",
+    "TypeName",
+    "TypeRules",
+    "given",
+    "parsed",
+    "REQUIRED",
+    "ConfigKey",
+    "Importance",
+    "Width",
+    "CheckedConfig",
+    "ConfigDefinition",
+    "Settings",
+]
+
+
+def full_name(cls: type) -> str:
+    """Return the name by which ``load_class`` finds a class that is defined at the top of a module."""
+    return f"{cls.__module__}.{cls.__qualname__}"
+
+
+def load_class(name: str) -> type:
+    """
+    Import a class.
+
+    Args:
+        name: ``module:Class``, or the dotted name of the class.
+
+    Raises:
+        ConfigError: The text is no such name, the module cannot be imported, or it has no such class. The text has the
+            error of the import, whatever the module raises.
+    """
+    module_name, colon, class_name = name.partition(":")
+    if not colon:
+        module_name, _, class_name = name.rpartition(".")
+    if not module_name or not all(part.isidentifier() for part in (*module_name.split("."), *class_name.split("."))):
+        raise ConfigError(f"{name!r} is not the name of a class; expected 'module:Class' or 'package.module.Class'")
+    try:
+        found: object = import_module(module_name)
+        # The module may have a ``__getattr__`` of its own, which imports more.
+        for part in class_name.split("."):
+            found = getattr(found, part, None)
+    except KeyboardInterrupt:
+        raise
+    # A module may raise anything when it is imported, and may even exit. Errors of test frameworks and of extensions in
+    # Rust are no ``Exception``.
+    except BaseException as error:
+        text = error_texts(error).summary
+        raise ConfigError(f"{name!r}: cannot import {module_name!r}: {type(error).__name__}: {text}") from error
+    if not isinstance(found, type):
+        raise ConfigError(f"{name!r}: the module {module_name!r} has no class {class_name!r}")
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Validator:
+    """
+    A test of a typed value, such as ``Validator(str.islower, "lower-case letters")``.
+
+    Args:
+        accepts: Returns whether a value is legal.
+        expected: The legal values in words; errors say "expected" and these.
+        choices: All legal values as texts, if they are few. Users see them as recommended values.
+
+    Raises:
+        ConfigError: ``expected`` is no text, or ``choices`` are no texts.
+    """
+
+    accepts: Callable[[Any], bool]
+    expected: str
+    choices: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        expected: object = self.expected
+        if not isinstance(expected, str):
+            raise ConfigError(
+                f"the legal values of a validator are of the type {type(expected).__name__}; expected a str"
+            )
+        if not (isinstance(self.choices, list | tuple) and all(isinstance(choice, str) for choice in self.choices)):
+            raise ConfigError(f"the choices of a validator are {self.choices!r}; expected a tuple of str")
+
+
+def at_least(least: float) -> Validator:
+    """Accept numbers from ``least`` on."""
+    return Validator(lambda value: bool(value >= least), f"at least {least}")
+
+
+def between(least: float, most: float) -> Validator:
+    """Accept numbers from ``least`` to ``most``, both included."""
+    return Validator(lambda value: bool(least <= value <= most), f"a number from {least} to {most}")
+
+
+def one_of(*choices: str) -> Validator:
+    """Accept these texts only."""
+    return Validator(lambda value: value in choices, f"one of {', '.join(map(str, choices))}", choices)
+
+
+def non_empty() -> Validator:
+    """Accept texts, secrets and lists that are not empty."""
+    return Validator(lambda value: bool(getattr(value, "value", value)), "a value that is not empty")
+
+
+def each(validator: Validator) -> Validator:
+    """Accept lists whose entries another validator accepts."""
+    return Validator(lambda values: all(map(validator.accepts, values)), f"entries that are each {validator.expected}")
+
+
+TypeName: TypeAlias = Literal["string", "int", "long", "double", "boolean", "list", "password", "class"]
+
+_WHOLE_NUMBER = re.compile(r"[+-]?[0-9]+", re.ASCII)
+
+
+class Password:
+    """
+    A secret text. Logs, errors and ``str`` show ``[hidden]``.
+
+    Args:
+        value: The text itself.
+    """
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: str) -> None:
+        self.value = value
+
+    def __str__(self) -> str:
+        return HIDDEN
+
+    def __repr__(self) -> str:
+        return HIDDEN
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Password) and self.value == other.value
+
+    def __hash__(self) -> int:
+        return hash(self.value)
+
+
+@dataclass(frozen=True, slots=True)
+class TypeRules:
+    """
+    The rules of a type.
+
+    ``expected`` describes its values to users, and ``python`` to authors of connectors. ``parse`` raises ``ValueError``
+    for a text that is not of the type, or a ``ConfigError`` that says what is wrong. ``accepts`` returns whether a
+    default is of the type.
+    """
+
+    expected: str
+    python: str
+    parse: Callable[[str], Any]
+    accepts: Callable[[Any], bool]
+    text: Callable[[Any], str] = str
+
+
+def _whole_number(bits: int) -> Callable[[str], int]:
+    def parse(text: str) -> int:
+        # ``int`` alone would also take underscores.
+        if not _WHOLE_NUMBER.fullmatch(text) or not _is_whole(bits)(int(text[:30])):
+            raise ValueError(text)
+        return int(text)
+
+    return parse
+
+
+def _is_whole(bits: int) -> Callable[[Any], bool]:
+    limit = 1 << (bits - 1)
+    return lambda value: type(value) is int and -limit <= value < limit
+
+
+def _number(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value) or "_" in text:
+        raise ValueError(text)
+    return value
+
+
+def _boolean(text: str) -> bool:
+    return {"true": True, "false": False}[text.lower()]
+
+
+def _list(text: str) -> list[str]:
+    return [part.strip() for part in text.split(",")] if text else []
+
+
+def _is_list(value: Any) -> bool:
+    return isinstance(value, list | tuple) and all(isinstance(part, str) and "," not in part for part in value)
+
+
+TYPES: Mapping[TypeName, TypeRules] = {
+    "string": TypeRules("a text", "a str", str, lambda value: isinstance(value, str)),
+    "int": TypeRules("a whole number of 32 bits", "an int of 32 bits", _whole_number(32), _is_whole(32)),
+    "long": TypeRules("a whole number of 64 bits", "an int of 64 bits", _whole_number(64), _is_whole(64)),
+    "double": TypeRules(
+        "a number",
+        "a finite float or int",
+        _number,
+        lambda value: type(value) in (int, float) and math.isfinite(value),
+    ),
+    "boolean": TypeRules(
+        "'true' or 'false'",
+        "a bool",
+        _boolean,
+        lambda value: isinstance(value, bool),
+        lambda value: str(value).lower(),
+    ),
+    "list": TypeRules(
+        "texts that are separated by commas", "a list or tuple of str without commas", _list, _is_list, ",".join
+    ),
+    "password": TypeRules(
+        "a secret text", "a Password, such as Password('')", Password, lambda value: isinstance(value, Password)
+    ),
+    "class": TypeRules("the name of a class", "a class", load_class, lambda value: isinstance(value, type), full_name),
+}
+
+
+def parsed(type_name: TypeName, text: str) -> Any:
+    """
+    Return the value of a setting, without blanks around it.
+
+    Raises:
+        ConfigError: The text is not of the type. The error says what was given, except a secret, and what is expected.
+    """
+    text = text.strip()
+    try:
+        return TYPES[type_name].parse(text)
+    except ConfigError:
+        raise
+    except (ValueError, KeyError):
+        raise ConfigError(f"{given(type_name, text)} given; expected {TYPES[type_name].expected}") from None
+
+
+def given(type_name: TypeName, text: str) -> str:
+    """Return a setting as an error may show it: quoted, at most 100 characters, and with its secrets hidden."""
+    if type_name == "password":
+        return HIDDEN
+    text = without_secrets(text)
+    return repr(text) if len(text) <= 100 else f"{text[:100]!r}..."
+
+
+Importance: TypeAlias = Literal["high", "medium", "low"]
+Width: TypeAlias = Literal["none", "short", "medium", "long"]
+
+
+class _Required(Enum):
+    REQUIRED = "required"
+
+
+#: The default of a setting that has none: users must give a value.
+REQUIRED: Final = _Required.REQUIRED
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigKey:
+    """
+    One setting, as a connector declares it.
+
+    Args:
+        name: The name, in Kafka's style: words in lower case, separated by dots. Durations end in ``.ms``.
+        type: The type of the value. Settings are given as texts.
+        default: The typed value if users give none, such as a list for the type ``list``, or a ``Password``. None is
+            allowed for every type. By default, users must give a value.
+        documentation: What the setting does, in whole sentences.
+        importance: How much users have to think about it.
+        validator: What values are legal, beyond the type.
+        group: The heading under which tools show the setting.
+        display_name: The name that tools show; by default, ``name``.
+        width: The width of the field in which tools show the value.
+        dependents: The names of other settings that the value has an effect on.
+
+    Raises:
+        ConfigError: The default is not a legal value, or another argument is not of its type.
+    """
+
+    name: str
+    type: TypeName = "string"
+    default: Any = REQUIRED
+    documentation: str = ""
+    importance: Importance = "medium"
+    validator: Validator | None = None
+    group: str = "Connector"
+    display_name: str = ""
+    width: Width = "medium"
+    dependents: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        self._check_arguments()
+        if self.type not in TYPES:
+            raise ConfigError(f"{self.name}: there is no type {self.type!r}; expected one of {', '.join(TYPES)}")
+        if self.default is REQUIRED or self.default is None:
+            return
+        rules = TYPES[self.type]
+        if not rules.accepts(self.default):
+            shown = HIDDEN if self.type == "password" else repr(self.default)
+            raise ConfigError(
+                f"{self.name}: the default {shown} is of the Python type {type(self.default).__name__}; a setting of"
+                f" the type {self.type} expects {rules.python}"
+            )
+        self._validate(self.default, rules.text(self.default))
+
+    def _check_arguments(self) -> None:
+        """Check what users see of the setting: a wrong type would not be noticed before an answer to a user fails."""
+        if not isinstance(self.name, str):
+            raise ConfigError(f"the name of a setting is {self.name!r}; expected a str")
+        for argument in ("documentation", "group", "display_name"):
+            if not isinstance(found := getattr(self, argument), str):
+                raise ConfigError(f"{self.name}: {argument} is {found!r}; expected a str")
+        for argument, choices in (("importance", get_args(Importance)), ("width", get_args(Width))):
+            if (found := getattr(self, argument)) not in choices:
+                raise ConfigError(f"{self.name}: {argument} is {found!r}; expected one of {', '.join(choices)}")
+        if not isinstance(self.validator, Validator | None):
+            raise ConfigError(f"{self.name}: validator is {self.validator!r}; expected a Validator or None")
+        if not isinstance(self.dependents, list | tuple) or not all(isinstance(name, str) for name in self.dependents):
+            raise ConfigError(f"{self.name}: dependents is {self.dependents!r}; expected a tuple of str")
+
+    @property
+    def required(self) -> bool:
+        """Whether users must give a value."""
+        return self.default is REQUIRED
+
+    def parse(self, text: str | None) -> Any:
+        """
+        Return the typed value of a setting.
+
+        Args:
+            text: What the user has given; None if the user has given nothing.
+
+        Raises:
+            ConfigError: The setting is required and was not given, or the value is not legal. The error names the
+                setting, what was given, and what was expected.
+        """
+        if text is None:
+            if self.default is REQUIRED:
+                raise ConfigError(f"{self.name}: required, but not given; expected {self.expected}")
+            # The caller may change a list.
+            return list(self.default) if isinstance(self.default, list | tuple) else self.default
+        try:
+            value = parsed(self.type, text)
+        except ConfigError as error:
+            raise ConfigError(f"{self.name}: {error}") from error
+        self._validate(value, text.strip())
+        return value
+
+    @property
+    def expected(self) -> str:
+        """The legal values in words."""
+        rules = TYPES[self.type].expected
+        return f"{rules}: {self.validator.expected}" if self.validator else rules
+
+    def text(self, value: Any) -> str | None:
+        """Return a typed value as users see it, or None for None; secrets are hidden."""
+        return None if value is None or value is REQUIRED else TYPES[self.type].text(value)
+
+    def _validate(self, value: Any, text: str) -> None:
+        if self.validator is None:
+            return
+        try:
+            is_legal = bool(self.validator.accepts(value))
+        except Exception as error:  # code of a plugin, whose error may quote a secret
+            raise ConfigError(
+                f"{self.name}: {given(self.type, text)} given; its validator raised {type(error).__name__}"
+            ) from error
+        if not is_legal:
+            raise ConfigError(f"{self.name}: {given(self.type, text)} given; expected {self.validator.expected}")
+
 
 #: Settings as a connector gets them: typed values by name. Settings that are not declared are texts, as given.
 Settings: TypeAlias = Mapping[str, Any]

@@ -1,25 +1,130 @@
-"""Check the settings of connectors and tasks, and report the outcome in the form of Kafka Connect's REST API."""
+"""Check the settings of connectors and tasks, and hide the secrets among them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import asyncio
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
-from kiel_groups.workers.plugins.config_definition import CheckedConfig, ConfigDefinition, Settings
-from kiel_groups.workers.plugins.config_key import ConfigKey
-from kiel_groups.workers.plugins.connector_interfaces import Connector
-from kiel_groups.workers.plugins.secret_masks import masked, secret_values
-from kiel_groups.workers.plugins.secret_texts import error_texts, without_secrets
+from kiel_groups.errors import ConfigError
+from kiel_groups.workers.plugins.config_definition import (
+    MOST_HINTS,
+    CheckedConfig,
+    ConfigDefinition,
+    ConfigKey,
+    Settings,
+)
+from kiel_groups.workers.plugins.interfaces import Connector
+from kiel_groups.workers.plugins.secret_texts import HIDDEN, error_texts, may_be_secret, quoted_forms, without_secrets
 from kiel_groups.workers.plugins.standard_keys import (
+    SINK_KEYS,
+    SOURCE_KEYS,
+    STANDARD_KEYS,
     TOPIC_NAME,
     TOPIC_NAMES,
     definition_of,
     standard_settings,
     task_definition_of,
 )
+from kiel_groups.zookeeper.runtime import Runtime
 
-__all__ = ["checked_config", "named_topics", "task_settings", "validation_report"]
+__all__ = [
+    "masked",
+    "secret_values",
+    "with_secrets",
+    "checked_config",
+    "named_topics",
+    "task_settings",
+    "validation_report",
+    "DeclaredMask",
+]
+
+
+#: Undeclared settings with these texts are no secrets, whatever their names are, nor are shorter texts.
+_NO_SECRETS = frozenset({"true", "false", "none", "null"})
+_SHORTEST_SECRET = 4
+
+
+def masked(config: Mapping[str, str], definition: ConfigDefinition | None) -> dict[str, str]:
+    """
+    Return a configuration as REST answers and log lines may show it: ``[hidden]`` in place of each secret.
+
+    Secrets are settings of the type ``password``, undeclared settings that may be secrets, and in all other texts the
+    users, passwords and parameters of URLs.
+
+    Args:
+        config: The texts by name.
+        definition: The declared settings. If it is None, because the connector's class cannot be used, every
+            setting but the standard ones is hidden.
+    """
+    return {
+        name: HIDDEN if _is_secret(name, text, definition) else without_secrets(text) for name, text in config.items()
+    }
+
+
+def secret_values(config: Mapping[str, str], definition: ConfigDefinition) -> set[str]:
+    """
+    Return the secrets of a configuration in all forms in which the errors of a plugin quote them.
+
+    They are hidden wherever they occur, so short texts do not count unless they are declared as passwords.
+    """
+    found: set[str] = set()
+    undeclared = 0
+    for name, text in config.items():
+        if name in definition:
+            is_secret = definition[name].type == "password"
+        elif len(text) < _SHORTEST_SECRET or text.lower() in _NO_SECRETS:
+            is_secret = False
+        else:
+            undeclared += 1
+            is_secret = _is_secret(name, text, definition, near=undeclared <= MOST_HINTS)
+        if is_secret:
+            found |= quoted_forms(text)
+    return found
+
+
+def with_secrets(config: Mapping[str, str], stored: Mapping[str, str]) -> dict[str, str]:
+    """
+    Return a configuration with the stored texts in place of those that ``masked`` has returned.
+
+    So a user may read a configuration, change a part of it, and write it back.
+
+    Args:
+        config: What the user has given.
+        stored: The present configuration; empty if there is none.
+
+    Raises:
+        ConfigError: A text has ``[hidden]`` and is not what is shown of the stored one: the secret is unknown.
+    """
+    return {name: _revealed(name, text, stored.get(name)) for name, text in config.items()}
+
+
+def _revealed(name: str, text: str, stored: str | None) -> str:
+    """Return a text that a user has given, or the stored one if the user has given back what was shown of it."""
+    if HIDDEN not in text:
+        return text
+    if stored is None:
+        raise ConfigError(f"{name}: {HIDDEN} given, which means the stored value, but none is stored; give the value")
+    if (given := text.strip()) != HIDDEN and given != without_secrets(stored).strip():
+        raise ConfigError(
+            f"{name}: {HIDDEN} given within a changed text; give the text with its secrets, or {HIDDEN} alone to keep"
+            " the stored one"
+        )
+    return stored
+
+
+def _is_secret(name: str, text: str, definition: ConfigDefinition | None, *, near: bool = True) -> bool:
+    if any(name in keys for keys in (STANDARD_KEYS, SOURCE_KEYS, SINK_KEYS)):
+        return False
+    if definition is None:
+        return True
+    if name in definition:
+        return definition[name].type == "password"
+    nearest = definition.nearest(name) if near else None
+    mistyped = nearest is not None and definition[nearest].type == "password"
+    return mistyped or may_be_secret(name, text)
 
 
 def checked_config(connector_class: type[Connector], config: Mapping[str, str | None]) -> CheckedConfig:
@@ -143,3 +248,37 @@ def _value(name: str, value: str | None, errors: Sequence[str], choices: Sequenc
         "errors": list(errors),
         "visible": True,
     }
+
+
+class DeclaredMask:
+    """
+    Hides secrets of connectors and of their tasks, on threads; a ``ConfigMask``.
+
+    Args:
+        resolve: Returns the class of a connector without importing it, and raises ConfigError if it cannot.
+        runtime: The threads.
+    """
+
+    def __init__(self, resolve: Callable[[str], type[Connector]], runtime: Runtime) -> None:
+        self._resolve = resolve
+        self._runtime = runtime
+        # Threads that compute share the processor with the event loop, so there is one at a time.
+        self._turn = asyncio.Lock()
+
+    async def __call__(self, connector_class: str, configs: Sequence[Mapping[str, str]]) -> Sequence[Mapping[str, str]]:
+        """Return settings without secrets. If the class cannot be found, only the standard settings are shown."""
+        async with self._turn:
+            # Ten thousand settings, or a megabyte, take seconds.
+            return await self._runtime.in_thread(partial(self._masked, connector_class, configs), "masks")
+
+    def _masked(self, connector_class: str, configs: Sequence[Mapping[str, str]]) -> Sequence[Mapping[str, str]]:
+        try:
+            found = self._resolve(connector_class)
+            definitions = (definition_of(found), task_definition_of(found))
+        except ConfigError:
+            return [masked(config, None) for config in configs]
+        shown = []
+        for config in configs:
+            for_connector, for_task = (masked(config, definition) for definition in definitions)
+            shown.append({name: HIDDEN if for_task[name] == HIDDEN else text for name, text in for_connector.items()})
+        return shown

@@ -15,12 +15,10 @@ from importlib.util import find_spec
 from typing import Literal, NamedTuple, TypeAlias
 
 from kiel_groups.errors import ConfigError
-from kiel_groups.workers.plugins.class_loader import full_name, load_class
-from kiel_groups.workers.plugins.config_definition import ConfigDefinition
-from kiel_groups.workers.plugins.connector_interfaces import Connector, SinkConnector, SourceConnector
+from kiel_groups.workers.plugins.config_definition import ConfigDefinition, full_name, load_class
+from kiel_groups.workers.plugins.interfaces import Connector, SinkConnector, SinkTask, SourceConnector, SourceTask
 from kiel_groups.workers.plugins.secret_texts import error_texts
 from kiel_groups.workers.plugins.standard_keys import definition_of, task_definition_of
-from kiel_groups.workers.plugins.task_interfaces import SinkTask, SourceTask
 
 __all__ = ["ENTRY_POINTS", "INSTALLED", "ConnectorPlugin", "PluginProblem", "PluginRegistry"]
 

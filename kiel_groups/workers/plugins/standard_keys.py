@@ -7,10 +7,8 @@ from contextlib import suppress
 
 from kiel_groups.config import check_name
 from kiel_groups.errors import ConfigError
-from kiel_groups.workers.plugins.config_definition import ConfigDefinition
-from kiel_groups.workers.plugins.config_key import ConfigKey
-from kiel_groups.workers.plugins.config_validators import Validator, at_least, each, one_of
-from kiel_groups.workers.plugins.connector_interfaces import Connector, SinkConnector
+from kiel_groups.workers.plugins.config_definition import ConfigDefinition, ConfigKey, Validator, at_least, each, one_of
+from kiel_groups.workers.plugins.interfaces import Connector, SinkConnector
 
 __all__ = [
     "SINK_KEYS",

@@ -18,8 +18,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
 
-from kiel_groups.workers.values.work_ids import TaskId, Work
-from kiel_groups.workers.values.work_status import WorkStatus
+from kiel_groups.workers.values import TaskId, Work, WorkStatus
 
 __all__ = [
     "ConnectorInfo",

@@ -15,15 +15,74 @@ import inspect
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from functools import partial
-from typing import Any, TypeAlias, TypeVar, cast
+from typing import Any, Protocol, TypeAlias, TypeVar, cast
 
-from kiel_groups.coordination.zookeeper.runtime import Runtime
-from kiel_groups.errors import KielGroupsError, TaskStoppedError
-from kiel_groups.workers.plugins.connector_interfaces import Connector
-from kiel_groups.workers.plugins.task_interfaces import SinkTask, SourceTask, Task
-from kiel_groups.workers.runners.work_fence import WorkFence
+from kiel_groups.errors import ClaimLostError, KielGroupsError, TaskStoppedError
+from kiel_groups.workers.plugins.interfaces import Connector, SinkTask, SourceTask, Task
+from kiel_groups.zookeeper.runtime import Runtime
 
-__all__ = ["Call", "PluginCalls", "guarded"]
+__all__ = [
+    "TrustedSession",
+    "WorkFence",
+    "Call",
+    "PluginCalls",
+    "guarded",
+]
+
+
+class TrustedSession(Protocol):
+    """The worker's ZooKeeper session; ``Session`` is one."""
+
+    @property
+    def trusted(self) -> bool:
+        """Whether the lease of the session runs and its connection is up."""
+
+    async def wait_trusted(self) -> None:
+        """
+        Wait until the session is trusted.
+
+        Raises:
+            SessionLostError: It is over.
+        """
+
+
+class WorkFence:
+    """
+    The fence of one runner: it is passed before each delivery and each commit.
+
+    A process that was frozen past its lease finds its session untrusted, and delivers nothing more.
+
+    Args:
+        session: The session that has the claim.
+    """
+
+    def __init__(self, session: TrustedSession) -> None:
+        self._session = session
+        #: Why the runner may not deliver or commit any more; "" while it may.
+        self.shut_reason = ""
+
+    def shut(self, reason: str) -> None:
+        """Have the runner deliver and commit nothing more. Of several reasons, the first is kept."""
+        self.shut_reason = self.shut_reason or reason
+
+    @property
+    def is_open(self) -> bool:
+        """Whether records may be delivered now."""
+        return not self.shut_reason and self._session.trusted
+
+    async def wait_open(self) -> None:
+        """
+        Wait until records may be delivered. A session without a connection opens the fence when it is back.
+
+        Raises:
+            ClaimLostError: The fence was shut.
+            SessionLostError: The session is over.
+        """
+        while not self.is_open:
+            if self.shut_reason:
+                raise ClaimLostError(f"nothing is delivered any more: {self.shut_reason}")
+            await self._session.wait_trusted()
+
 
 #: The methods that do nothing unless a plugin overrides them. They need no thread.
 _DEFAULTS = frozenset(

@@ -1,24 +1,249 @@
-"""Define what a runner does, and what it gets: the work, its settings, the stores and the clients."""
+"""What a runner does, and what it gets: the work, its settings, the fence, the stores, clients and contexts."""
 
 from __future__ import annotations
 
 import asyncio
+import logging
+import math
+import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Protocol
+from hashlib import sha256
+from typing import Any, Literal, Protocol, TypeVar
 
-from kiel_groups.coordination.zookeeper.runtime import Runtime
+from kiel_groups.clients.grouped import GroupedConsumer
+from kiel_groups.clients.net.cluster_metadata import ClusterMetadata
+from kiel_groups.clients.producer import Producer
+from kiel_groups.config import KAFKA_PORT, BrokerConfig, check_name, parse_hosts
+from kiel_groups.errors import ConfigError, GroupConfigError, KielGroupsError, NoBrokersError, TaskStoppedError
+from kiel_groups.metrics import Metrics
+from kiel_groups.model import CONNECT_TYPE, Record, TopicPartition
+from kiel_groups.ops.broker_reader import BrokerSession, members_type
+from kiel_groups.wording import some
 from kiel_groups.workers.plugins.config_definition import Settings
-from kiel_groups.workers.plugins.connector_interfaces import Connector
-from kiel_groups.workers.plugins.plugin_contexts import JsonObject
-from kiel_groups.workers.runners.plugin_calls import PluginCalls
-from kiel_groups.workers.runners.task_clients import TaskClients
-from kiel_groups.workers.runners.work_fence import WorkFence
-from kiel_groups.workers.values.work_ids import TaskId, Work
+from kiel_groups.workers.plugins.interfaces import Connector, JsonObject
+from kiel_groups.workers.runners.plugin_calls import PluginCalls, WorkFence
+from kiel_groups.workers.values import TaskId, Work
+from kiel_groups.zookeeper.runtime import Runtime
 
-__all__ = ["Runner", "RunnerContext", "RunnerStores", "SourceOffsets", "retrieve"]
+__all__ = [
+    "all_topics",
+    "check_members",
+    "probe_brokers",
+    "KafkaClients",
+    "SinkConsumer",
+    "SourceProducer",
+    "TaskClients",
+    "missing_topics_text",
+    "sink_group",
+    "unknown_topics",
+    "Runner",
+    "RunnerContext",
+    "RunnerStores",
+    "SourceOffsets",
+    "retrieve",
+    "RunnerConnectorContext",
+    "SinkRunnerContext",
+    "SourceRunnerContext",
+]
+
+log = logging.getLogger(__name__)
+
+
+#: The time for all addresses together, in seconds.
+_LIMIT_S = 10.0
+
+#: How long a broker may take to say which members a group has: as long as a member looks for its coordinator.
+_FIND_TIMEOUT_S = 15.0
+
+
+async def probe_brokers(group: str, brokers: str) -> None:
+    """
+    Ask for metadata once, and log a warning if no broker answers: tasks would wait without a word to users.
+
+    Args:
+        group: The name of the worker group, for the warning.
+        brokers: ``host`` or ``host:port`` (9092) of some brokers.
+    """
+    try:
+        await all_topics(brokers)
+    except KielGroupsError as error:
+        log.warning("group %s: %s; tasks wait until one answers", group, error)
+
+
+async def all_topics(brokers: str | Iterable[str]) -> frozenset[str]:
+    """
+    Ask for the names of all topics. No topic is named to a broker, which may create a topic that it is asked for.
+
+    Raises:
+        NoBrokersError: No broker answers.
+    """
+    cluster = ClusterMetadata(BrokerConfig(hosts=parse_hosts(brokers, KAFKA_PORT, "brokers")), Metrics())
+    try:
+        async with asyncio.timeout(_LIMIT_S):
+            return await cluster.all_topics()
+    except TimeoutError:
+        raise NoBrokersError(f"no broker at {brokers} answered within {_LIMIT_S:g} s") from None
+    finally:
+        cluster.close()
+
+
+async def check_members(group: str, brokers: str) -> None:
+    """
+    Check that brokers know no other members of a worker's group, before the worker writes anything to ZooKeeper.
+
+    Args:
+        group: The name of the worker group, which these brokers coordinate.
+        brokers: As in ``probe_brokers``.
+
+    Raises:
+        GroupConfigError: The members are of another type than workers.
+        KielGroupsError: The brokers do not say.
+    """
+    async with BrokerSession(brokers, timeout_s=_FIND_TIMEOUT_S) as session:
+        found = await members_type(session, group)
+    if found not in ("", CONNECT_TYPE):
+        raise GroupConfigError(
+            f"group {group}: its members at the brokers are of the type {found!r}, and this one is a worker; choose"
+            " another group"
+        )
+
+
+#: The records of one batch of a source task's producer, and how long a record waits for others, in milliseconds.
+_BATCH_RECORDS, _LINGER_MS = 1_000, 20
+
+#: A source task waits for brokers as long as it runs, as one of Kafka Connect does. Its stop is bounded.
+_RETRIES = 1_000_000
+
+#: How long the names of all topics are used, and how long they are if one of those that are asked for is not among
+#: them, in seconds.
+_TOPICS_AGE_S, _MISSING_AGE_S = 15.0, 1.0
+
+#: The characters that names of groups do not have, and how many characters of a name with such characters, and of its
+#: digest, its group has: fewer together than the 255 of Kafka's names.
+_NOT_IN_GROUPS, _MOST_SHOWN, _DIGEST_CHARACTERS = re.compile("[^a-zA-Z0-9._-]"), 200, 32
+
+
+class SourceProducer(Protocol):
+    """What a source task needs of its producer; ``Producer`` is one."""
+
+    @property
+    def is_full(self) -> bool: ...
+    def produce(self, topic: str, message: Any, key: Any = None, partition: int | None = None) -> Any: ...
+    def drain(self) -> Any: ...
+    def flush(self) -> Any: ...
+    def close(self, timeout_ms: int | None = None) -> Any: ...
+
+
+class SinkConsumer(Protocol):
+    """What a sink task needs of its consumer; ``GroupedConsumer`` is one."""
+
+    def connect(self) -> Any: ...
+    def subscribe(self, topics: Collection[str]) -> Any: ...
+    def getmany(self, *partitions: TopicPartition, timeout_ms: int = 0, max_records: int | None = None) -> Any: ...
+    def commit(self, offsets: Mapping[TopicPartition, int]) -> Any: ...
+    def close(self) -> Any: ...
+
+
+class TaskClients(Protocol):
+    """Creates the clients of tasks; nothing is connected before the task uses its client."""
+
+    def producer(self) -> SourceProducer:
+        """Create a producer, whose records are stored by all in-sync replicas."""
+
+    def consumer(self, group: str, listener: object, on_bad_record: Literal["raise", "skip"]) -> SinkConsumer:
+        """Create a consumer that commits only what it is asked to."""
+
+    async def missing_topics(self, topics: Collection[str]) -> list[str]:
+        """
+        Return those of these topics that no broker knows, sorted.
+
+        Raises:
+            NoBrokersError: No broker answers.
+        """
+
+
+class KafkaClients:
+    """
+    Creates clients of a Kafka cluster.
+
+    Args:
+        brokers: ``host`` or ``host:port`` (9092) of some brokers.
+        zk_hosts: The ZooKeeper servers that coordinate the groups of sinks; None if brokers coordinate these.
+        consumer_settings: Further arguments of ``GroupedConsumer``, such as ``coordination``.
+        producer_settings: Further arguments of ``Producer``, such as ``compression``.
+    """
+
+    def __init__(
+        self,
+        brokers: str | Iterable[str],
+        zk_hosts: str | Iterable[str] | None = None,
+        consumer_settings: Mapping[str, Any] | None = None,
+        producer_settings: Mapping[str, Any] | None = None,
+    ) -> None:
+        self._brokers = brokers
+        self._zk_hosts = zk_hosts
+        self._consumer_settings = dict(consumer_settings or {})
+        self._producer_settings = {"batch_size": _BATCH_RECORDS, "linger_ms": _LINGER_MS, "retries": _RETRIES} | dict(
+            producer_settings or {}
+        )
+        self._topics: frozenset[str] = frozenset()
+        self._topics_s = -math.inf
+        self._asking = asyncio.Lock()
+
+    def producer(self) -> SourceProducer:
+        return Producer(self._brokers, **self._producer_settings)
+
+    def consumer(self, group: str, listener: object, on_bad_record: Literal["raise", "skip"]) -> SinkConsumer:
+        settings = {"auto_offset_reset": "earliest", **self._consumer_settings}
+        settings |= {"autocommit": False, "listener": listener, "on_bad_record": on_bad_record}
+        return GroupedConsumer(self._brokers, group, self._zk_hosts, **settings)
+
+    async def missing_topics(self, topics: Collection[str]) -> list[str]:
+        # A worker may have a thousand tasks that ask. A topic that was missing may have been created a moment ago.
+        loop = asyncio.get_running_loop()
+        async with self._asking:
+            for oldest_s in (_TOPICS_AGE_S, _MISSING_AGE_S):
+                if loop.time() - self._topics_s > oldest_s:
+                    self._topics, self._topics_s = await all_topics(self._brokers), loop.time()
+                missing = sorted(set(topics) - self._topics)
+                if not missing:
+                    break
+        return missing
+
+
+def sink_group(connector: str) -> str:
+    """
+    Return the name of the consumer group of a sink: ``connect-`` and the connector's name.
+
+    Names of groups have fewer characters than names of connectors. The group of a name with others begins with
+    ``connect_``, so it is no group of a name without; a digest tells such names apart. All names have legal groups.
+    """
+    with suppress(ConfigError):
+        return check_name(f"connect-{connector}", "group")
+    shown, digest = _NOT_IN_GROUPS.sub("_", connector)[:_MOST_SHOWN], sha256(connector.encode()).hexdigest()
+    return check_name(f"connect_{shown}_{digest[:_DIGEST_CHARACTERS]}", "group")
+
+
+async def missing_topics_text(clients: TaskClients, topics: Collection[str]) -> str:
+    """Return which of these topics no broker knows, in words, or that no broker answers; ``""`` if all exist."""
+    try:
+        return unknown_topics(await clients.missing_topics(topics))
+    except KielGroupsError as error:
+        return str(error)
+
+
+def unknown_topics(missing: Collection[str]) -> str:
+    """Return that no broker knows these topics; ``""`` if there are none."""
+    return f"no broker knows {'the topic' if len(missing) == 1 else 'the topics'} {some(missing)}" if missing else ""
+
+
+def records_of(found: Mapping[TopicPartition, list[Record]]) -> list[Record]:
+    """Return the records of all partitions, each partition's in the order of its log."""
+    return [record for records in found.values() for record in records]
+
 
 #: Pairs of a source partition and its offset.
 SourceOffsets = Sequence[tuple[JsonObject, JsonObject]]
@@ -187,3 +412,107 @@ def retrieve(task: asyncio.Future[Any]) -> None:
     """Look at the error of a cancelled call: a client that is closed meanwhile ends its calls with one."""
     if not task.cancelled():
         task.exception()
+
+
+_T = TypeVar("_T")
+
+
+class RunnerConnectorContext:
+    """
+    The worker as a connector sees it; see ``ConnectorContext``.
+
+    Args:
+        name: The name of the connector.
+        config: Its settings, as texts.
+        reconfigure: Called on the event loop when the connector wants its tasks to be configured again.
+        fail: Called on the event loop with an error of the connector.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        config: Mapping[str, str],
+        reconfigure: Callable[[], None],
+        fail: Callable[[BaseException], None],
+    ) -> None:
+        self.name = name
+        self.config = config
+        self._reconfigure = reconfigure
+        self._fail = fail
+        self._loop = asyncio.get_running_loop()
+
+    def request_task_reconfiguration(self) -> None:
+        self._on_loop(self._reconfigure)
+
+    def raise_error(self, error: BaseException) -> None:
+        self._on_loop(self._fail, error)
+
+    def _on_loop(self, function: Callable[..., None], *arguments: Any) -> None:
+        # The worker may have ended, and its loop with it.
+        with suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(function, *arguments)
+
+
+class _TaskRunnerContext:
+    """What the contexts of both kinds of tasks have in common; see ``TaskContext``."""
+
+    def __init__(self, runner: Runner) -> None:
+        work = runner.context.work
+        assert isinstance(work, TaskId)
+        self.connector, self.task = work
+        self.fencing_token = runner.context.token
+        self._runner = runner
+        self._loop = asyncio.get_running_loop()
+
+    @property
+    def should_stop(self) -> bool:
+        return self._runner.should_stop
+
+    async def pause(self, seconds: float) -> bool:
+        return await self._runner.pause(seconds)
+
+    def report_problem(self, problem: str) -> None:
+        # The worker may have ended, and its loop with it.
+        with suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(self._runner.report, "task", problem)
+
+    def run(self, coroutine: Coroutine[Any, Any, _T]) -> _T:
+        try:
+            running = asyncio.get_running_loop()
+        except RuntimeError:
+            running = None
+        if running is self._loop:
+            coroutine.close()
+            raise KielGroupsError("context.run(): called on the event loop; await the coroutine instead")
+        try:
+            return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
+        except RuntimeError:
+            if not self._loop.is_closed():
+                raise
+            coroutine.close()
+            raise TaskStoppedError("the worker has ended") from None
+
+
+class SourceRunnerContext(_TaskRunnerContext):
+    """The worker as a source task sees it; see ``SourceTaskContext``."""
+
+    async def offset(self, partition: JsonObject) -> JsonObject | None:
+        return await self._runner.context.stores.read_offset(self.connector, partition)
+
+
+class SinkRunnerContext(_TaskRunnerContext):
+    """
+    The worker as a sink task sees it; see ``SinkTaskContext``.
+
+    Args:
+        runner: The runner of the task.
+        producer: Returns the producer of the task, which is created at the first call.
+    """
+
+    def __init__(self, runner: Runner, producer: Callable[[], SourceProducer]) -> None:
+        super().__init__(runner)
+        self._producer = producer
+
+    async def produce(self, topic: str, key: bytes | None, value: bytes | None) -> None:
+        await self._runner.context.fence.wait_open()
+        await self._producer().produce(topic, value, key)

@@ -17,15 +17,17 @@ from typing import Any, Literal, TypeAlias, TypeVar
 from kiel_groups.backoff import Backoff
 from kiel_groups.errors import ClosedError, CommitFailedError, KielGroupsError, TaskStoppedError
 from kiel_groups.model import Record, TopicPartition
-from kiel_groups.workers.plugins.task_interfaces import SinkTask
+from kiel_groups.workers.plugins.interfaces import SinkTask
 from kiel_groups.workers.runners.plugin_calls import Call
-from kiel_groups.workers.runners.runner_contexts import SinkRunnerContext
-from kiel_groups.workers.runners.runner_interface import Runner, RunnerContext, retrieve
-from kiel_groups.workers.runners.task_clients import (
+from kiel_groups.workers.runners.runner_interface import (
+    Runner,
+    RunnerContext,
     SinkConsumer,
+    SinkRunnerContext,
     SourceProducer,
     missing_topics_text,
     records_of,
+    retrieve,
     sink_group,
 )
 

@@ -13,13 +13,9 @@ from typing import ClassVar
 
 from kiel_groups.errors import TaskStoppedError
 from kiel_groups.model import Record, TopicPartition
-from kiel_groups.workers.plugins.config_definition import ConfigDefinition, Settings
-from kiel_groups.workers.plugins.config_key import ConfigKey
-from kiel_groups.workers.plugins.config_validators import non_empty
-from kiel_groups.workers.plugins.connector_interfaces import SinkConnector
-from kiel_groups.workers.plugins.plugin_contexts import ConnectorContext, SinkTaskContext
-from kiel_groups.workers.plugins.task_interfaces import SinkTask
-from kiel_groups.workers.shipped.file_errors import named_errors, open_regular
+from kiel_groups.workers.plugins.config_definition import ConfigDefinition, ConfigKey, Settings, non_empty
+from kiel_groups.workers.plugins.interfaces import ConnectorContext, SinkConnector, SinkTask, SinkTaskContext
+from kiel_groups.workers.shipped.followed_file import named_errors, open_regular
 
 __all__ = ["FileStreamSinkConnector", "FileStreamSinkTask"]
 

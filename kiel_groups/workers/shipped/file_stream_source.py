@@ -8,15 +8,23 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from kiel_groups.errors import KielGroupsError
-from kiel_groups.workers.plugins.config_definition import ConfigDefinition, Settings
-from kiel_groups.workers.plugins.config_key import ConfigKey
-from kiel_groups.workers.plugins.config_validators import at_least, between, non_empty
-from kiel_groups.workers.plugins.connector_interfaces import SourceConnector
-from kiel_groups.workers.plugins.plugin_contexts import ConnectorContext, SourceTaskContext
+from kiel_groups.workers.plugins.config_definition import (
+    ConfigDefinition,
+    ConfigKey,
+    Settings,
+    at_least,
+    between,
+    non_empty,
+)
+from kiel_groups.workers.plugins.interfaces import (
+    ConnectorContext,
+    SourceConnector,
+    SourceRecord,
+    SourceTask,
+    SourceTaskContext,
+)
 from kiel_groups.workers.plugins.standard_keys import TOPIC_NAME
-from kiel_groups.workers.plugins.task_interfaces import SourceRecord, SourceTask
-from kiel_groups.workers.shipped.file_lines import Line, LinePosition
-from kiel_groups.workers.shipped.followed_file import FollowedFile
+from kiel_groups.workers.shipped.followed_file import FollowedFile, Line, LinePosition
 
 __all__ = ["FileStreamSourceConnector", "FileStreamSourceTask"]
 

@@ -10,14 +10,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Sequence
 
-from kiel_groups.coordination.session.fenced_writes import FencedWriter
-from kiel_groups.coordination.session.zk_session import Session
 from kiel_groups.errors import ClaimLostError, ConfigError, CoordinationError
+from kiel_groups.group.znodes.layout import WorkerLayout
 from kiel_groups.group.znodes.transactions import LARGEST_BYTES, Check, Create, Failure, Operation, Put, chunks
 from kiel_groups.group.znodes.worker_contents import JsonObject, SourceOffset, partition_digest
-from kiel_groups.group.znodes.worker_layout import WorkerLayout
-from kiel_groups.workers.stores.stored_values import owner_path
-from kiel_groups.workers.values.work_ids import TaskId
+from kiel_groups.workers.stores.config_reader import owner_path
+from kiel_groups.workers.values import TaskId
+from kiel_groups.zookeeper.fenced_writes import FencedWriter
+from kiel_groups.zookeeper.session import Session
 
 __all__ = ["SourceOffsetStore"]
 

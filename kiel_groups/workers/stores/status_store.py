@@ -10,14 +10,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Collection, Mapping, Sequence
 
-from kiel_groups.coordination.session.fenced_writes import FencedWriter
-from kiel_groups.coordination.session.zk_session import Session
 from kiel_groups.errors import CoordinationError
+from kiel_groups.group.znodes.layout import WorkerLayout
 from kiel_groups.group.znodes.transactions import Check, Create, Failure, Operation, Put
-from kiel_groups.group.znodes.worker_layout import WorkerLayout
-from kiel_groups.workers.stores.stored_values import Written, owner_path, status_data, status_of, status_path
-from kiel_groups.workers.values.work_ids import TaskId, Work
-from kiel_groups.workers.values.work_status import WorkStatus
+from kiel_groups.workers.stores.config_reader import Written, owner_path, status_data, status_of, status_path
+from kiel_groups.workers.values import TaskId, Work, WorkStatus
+from kiel_groups.zookeeper.fenced_writes import FencedWriter
+from kiel_groups.zookeeper.session import Session
 
 __all__ = ["StatusStore"]
 

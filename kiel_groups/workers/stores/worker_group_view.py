@@ -8,17 +8,14 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from kiel_groups.admin.cluster_admin import Client
-from kiel_groups.admin.group_inspection import read_workers
 from kiel_groups.errors import ProtocolError
-from kiel_groups.group.znodes.contents import whole_number
-from kiel_groups.group.znodes.snapshot import Snapshot
+from kiel_groups.group.znodes.contents import Snapshot, whole_number
+from kiel_groups.group.znodes.layout import CONNECTOR, WorkerLayout, connector_of
 from kiel_groups.group.znodes.worker_contents import ConfigChange, parse_config_offset
-from kiel_groups.group.znodes.worker_layout import CONNECTOR, WorkerLayout, connector_of
-from kiel_groups.workers.stores.stored_values import Written, entry_of, owner_path, status_of, status_path
-from kiel_groups.workers.values.config_snapshot import ConfigSnapshot
-from kiel_groups.workers.values.work_ids import ConnectorId, TaskId, Work
-from kiel_groups.workers.values.work_status import WorkStatus
+from kiel_groups.ops.cluster_admin import Client
+from kiel_groups.ops.group_inspection import read_workers
+from kiel_groups.workers.stores.config_reader import Written, entry_of, owner_path, status_of, status_path
+from kiel_groups.workers.values import ConfigSnapshot, ConnectorId, TaskId, Work, WorkStatus
 
 __all__ = ["WorkerGroup", "describe_workers", "worker_group_of"]
 

@@ -14,12 +14,12 @@ from pyspark import cloudpickle
 from pyspark.sql.datasource import CaseInsensitiveDict, InputPartition
 from pyspark.sql.types import StructType
 
-from kiel_groups.admin.cluster_admin import create_topic, delete_topic
 from kiel_groups.clients import Producer
 from kiel_groups.clients.produce.partitioners import hash_partitioner
 from kiel_groups.config import parse_hosts
 from kiel_groups.embedded import Cluster
 from kiel_groups.model import Record
+from kiel_groups.ops.cluster_admin import create_topic, delete_topic
 from kiel_groups.spark import KielDataSource
 from kiel_groups.spark.tasks.worker_connections import find_leaders
 from tests.helpers.waiting import eventually_blocking

@@ -28,11 +28,9 @@ from typing import TYPE_CHECKING
 from kiel_groups.errors import KielGroupsError
 from kiel_groups.model import FencingToken, TopicPartition
 from kiel_groups.testing.fake_coordinator import AcceptedCommit
-from kiel_groups.wire.groups.consumer_protocol import ConsumerAssignment
-from kiel_groups.wire.groups.coordinator_offsets import OffsetCommitRequestV2
-from kiel_groups.wire.groups.describe_groups_v0 import DescribeGroupsRequest
-from kiel_groups.wire.groups.join_group import JoinGroupRequest
-from kiel_groups.wire.groups.leave_group_v0 import LeaveGroupRequest
+from kiel_groups.wire.consumer_protocol import ConsumerAssignment
+from kiel_groups.wire.group_requests import DescribeGroupsRequest, JoinGroupRequest, LeaveGroupRequest
+from kiel_groups.wire.offsets import OffsetCommitRequestV2
 from tests.sim.coordinated.member_network import Call
 from tests.sim.invariants.invariant import Violation
 

@@ -9,11 +9,11 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
-from kiel_groups.clients.coordinator.group_transport import BeatAnswer, FindError, code_of
 from kiel_groups.errors import BrokerConnectionError, RequestTimeoutError
+from kiel_groups.members.brokers.transport import BeatAnswer, FindError, code_of
 from kiel_groups.wire.error_codes import NO_ERROR
 from kiel_groups.wire.framing import Request
-from kiel_groups.wire.groups.find_coordinator_v0 import FindCoordinatorRequest
+from kiel_groups.wire.group_requests import FindCoordinatorRequest
 
 if TYPE_CHECKING:
     from tests.sim.coordinated.broker_world import BrokerWorld

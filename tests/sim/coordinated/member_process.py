@@ -8,22 +8,21 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from kiel_groups.allocators.assignors import assignors_of
-from kiel_groups.clients.coordinated.consumer_member import ConsumerMember
-from kiel_groups.clients.coordinator.generation_gate import GenerationGate
-from kiel_groups.clients.coordinator.group_versions import GroupVersions
-from kiel_groups.clients.coordinator.member_hooks import CoordinatedContext, JoinedGroup, MemberHooks
-from kiel_groups.clients.delivery.listener_calls import ListenerCalls
-from kiel_groups.clients.delivery.ready_claims import ReadyClaims
-from kiel_groups.coordination.partition_handler import Gate, LogOffsets, Work
-from kiel_groups.coordination.session.close_limit import CloseLimit
+from kiel_groups.clients.delivery.listener_calls import ListenerCalls, ReadyClaims
 from kiel_groups.errors import BrokerError, KielGroupsError, NoBrokersError
-from kiel_groups.group.coordinated.seen_topics import LogSight, SeenTopics
-from kiel_groups.group.member.partition_offsets import PartitionOffsets
-from kiel_groups.group.member.subscription import SubscriptionState
+from kiel_groups.group.partition_offsets import PartitionOffsets
+from kiel_groups.group.seen_topics import LogSight, SeenTopics
+from kiel_groups.group.subscription import SubscriptionState
+from kiel_groups.members.brokers.consumer_member import ConsumerMember
+from kiel_groups.members.brokers.gate import GenerationGate
+from kiel_groups.members.brokers.hooks import CoordinatedContext, JoinedGroup, MemberHooks
+from kiel_groups.members.brokers.versions import GroupVersions
+from kiel_groups.members.partition_handler import Gate, LogOffsets, Work
 from kiel_groups.metrics import Metrics
 from kiel_groups.model import TopicPartition
 from kiel_groups.testing.simulated_process import SimulatedProcess
-from kiel_groups.wire.groups.join_group import GroupProtocol
+from kiel_groups.wire.group_requests import GroupProtocol
+from kiel_groups.zookeeper.tasks import CloseLimit
 from tests.sim.application import Application, ApplicationListener, InFlight
 from tests.sim.coordinated.member_network import MemberNetwork
 from tests.sim.fetches import Fetches

@@ -9,10 +9,10 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, TypeAlias
 
 from kiel_groups.config import BROKER_V0
-from kiel_groups.coordination.session.session_context import AUDIT_JITTER
 from kiel_groups.errors import ProtocolError
 from kiel_groups.group.znodes.contents import MemberAssignment
 from kiel_groups.model import TopicPartition
+from kiel_groups.zookeeper.tasks import AUDIT_JITTER
 from tests.sim.history.history import History
 from tests.sim.invariants.invariant import Invariant
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kiel_groups.group.member.claims import Phase
+from kiel_groups.group.claims import Phase
 from kiel_groups.model import TopicPartition
 from tests.sim.history.history import History
 from tests.sim.invariants.invariant import Invariant

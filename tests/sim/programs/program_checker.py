@@ -19,11 +19,11 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from kiel_groups.clients.coordinator.generation_gate import GenerationGate
-from kiel_groups.clients.coordinator.member_hooks import JoinedGroup
 from kiel_groups.errors import GroupConfigError, KielGroupsError, ProtocolError
 from kiel_groups.group.znodes.contents import DONE
 from kiel_groups.group.znodes.round_contents import RoundAssignment, RoundState
+from kiel_groups.members.brokers.gate import GenerationGate
+from kiel_groups.members.brokers.hooks import JoinedGroup
 from kiel_groups.testing.fake_ensemble import Entry
 from tests.sim.invariants.invariant import Violation
 from tests.sim.programs.program_process import is_expected

@@ -7,16 +7,15 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from kiel_groups.clients.coordinator.coordinated_member import CoordinatedMember
-from kiel_groups.clients.coordinator.generation_gate import GenerationGate
-from kiel_groups.clients.coordinator.member_hooks import JoinedGroup
-from kiel_groups.clients.generic.generic_member import member_on_zookeeper
-from kiel_groups.coordination.session.close_limit import CloseLimit
-from kiel_groups.coordination.session.session_context import ProcessContext
 from kiel_groups.errors import ClosedError, CoordinationError, KielGroupsError
+from kiel_groups.members.brokers.gate import GenerationGate
+from kiel_groups.members.brokers.hooks import JoinedGroup
+from kiel_groups.members.brokers.member import CoordinatedMember
+from kiel_groups.members.programs.generic_member import member_on_zookeeper
 from kiel_groups.metrics import Metrics
 from kiel_groups.testing.simulated_process import SimulatedProcess
-from kiel_groups.wire.groups.join_group import GroupProtocol
+from kiel_groups.wire.group_requests import GroupProtocol
+from kiel_groups.zookeeper.tasks import CloseLimit, ProcessContext
 
 if TYPE_CHECKING:
     from tests.sim.programs.program_world import ProgramWorld

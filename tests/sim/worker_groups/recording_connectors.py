@@ -7,11 +7,14 @@ import weakref
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from kiel_groups.workers.plugins.config_definition import ConfigDefinition, Settings
-from kiel_groups.workers.plugins.config_key import ConfigKey
-from kiel_groups.workers.plugins.connector_interfaces import SourceConnector
-from kiel_groups.workers.plugins.plugin_contexts import ConnectorContext, SourceTaskContext
-from kiel_groups.workers.plugins.task_interfaces import SourceRecord, SourceTask
+from kiel_groups.workers.plugins.config_definition import ConfigDefinition, ConfigKey, Settings
+from kiel_groups.workers.plugins.interfaces import (
+    ConnectorContext,
+    SourceConnector,
+    SourceRecord,
+    SourceTask,
+    SourceTaskContext,
+)
 
 if TYPE_CHECKING:
     from tests.sim.worker_groups.worker_world import WorkerWorld

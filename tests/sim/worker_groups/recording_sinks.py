@@ -6,11 +6,8 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import ClassVar
 
 from kiel_groups.model import Record, TopicPartition
-from kiel_groups.workers.plugins.config_definition import ConfigDefinition, Settings
-from kiel_groups.workers.plugins.config_key import ConfigKey
-from kiel_groups.workers.plugins.connector_interfaces import SinkConnector
-from kiel_groups.workers.plugins.plugin_contexts import SinkTaskContext
-from kiel_groups.workers.plugins.task_interfaces import SinkTask
+from kiel_groups.workers.plugins.config_definition import ConfigDefinition, ConfigKey, Settings
+from kiel_groups.workers.plugins.interfaces import SinkConnector, SinkTask, SinkTaskContext
 from tests.sim.worker_groups.recording_connectors import Recording, Run
 from tests.sim.worker_groups.sink_checker import SinkCalls
 

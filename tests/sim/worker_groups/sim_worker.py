@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from kiel_groups.errors import KielGroupsError
 from kiel_groups.workers.execution.herder import Herder
-from kiel_groups.workers.execution.plugin_runners import PluginRunners
-from kiel_groups.workers.runners.task_clients import sink_group
-from kiel_groups.workers.values.worker_assignment import WorkerAssignment
+from kiel_groups.workers.execution.work_plan import PluginRunners
+from kiel_groups.workers.runners.runner_interface import sink_group
+from kiel_groups.workers.values import WorkerAssignment
 from tests.helpers.counting_connectors import FakeClients, FakeProducer
 from tests.sim.worker_group_bench import WorkerProcess
 from tests.sim.worker_groups.sink_consumer import SinkConsumerProcess

@@ -26,13 +26,13 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
 from kiel_groups.errors import KielGroupsError, ProtocolError
+from kiel_groups.group.znodes.layout import CONNECTOR, connector_of
 from kiel_groups.group.znodes.worker_contents import (
     SourceOffset,
     StoredConnector,
     StoredStatus,
     parse_config_offset,
 )
-from kiel_groups.group.znodes.worker_layout import CONNECTOR, connector_of
 from kiel_groups.testing.fake_ensemble import Entry
 from kiel_groups.testing.znode_tree import Change, Kind
 from tests.sim.invariants.invariant import Violation

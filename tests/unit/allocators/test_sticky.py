@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from importlib import import_module
 
 import pytest
 
@@ -10,7 +11,6 @@ from kiel_groups.allocators import (
     ALLOCATORS,
     allocator_name,
     allocator_of,
-    fewest_moves,
     named_allocator,
     round_robin,
     run_allocator,
@@ -20,6 +20,9 @@ from kiel_groups.errors import ConfigError
 from kiel_groups.model import Allocation, TopicPartition
 
 pytestmark = pytest.mark.unit
+
+#: The package has the allocator under the module's name.
+fewest_moves = import_module("kiel_groups.allocators.sticky")
 
 
 def some(*numbers: int, topic: str = "t") -> frozenset[TopicPartition]:

@@ -8,7 +8,7 @@ import pytest
 from kazoo.handlers.threading import SequentialThreadingHandler
 
 from kiel_groups.clients import GroupedConsumer, Producer, SingleConsumer
-from kiel_groups.clients.net import broker_stream
+from kiel_groups.clients.net import connection as broker_stream
 from kiel_groups.config import HostPort, parse_hosts
 from kiel_groups.errors import ConfigError, NoBrokersError, NoZooKeeperError
 from tests.helpers.fake_broker import FakeBroker

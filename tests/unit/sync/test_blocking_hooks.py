@@ -15,7 +15,7 @@ from kiel_groups.errors import ArgumentTypeError, BadRecordError, ConfigError, I
 from kiel_groups.metrics import Metrics
 from kiel_groups.model import Record, TopicPartition
 from kiel_groups.sync import LoopThread, Producer, SingleConsumer
-from kiel_groups.sync.hook_threads import HookThreads
+from kiel_groups.sync.blocking_client import HookThreads
 from tests.helpers.fake_broker import FakeBroker, message_set
 from tests.helpers.producers import stored
 from tests.helpers.single_consumers import T0, T1

@@ -14,14 +14,14 @@ from typing import Any, cast
 import pytest
 
 from kiel_groups import sync
-from kiel_groups.clients.delivery import record_delivery
-from kiel_groups.clients.delivery.record_steps import PythonBlockingSteps
-from kiel_groups.coordination.session.delivery_gate import DeliveryGate
+from kiel_groups.clients.delivery import record_loop as record_delivery
+from kiel_groups.clients.delivery.record_loop import PythonBlockingSteps
 from kiel_groups.errors import ClosedError
 from kiel_groups.model import Record
 from kiel_groups.sync import blocking_records
 from kiel_groups.sync.blocking_client import in_background
 from kiel_groups.sync.blocking_records import BlockingRecords, asked_behind
+from kiel_groups.zookeeper.delivery_gate import DeliveryGate
 from tests.helpers.delivery_bench import P0, P1, DeliveryBench, loop_over
 from tests.helpers.step_variants import STEPS, on_python_steps
 from tests.helpers.waiting import eventually_blocking

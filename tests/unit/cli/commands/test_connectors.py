@@ -13,8 +13,7 @@ import pytest
 from kiel_groups.cli.app import run
 from kiel_groups.cli.commands.connectors import _short_names
 from kiel_groups.errors import KielGroupsError, RebalanceError
-from kiel_groups.workers.values.work_ids import ConnectorId, TaskId
-from kiel_groups.workers.values.work_status import WorkState, WorkStatus
+from kiel_groups.workers.values import ConnectorId, TaskId, WorkState, WorkStatus
 from tests.helpers.fake_workers import PLUGIN, FakeGroup, FakeWorker, serving_on_thread
 
 pytestmark = pytest.mark.unit
@@ -320,7 +319,7 @@ def test_a_command_waits_for_the_end_of_a_rebalance(
     worker: FakeWorker, command: Callable[..., Printed], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A request that a rebalance has refused is sent again; after a time the error is reported."""
-    monkeypatch.setattr("kiel_groups.workers.rest_client.worker_client._PAUSE_S", 0.01)
+    monkeypatch.setattr("kiel_groups.workers.rest.client._PAUSE_S", 0.01)
     worker.rebalancing = True
     refused: list[bool] = []
 
@@ -331,7 +330,7 @@ def test_a_command_waits_for_the_end_of_a_rebalance(
     monkeypatch.setattr(worker, "is_rebalancing", is_rebalancing)
     assert command("connectors", "delete", "logs").status == 0
     assert len(refused) == 3
-    monkeypatch.setattr("kiel_groups.workers.rest_client.worker_client._PAUSE_S", 60)
+    monkeypatch.setattr("kiel_groups.workers.rest.client._PAUSE_S", 60)
     worker.error = RebalanceError("not now")
     assert command("connectors", "list") == (1, [], ["error: not now"])
 
@@ -340,7 +339,7 @@ def test_a_command_waits_until_a_dead_leader_is_replaced(
     worker: FakeWorker, command: Callable[..., Printed], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A worker that cannot forward a change answers 503 with ``Retry-After``, and the command sends it again."""
-    monkeypatch.setattr("kiel_groups.workers.rest_client.worker_client._PAUSE_S", 0.01)
+    monkeypatch.setattr("kiel_groups.workers.rest.client._PAUSE_S", 0.01)
     asked: list[bool] = []
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))

@@ -18,14 +18,11 @@ import pytest
 
 from kiel_groups.cli.app import run
 from kiel_groups.cli.commands import workers as commands
-from kiel_groups.group.znodes.worker_contents import ConfigChange
-from kiel_groups.group.znodes.worker_info import WorkerInfo
+from kiel_groups.group.znodes.worker_contents import ConfigChange, WorkerInfo
 from kiel_groups.workers.execution.worker_settings import WorkerSettings
 from kiel_groups.workers.stores import worker_group_view
 from kiel_groups.workers.stores.worker_group_view import WorkerGroup
-from kiel_groups.workers.values.config_snapshot import ConfigSnapshot, ConnectorEntry
-from kiel_groups.workers.values.work_ids import ConnectorId, TaskId, Work
-from kiel_groups.workers.values.work_status import WorkState, WorkStatus
+from kiel_groups.workers.values import ConfigSnapshot, ConnectorEntry, ConnectorId, TaskId, Work, WorkState, WorkStatus
 
 pytestmark = pytest.mark.unit
 
@@ -126,7 +123,7 @@ def described(monkeypatch: pytest.MonkeyPatch, found: WorkerGroup) -> None:
     def session(hosts: str, **settings: float) -> Any:
         yield None
 
-    monkeypatch.setattr("kiel_groups.admin.cluster_admin.zookeeper", session)
+    monkeypatch.setattr("kiel_groups.ops.cluster_admin.zookeeper", session)
     monkeypatch.setattr(worker_group_view, "describe_workers", lambda client, group: found)
     monkeypatch.setattr(commands, "SERVER_WAIT_S", 0.0)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kiel_groups.cli.parameters.shared_options import separator_bytes
+from kiel_groups.cli.parameters.options import separator_bytes
 from kiel_groups.errors import ConfigError
 
 pytestmark = pytest.mark.unit

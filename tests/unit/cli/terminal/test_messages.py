@@ -10,8 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from kiel_groups.cli.terminal.log_handler import show_logs
-from kiel_groups.cli.terminal.messages import Lines
+from kiel_groups.cli.terminal.messages import Lines, show_logs
 from kiel_groups.errors import KielGroupsError
 
 pytestmark = pytest.mark.unit
@@ -25,7 +24,7 @@ def lines() -> Iterator[Lines]:
     root = logging.getLogger()
     before = (root.level, root.handlers[:])
     levels = {
-        name: logging.getLogger(name).level for name in ("kiel_groups.kazoo", "kiel_groups.admin.cluster_admin.kazoo")
+        name: logging.getLogger(name).level for name in ("kiel_groups.kazoo", "kiel_groups.ops.cluster_admin.kazoo")
     }
     root.handlers[:] = []  # basicConfig(force=True) would close pytest's handlers
     yield Lines()

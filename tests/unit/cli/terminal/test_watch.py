@@ -8,13 +8,13 @@ from collections.abc import Callable, Sequence
 import pytest
 from rich.console import RenderableType
 
-from kiel_groups.cli.terminal import watch as watching
+from kiel_groups.cli.terminal import rendering as watching
 from kiel_groups.cli.terminal.messages import Lines
-from kiel_groups.cli.terminal.watch import show_next, watch
+from kiel_groups.cli.terminal.rendering import show_next, watch
 from kiel_groups.errors import CoordinationError, KielGroupsError
-from kiel_groups.ops.group_view import view_group
-from kiel_groups.ops.report_parts import Listed
-from kiel_groups.service.loaded_groups import LoadedGroups
+from kiel_groups.ops.group_loader import LoadedGroups
+from kiel_groups.ops.views.group_view import view_group
+from kiel_groups.ops.views.report import Listed
 
 pytestmark = pytest.mark.unit
 

@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from kiel_groups.clients.calls.delivery_style import DeliveryStyle, StyleChoice
+from kiel_groups.clients.calls.callers import DeliveryStyle, StyleChoice
 from kiel_groups.errors import ConfigError
 
 pytestmark = pytest.mark.unit

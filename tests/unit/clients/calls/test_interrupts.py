@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Iterator
 
 import pytest
 
-from kiel_groups.clients.calls import interrupts
+from kiel_groups.clients.calls import left_loop as interrupts
 from kiel_groups.clients.calls.left_loop import LeftLoop
 
 pytestmark = pytest.mark.unit

@@ -8,7 +8,7 @@ from contextlib import nullcontext
 
 import pytest
 
-from kiel_groups.clients.calls.loop_exit import dropped_by_loop_exit
+from kiel_groups.clients.calls.left_loop import dropped_by_loop_exit
 
 pytestmark = pytest.mark.unit
 

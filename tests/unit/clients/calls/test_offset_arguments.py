@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from kiel_groups import GroupedConsumer, OffsetAndMetadata, SingleConsumer, TopicPartition
-from kiel_groups.clients.calls.offset_arguments import is_partition, offsets_of, partition_of, partitions_of, times_of
+from kiel_groups.clients.calls.arguments import is_partition, offsets_of, partition_of, partitions_of, times_of
 from kiel_groups.errors import ArgumentTypeError, ConfigError
 
 pytestmark = pytest.mark.unit

@@ -26,14 +26,14 @@ import tornado
 from tornado import gen
 
 from kiel_groups.clients.calls.consume_future import _DROPS_OUTCOME
-from kiel_groups.clients.calls.loop_exit import _DROPS
+from kiel_groups.clients.calls.left_loop import _DROPS
 from tests.helpers.waiting import run_ready_tasks
 
 pytestmark = pytest.mark.unit
 
 VERSIONS = f"CPython {platform.python_version()}, Tornado {tornado.version}"
 CALLERS = f"{VERSIONS}: see the docstring of clients/calls/callers.py"
-LOOP_EXIT = f"{VERSIONS}: see the docstring of clients/calls/loop_exit.py"
+LOOP_EXIT = f"{VERSIONS}: see the docstring of clients/calls/left_loop.py"
 CONSUME_FUTURE = f"{VERSIONS}: see the docstring of clients/calls/consume_future.py"
 
 
@@ -141,7 +141,7 @@ async def test_only_a_task_is_a_current_task() -> None:
     assert asyncio.current_task() is task
 
 
-# ---------------------------------------------------------------------------- clients/calls/loop_exit.py
+# ---------------------------------------------------------------------------- clients/calls/left_loop.py
 
 
 class DroppedAt:

@@ -15,11 +15,11 @@ from kiel_groups.clients import BEGINNING, SingleConsumer
 from kiel_groups.clients.connected.assigned_consumer import AssignedConsumer
 from kiel_groups.clients.connected.record_reader import ReaderSettings
 from kiel_groups.config import FetchConfig, GroupConfig
-from kiel_groups.coordination.session.close_limit import CloseLimit
 from kiel_groups.errors import ClosedError, ConfigError, IllegalStateError, KielGroupsError, NoOffsetsError
 from kiel_groups.errors import RetriableBrokerError as Passing
-from kiel_groups.group.member.subscription import SubscriptionState
+from kiel_groups.group.subscription import SubscriptionState
 from kiel_groups.model import Record, TopicPartition
+from kiel_groups.zookeeper.tasks import CloseLimit
 from tests.helpers.fake_broker import LIST_OFFSETS, FakeBroker, message_set
 from tests.helpers.single_consumers import T0, T1, consuming
 from tests.helpers.waiting import eventually

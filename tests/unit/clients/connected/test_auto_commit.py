@@ -6,13 +6,12 @@ import asyncio
 
 import pytest
 
-from kiel_groups.clients.connected.auto_commit import PAUSE_S, AutoCommit
-from kiel_groups.clients.connected.connected_consumer import ConnectedConsumer, ConsumerSettings
+from kiel_groups.clients.connected.connected_consumer import PAUSE_S, AutoCommit, ConnectedConsumer, ConsumerSettings
 from kiel_groups.clients.connected.group_membership import ZooKeeperCoordination
 from kiel_groups.config import BrokerConfig, FetchConfig, GroupConfig, HostPort, ZooKeeperConfig
 from kiel_groups.errors import KielGroupsError, SessionLostError
-from kiel_groups.group.member.partition_offsets import StartPosition
-from kiel_groups.group.member.subscription import SubscriptionState
+from kiel_groups.group.partition_offsets import StartPosition
+from kiel_groups.group.subscription import SubscriptionState
 from kiel_groups.metrics import Metrics
 from kiel_groups.model import TopicPartition
 from tests.helpers.waiting import run_ready_tasks

@@ -12,18 +12,18 @@ from kiel_groups.clients.calls.callers import ConsumeCall
 from kiel_groups.clients.connected import connected_consumer, record_reader
 from kiel_groups.clients.connected.connected_consumer import ConnectedConsumer, ConsumerSettings
 from kiel_groups.clients.connected.group_membership import ZooKeeperCoordination
-from kiel_groups.clients.delivery import values_in_flight
+from kiel_groups.clients.delivery import in_flight as values_in_flight
+from kiel_groups.clients.delivery.in_flight import Span, ValuesInFlight
 from kiel_groups.clients.delivery.record_loop import RecordLoop
-from kiel_groups.clients.delivery.values_in_flight import Span, ValuesInFlight
 from kiel_groups.clients.fetch.partition_fetch import FetchedBatch
 from kiel_groups.config import BrokerConfig, FetchConfig, GroupConfig, HostPort, ZooKeeperConfig
-from kiel_groups.coordination.session.close_limit import CloseLimit
-from kiel_groups.coordination.session.delivery_gate import DeliveryGate
-from kiel_groups.coordination.zookeeper.runtime import Runtime
 from kiel_groups.errors import ConfigError, NoOffsetsError, NoZooKeeperError, ProtocolError, SessionLostError
-from kiel_groups.group.member.partition_offsets import PartitionOffsets, StartPosition
-from kiel_groups.group.member.subscription import SubscriptionState
+from kiel_groups.group.partition_offsets import PartitionOffsets, StartPosition
+from kiel_groups.group.subscription import SubscriptionState
 from kiel_groups.model import Batch, PartitionBatch, Record, TopicPartition
+from kiel_groups.zookeeper.delivery_gate import DeliveryGate
+from kiel_groups.zookeeper.runtime import Runtime
+from kiel_groups.zookeeper.tasks import CloseLimit
 from tests.helpers.waiting import eventually, run_ready_tasks
 
 pytestmark = pytest.mark.unit

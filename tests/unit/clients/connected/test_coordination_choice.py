@@ -7,8 +7,12 @@ from typing import Any
 import pytest
 
 from kiel_groups import GroupedConsumer, allocators
-from kiel_groups.clients.connected.coordination_choice import CoordinationChoice, Timeouts
-from kiel_groups.clients.connected.group_membership import BrokerCoordination, ZooKeeperCoordination
+from kiel_groups.clients.connected.group_membership import (
+    BrokerCoordination,
+    CoordinationChoice,
+    Timeouts,
+    ZooKeeperCoordination,
+)
 from kiel_groups.config import BrokerConfig, GroupConfig, HostPort
 from kiel_groups.errors import ConfigError
 

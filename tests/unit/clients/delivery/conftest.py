@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from kiel_groups.clients.delivery import record_delivery
-from kiel_groups.clients.delivery.record_loop import RecordLoop
-from kiel_groups.clients.delivery.record_steps import PythonLoopSteps
+from kiel_groups.clients.delivery import record_loop as record_delivery
+from kiel_groups.clients.delivery.record_loop import PythonLoopSteps, RecordLoop
 from tests.helpers import delivery_bench
 from tests.helpers.step_variants import STEPS, on_python_steps
 

@@ -9,7 +9,7 @@ import pytest
 from kiel_groups.clients.calls.callers import ConsumeCall
 from kiel_groups.clients.fetch.fetcher import ANY, FetchedBatch, Selection
 from kiel_groups.errors import DamagedRecordError, ProtocolError
-from kiel_groups.group.member.partition_offsets import StartPosition
+from kiel_groups.group.partition_offsets import StartPosition
 from kiel_groups.model import TopicPartition
 from kiel_groups.wire.message_sets.record_columns import RecordColumns
 from tests.helpers.delivery_bench import CALL, P0, P1, DeliveryBench

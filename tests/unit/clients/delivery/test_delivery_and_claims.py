@@ -9,8 +9,7 @@ import pytest
 
 from kiel_groups.clients.calls.callers import ConsumeCall
 from kiel_groups.errors import NoOffsetsError
-from kiel_groups.group.member.partition_offsets import StartPosition
-from kiel_groups.group.member.pending_reset import PendingReset
+from kiel_groups.group.partition_offsets import PendingReset, StartPosition
 from tests.helpers.delivery_bench import P0, P1, U0, DeliveryBench, received_call, take_values
 from tests.helpers.waiting import run_ready_tasks
 

@@ -10,10 +10,9 @@ from typing import Any
 
 import pytest
 
-from kiel_groups.clients.calls.log_limit import LogLimit, Repeats
 from kiel_groups.clients.delivery import deserializer
-from kiel_groups.clients.delivery.deserializer import FAILURE_LOG_INTERVAL_S, Deserializer
-from kiel_groups.clients.fetch.fetched_batch import FetchedBatch
+from kiel_groups.clients.delivery.deserializer import FAILURE_LOG_INTERVAL_S, Deserializer, LogLimit, Repeats
+from kiel_groups.clients.fetch.partition_fetch import FetchedBatch
 from kiel_groups.metrics import Metrics
 from kiel_groups.model import Record, TopicPartition
 from tests.helpers.delivery_bench import P0, P1, DeliveryBench, take_values

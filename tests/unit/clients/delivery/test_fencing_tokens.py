@@ -9,9 +9,9 @@ from typing import cast
 
 import pytest
 
-from kiel_groups.clients.compat.attributes import MemberAttributes
+from kiel_groups.clients.compat import MemberAttributes
 from kiel_groups.clients.connected.connected_consumer import ConnectedConsumer
-from kiel_groups.group.member.partition_offsets import StartPosition
+from kiel_groups.group.partition_offsets import StartPosition
 from kiel_groups.model import Batch, PartitionBatch, Record, TopicPartition
 from tests.helpers.delivery_bench import CALL, P0, P1, DeliveryBench
 

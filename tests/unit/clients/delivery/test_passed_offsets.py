@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kiel_groups.group.member.pending_reset import PendingReset
+from kiel_groups.group.partition_offsets import PendingReset
 from tests.helpers.delivery_bench import P0, P1, DeliveryBench, take_values
 
 pytestmark = pytest.mark.unit

@@ -15,19 +15,18 @@ from kiel_groups.clients.delivery.deserializer import Deserializer
 from kiel_groups.clients.delivery.listener_calls import ListenerCalls
 from kiel_groups.clients.delivery.owned_records import OwnedRecords
 from kiel_groups.clients.delivery.position_reset import PositionReset, ResetBrokers
-from kiel_groups.clients.delivery.record_delivery import RecordDelivery
+from kiel_groups.clients.delivery.record_loop import RecordDelivery
 from kiel_groups.clients.delivery.value_delivery import ValueDelivery
 from kiel_groups.clients.fetch.fetcher import Fetcher
 from kiel_groups.clients.net.cluster_metadata import ClusterMetadata
 from kiel_groups.config import FetchConfig, ResetPolicy
-from kiel_groups.coordination.session.delivery_gate import DeliveryGate
-from kiel_groups.coordination.zookeeper.runtime import Runtime
 from kiel_groups.errors import CommitFailedError, OffsetOutOfRangeError, SessionLostError
-from kiel_groups.group.member.partition_offsets import PartitionOffsets, StartPosition, StoredOffset
-from kiel_groups.group.member.pending_reset import PendingReset
-from kiel_groups.group.member.subscription import SubscriptionState
+from kiel_groups.group.partition_offsets import PartitionOffsets, PendingReset, StartPosition, StoredOffset
+from kiel_groups.group.subscription import SubscriptionState
 from kiel_groups.metrics import Metrics
 from kiel_groups.model import TopicPartition
+from kiel_groups.zookeeper.delivery_gate import DeliveryGate
+from kiel_groups.zookeeper.runtime import Runtime
 from tests.helpers.fake_broker import FETCH, LIST_OFFSETS, FakeBroker, message_set
 from tests.helpers.waiting import eventually
 

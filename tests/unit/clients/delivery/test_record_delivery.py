@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from kiel_groups.clients.calls.callers import ConsumeCall
-from kiel_groups.clients.delivery import record_delivery
+from kiel_groups.clients.delivery import record_loop as record_delivery
 from kiel_groups.errors import NoOffsetsError, ProtocolError
 from kiel_groups.model import Record
 from tests.helpers.delivery_bench import P0, P1, DeliveryBench

@@ -6,11 +6,11 @@ import asyncio
 
 import pytest
 
-from kiel_groups.clients.delivery import record_delivery
+from kiel_groups.clients.delivery import record_loop as record_delivery
 from kiel_groups.clients.delivery.record_loop import RecordLoop
-from kiel_groups.coordination.session.delivery_gate import DeliveryGate
-from kiel_groups.group.member.pending_reset import PendingReset
+from kiel_groups.group.partition_offsets import PendingReset
 from kiel_groups.model import Record
+from kiel_groups.zookeeper.delivery_gate import DeliveryGate
 from tests.helpers.delivery_bench import P0, P1, DeliveryBench, loop_over
 from tests.helpers.waiting import run_ready_tasks
 

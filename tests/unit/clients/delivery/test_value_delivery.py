@@ -9,7 +9,7 @@ import pytest
 
 from kiel_groups.clients.calls.callers import ConsumeCall
 from kiel_groups.errors import ProtocolError
-from kiel_groups.group.member.partition_offsets import StartPosition
+from kiel_groups.group.partition_offsets import StartPosition
 from kiel_groups.model import Record
 from tests.helpers.delivery_bench import CALL, P0, P1, U0, DeliveryBench, received_call, take_values
 from tests.helpers.waiting import run_ready_tasks

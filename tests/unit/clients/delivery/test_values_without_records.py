@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from kiel_groups.clients.delivery.deserializer import Deserializer, OnBadRecord
-from kiel_groups.clients.fetch.fetched_batch import FetchedBatch
+from kiel_groups.clients.fetch.partition_fetch import FetchedBatch
 from kiel_groups.metrics import Metrics
 from kiel_groups.model import FetchedRecords, PartitionBatch, Record
 from kiel_groups.wire.message_sets import compiled_decoder

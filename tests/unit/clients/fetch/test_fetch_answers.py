@@ -8,11 +8,11 @@ from kiel_groups.clients.fetch.fetch_answers import AnswerReader, Quantum
 from kiel_groups.clients.fetch.fetch_buffer import FetchBuffer
 from kiel_groups.clients.fetch.partition_fetch import PartitionFetch
 from kiel_groups.config import FetchConfig
-from kiel_groups.coordination.zookeeper.runtime import Runtime
 from kiel_groups.metrics import Metrics
 from kiel_groups.model import TopicPartition
-from kiel_groups.wire.api.fetch_v0 import FetchedPartition
 from kiel_groups.wire.error_codes import NO_ERROR
+from kiel_groups.wire.fetch import FetchedPartition
+from kiel_groups.zookeeper.runtime import Runtime
 from tests.helpers.fake_broker import message_set
 
 pytestmark = pytest.mark.unit

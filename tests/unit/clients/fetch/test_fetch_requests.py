@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kiel_groups.clients.fetch.fetch_requests import (
+    ANY,
     LEAST_SHARE_BYTES,
     SHORT_WAIT_MS,
     WIDE_PARTITIONS,
@@ -14,14 +15,13 @@ from kiel_groups.clients.fetch.fetch_requests import (
     BulkTurns,
     PlannedFetch,
     Room,
+    Selection,
+    StarvingCallers,
     divide_budget,
     new_bite,
 )
-from kiel_groups.clients.fetch.partition_fetch import FetchedBatch, PartitionFetch, Phase
-from kiel_groups.clients.fetch.ready_queue import ANY, Selection
-from kiel_groups.clients.fetch.starving_callers import StarvingCallers
+from kiel_groups.clients.fetch.partition_fetch import FetchedBatch, MessageSizes, PartitionFetch, Phase
 from kiel_groups.config import FetchConfig
-from kiel_groups.fetch_sizing import MessageSizes
 from kiel_groups.model import TopicPartition
 
 pytestmark = pytest.mark.unit

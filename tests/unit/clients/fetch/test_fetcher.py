@@ -7,11 +7,11 @@ import struct
 
 import pytest
 
-from kiel_groups.clients.fetch.failed_fetches import TRIES_UNREADABLE
+from kiel_groups.clients.fetch.fetch_buffer import TRIES_UNREADABLE
 from kiel_groups.clients.fetch.fetcher import Selection
 from kiel_groups.errors import MessageTooLargeError, ProtocolError
 from kiel_groups.model import TopicPartition
-from kiel_groups.wire.api.fetch_v0 import FetchPosition, FetchRequest
+from kiel_groups.wire.fetch import FetchPosition, FetchRequest
 from tests.helpers.fake_broker import FETCH, FakeBroker, Request, message_set
 from tests.helpers.fetch_bench import T0, T1, T2, FetchBench, fetch_bench, values
 from tests.helpers.waiting import eventually, run_ready_tasks, throughout

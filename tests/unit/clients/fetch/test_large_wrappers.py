@@ -10,13 +10,13 @@ from typing import TypeVar
 
 import pytest
 
+from kiel_groups.clients.fetch.fetch_requests import ANY, Selection
 from kiel_groups.clients.fetch.partition_fetch import LARGE_WRAPPER_BYTES, Phase
-from kiel_groups.clients.fetch.ready_queue import ANY, Selection
-from kiel_groups.coordination.zookeeper.runtime import Runtime
 from kiel_groups.errors import DamagedRecordError, MessageTooLargeError
 from kiel_groups.model import TopicPartition
 from kiel_groups.wire.message_sets import compiled_decoder
 from kiel_groups.wire.message_sets.message_runs import message_steps
+from kiel_groups.zookeeper.runtime import Runtime
 from tests.helpers.fake_broker import FakeBroker, message_set
 from tests.helpers.fetch_bench import T0, T1, T2, FetchBench, fetch_bench, values
 from tests.helpers.reference_codec import NUMBERS, encode, message, packed, wrapper

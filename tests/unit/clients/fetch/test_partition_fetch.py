@@ -17,13 +17,13 @@ from kiel_groups.clients.fetch.fetcher import Fetcher
 from kiel_groups.clients.fetch.partition_fetch import MOVES, PartitionFetch, Phase
 from kiel_groups.clients.net.cluster_metadata import ClusterMetadata
 from kiel_groups.config import FetchConfig
-from kiel_groups.coordination.zookeeper.runtime import Runtime
 from kiel_groups.errors import BrokerConnectionError, ConfigError, NoBrokersError, OffsetOutOfRangeError, ProtocolError
 from kiel_groups.metrics import Metrics
 from kiel_groups.model import Record, TopicPartition
-from kiel_groups.wire.api.fetch_v0 import FetchedPartition, FetchRequest, FetchResponse
 from kiel_groups.wire.error_codes import NO_ERROR, NOT_LEADER_FOR_PARTITION, OFFSET_OUT_OF_RANGE
+from kiel_groups.wire.fetch import FetchedPartition, FetchRequest, FetchResponse
 from kiel_groups.wire.message_sets.message_runs import MessageRun
+from kiel_groups.zookeeper.runtime import Runtime
 from tests.helpers.recorded_moves import moves_in, record_moves
 from tests.helpers.waiting import run_ready_tasks
 

@@ -6,11 +6,10 @@ import asyncio
 
 import pytest
 
-from kiel_groups.clients.fetch import starving_callers
+from kiel_groups.clients.fetch import fetch_requests as starving_callers
 from kiel_groups.clients.fetch.fetch_buffer import FetchBuffer
+from kiel_groups.clients.fetch.fetch_requests import ANY, Selection, StarvingCallers
 from kiel_groups.clients.fetch.partition_fetch import FetchedBatch, PartitionFetch
-from kiel_groups.clients.fetch.ready_queue import ANY, Selection
-from kiel_groups.clients.fetch.starving_callers import StarvingCallers
 from kiel_groups.config import FetchConfig
 from kiel_groups.model import TopicPartition
 from tests.helpers.fetch_bench import T0, T1, T2

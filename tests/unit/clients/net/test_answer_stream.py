@@ -14,8 +14,8 @@ from kiel_groups.config import BrokerConfig, HostPort
 from kiel_groups.errors import BrokerConnectionError, RequestTimeoutError
 from kiel_groups.metrics import Metrics
 from kiel_groups.model import TopicPartition
-from kiel_groups.wire.api.metadata_v0 import MetadataRequest
-from kiel_groups.wire.api.produce_v0 import ProduceRequest
+from kiel_groups.wire.metadata import MetadataRequest
+from kiel_groups.wire.produce import ProduceRequest
 from tests.helpers.fake_broker import FakeBroker
 from tests.helpers.waiting import eventually, run_ready_tasks
 

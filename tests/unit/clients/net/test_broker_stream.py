@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 
-from kiel_groups.clients.net import broker_stream
-from kiel_groups.clients.net.broker_stream import open_stream
-from kiel_groups.clients.net.receive_buffers import ReceiveBuffers
+from kiel_groups.clients.net import connection as broker_stream
+from kiel_groups.clients.net.connection import ReceiveBuffers, open_stream
 from kiel_groups.config import HostPort
 from tests.helpers.waiting import eventually
 

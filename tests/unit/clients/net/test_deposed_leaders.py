@@ -21,13 +21,12 @@ from kiel_groups.clients.fetch.fetcher import Fetcher
 from kiel_groups.clients.net.cluster_metadata import AGE, DOUBT, ClusterMetadata
 from kiel_groups.clients.net.offset_lookup import list_offsets
 from kiel_groups.config import BrokerConfig, FetchConfig, GroupConfig, HostPort, ResetPolicy, ZooKeeperConfig
-from kiel_groups.coordination.zookeeper.runtime import Runtime
 from kiel_groups.errors import BrokerError
-from kiel_groups.group.member.partition_offsets import StartPosition
-from kiel_groups.group.member.pending_reset import PendingReset
-from kiel_groups.group.member.subscription import SubscriptionState
+from kiel_groups.group.partition_offsets import PendingReset, StartPosition
+from kiel_groups.group.subscription import SubscriptionState
 from kiel_groups.metrics import Metrics
 from kiel_groups.model import TopicPartition
+from kiel_groups.zookeeper.runtime import Runtime
 from tests.helpers.fake_broker import FETCH, LIST_OFFSETS, METADATA, FakeBroker, message_set
 from tests.helpers.waiting import run_ready_tasks
 

@@ -10,12 +10,12 @@ import pytest
 from kiel_groups.clients.fetch.partition_fetch import PartitionFetch
 from kiel_groups.clients.net import log_marks
 from kiel_groups.clients.net.log_marks import LogMark, ReadLog, look_at_logs
-from kiel_groups.coordination.partition_handler import LogOffsets
 from kiel_groups.errors import NoBrokersError
-from kiel_groups.group.coordinated.seen_topics import LogSight
+from kiel_groups.group.seen_topics import LogSight
+from kiel_groups.members.partition_handler import LogOffsets
 from kiel_groups.model import TopicPartition
-from kiel_groups.wire.api.fetch_v0 import FetchedPartition, FetchRequest, FetchResponse
 from kiel_groups.wire.error_codes import NO_ERROR
+from kiel_groups.wire.fetch import FetchedPartition, FetchRequest, FetchResponse
 from tests.helpers.reference_codec import message, wrapper
 
 pytestmark = pytest.mark.unit

@@ -12,9 +12,8 @@ import pytest
 from kiel_groups.clients.net.offset_lookup import EARLIEST, LATEST, Cluster, ask_leaders
 from kiel_groups.errors import ProtocolError
 from kiel_groups.model import TopicPartition
-from kiel_groups.wire.api.list_offsets_v0 import ListedOffsets, ListOffsetsRequest
-from kiel_groups.wire.api.list_offsets_v1 import FoundOffset, ListOffsetsRequestV1
 from kiel_groups.wire.error_codes import NO_ERROR, error_code
+from kiel_groups.wire.list_offsets import FoundOffset, ListedOffsets, ListOffsetsRequest, ListOffsetsRequestV1
 
 pytestmark = pytest.mark.unit
 

@@ -10,14 +10,13 @@ import pytest
 
 from kiel_groups.clients.net import offset_requests
 from kiel_groups.clients.net.cluster_metadata import ClusterMetadata
-from kiel_groups.clients.net.connection_pool import BLAMED_S
+from kiel_groups.clients.net.connection import BLAMED_S
 from kiel_groups.clients.net.offset_requests import commit_offsets, fetch_offsets
 from kiel_groups.errors import NoOffsetsError
 from kiel_groups.metrics import Metrics
 from kiel_groups.model import TopicPartition
 from kiel_groups.wire.error_codes import error_code
-from kiel_groups.wire.primitives import Reader, Writer
-from kiel_groups.wire.topic_arrays import write_partitions
+from kiel_groups.wire.primitives import Reader, Writer, write_partitions
 from tests.helpers.fake_broker import METADATA, FakeBroker, Fault, Request
 
 pytestmark = pytest.mark.unit

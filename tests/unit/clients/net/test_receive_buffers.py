@@ -11,11 +11,10 @@ from unittest.mock import patch
 
 import pytest
 
-from kiel_groups.clients.net import receive_buffers
-from kiel_groups.clients.net.connection import Connection
-from kiel_groups.clients.net.receive_buffers import LEAST_REUSED_BYTES, MOST_REUSED_BYTES, ReceiveBuffers
+from kiel_groups.clients.net import connection as receive_buffers
+from kiel_groups.clients.net.connection import LEAST_REUSED_BYTES, MOST_REUSED_BYTES, Connection, ReceiveBuffers
 from kiel_groups.metrics import Metrics
-from kiel_groups.wire.api.fetch_v0 import FetchPosition, FetchRequest
+from kiel_groups.wire.fetch import FetchPosition, FetchRequest
 from tests.helpers.fake_broker import FakeBroker, message_set
 from tests.helpers.fetch_bench import T0, T1, fetch_bench, values
 from tests.helpers.waiting import eventually
@@ -130,7 +129,7 @@ async def test_batches_have_memory_of_their_own() -> None:
 IN_HEAP = f"""
 import asyncio
 from pathlib import Path
-from kiel_groups.clients.net.receive_buffers import ReceiveBuffers
+from kiel_groups.clients.net.connection import ReceiveBuffers
 
 async def main():
     ReceiveBuffers().take({SIZE})

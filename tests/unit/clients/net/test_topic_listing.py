@@ -14,7 +14,7 @@ from kiel_groups.clients.net.offset_lookup import list_offsets
 from kiel_groups.clients.net.topic_listing import NAMED_FOR_S
 from kiel_groups.metrics import Metrics
 from kiel_groups.model import TopicPartition
-from kiel_groups.wire.api.list_offsets_v0 import LATEST
+from kiel_groups.wire.list_offsets import LATEST
 from kiel_groups.wire.primitives import Reader
 from tests.helpers.fake_broker import LIST_OFFSETS, METADATA, FakeBroker
 from tests.helpers.reference_codec import int16, string

@@ -17,7 +17,7 @@ from kiel_groups.clients.net import metadata_sources
 from kiel_groups.clients.net.cluster_metadata import ClusterMetadata
 from kiel_groups.config import BrokerConfig, FetchConfig, GroupConfig, HostPort, ZooKeeperConfig
 from kiel_groups.errors import NoBrokersError
-from kiel_groups.group.member.subscription import SubscriptionState
+from kiel_groups.group.subscription import SubscriptionState
 from kiel_groups.metrics import Metrics
 from tests.helpers.fake_broker import FETCH, METADATA, FakeBroker, Fault, message_set
 from tests.helpers.single_consumers import T0, consuming

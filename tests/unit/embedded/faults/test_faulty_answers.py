@@ -12,26 +12,34 @@ from kiel_groups.embedded import Exchange, NextFailures, NextRefusals, failing
 from kiel_groups.embedded.faults.faulty_answers import understands, with_addresses, with_error
 from kiel_groups.errors import ConfigError, ProtocolError
 from kiel_groups.model import TopicPartition
-from kiel_groups.wire.api.fetch_v0 import FetchRequest
-from kiel_groups.wire.api.list_offsets_v0 import ListOffsetsRequest
-from kiel_groups.wire.api.metadata_v0 import BrokerAddress, MetadataRequest
-from kiel_groups.wire.api.offsets_v0 import OffsetCommitRequest, OffsetFetchRequest
-from kiel_groups.wire.api.produce_v0 import ProduceRequest
 from kiel_groups.wire.error_codes import NOT_LEADER_FOR_PARTITION
-from kiel_groups.wire.groups.coordinator_offsets import (
+from kiel_groups.wire.fetch import FetchRequest
+from kiel_groups.wire.group_requests import (
+    DescribedGroup,
+    DescribeGroupsRequest,
+    FindCoordinatorRequest,
+    FoundCoordinator,
+    HeartbeatRequest,
+    JoinGroupRequest,
+    JoinGroupRequestV1,
+    JoinGroupResponse,
+    LeaveGroupRequest,
+    ListGroupsRequest,
+    ListGroupsResponse,
+    SyncGroupRequest,
+    SyncGroupResponse,
+)
+from kiel_groups.wire.list_offsets import ListOffsetsRequest
+from kiel_groups.wire.metadata import BrokerAddress, MetadataRequest
+from kiel_groups.wire.offsets import (
+    OffsetCommitRequest,
     OffsetCommitRequestV1,
     OffsetCommitRequestV2,
+    OffsetFetchRequest,
     OffsetFetchRequestV1,
 )
-from kiel_groups.wire.groups.describe_groups_v0 import DescribedGroup, DescribeGroupsRequest
-from kiel_groups.wire.groups.find_coordinator_v0 import FindCoordinatorRequest, FoundCoordinator
-from kiel_groups.wire.groups.heartbeat_v0 import HeartbeatRequest
-from kiel_groups.wire.groups.join_group import JoinGroupRequest, JoinGroupRequestV1, JoinGroupResponse
-from kiel_groups.wire.groups.leave_group_v0 import LeaveGroupRequest
-from kiel_groups.wire.groups.list_groups_v0 import ListGroupsRequest, ListGroupsResponse
-from kiel_groups.wire.groups.sync_group_v0 import SyncGroupRequest, SyncGroupResponse
-from kiel_groups.wire.primitives import Writer
-from kiel_groups.wire.topic_arrays import write_partitions
+from kiel_groups.wire.primitives import Writer, write_partitions
+from kiel_groups.wire.produce import ProduceRequest
 from tests.helpers.reference_codec import array, blob, int16, int32, string
 
 pytestmark = pytest.mark.unit

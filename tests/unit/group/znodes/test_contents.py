@@ -25,7 +25,7 @@ from kiel_groups.group.znodes.contents import (
     parse_topic,
     whole_number,
 )
-from kiel_groups.group.znodes.dynamic_config import DynamicConfig
+from kiel_groups.group.znodes.group_settings import DynamicConfig
 from kiel_groups.model import TopicPartition
 
 pytestmark = pytest.mark.unit

@@ -6,7 +6,7 @@ import pytest
 
 from kiel_groups.config import DebounceConfig
 from kiel_groups.errors import ProtocolError
-from kiel_groups.group.znodes.dynamic_config import DynamicConfig
+from kiel_groups.group.znodes.group_settings import DynamicConfig
 
 pytestmark = pytest.mark.unit
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kiel_groups.errors import ProtocolError
-from kiel_groups.group.znodes.first_offsets import FirstOffsets
+from kiel_groups.group.znodes.contents import FirstOffsets
 
 PATH = "/kiel-groups/g/starts/t"
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from kiel_groups.group.leader.candidate import sequence
+from kiel_groups.group.candidate import sequence
 from kiel_groups.group.znodes.contents import (
     GroupSettings,
     GroupState,
@@ -32,10 +32,15 @@ from kiel_groups.group.znodes.contents import (
     parse_owner,
     parse_topic,
 )
-from kiel_groups.group.znodes.dynamic_config import DynamicConfig
-from kiel_groups.group.znodes.history import HistoryEntry, generation_of, record
+from kiel_groups.group.znodes.group_settings import (
+    DynamicConfig,
+    HistoryEntry,
+    encode_weights,
+    generation_of,
+    parse_weights,
+    record,
+)
 from kiel_groups.group.znodes.layout import GroupLayout, partition_state_path, topic_path
-from kiel_groups.group.znodes.partition_weights import encode_weights, parse_weights
 from kiel_groups.group.znodes.transactions import Create
 from kiel_groups.model import TopicPartition
 

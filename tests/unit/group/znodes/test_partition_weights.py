@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kiel_groups.errors import ConfigError, ProtocolError
-from kiel_groups.group.znodes import partition_weights
-from kiel_groups.group.znodes.partition_weights import checked_weights, encode_weights, parse_weights, printed_weights
+from kiel_groups.group.znodes import group_settings as partition_weights
+from kiel_groups.group.znodes.group_settings import checked_weights, encode_weights, parse_weights, printed_weights
 from kiel_groups.model import TopicPartition
 
 pytestmark = pytest.mark.unit

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from kiel_groups.errors import ProtocolError
-from kiel_groups.group.znodes.worker_info import WorkerInfo, workers_by_token
+from kiel_groups.group.znodes.worker_contents import WorkerInfo, workers_by_token
 
 pytestmark = pytest.mark.unit
 

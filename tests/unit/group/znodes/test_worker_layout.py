@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kiel_groups.errors import ConfigError
-from kiel_groups.group.znodes.worker_layout import WorkerLayout, connector_of, history_offset_of, znode_name
+from kiel_groups.group.znodes.layout import WorkerLayout, connector_of, history_offset_of, znode_name
 
 pytestmark = pytest.mark.unit
 

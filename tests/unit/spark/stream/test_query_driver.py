@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from kiel_groups.model import TopicPartition
-from kiel_groups.spark.options.read_options import ReadOptions
+from kiel_groups.spark.options import ReadOptions
 from kiel_groups.spark.stream import query_driver
 from kiel_groups.spark.stream.query_driver import LogDriver
 

@@ -11,16 +11,14 @@ from typing import Any
 
 import pytest
 
-from kiel_groups.coordination.zookeeper.runtime import Runtime
 from kiel_groups.errors import ConfigError, KielGroupsError
-from kiel_groups.workers.execution import plugin_runners
+from kiel_groups.workers.execution import work_plan as plugin_runners
 from kiel_groups.workers.execution.plugin_lookups import PluginLookups
-from kiel_groups.workers.execution.plugin_runners import PluginRunners
-from kiel_groups.workers.execution.work_plan import WorkSpec
-from kiel_groups.workers.plugins.config_definition import ConfigDefinition, Settings
-from kiel_groups.workers.plugins.config_key import ConfigKey
+from kiel_groups.workers.execution.work_plan import PluginRunners, WorkSpec
+from kiel_groups.workers.plugins.config_definition import ConfigDefinition, ConfigKey, Settings
 from kiel_groups.workers.plugins.plugin_registry import PluginRegistry
-from kiel_groups.workers.values.work_ids import TaskId
+from kiel_groups.workers.values import TaskId
+from kiel_groups.zookeeper.runtime import Runtime
 from tests.helpers.counting_connectors import COUNTING_SOURCE, CountingSourceConnector, FakeClients, plugins
 from tests.helpers.waiting import eventually
 

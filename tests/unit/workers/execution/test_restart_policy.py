@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from kiel_groups.workers.execution.restart_policy import RestartPolicy
+from kiel_groups.workers.execution.work_supervisor import RestartPolicy
 
 pytestmark = pytest.mark.unit
 

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from kiel_groups.workers.execution.work_plan import WorkSpec, needs_rejoin, outdated, planned, still_valid
-from kiel_groups.workers.values.config_snapshot import ConfigSnapshot, ConnectorEntry, TargetState
-from kiel_groups.workers.values.work_ids import ConnectorId, TaskId
+from kiel_groups.workers.values import ConfigSnapshot, ConnectorEntry, ConnectorId, TargetState, TaskId
 
 pytestmark = pytest.mark.unit
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from kiel_groups.errors import ConfigError
-from kiel_groups.workers.plugins.class_loader import full_name, load_class
+from kiel_groups.workers.plugins.config_definition import full_name, load_class
 
 pytestmark = pytest.mark.unit
 

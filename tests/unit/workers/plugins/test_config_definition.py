@@ -7,9 +7,8 @@ from typing import Any
 import pytest
 
 from kiel_groups.errors import ConfigError
-from kiel_groups.workers.plugins.config_definition import ConfigDefinition
-from kiel_groups.workers.plugins.config_key import ConfigKey
-from kiel_groups.workers.plugins.connector_interfaces import Connector
+from kiel_groups.workers.plugins.config_definition import ConfigDefinition, ConfigKey
+from kiel_groups.workers.plugins.interfaces import Connector
 from kiel_groups.workers.plugins.standard_keys import definition_of
 from kiel_groups.workers.shipped.file_stream_sink import FileStreamSinkConnector
 from tests.helpers.connector_tables import SHIPPED

@@ -7,9 +7,17 @@ from typing import Any
 import pytest
 
 from kiel_groups.errors import ConfigError
-from kiel_groups.workers.plugins.config_key import REQUIRED, ConfigKey
-from kiel_groups.workers.plugins.config_types import Password
-from kiel_groups.workers.plugins.config_validators import Validator, at_least, between, each, non_empty, one_of
+from kiel_groups.workers.plugins.config_definition import (
+    REQUIRED,
+    ConfigKey,
+    Password,
+    Validator,
+    at_least,
+    between,
+    each,
+    non_empty,
+    one_of,
+)
 
 pytestmark = pytest.mark.unit
 

@@ -8,7 +8,7 @@ from decimal import Decimal
 import pytest
 
 from kiel_groups.errors import ConfigError
-from kiel_groups.workers.plugins.config_types import TYPES, Password, TypeName, given, parsed
+from kiel_groups.workers.plugins.config_definition import TYPES, Password, TypeName, given, parsed
 
 pytestmark = pytest.mark.unit
 

@@ -10,13 +10,10 @@ import pytest
 
 from kiel_groups.errors import ConfigError
 from kiel_groups.model import Record
-from kiel_groups.workers.plugins.config_definition import ConfigDefinition
-from kiel_groups.workers.plugins.config_key import ConfigKey
-from kiel_groups.workers.plugins.config_validators import one_of
+from kiel_groups.workers.plugins.config_definition import ConfigDefinition, ConfigKey, one_of
 from kiel_groups.workers.plugins.connector_checks import checked_config, named_topics, task_settings, validation_report
-from kiel_groups.workers.plugins.connector_interfaces import SinkConnector
+from kiel_groups.workers.plugins.interfaces import SinkConnector, SinkTask
 from kiel_groups.workers.plugins.standard_keys import SINK_KEYS, SOURCE_KEYS, STANDARD_KEYS, definition_of
-from kiel_groups.workers.plugins.task_interfaces import SinkTask
 from kiel_groups.workers.shipped.file_stream_source import FileStreamSourceConnector
 from kiel_groups.workers.shipped.http_sink import HttpSinkConnector
 

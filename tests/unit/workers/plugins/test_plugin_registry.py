@@ -13,11 +13,9 @@ import pytest
 
 from kiel_groups.errors import ConfigError
 from kiel_groups.workers.plugins import plugin_registry
-from kiel_groups.workers.plugins.config_definition import ConfigDefinition
-from kiel_groups.workers.plugins.config_key import ConfigKey
-from kiel_groups.workers.plugins.connector_interfaces import Connector, SinkConnector, SourceConnector
+from kiel_groups.workers.plugins.config_definition import ConfigDefinition, ConfigKey
+from kiel_groups.workers.plugins.interfaces import Connector, SinkConnector, SourceConnector, SourceRecord, SourceTask
 from kiel_groups.workers.plugins.plugin_registry import ENTRY_POINTS, ConnectorPlugin, PluginProblem, PluginRegistry
-from kiel_groups.workers.plugins.task_interfaces import SourceRecord, SourceTask
 
 pytestmark = pytest.mark.unit
 

@@ -7,9 +7,8 @@ from collections.abc import Mapping
 import pytest
 
 from kiel_groups.errors import ConfigError
-from kiel_groups.workers.plugins.config_definition import ConfigDefinition
-from kiel_groups.workers.plugins.config_key import ConfigKey
-from kiel_groups.workers.plugins.secret_masks import masked, secret_values, with_secrets
+from kiel_groups.workers.plugins.config_definition import ConfigDefinition, ConfigKey
+from kiel_groups.workers.plugins.connector_checks import masked, secret_values, with_secrets
 
 pytestmark = pytest.mark.unit
 

@@ -8,8 +8,7 @@ import pytest
 from kafka_connect import KafkaConnect
 from requests import HTTPError
 
-from kiel_groups.workers.values.work_ids import TaskId
-from kiel_groups.workers.values.work_status import WorkState, WorkStatus
+from kiel_groups.workers.values import TaskId, WorkState, WorkStatus
 from tests.helpers.fake_workers import PLUGIN, FakeGroup, FakeWorker, serving_on_thread
 
 pytestmark = pytest.mark.unit

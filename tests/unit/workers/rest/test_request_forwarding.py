@@ -9,8 +9,8 @@ from typing import Self
 import pytest
 
 from kiel_groups.errors import ConfigError, ProtocolError
-from kiel_groups.workers.rest_client.worker_client import WorkerClient
-from kiel_groups.workers.values.work_ids import ConnectorId, TaskId
+from kiel_groups.workers.rest.client import WorkerClient
+from kiel_groups.workers.values import ConnectorId, TaskId
 from tests.helpers.fake_workers import FakeGroup, FakeWorker, serving
 from tests.helpers.rest_requests import JSON, ask
 

@@ -10,7 +10,8 @@ from contextlib import ExitStack, asynccontextmanager
 
 import pytest
 
-from kiel_groups.workers.rest import rest_server, route_handler
+from kiel_groups.workers.rest import server as rest_server
+from kiel_groups.workers.rest import server as route_handler
 from tests.helpers.commands import Running
 from tests.helpers.fake_workers import FakeGroup, FakeWorker, serving
 from tests.helpers.rest_requests import ask

@@ -15,12 +15,11 @@ from kiel_groups.errors import (
     RebalanceError,
     UnknownTopicError,
 )
-from kiel_groups.workers.rest import route_handler
-from kiel_groups.workers.rest.rest_routes import ROUTES
-from kiel_groups.workers.rest.rest_server import RestListener, RestServer
+from kiel_groups.workers.rest import server as route_handler
+from kiel_groups.workers.rest.operations import ROUTES
 from kiel_groups.workers.rest.rest_settings import RestSettings
-from kiel_groups.workers.values.work_ids import ConnectorId, TaskId
-from kiel_groups.workers.values.work_status import WorkState, WorkStatus
+from kiel_groups.workers.rest.server import RestListener, RestServer
+from kiel_groups.workers.values import ConnectorId, TaskId, WorkState, WorkStatus
 from tests.helpers.fake_workers import PLUGIN, FakeGroup, FakeWorker, mask, serving
 from tests.helpers.rest_requests import JSON, ask
 

@@ -7,10 +7,10 @@ import asyncio
 import pytest
 
 from kiel_groups.model import TopicPartition
-from kiel_groups.wire.api.metadata_v0 import MetadataRequest
-from kiel_groups.workers.runners import broker_probe, task_clients
-from kiel_groups.workers.runners.broker_probe import probe_brokers
-from kiel_groups.workers.runners.task_clients import KafkaClients, missing_topics_text
+from kiel_groups.wire.metadata import MetadataRequest
+from kiel_groups.workers.runners import runner_interface as broker_probe
+from kiel_groups.workers.runners import runner_interface as task_clients
+from kiel_groups.workers.runners.runner_interface import KafkaClients, missing_topics_text, probe_brokers
 from tests.helpers.fake_broker import FakeBroker, Log
 
 pytestmark = pytest.mark.unit

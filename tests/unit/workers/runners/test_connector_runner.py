@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 import pytest
 
 from kiel_groups.errors import ClaimLostError, ConfigError, KielGroupsError, UnknownConnectorError
-from kiel_groups.workers.runners.connector_runner import ConnectorRunner
+from kiel_groups.workers.runners.source_task_runner import ConnectorRunner
 from tests.helpers.counting_connectors import CountingSourceConnector, Counts, use
 from tests.helpers.runner_contexts import FakeStores, runner_context
 from tests.helpers.waiting import eventually

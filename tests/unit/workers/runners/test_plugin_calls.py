@@ -9,16 +9,13 @@ from typing import Any
 
 import pytest
 
-from kiel_groups.coordination.zookeeper.runtime import Runtime
 from kiel_groups.errors import KielGroupsError, TaskStoppedError
-from kiel_groups.workers.plugins.connector_interfaces import SinkConnector, SourceConnector
-from kiel_groups.workers.plugins.task_interfaces import SinkTask, SourceTask
-from kiel_groups.workers.runners.connector_runner import ConnectorRunner
-from kiel_groups.workers.runners.plugin_calls import Call, PluginCalls
+from kiel_groups.workers.plugins.interfaces import SinkConnector, SinkTask, SourceConnector, SourceTask
+from kiel_groups.workers.runners.plugin_calls import Call, PluginCalls, WorkFence
 from kiel_groups.workers.runners.runner_interface import Runner
 from kiel_groups.workers.runners.sink_task_runner import SinkTaskRunner
-from kiel_groups.workers.runners.source_task_runner import SourceTaskRunner
-from kiel_groups.workers.runners.work_fence import WorkFence
+from kiel_groups.workers.runners.source_task_runner import ConnectorRunner, SourceTaskRunner
+from kiel_groups.zookeeper.runtime import Runtime
 from tests.helpers.counting_connectors import CountingSourceConnector
 from tests.helpers.runner_contexts import FakeSession, runner_context
 from tests.helpers.waiting import eventually

@@ -23,8 +23,8 @@ from kiel_groups.errors import (
 )
 from kiel_groups.model import Record, TopicPartition
 from kiel_groups.workers.plugins.standard_keys import STANDARD_KEYS
+from kiel_groups.workers.runners.runner_interface import sink_group
 from kiel_groups.workers.runners.sink_task_runner import SinkTaskRunner
-from kiel_groups.workers.runners.task_clients import sink_group
 from tests.helpers.counting_connectors import CountingSinkConnector, Counts, FakeClients, use
 from tests.helpers.runner_contexts import FakeSession, runner_context
 from tests.helpers.waiting import eventually

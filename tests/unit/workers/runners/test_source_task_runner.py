@@ -11,12 +11,10 @@ from typing import Any
 import pytest
 
 from kiel_groups.errors import ClaimLostError, ConfigError, NoBrokersError, SessionLostError, TaskStoppedError
-from kiel_groups.workers.plugins.connector_interfaces import SourceConnector
-from kiel_groups.workers.plugins.plugin_contexts import SourceTaskContext
-from kiel_groups.workers.plugins.task_interfaces import SourceRecord, SourceTask
+from kiel_groups.workers.plugins.interfaces import SourceConnector, SourceRecord, SourceTask, SourceTaskContext
 from kiel_groups.workers.runners.runner_interface import SourceOffsets
 from kiel_groups.workers.runners.source_task_runner import SourceTaskRunner
-from kiel_groups.workers.values.work_ids import TaskId
+from kiel_groups.workers.values import TaskId
 from tests.helpers.counting_connectors import Call, CountingSourceConnector, Counts, FakeClients, use
 from tests.helpers.runner_contexts import FakeSession, FakeStores, runner_context
 from tests.helpers.waiting import eventually

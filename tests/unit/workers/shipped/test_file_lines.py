@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from kiel_groups.workers.shipped.file_lines import FileLines, FileReplacedError, Line, LinePosition, LongLineError
+from kiel_groups.workers.shipped.followed_file import FileLines, FileReplacedError, Line, LinePosition, LongLineError
 
 pytestmark = pytest.mark.unit
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from kiel_groups.errors import ConfigError, KielGroupsError
-from kiel_groups.workers.plugins.task_interfaces import SourceRecord
+from kiel_groups.workers.plugins.interfaces import SourceRecord
 from kiel_groups.workers.shipped.file_stream_source import FileStreamSourceConnector, FileStreamSourceTask
 from tests.helpers.connector_contexts import RecordingTaskContext, one_task_settings, typed
 

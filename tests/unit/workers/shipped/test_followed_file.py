@@ -12,8 +12,7 @@ from typing import Any
 import pytest
 
 from kiel_groups.errors import ConfigError
-from kiel_groups.workers.shipped.file_lines import Line, LinePosition
-from kiel_groups.workers.shipped.followed_file import FollowedFile
+from kiel_groups.workers.shipped.followed_file import FollowedFile, Line, LinePosition
 
 pytestmark = pytest.mark.unit
 

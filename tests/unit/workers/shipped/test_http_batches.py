@@ -7,7 +7,7 @@ import json
 import pytest
 
 from kiel_groups.model import Record
-from kiel_groups.workers.shipped.http_batches import batches, dead_letter
+from kiel_groups.workers.shipped.http_sink import batches, dead_letter
 
 pytestmark = pytest.mark.unit
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from kiel_groups.group.znodes.layout import WorkerLayout
 from kiel_groups.group.znodes.worker_contents import StoredConnector
-from kiel_groups.group.znodes.worker_layout import WorkerLayout
-from kiel_groups.workers.stores.stored_values import (
+from kiel_groups.workers.stores.config_reader import (
     Written,
     entry_of,
     owner_path,
@@ -14,9 +14,7 @@ from kiel_groups.workers.stores.stored_values import (
     status_of,
     status_path,
 )
-from kiel_groups.workers.values.config_snapshot import ConnectorEntry, TargetState
-from kiel_groups.workers.values.work_ids import ConnectorId, TaskId
-from kiel_groups.workers.values.work_status import WorkState, WorkStatus
+from kiel_groups.workers.values import ConnectorEntry, ConnectorId, TargetState, TaskId, WorkState, WorkStatus
 
 pytestmark = pytest.mark.unit
 

@@ -5,14 +5,12 @@ from __future__ import annotations
 import pytest
 
 from kiel_groups.errors import ProtocolError
-from kiel_groups.group.znodes.snapshot import Znode
+from kiel_groups.group.znodes.contents import Znode
+from kiel_groups.group.znodes.layout import WorkerLayout
 from kiel_groups.group.znodes.worker_contents import StoredConnector, encode_config_offset
-from kiel_groups.group.znodes.worker_layout import WorkerLayout
-from kiel_groups.workers.stores.stored_values import status_data
+from kiel_groups.workers.stores.config_reader import status_data
 from kiel_groups.workers.stores.worker_group_view import worker_group_of
-from kiel_groups.workers.values.config_snapshot import ConfigSnapshot, ConnectorEntry
-from kiel_groups.workers.values.work_ids import ConnectorId, TaskId
-from kiel_groups.workers.values.work_status import WorkState, WorkStatus
+from kiel_groups.workers.values import ConfigSnapshot, ConnectorEntry, ConnectorId, TaskId, WorkState, WorkStatus
 
 pytestmark = pytest.mark.unit
 

@@ -1,0 +1,392 @@
+"""Divide partitions among the members of a broker-coordinated group: the assignors of Java, and ours."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import cycle
+from typing import Protocol, TypeAlias, runtime_checkable
+
+from kiel_groups.allocators.adapter import (
+    Allocator,
+    GroupAllocator,
+    WeighingAllocator,
+    allocator_name,
+    eligible_members,
+    kind_of,
+    raised,
+    run_allocator,
+    validate,
+)
+from kiel_groups.allocators.contiguous_ranges import ranges
+from kiel_groups.allocators.registry import ALLOCATORS, look_up
+from kiel_groups.errors import AllocatorError, ConfigError
+from kiel_groups.model import TopicPartition
+
+__all__ = [
+    "Assignor",
+    "AssignorMember",
+    "AssignorOutcome",
+    "ReportingAssignor",
+    "run_assignor",
+    "range_assignor",
+    "roundrobin_assignor",
+    "AllocatorAssignor",
+    "encode_owned",
+    "parse_owned",
+    "ASSIGNORS",
+    "AssignorChoice",
+    "assignors_of",
+]
+
+
+_SHAPE = "{member: [TopicPartition]}"
+
+
+@dataclass(frozen=True, slots=True)
+class AssignorMember:
+    """What a member's subscription says: its topics in the member's order, and the user data of its assignor."""
+
+    topics: tuple[str, ...]
+    user_data: bytes | None = None
+
+
+@runtime_checkable
+class Assignor(Protocol):
+    """
+    Divides partitions among the members of a broker-coordinated group, in the process of the member that leads it.
+
+    The broker chooses an assignor that all members offer, by its ``name``.
+    """
+
+    @property
+    def name(self) -> str: ...
+
+    def metadata(self, topics: Collection[str], owned: Collection[TopicPartition] = ()) -> bytes | None:
+        """Return the user data of this member's subscription to ``topics``; it owned ``owned`` before the rebalance."""
+
+    def assign(
+        self, subscriptions: Mapping[str, AssignorMember], partitions: Mapping[str, Sequence[int]]
+    ) -> Mapping[str, Sequence[TopicPartition]]:
+        """
+        Return the partitions of each member.
+
+        Args:
+            subscriptions: The subscription of each member, by member id.
+            partitions: The numbers of the partitions of each topic that exists.
+        """
+
+
+@runtime_checkable
+class ReportingAssignor(Protocol):
+    """An assignor with this method reports what it cannot use of other members' subscriptions."""
+
+    def findings(self, subscriptions: Mapping[str, AssignorMember]) -> Sequence[str]:
+        """Return a line for each member with an unusable subscription: what is wrong, and what follows."""
+
+
+@dataclass(frozen=True, slots=True)
+class AssignorOutcome:
+    """
+    A valid assignment, and lines for the log of the member that leads.
+
+    ``assignment`` has an entry for every member, with its partitions in the order of the assignor.
+    """
+
+    assignment: Mapping[str, Sequence[TopicPartition]]
+    findings: tuple[str, ...] = ()
+
+
+def run_assignor(
+    assignor: Assignor, subscriptions: Mapping[str, AssignorMember], partitions: Mapping[str, Sequence[int]]
+) -> AssignorOutcome:
+    """
+    Run an assignor, and check its result as the results of allocators are checked.
+
+    Args:
+        assignor: The assignor that the broker chose.
+        subscriptions: The subscription of each member, by member id.
+        partitions: The numbers of the partitions of each topic that exists.
+
+    Raises:
+        AllocatorError: The assignor raised (its error is the cause), or returned an invalid assignment: a wrong type,
+            an unknown member, topic or partition, a member that is not subscribed, a partition assigned twice or not at
+            all.
+    """
+    try:
+        result: object = assignor.assign(subscriptions, partitions)
+        findings = tuple(assignor.findings(subscriptions)) if isinstance(assignor, ReportingAssignor) else ()
+    except AllocatorError:
+        raise
+    except Exception as error:
+        raise AllocatorError(f"assignor {assignor.name}: {raised(error)}") from error
+    existing = [TopicPartition(topic, number) for topic, numbers in partitions.items() for number in numbers]
+    eligible = eligible_members({name: its.topics for name, its in subscriptions.items()}, set(partitions))
+    try:
+        assignment = _typed(result)
+        validate(_by_topic(assignment), subscriptions, existing, eligible)
+    except AllocatorError as error:
+        raise AllocatorError(f"assignor {assignor.name}: {error}") from None
+    return AssignorOutcome({member: assignment.get(member, ()) for member in subscriptions}, findings)
+
+
+def _typed(result: object) -> dict[str, tuple[TopicPartition, ...]]:
+    """Check the types of an assignor's result. Its members, topics and numbers may still be wrong."""
+    if not isinstance(result, Mapping):
+        raise AllocatorError(f"it returned {kind_of(result)}; expected {_SHAPE}")
+    typed: dict[str, tuple[TopicPartition, ...]] = {}
+    for member, given in result.items():
+        if not isinstance(given, (list, tuple, set, frozenset)):
+            raise AllocatorError(f"{member!r} was given {kind_of(given)}; expected {_SHAPE}")
+        for each in given:
+            if not (isinstance(each, tuple) and len(each) == 2 and isinstance(each[0], str)):
+                raise AllocatorError(f"{member!r} was given {each!r}; expected a TopicPartition")
+        typed[member] = tuple(TopicPartition(*each) for each in given)
+    return typed
+
+
+def _by_topic(assignment: Mapping[str, Sequence[TopicPartition]]) -> dict[str, dict[str, list[int]]]:
+    by_topic: dict[str, dict[str, list[int]]] = {}
+    for member, given in assignment.items():
+        topics = by_topic.setdefault(member, {})
+        for topic, number in given:
+            topics.setdefault(topic, []).append(number)
+    return by_topic
+
+
+# The assignors ``range`` and ``roundrobin`` of Kafka's Java consumer.
+#
+# Members in other languages share a group with ours, and any of them may lead it. For members without an instance id
+# and without a rack, the results are those of ``RangeAssignor`` and ``RoundRobinAssignor`` in kafka-clients 0.9.0.1 and
+# 3.9.1 (``tests/integration/test_java_assignors.py``), except for the order of topics within a member's assignment,
+# which in Java is that of a hash table. An assignment groups partitions by topic, so no member sees that order.
+#
+# Java leaders of later releases sort static members first, by their instance ids, and prefer partitions with a replica
+# in the member's rack. A leader of ours joins with an older request, whose answer has no instance ids.
+
+
+class _RangeAssignor:
+    """
+    Java's ``RangeAssignor``: each topic is divided into ranges on its own, among its subscribers sorted by member id.
+    """
+
+    name = "range"
+
+    def metadata(self, topics: Collection[str], owned: Collection[TopicPartition] = ()) -> bytes | None:
+        """Return None: this assignor has no user data."""
+
+    def assign(
+        self, subscriptions: Mapping[str, AssignorMember], partitions: Mapping[str, Sequence[int]]
+    ) -> dict[str, list[TopicPartition]]:
+        """Return the partitions of each member; see ``Assignor``."""
+        assignment: dict[str, list[TopicPartition]] = {member: [] for member in sorted(subscriptions, key=_java_order)}
+        subscribers: dict[str, list[str]] = {}
+        for member in assignment:
+            # A topic that is listed twice counts twice, as in Java.
+            for topic in subscriptions[member].topics:
+                subscribers.setdefault(topic, []).append(member)
+        for topic in sorted(subscribers.keys() & partitions.keys()):
+            for member, numbers in ranges(subscribers[topic], sorted(partitions[topic])):
+                assignment[member] += [TopicPartition(topic, number) for number in numbers]
+        return assignment
+
+
+class _RoundRobinAssignor:
+    """
+    Java's ``RoundRobinAssignor``: members sorted by id take turns over all partitions of all topics.
+
+    A member that does not subscribe to the topic of the next partition misses its turn.
+    """
+
+    name = "roundrobin"
+
+    def metadata(self, topics: Collection[str], owned: Collection[TopicPartition] = ()) -> bytes | None:
+        """Return None: this assignor has no user data."""
+
+    def assign(
+        self, subscriptions: Mapping[str, AssignorMember], partitions: Mapping[str, Sequence[int]]
+    ) -> dict[str, list[TopicPartition]]:
+        """Return the partitions of each member; see ``Assignor``."""
+        assignment: dict[str, list[TopicPartition]] = {member: [] for member in sorted(subscriptions, key=_java_order)}
+        subscribed = {member: frozenset(subscriptions[member].topics) for member in assignment}
+        turns = cycle(assignment)
+        for topic in sorted(frozenset().union(*subscribed.values()) & partitions.keys()):
+            for number in sorted(partitions[topic]):
+                member = next(member for member in turns if topic in subscribed[member])
+                assignment[member].append(TopicPartition(topic, number))
+        return assignment
+
+
+def _java_order(text: str) -> bytes:
+    """Return a key that sorts as Java does: by UTF-16 code units. A client id, and so a member id, may be any text."""
+    return text.encode("utf-16-be", "surrogatepass")
+
+
+range_assignor: Assignor = _RangeAssignor()
+roundrobin_assignor: Assignor = _RoundRobinAssignor()
+
+
+# An allocator as the assignor of a broker-coordinated group: its protocol name, and the user data of its members.
+#
+# An allocator that sees the present owners, such as ``sticky``, learns of them from the members: each one's
+# subscription has its partitions as user data, which is JSON: ``{"owned":{topic:[ids]},"version":1}``. No weights of
+# partitions are known in such a group, so ``weighted`` allocates as ``sticky`` does.
+
+
+_VERSION = 1
+
+
+class AllocatorAssignor:
+    """
+    Runs an allocator as an assignor named ``kiel-<name>``, such as ``kiel-sticky`` or ``kiel-round-robin``.
+
+    Args:
+        allocator: The allocator. The name of a function is converted to letters, digits and hyphens.
+        setting: The setting to name in an error.
+
+    Raises:
+        ConfigError: The function's name has neither letters nor digits of ASCII.
+    """
+
+    def __init__(self, allocator: Allocator, setting: str = "partition_allocator") -> None:
+        self._allocator = allocator
+        self._sees_owners = isinstance(allocator, (GroupAllocator, WeighingAllocator))
+        given = allocator_name(allocator)
+        name = re.sub(r"[^a-z0-9]+", "-", given.lower()).strip("-")
+        if not name:
+            raise ConfigError(
+                f"{setting}: a function named {given!r} given; members agree on its name, which needs letters or digits"
+            )
+        self.name = f"kiel-{name}"
+
+    def metadata(self, topics: Collection[str], owned: Collection[TopicPartition] = ()) -> bytes | None:
+        """Return the user data with ``owned``, or None if the allocator does not see the present owners."""
+        return encode_owned(owned) if self._sees_owners else None
+
+    def assign(
+        self, subscriptions: Mapping[str, AssignorMember], partitions: Mapping[str, Sequence[int]]
+    ) -> dict[str, list[TopicPartition]]:
+        """
+        Return the partitions of each member, sorted; see ``Assignor``.
+
+        Raises:
+            AllocatorError: The allocator raised, or returned an invalid allocation.
+        """
+        subscribed = {member: subscriptions[member].topics for member in sorted(subscriptions)}
+        existing = [TopicPartition(topic, number) for topic, numbers in partitions.items() for number in numbers]
+        owned, _ = self._owned(subscriptions)
+        outcome = run_allocator(self._allocator, subscribed, existing, owned)
+        return {member: sorted(outcome.allocation[member]) for member in subscribed}
+
+    def findings(self, subscriptions: Mapping[str, AssignorMember]) -> list[str]:
+        """Return a line for each member with unreadable user data; see ``ReportingAssignor``."""
+        return self._owned(subscriptions)[1]
+
+    def _owned(
+        self, subscriptions: Mapping[str, AssignorMember]
+    ) -> tuple[dict[str, frozenset[TopicPartition]], list[str]]:
+        """Return the partitions that members own by their user data, and a line for each unreadable one."""
+        owned: dict[str, frozenset[TopicPartition]] = {}
+        findings = []
+        for member in sorted(subscriptions) if self._sees_owners else ():
+            try:
+                owned[member] = parse_owned(subscriptions[member].user_data)
+            except ValueError as error:
+                findings.append(
+                    f"assignor {self.name} cannot read the user data of member {member}: {error}; "
+                    "the member counts as owning no partition"
+                )
+        return owned, findings
+
+
+def encode_owned(owned: Collection[TopicPartition]) -> bytes:
+    """Encode the partitions that a member owns as user data."""
+    topics: dict[str, list[int]] = {}
+    for topic, number in sorted(owned):
+        topics.setdefault(topic, []).append(number)
+    return json.dumps({"owned": topics, "version": _VERSION}, separators=(",", ":")).encode()
+
+
+def parse_owned(user_data: bytes | None) -> frozenset[TopicPartition]:
+    """
+    Parse the user data of a member. Without any, the member owns nothing.
+
+    Raises:
+        ValueError: The data is not of the form that ``encode_owned`` writes.
+    """
+    if not user_data:
+        return frozenset()
+    try:
+        fields = json.loads(user_data)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"not JSON, {len(user_data)} bytes") from error
+    version = fields.get("version") if isinstance(fields, dict) else None
+    if version != _VERSION:
+        raise ValueError(f"version {version!r:.40}, expected {_VERSION}" if version else "no version")
+    topics = fields.get("owned")
+    if not isinstance(topics, dict) or not all(map(_are_numbers, topics.values())):
+        raise ValueError("no numbers of partitions by topic in 'owned'")
+    return frozenset(TopicPartition(topic, number) for topic, numbers in topics.items() for number in numbers)
+
+
+def _are_numbers(value: object) -> bool:
+    return isinstance(value, list) and all(type(each) is int for each in value)
+
+
+AssignorChoice: TypeAlias = str | Assignor | Allocator
+
+#: The included assignors by the names of settings. The name ``range`` means Java's assignor, which other members have.
+ASSIGNORS: Mapping[str, Assignor] = {
+    **{name: AllocatorAssignor(allocator) for name, allocator in ALLOCATORS.items()},
+    "range": range_assignor,
+    "roundrobin": roundrobin_assignor,
+}
+
+
+def assignors_of(
+    given: AssignorChoice | Sequence[AssignorChoice] | None, setting: str = "partition_allocator"
+) -> tuple[Assignor, ...]:
+    """
+    Return the assignors that a member offers to its group, in the order of preference.
+
+    Args:
+        given: A name of ``ASSIGNORS``, an ``Assignor``, an allocator function, or a sequence of these. None means
+            ``range`` and then ``roundrobin``, as in kafka-python; a member that offers others offers only these.
+        setting: The setting to name in an error.
+
+    Raises:
+        ConfigError: ``given`` is none of these, the sequence is empty, or two assignors have the same name.
+    """
+    if given is None:
+        return range_assignor, roundrobin_assignor
+    choices = given if isinstance(given, (list, tuple)) else (given,)
+    if not choices:
+        raise ConfigError(f"{setting}: none given; expected one or more of {', '.join(ASSIGNORS)}, or functions")
+    assignors = tuple(_assignor_of(choice, setting) for choice in choices)
+    names = [assignor.name for assignor in assignors]
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        raise ConfigError(
+            f"{setting}: the assignor {twice[0]!r} is given twice; the members of a group agree on a name"
+        )
+    return assignors
+
+
+def _assignor_of(given: object, setting: str) -> Assignor:
+    if isinstance(given, str):
+        return look_up(given, ASSIGNORS, "assignor", setting)
+    if not isinstance(given, type):
+        if isinstance(given, Assignor):
+            return _named(given, setting)
+        if callable(given):
+            return AllocatorAssignor(given, setting)
+    expected = f"a function, an object with name, metadata and assign, or one of {', '.join(ASSIGNORS)}"
+    raise ConfigError(f"{setting}: {given!r} given; expected {expected}")
+
+
+def _named(assignor: Assignor, setting: str) -> Assignor:
+    name: object = assignor.name
+    if not isinstance(name, str) or not name:
+        raise ConfigError(f"{setting}: an assignor with the name {name!r} given; expected a text")
+    return assignor

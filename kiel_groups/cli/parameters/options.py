@@ -1,0 +1,560 @@
+"""Options that several commands share, and where their values come from: the command line, the environment, a file."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from difflib import get_close_matches
+from functools import wraps
+from pathlib import Path
+from typing import Any, Final, NamedTuple, TypeVar
+
+import click
+
+from kiel_groups.cli.parameters.name_completion import complete_topics
+from kiel_groups.errors import ConfigError
+
+__all__ = [
+    "BROKERS",
+    "SERVER_WAIT_S",
+    "SHARED",
+    "ZOOKEEPER",
+    "brokers_option",
+    "coordination_option",
+    "optional_brokers_option",
+    "zookeeper_option",
+    "optional_zookeeper_option",
+    "json_option",
+    "json_lines_option",
+    "verbose_option",
+    "confirm",
+    "quiet_option",
+    "yes_option",
+    "key_separator_option",
+    "separator_bytes",
+    "topic_argument",
+    "config_option",
+    "default_file",
+    "name_variables",
+    "source_of",
+    "ClusterAddress",
+    "cluster_options",
+    "in_zookeeper_only",
+    "refuse_given",
+    "refuse_zookeeper",
+    "DEFAULT_URL",
+    "WorkerAddress",
+    "token_file_option",
+    "worker_options",
+    "debounce_options",
+]
+
+
+FC = TypeVar("FC", bound=Callable[..., Any] | click.Command)
+
+
+#: How long a command waits for ZooKeeper's first answer, or for one of a broker, in seconds: a person is waiting.
+SERVER_WAIT_S: Final = 5.0
+
+#: Settings of all commands: ``KIEL_GROUPS_<NAME>`` in the environment, a key at the top of the file.
+SHARED: Final = ("brokers", "zookeeper", "coordination")
+
+#: The names of what coordinates a group.
+BROKERS, ZOOKEEPER = "brokers", "zookeeper"
+
+
+def _brokers_option(*, required: bool) -> Callable[[FC], FC]:
+    return click.option(
+        "--brokers",
+        required=required,
+        envvar="KIEL_GROUPS_BROKERS",
+        show_envvar=True,
+        metavar="HOST:PORT",
+        help="One or more brokers, separated by commas.",
+    )
+
+
+brokers_option = _brokers_option(required=True)
+
+#: For commands that need brokers only if these coordinate the groups.
+optional_brokers_option = _brokers_option(required=False)
+
+
+def coordination_option(help_text: str, **settings: Any) -> Callable[[FC], FC]:
+    """Return the option that says what coordinates groups; ``settings`` are further ones of ``click.option``."""
+    return click.option(
+        "--coordination",
+        type=click.Choice([ZOOKEEPER, BROKERS]),
+        default=ZOOKEEPER,
+        show_default=True,
+        envvar="KIEL_GROUPS_COORDINATION",
+        show_envvar=True,
+        help=help_text,
+        **settings,
+    )
+
+
+def _checked(context: click.Context, parameter: click.Parameter, hosts: str | None) -> str | None:
+    """Reject a wrong address before the command starts, with an error that names the option."""
+    from kiel_groups.config import ZooKeeperConfig
+
+    try:
+        if hosts is not None:
+            ZooKeeperConfig.parse(hosts)
+    except ConfigError as error:
+        text = str(error).removeprefix("zk_hosts: ")
+        raise click.BadParameter(text, context, parameter, param_hint="'--zookeeper'") from None
+    return hosts
+
+
+def _zookeeper_option(*, required: bool) -> Callable[[FC], FC]:
+    return click.option(
+        "--zookeeper",
+        required=required,
+        callback=_checked,
+        envvar="KIEL_GROUPS_ZOOKEEPER",
+        show_envvar=True,
+        metavar="HOST:PORT",
+        help="ZooKeeper's servers; a chroot after the last: z:2181/x.",
+    )
+
+
+zookeeper_option = _zookeeper_option(required=True)
+
+#: For commands that also work without ZooKeeper.
+optional_zookeeper_option = _zookeeper_option(required=False)
+
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
+
+#: For commands that print one object after the other.
+json_lines_option = click.option("--json", "as_json", is_flag=True, help="Print JSON, one object per line.")
+
+verbose_option = click.option(
+    "-v", "--verbose", is_flag=True, help="Also print informational messages, on standard error."
+)
+
+yes_option = click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
+
+
+def confirm(question: str) -> None:
+    """
+    Ask at the terminal.
+
+    Raises:
+        click.UsageError: There is no terminal.
+        click.Abort: The answer is no.
+    """
+    if sys.stdin is None or not sys.stdin.isatty():
+        raise click.UsageError("there is no terminal to confirm at; give --yes.", click.get_current_context())
+    click.confirm(question, abort=True, err=True)
+
+
+quiet_option = click.option("-q", "--quiet", is_flag=True, help="Report errors only, no summary or progress.")
+
+topic_argument = click.argument("topic", shell_complete=complete_topics)
+
+key_separator_option = click.option(
+    "--key-separator", metavar="TEXT", help=r"Text between the key and the value of a line; \t is a tab."
+)
+
+
+def separator_bytes(given: str | None) -> bytes | None:
+    r"""Return the separator as bytes, with ``\t`` replaced by a tab, or None for None. Raise ConfigError if empty."""
+    if given == "":
+        raise ConfigError("--key-separator: nothing given; expected at least one character")
+    return None if given is None else given.replace("\\t", "\t").encode()
+
+
+# The sources of options: the command line, then the environment, then a file.
+#
+# The file is TOML. ``brokers`` and ``zookeeper`` are keys at its top, and apply to every command; a table for a
+# command, such as ``[consume]`` or ``[topics.create]``, has its other options, named as on the command line without the
+# leading dashes. Environment variables have names such as ``KIEL_GROUPS_BROKERS`` and ``KIEL_GROUPS_CONSUME_TIMEOUT``.
+
+
+_PREFIX = "KIEL_GROUPS"
+#: The key of the file's path in click's context, for errors.
+_FILE_KEY = "kiel_groups.file"
+#: How similar a variable must be to one of ours to count as misspelt: other programs may use our prefix, too.
+_SIMILARITY = 0.85
+
+
+def default_file() -> Path | None:
+    """Return the file that is read if the caller names none, or None if there is none that this user may look up."""
+    # Where a user has neither HOME nor a passwd entry, as in containers with a random user id, "~" stays as it is.
+    folder = Path(os.environ.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config"))
+    path = folder / "kiel-groups" / "config.toml"
+    # Unlike Path.is_file, this does not raise if HOME is another user's folder.
+    return path if path.is_absolute() and os.path.isfile(path) else None
+
+
+def _load(context: click.Context, parameter: click.Parameter, given: Path | None) -> None:
+    """Make the values of the file the defaults of the options."""
+    if not context.resilient_parsing:
+        _check_environment(context)
+    path = given or default_file()
+    if path is None:
+        return
+    assert isinstance(context.command, click.Group)
+    try:
+        context.default_map = _defaults(context, context.command, _read(path), str(path), {})
+    except ConfigError:
+        if not context.resilient_parsing:  # Completion has no place for errors.
+            raise
+    context.meta[_FILE_KEY] = str(path)
+
+
+config_option = click.option(
+    "--config",
+    type=click.Path(dir_okay=False, path_type=Path),
+    is_eager=True,
+    expose_value=False,
+    envvar=f"{_PREFIX}_CONFIG",
+    show_envvar=True,
+    callback=_load,
+    metavar="FILE",
+    help="A TOML file with defaults of options.  [default: ~/.config/kiel-groups/config.toml]",
+)
+
+
+def source_of(context: click.Context, parameter: click.Parameter) -> str | None:
+    """Return the variable or the file that sets a parameter, or None for the command line or a built-in default."""
+    source = context.get_parameter_source(parameter.name or "")
+    if source is click.core.ParameterSource.DEFAULT_MAP:
+        return str(context.meta.get(_FILE_KEY))
+    if source is click.core.ParameterSource.ENVIRONMENT:
+        return next(name for name in _variables_of(parameter) if os.environ.get(name))
+    return None
+
+
+def name_variables(command: click.Command, name: str, prefix: str = _PREFIX) -> None:
+    """Give every option without an environment variable one that is named after the command and the option."""
+    inner = f"{prefix}_{_upper(name)}"
+    if isinstance(command, click.Group):
+        for further, subcommand in command.commands.items():
+            name_variables(subcommand, further, inner)
+    for option in _options(command).values():
+        names = [f"{inner}_{_upper(name)}" for name in _long_names(option)]
+        option.envvar = option.envvar or (names if len(names) > 1 else names[0])
+
+
+def _read(path: Path) -> dict[str, Any]:
+    import tomllib
+
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"--config: {path} cannot be read: {error.strerror}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"--config: {path} is not TOML: {error}") from error
+
+
+def _defaults(
+    context: click.Context, group: click.Group, table: Mapping[str, Any], place: str, shared: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return click's defaults for all commands of a group, from one table of the file."""
+    commands = dict(_commands(context, group))
+    at_top = context.parent is None and not shared
+    shared = {key: _value(table[key], f"{place}: {key}") for key in SHARED if key in table} if at_top else shared
+    _check_keys(table, [*commands, *(SHARED if at_top else ())], place)
+    return {
+        name: _command_defaults(context, command, table.get(name, {}), f"{place}: [{name}]", shared)
+        for name, command in commands.items()
+    }
+
+
+def _command_defaults(
+    context: click.Context, command: click.Command, table: Any, place: str, shared: Mapping[str, Any]
+) -> dict[str, Any]:
+    if not isinstance(table, Mapping):
+        raise ConfigError(f"{place}: {table!r} given; expected a table")
+    if isinstance(command, click.Group):
+        return _defaults(context, command, table, place, shared or {"": None})
+    options = _options(command)
+    _check_keys(table, options, place)
+    own = {key: _value(value, f"{place} {key}", options[key].multiple) for key, value in table.items()}
+    return {str(options[key].name): value for key, value in {**shared, **own}.items() if key in options}
+
+
+def _commands(context: click.Context, group: click.Group) -> Iterator[tuple[str, click.Command]]:
+    for name in group.list_commands(context):
+        command = group.get_command(context, name)
+        if command is not None:
+            yield name, command
+
+
+def _options(command: click.Command) -> dict[str, click.Option]:
+    """Return the options by their long names, without leading dashes."""
+    options = [parameter for parameter in command.params if isinstance(parameter, click.Option)]
+    return {name: option for option in options for name in _long_names(option)}
+
+
+def _long_names(option: click.Option) -> list[str]:
+    return [name.removeprefix("--") for name in option.opts if name.startswith("--")] or option.opts
+
+
+def _variables_of(option: click.Parameter) -> list[str]:
+    return [option.envvar] if isinstance(option.envvar, str) else list(option.envvar or ())
+
+
+def _check_keys(table: Mapping[str, Any], known: Iterable[str], place: str) -> None:
+    listed = list(known)
+    for key in table:
+        if key not in listed:
+            near = get_close_matches(key.replace("_", "-"), listed, 1)
+            raise ConfigError(
+                f"{place}: there is no {key!r}; "
+                + (f"did you mean {near[0]!r}?" if near else f"known: {', '.join(listed)}")
+            )
+
+
+def _value(value: Any, place: str, multiple: bool = False) -> Any:
+    """Return a value of the file, a list joined by commas unless ``multiple``. Raise ConfigError for a table."""
+    if isinstance(value, Mapping):
+        raise ConfigError(f"{place}: a table given; expected a value")
+    if isinstance(value, list):
+        return value if multiple else ",".join(map(str, value))
+    return value
+
+
+def _check_environment(context: click.Context) -> None:
+    """Raise ConfigError for a variable that is probably misspelt; ignore other variables with our prefix."""
+    assert isinstance(context.command, click.Group)
+    ours = {name for name in os.environ if name.startswith(f"{_PREFIX}_")}
+    if not ours:
+        return
+    known = {f"{_PREFIX}_CONFIG", *_variables(context, context.command)}
+    for name in sorted(ours - known):
+        if near := get_close_matches(name, known, 1, _SIMILARITY):
+            raise ConfigError(f"{name}: there is no such variable; did you mean {near[0]}?")
+
+
+def _variables(context: click.Context, group: click.Group) -> Iterator[str]:
+    for _, command in _commands(context, group):
+        if isinstance(command, click.Group):
+            yield from _variables(context, command)
+        yield from (name for option in _options(command).values() for name in _variables_of(option))
+
+
+def _upper(name: str) -> str:
+    return name.replace("-", "_").upper()
+
+
+class ClusterAddress(NamedTuple):
+    """What coordinates the groups of a cluster, and the hosts to ask: those of ZooKeeper, or some brokers."""
+
+    coordination: str
+    hosts: str
+
+    @property
+    def is_of_brokers(self) -> bool:
+        return self.coordination == BROKERS
+
+    @property
+    def place(self) -> str:
+        """The cluster as texts for users name it."""
+        return f"at brokers {self.hosts}" if self.is_of_brokers else f"in ZooKeeper at {self.hosts}"
+
+
+def cluster_options(command: Callable[..., int]) -> Callable[..., int]:
+    """
+    Add the three options to a command, whose function gets a ``ClusterAddress`` as ``cluster``.
+
+    ZooKeeper's hosts are needed unless brokers coordinate the groups; then brokers are.
+    """
+
+    @coordination_option("What coordinates the groups: ZooKeeper, or the brokers (Kafka 0.9 or later).")
+    @optional_zookeeper_option
+    @optional_brokers_option
+    @click.pass_context
+    @wraps(command)
+    def with_cluster(
+        context: click.Context, /, *, coordination: str, zookeeper: str | None, brokers: str | None, **options: Any
+    ) -> int:
+        hosts = _brokers(context, brokers) if coordination == BROKERS else _zookeeper(context, zookeeper)
+        result: int = context.invoke(command, cluster=ClusterAddress(coordination, hosts), **options)
+        return result
+
+    return with_cluster
+
+
+def in_zookeeper_only(why: str) -> Callable[[FC], FC]:
+    """
+    Add ``--coordination`` to a command that serves no groups of brokers, to say so.
+
+    Args:
+        why: Why it does not, as the end of a sentence.
+    """
+
+    def refuse(context: click.Context, parameter: click.Parameter, coordination: str) -> None:
+        if coordination == BROKERS and not context.resilient_parsing:
+            source = source_of(context, parameter)
+            aside = f" ({BROKERS!r} is set in {source}; '--coordination zookeeper' overrides it)" if source else ""
+            raise click.UsageError(
+                f"'{context.command_path.partition(' ')[2]}' is for groups that ZooKeeper coordinates: {why}{aside}.",
+                context,
+            )
+
+    return coordination_option(f"'{ZOOKEEPER}' only: {why}.", is_eager=True, expose_value=False, callback=refuse)
+
+
+def refuse_given(context: click.Context, names: Sequence[str], why: str) -> None:
+    """Raise UsageError for options on the command line that would have no effect; ``why`` ends its message."""
+    for parameter in context.command.params:
+        given = context.get_parameter_source(parameter.name or "")
+        if parameter.name in names and given is click.core.ParameterSource.COMMANDLINE:
+            raise click.UsageError(f"'{max(parameter.opts, key=len)}' {why}.", context)
+
+
+def refuse_zookeeper(context: click.Context) -> None:
+    """Raise UsageError if the command line names a ZooKeeper, although brokers coordinate the groups."""
+    source = source_of(context, _parameter(context, "coordination"))
+    aside = f", which is set in {source}" if source else ""
+    refuse_given(context, ("zookeeper",), f"does not go with '--coordination brokers'{aside}: no ZooKeeper is asked")
+
+
+def _brokers(context: click.Context, brokers: str | None) -> str:
+    refuse_zookeeper(context)
+    if brokers is None:
+        raise click.MissingParameter("Brokers coordinate the groups.", context, _parameter(context, "brokers"))
+    return brokers
+
+
+def _zookeeper(context: click.Context, zookeeper: str | None) -> str:
+    why = "needs '--coordination brokers'; without it, the groups are those in ZooKeeper, which '--zookeeper' names"
+    refuse_given(context, ("brokers",), why)
+    if zookeeper is None:
+        why = "If brokers coordinate the groups, give '--coordination brokers' and '--brokers'."
+        raise click.MissingParameter(why, context, _parameter(context, "zookeeper"))
+    return zookeeper
+
+
+def _parameter(context: click.Context, name: str) -> click.Parameter:
+    return next(each for each in context.command.params if each.name == name)
+
+
+DEFAULT_URL: Final = "http://127.0.0.1:8083"
+
+#: Others than the owner may not read, write or run a file with a secret.
+_OTHERS = 0o077
+
+
+class WorkerAddress(NamedTuple):
+    """The URL of a worker's REST interface, and the token of the workers, or ""."""
+
+    url: str
+    token: str
+
+
+def _read_token(context: click.Context, parameter: click.Parameter, path: Path | None) -> str:
+    """Return the token in a file, or "" without one; warn if other users can read it."""
+    from kiel_groups.errors import ConfigError
+    from kiel_groups.workers.rest.rest_settings import checked_token
+
+    if path is None or context.resilient_parsing:
+        return ""
+    try:
+        token = path.read_text(encoding="utf-8").strip()
+        is_open = bool(path.stat().st_mode & _OTHERS)
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "it is no text"
+        raise click.BadParameter(f"{path} cannot be read: {reason}", context, parameter) from error
+    if is_open:
+        context.obj.say("warning", f"other users can read the token in {path}; 'chmod 600' denies it")
+    try:
+        return checked_token(token)
+    except ConfigError as error:
+        raise click.BadParameter(f"{path}: {error}", context, parameter) from error
+
+
+def token_file_option(help_text: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Return the option ``--token-file``, whose value in the command is the token, or ""."""
+    return click.option(
+        "--token-file",
+        "token",
+        type=click.Path(path_type=Path, dir_okay=False),
+        callback=_read_token,
+        envvar="KIEL_GROUPS_TOKEN_FILE",
+        show_envvar=True,
+        metavar="FILE",
+        help=help_text,
+    )
+
+
+def worker_options(command: Callable[..., int]) -> Callable[..., int]:
+    """Add the options to a command, whose function gets a ``WorkerAddress`` as ``worker``."""
+
+    @click.option(
+        "--url",
+        default=DEFAULT_URL,
+        show_default=True,
+        envvar="KIEL_GROUPS_WORKER_URL",
+        show_envvar=True,
+        metavar="URL",
+        help="The REST interface of any worker of the group.",
+    )
+    @token_file_option("A file with the token of the workers, if they ask for one.")
+    @click.pass_context
+    @wraps(command)
+    def with_worker(context: click.Context, /, *, url: str, token: str, **options: Any) -> int:
+        result: int = context.invoke(command, worker=WorkerAddress(url, token), **options)
+        return result
+
+    return with_worker
+
+
+_MILLISECONDS = click.IntRange(min=0)
+
+
+def debounce_options(command: Callable[..., int]) -> Callable[..., int]:
+    """Add the options to a command, whose function gets a ``DebounceConfig`` as ``debounce``."""
+
+    @click.option(
+        "--debounce-ms",
+        type=_MILLISECONDS,
+        default=100,
+        show_default=True,
+        metavar="MS",
+        help="Plan when nothing has changed for this long …",
+    )
+    @click.option(
+        "--debounce-bound-ms",
+        type=_MILLISECONDS,
+        default=1_000,
+        show_default=True,
+        metavar="MS",
+        help="… and at the latest this long after the first change.",
+    )
+    @click.option(
+        "--initial-delay-ms",
+        type=_MILLISECONDS,
+        default=300,
+        show_default=True,
+        metavar="MS",
+        help="How long a new leader waits for members to join before it plans.",
+    )
+    @click.pass_context
+    @wraps(command)
+    def with_debounce(
+        context: click.Context,
+        /,
+        *,
+        debounce_ms: int,
+        debounce_bound_ms: int,
+        initial_delay_ms: int,
+        **options: Any,
+    ) -> int:
+        from kiel_groups.config import DebounceConfig
+        from kiel_groups.errors import ConfigError
+
+        if debounce_ms > debounce_bound_ms:
+            raise ConfigError(
+                f"--debounce-ms: {debounce_ms} given; expected at most --debounce-bound-ms, which is"
+                f" {debounce_bound_ms}"
+            )
+        debounce = DebounceConfig(quiet_ms=debounce_ms, bound_ms=debounce_bound_ms, initial_delay_ms=initial_delay_ms)
+        result: int = context.invoke(command, debounce=debounce, **options)
+        return result
+
+    return with_debounce

@@ -1,0 +1,399 @@
+"""
+The state machine of one member's claims: each partition moves through its own phases.
+
+Rules
+  1. Safety rests on the owner znodes alone: records are delivered only between a partition's claim and the end of its
+     drain.
+  2. Steps are level-triggered: whatever the event, the assignment is compared with the phase of every partition. A lost
+     watch therefore delays a step, but loses no partition.
+  3. No partition waits for another: drains, watches and reads are effects, whose outcomes return as events.
+  4. An assignment that is absent or unreadable is "unknown": current claims stay, and nothing new is claimed. Only a
+     valid assignment revokes; an empty one revokes everything.
+  5. If another session owns a partition, the member watches the owner znode until the release, however long that takes.
+  6. If a claim is no longer wanted once its position was read, it is released at once, since nothing was delivered.
+     If it is wanted again later, it starts anew with a claim.
+  7. A drain that has started runs to its end, even if the partition is assigned again meanwhile.
+  8. A partition of a topic that the member does not subscribe to is never claimed: the assignment may be garbled, or
+     older than the subscription. Existing claims stay until an assignment revokes them: if a member drops a topic, or
+     leaves, the next plan revokes its partitions one by one.
+  9. The assignment of this member's slot may name another member. A member without claims treats it as unknown: this
+     member is a returning instance, and the leader will name it soon. A member with claims was replaced: it releases
+     everything and claims no more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field, replace
+from enum import Enum
+from typing import TypeAlias
+
+from kiel_groups.model import TopicPartition
+
+__all__ = [
+    "Claims",
+    "MOVES",
+    "Phase",
+    "Event",
+    "Effect",
+    "AssignmentRead",
+    "Subscribed",
+    "Replaced",
+    "OwnerGone",
+    "Claimed",
+    "Contended",
+    "Opened",
+    "Drained",
+    "Released",
+    "ClaimGone",
+    "Leave",
+    "SessionEnded",
+    "Claim",
+    "WatchOwner",
+    "Open",
+    "Deliver",
+    "Drain",
+    "Release",
+    "Lose",
+    "step",
+]
+
+
+Partitions: TypeAlias = frozenset[TopicPartition]
+
+
+class Phase(Enum):
+    """The phase of a partition. A partition without a phase is free."""
+
+    #: Entry: assigned, but another session's owner znode exists. Duty: watch that znode. Exit: the znode is gone.
+    WAITING = "waiting"
+    #: Entry: assigned and believed free. Duty: create the owner znode in a transaction. Exit: its answer.
+    CLAIMING = "claiming"
+    #: Entry: the owner znode is this session's. Duty: read the fencing token and the position. Exit: both are read.
+    OPENING = "opening"
+    #: Entry: the position is read. Duty: fetch and deliver. Exit: revoked, leaving, or lost.
+    OWNED = "owned"
+    #: Entry: revoked. Duty: wait for in-flight records, notify the listener. Exit: both are done.
+    DRAINING = "draining"
+    #: Entry: nothing is in flight. Duty: commit and delete the owner znode in one transaction. Exit: the znode is gone.
+    RELEASING = "releasing"
+
+
+#: The legal changes of a partition's phase; None is a free partition. One event may cause two: a partition that becomes
+#: free is claimed again at once if it is assigned.
+MOVES: Mapping[Phase | None, frozenset[Phase | None]] = {
+    None: frozenset({Phase.CLAIMING}),
+    Phase.WAITING: frozenset({Phase.OPENING, None}),
+    Phase.CLAIMING: frozenset({Phase.OPENING, Phase.WAITING, None}),
+    Phase.OPENING: frozenset({Phase.OWNED, Phase.RELEASING, None}),
+    Phase.OWNED: frozenset({Phase.DRAINING, None}),
+    Phase.DRAINING: frozenset({Phase.RELEASING, None}),
+    Phase.RELEASING: frozenset({None}),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Claims:
+    """
+    The phase of every partition of this member.
+
+    ``want`` is its assignment, None while that is unknown. ``topics`` is its subscription: partitions of other topics
+    are not claimed. ``ended``: the session is over, which is final. ``replaced``: the member leaves because another
+    member has its slot.
+    """
+
+    want: Partitions | None = None
+    phases: Mapping[TopicPartition, Phase] = field(default_factory=dict)
+    leaving: bool = False
+    ended: bool = False
+    replaced: bool = False
+    topics: frozenset[str] = frozenset()
+
+    def in_phase(self, *phases: Phase) -> Partitions:
+        """Return the partitions in any of these phases."""
+        return frozenset([partition for partition, phase in self.phases.items() if phase in phases])
+
+    def keeps(self, partition: TopicPartition) -> bool:
+        """Whether the claim of this partition must be kept; an unknown assignment revokes nothing."""
+        return not self.to_release((partition,))
+
+    def to_release(self, partitions: Collection[TopicPartition]) -> Collection[TopicPartition]:
+        """Return the partitions whose claims must be released, in the given order."""
+        if self.leaving or self.ended:
+            return tuple(partitions)
+        want = self.want
+        return () if want is None else [partition for partition in partitions if partition not in want]
+
+    def may_claim(self, partition: TopicPartition) -> bool:
+        """Whether this partition may be claimed: the member subscribes to its topic."""
+        return partition.topic in self.topics
+
+    @property
+    def settled(self) -> bool:
+        """Whether the member owns exactly its assignment; for a leaving member, whether no claim is left."""
+        if self.leaving or self.ended:
+            return not self.phases
+        owned = self.in_phase(Phase.OWNED)
+        return owned == self.want and len(owned) == len(self.phases)
+
+
+# Events: what the driver observed.
+
+
+@dataclass(frozen=True, slots=True)
+class AssignmentRead:
+    """The assignment was read; ``partitions`` is None if it is absent or unreadable."""
+
+    partitions: Partitions | None
+
+
+@dataclass(frozen=True, slots=True)
+class Subscribed:
+    """The member now subscribes to exactly these topics."""
+
+    topics: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Replaced:
+    """The assignment of the member's slot was read, and it names another member."""
+
+
+@dataclass(frozen=True, slots=True)
+class OwnerGone:
+    """The owner znodes of these partitions no longer exist."""
+
+    partitions: Partitions
+
+
+@dataclass(frozen=True, slots=True)
+class Claimed:
+    """The owner znodes of these partitions belong to this session."""
+
+    partitions: Partitions
+
+
+@dataclass(frozen=True, slots=True)
+class Contended:
+    """These partitions could not be claimed: another session owns them."""
+
+    partitions: Partitions
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """Positions and fencing tokens of these partitions were read, and the positions were written back."""
+
+    partitions: Partitions
+
+
+@dataclass(frozen=True, slots=True)
+class Drained:
+    """The application has finished all in-flight records of these partitions."""
+
+    partitions: Partitions
+
+
+@dataclass(frozen=True, slots=True)
+class Released:
+    """This member has deleted the owner znodes of these partitions."""
+
+    partitions: Partitions
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimGone:
+    """The owner znodes are gone or belong to another session, although this member did not release them."""
+
+    partitions: Partitions
+
+
+@dataclass(frozen=True, slots=True)
+class Leave:
+    """The member leaves: it releases everything and claims no more."""
+
+
+@dataclass(frozen=True, slots=True)
+class SessionEnded:
+    """The session is over, and every claim with it."""
+
+
+Event: TypeAlias = (
+    AssignmentRead
+    | Subscribed
+    | Replaced
+    | OwnerGone
+    | Claimed
+    | Contended
+    | Opened
+    | Drained
+    | Released
+    | ClaimGone
+    | Leave
+    | SessionEnded
+)
+
+
+# Effects: what the driver must do.
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """Create the owner znodes; answer with Claimed and Contended."""
+
+    partitions: Partitions
+
+
+@dataclass(frozen=True, slots=True)
+class WatchOwner:
+    """Watch the owner znodes; answer with OwnerGone."""
+
+    partitions: Partitions
+
+
+@dataclass(frozen=True, slots=True)
+class Open:
+    """Read fencing tokens and positions; answer with Opened."""
+
+    partitions: Partitions
+
+
+@dataclass(frozen=True, slots=True)
+class Deliver:
+    """Start fetching and delivering these partitions."""
+
+    partitions: Partitions
+
+
+@dataclass(frozen=True, slots=True)
+class Drain:
+    """Stop fetching, wait for the application, notify the listener; answer with Drained."""
+
+    partitions: Partitions
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """Commit finished offsets and delete the owner znodes, in one transaction; answer with Released or ClaimGone."""
+
+    partitions: Partitions
+
+
+@dataclass(frozen=True, slots=True)
+class Lose:
+    """Stop these partitions at once: no more of their records may be delivered or committed."""
+
+    partitions: Partitions
+
+
+Effect: TypeAlias = Claim | WatchOwner | Open | Deliver | Drain | Release | Lose
+
+_ORDER: tuple[tuple[Phase, Callable[[Partitions], Effect]], ...] = (
+    # Releases precede claims: another member may be waiting.
+    (Phase.DRAINING, Drain),
+    (Phase.RELEASING, Release),
+    (Phase.CLAIMING, Claim),
+    (Phase.WAITING, WatchOwner),
+    (Phase.OPENING, Open),
+    (Phase.OWNED, Deliver),
+)
+
+
+def step(claims: Claims, event: Event) -> tuple[Claims, tuple[Effect, ...]]:
+    """
+    Return the next state and the effects of an event. The function is total and deterministic.
+
+    An answer is ignored for each partition that has left the phase in which the answer was requested.
+    """
+    if claims.ended:
+        return claims, ()
+    match event:
+        case SessionEnded():
+            lost = claims.in_phase(Phase.OWNED, Phase.DRAINING, Phase.RELEASING)
+            return replace(claims, phases={}, ended=True), ((Lose(lost),) if lost else ())
+        case ClaimGone(partitions):
+            return _claim_gone(claims, partitions)
+        case AssignmentRead(want):
+            return _reconcile(replace(claims, want=want), {})
+        case Subscribed(topics):
+            after = replace(claims, topics=topics)
+            dropped = [p for p in claims.in_phase(Phase.WAITING) if not after.may_claim(p)]
+            return _reconcile(after, dict.fromkeys(dropped))
+        case Replaced():
+            # Rule 9: a member without claims keeps waiting for its own assignment, one with claims was replaced.
+            if claims.leaving or not claims.phases.keys() - claims.in_phase(Phase.WAITING):
+                return _reconcile(replace(claims, want=None), {})
+            return _reconcile(replace(claims, leaving=True, replaced=True), {})
+        case Leave():
+            return _reconcile(replace(claims, leaving=True), {})
+        case OwnerGone(partitions):
+            moves = _moves(claims, partitions, Phase.WAITING, lambda _: None)
+        case Claimed(partitions):
+            # Waiting partitions count, too: an owner znode of this session is a claim, whichever request found it.
+            moves = _moves(claims, partitions, Phase.CLAIMING, lambda _: Phase.OPENING)
+            moves |= _moves(claims, partitions, Phase.WAITING, lambda _: Phase.OPENING)
+        case Contended(partitions):
+            moves = _moves(claims, partitions, Phase.CLAIMING, lambda p: Phase.WAITING if claims.may_claim(p) else None)
+        case Opened(partitions):
+            moves = _moves(
+                claims, partitions, Phase.OPENING, lambda p: Phase.OWNED if claims.keeps(p) else Phase.RELEASING
+            )
+        case Drained(partitions):
+            moves = _moves(claims, partitions, Phase.DRAINING, lambda _: Phase.RELEASING)
+        case Released(partitions):
+            moves = _moves(claims, partitions, Phase.RELEASING, lambda _: None)
+    return _reconcile(claims, moves)
+
+
+def _moves(
+    claims: Claims,
+    partitions: Collection[TopicPartition],
+    source: Phase,
+    target: Callable[[TopicPartition], Phase | None],
+) -> dict[TopicPartition, Phase | None]:
+    """Return the moves of the partitions that are in the ``source`` phase."""
+    return {partition: target(partition) for partition in partitions if claims.phases.get(partition) is source}
+
+
+def _claim_gone(claims: Claims, partitions: Partitions) -> tuple[Claims, tuple[Effect, ...]]:
+    """Free the partitions. Emit Lose for the owned, draining or releasing ones, before any new claim."""
+    claimed = claims.in_phase(Phase.OPENING, Phase.OWNED, Phase.DRAINING, Phase.RELEASING) & partitions
+    lost = claims.in_phase(Phase.OWNED, Phase.DRAINING, Phase.RELEASING) & partitions
+    after, effects = _reconcile(claims, dict.fromkeys(claimed))
+    return after, ((Lose(lost), *effects) if lost else effects)
+
+
+def _reconcile(claims: Claims, moves: dict[TopicPartition, Phase | None]) -> tuple[Claims, tuple[Effect, ...]]:
+    """Apply the moves, then compare the assignment with the phase of each partition, and revoke and claim."""
+    phases = dict(claims.phases)
+    entered: dict[TopicPartition, Phase] = {}
+
+    def move(partition: TopicPartition, target: Phase | None) -> None:
+        assert target in MOVES[phases.get(partition)], (partition, phases.get(partition), target)
+        if target is None:
+            phases.pop(partition, None)
+            entered.pop(partition, None)
+        else:
+            phases[partition] = entered[partition] = target
+
+    for partition, target in moves.items():
+        move(partition, target)
+    for partition in claims.to_release(phases):
+        phase = phases[partition]
+        if phase is Phase.OWNED:
+            move(partition, Phase.DRAINING)
+        elif phase is Phase.WAITING:
+            move(partition, None)
+    if claims.want is not None and not claims.leaving:
+        for partition in claims.want - phases.keys():
+            if claims.may_claim(partition):
+                move(partition, Phase.CLAIMING)
+    after = replace(claims, phases=phases)
+    if not entered:
+        return after, ()
+    effects = [
+        make(frozenset([partition for partition, phase in entered.items() if phase is wanted]))
+        for wanted, make in _ORDER
+        if wanted in entered.values()
+    ]
+    return after, tuple(effects)

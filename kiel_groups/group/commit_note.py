@@ -1,0 +1,74 @@
+"""
+The note that a member adds to the text of an offset in Kafka.
+
+An offset in Kafka has no version, and outlives its topic. The note says in which log the offset is a position, and
+under which claim it was stored.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any, NamedTuple
+
+__all__ = [
+    "CommitNote",
+    "NotedOffset",
+    "NotedText",
+]
+
+
+_KEY = "kiel-groups"
+
+#: A text, then the note as a JSON object that ends the text.
+_NOTED = re.compile(r'(?:(?P<text>.*) )?(?P<note>\{"' + _KEY + r'":\{[^{}]*\}\})', re.DOTALL)
+
+
+class CommitNote(NamedTuple):
+    """
+    What a member notes with an offset.
+
+    ``created`` is the creation zxid of the topic to whose log the offset belongs. ``claim`` is the czxid of the owner
+    znode under which the offset was stored. ``at_ms`` is the time of the commit, in milliseconds since 1970.
+    """
+
+    created: int
+    claim: int
+    at_ms: int
+
+    def after(self, text: str) -> str:
+        """Return the text with this note at its end."""
+        fields = {_KEY: {"created": self.created, "claim": self.claim, "at": self.at_ms}}
+        note = json.dumps(fields, separators=(",", ":"))
+        return f"{text} {note}" if text else note
+
+
+class NotedText(NamedTuple):
+    """The text of an offset without the note, and the note; None if the text is of another program."""
+
+    text: str
+    note: CommitNote | None
+
+    @classmethod
+    def parse(cls, metadata: str) -> NotedText:
+        """Divide the text that is stored with an offset."""
+        match = _NOTED.fullmatch(metadata)
+        note = None if match is None else _note(match["note"])
+        return cls(metadata, None) if match is None or note is None else cls(match["text"] or "", note)
+
+
+class NotedOffset(NamedTuple):
+    """An offset that was read from Kafka, and its note; None if another program has stored it."""
+
+    offset: int
+    note: CommitNote | None
+
+
+def _note(data: str) -> CommitNote | None:
+    try:
+        fields: dict[str, Any] = json.loads(data)[_KEY]
+    except (ValueError, RecursionError):
+        return None
+    values = [fields.get(name) for name in ("created", "claim", "at")]
+    numbers = [value for value in values if type(value) is int]
+    return CommitNote(*numbers) if len(numbers) == len(values) else None

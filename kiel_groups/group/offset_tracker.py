@@ -1,0 +1,455 @@
+"""Track the offsets of one consumer's partitions, from the claim to its end, and decide what is written."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, replace
+
+from kiel_groups.config import BROKER_V0, BROKER_V1, GroupConfig
+from kiel_groups.group.partition_offsets import (
+    MOVES,
+    ChosenCommits,
+    ClaimedPartition,
+    Commit,
+    CommitRange,
+    Finding,
+    PartitionOffsets,
+    PendingReset,
+    Phase,
+    Refusal,
+    Release,
+    StartOrigin,
+    StartPosition,
+    StoredOffset,
+)
+from kiel_groups.model import TopicPartition
+
+__all__ = [
+    "CommitRules",
+    "OffsetTracker",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class CommitRules:
+    """
+    The settings that decide which offsets a member stores, and when.
+
+    With ``autocommit`` the finished offsets are stored without the application's request. ``through_brokers``: brokers
+    write the offset znodes on request. They check no version and leave no trace of the writer, and a release writes
+    only what a reset chose in its own transaction. ``in_kafka``: the coordinator of the group stores the offsets, which
+    have no versions, and a release stores what it leaves before its transaction.
+    """
+
+    autocommit: bool = True
+    through_brokers: bool = False
+    in_kafka: bool = False
+
+    @property
+    def asks_brokers(self) -> bool:
+        """Whether a commit needs the answer of a broker, which may not come."""
+        return self.through_brokers or self.in_kafka
+
+    @classmethod
+    def of(cls, config: GroupConfig) -> CommitRules:
+        """Return the rules that a group's settings imply."""
+        return cls(config.autocommit, config.store == BROKER_V0, config.store == BROKER_V1)
+
+
+# Track the offsets of one consumer's partitions, from the claim to its end, and decide what is written.
+#
+# Delivery moves ``position`` and ``finished`` of ``PartitionOffsets`` by itself, because they change with every record.
+# All other changes are calls of ``OffsetTracker``.
+#
+# Rules 1. A commit stores ``finished`` if it differs from ``committed``. The write expects the version that was last
+# seen of the offset znode, so it cannot replace an offset of another writer. 2. A commit that was sent and not answered
+# has an unknown outcome. A stored offset that such a commit may have written is this consumer's own. So is, at any
+# version, the offset that brokers were last asked to store: they write late. 3. Any other stored offset with a new
+# version is another writer's. The consumer adopts it: delivery continues there. 4. Stored data that is not an offset is
+# kept in mind as unreadable. The next commit or release replaces it. 5. A topic that was created again has a new log.
+# Until the partition is restarted there, it is outdated: neither a commit nor a release stores its offsets. The writer
+# asks for this right before it sends (decision 0014). 6. If the log lacks the position, a reset is chosen. It applies
+# until its offset is stored, or another writer sets one. Offsets beyond the end of a truncated log are not stored
+# (decision 0016). 7. A release leaves the offset of a chosen reset; else ``finished``, or ``committed`` if the release
+# does not commit. It writes that offset, or verifies the stored version, in the transaction that ends the claim. 8. The
+# state of a partition ends with the claim: nothing of an earlier claim is written. 9. The application may commit
+# offsets that it chooses: from the floor, where the claim, another writer, a reset or a new log started it, or the
+# application's own seek, up to the position. If one of them is refused, none is stored. Neither the position nor
+# ``finished`` changes, so a later automatic commit stores ``finished`` again. The tracker remembers the range in which
+# commits were allowed before such a start: a refused offset in it is no mistake.
+
+
+class OffsetTracker:
+    """The offsets of the partitions of one consumer, used on its event loop only."""
+
+    def __init__(self, rules: CommitRules | None = None) -> None:
+        self.rules = rules or CommitRules()
+        self._claims: dict[TopicPartition, ClaimedPartition] = {}
+        #: The opened claims, which the delivery of each record looks up.
+        self._open: dict[TopicPartition, PartitionOffsets] = {}
+        #: What the application could commit before delivery started again, by partition, also after the claim.
+        self._earlier: dict[TopicPartition, CommitRange] = {}
+
+    # The claim
+
+    def claim(self, partitions: Iterable[TopicPartition], created: int) -> None:
+        """
+        Begin to track claims whose opening starts; a claim that is tracked already keeps its incarnation.
+
+        ``created`` is the creation zxid of their topic as known at this moment.
+        """
+        for partition in partitions:
+            if partition not in self._claims:
+                self._claims[partition] = claim = ClaimedPartition(created, created)
+                _check_move(partition, None, claim)
+
+    def claimed(self, partition: TopicPartition) -> ClaimedPartition | None:
+        """Return the claim of a partition, opened or not: another object for each claim. None if there is none."""
+        return self._claims.get(partition)
+
+    def open(self, starts: Mapping[TopicPartition, StartPosition]) -> None:
+        """Open claims; each partition starts at its start position, with nothing to commit."""
+        for partition, start in starts.items():
+            before = self._phase(partition)
+            offset, created = start.offset, start.created
+            self._claims[partition] = self._open[partition] = claim = PartitionOffsets(
+                created, created, start.token, offset, start.origin, offset, offset, offset, start.version, floor=offset
+            )
+            _check_move(partition, before, claim)
+
+    def end(self, partitions: Iterable[TopicPartition]) -> None:
+        """Forget claims that were released or lost."""
+        for partition in partitions:
+            self._remember_allowed(partition)
+            self._claims.pop(partition, None)
+            self._open.pop(partition, None)
+
+    def end_unopened(self, partitions: Collection[TopicPartition] | None = None) -> None:
+        """Forget claims that were never opened: those of ``partitions``, or all because their session is over."""
+        unopened = self._claims.keys() - self._open.keys()
+        self.end(unopened if partitions is None else unopened & frozenset(partitions))
+
+    def _phase(self, partition: TopicPartition) -> Phase | None:
+        claim = self._claims.get(partition)
+        return None if claim is None else claim.phase
+
+    # Open partitions
+
+    def open_partitions(self) -> frozenset[TopicPartition]:
+        """Return the partitions whose records may be delivered."""
+        return frozenset(self._open)
+
+    def is_open(self, partition: TopicPartition) -> bool:
+        return partition in self._open
+
+    def of(self, partition: TopicPartition) -> PartitionOffsets | None:
+        """Return the offsets of a partition, or None if it is not open."""
+        return self._open.get(partition)
+
+    def position(self, partition: TopicPartition) -> int | None:
+        """Return the next offset to deliver, or None if the partition is not open."""
+        offsets = self._open.get(partition)
+        return None if offsets is None else offsets.position
+
+    def allocation(self) -> defaultdict[str, list[int]]:
+        """Return the open partitions of each topic in ascending order; any other topic maps to ``[]``."""
+        topics: defaultdict[str, list[int]] = defaultdict(list)
+        for topic, partition in sorted(self._open):
+            topics[topic].append(partition)
+        return topics
+
+    def seek(self, partition: TopicPartition, offset: int, origin: StartOrigin = StartOrigin.SEEK) -> None:
+        """Continue delivery at ``offset``: it is the position and the finished offset. A chosen reset is void."""
+        offsets = self._open[partition]
+        before = offsets.phase
+        if origin is not StartOrigin.SEEK:
+            self._remember_allowed(partition)
+        offsets.start = offsets.position = offsets.finished = offset
+        offsets.origin, offsets.reset = origin, None
+        if origin is StartOrigin.SEEK:
+            offsets.floor, offsets.seek_mark = min(offsets.floor, offset), object()
+        else:
+            offsets.floor = offset
+        _check_move(partition, before, offsets)
+
+    def set_seek_mark(self, partition: TopicPartition, mark: object) -> None:
+        """Set the mark of a seek that waits for a look-up; another mark voids those that wait already."""
+        self._open[partition].seek_mark = mark
+
+    def seek_mark(self, partition: TopicPartition) -> object:
+        """Return the mark of the last seek under this claim, or None if the partition is not open."""
+        offsets = self._open.get(partition)
+        return None if offsets is None else offsets.seek_mark
+
+    # Resets
+
+    def choose_reset(self, partition: TopicPartition, reset: PendingReset) -> None:
+        """Record the reset that replaces a position that the log lacks (rule 6)."""
+        offsets = self._open[partition]
+        before, offsets.reset = offsets.phase, reset
+        _check_move(partition, before, offsets)
+
+    def withdraw_reset(self, partition: TopicPartition) -> None:
+        """Drop the chosen reset, because records before the position are fetched again; it may be chosen anew."""
+        offsets = self._open[partition]
+        before, reset = offsets.phase, offsets.reset
+        if reset is not None:
+            if offsets.finished > reset.end:
+                # Offsets beyond the end of the log do not count as finished.
+                offsets.finished = reset.end
+            offsets.reset = None
+        _check_move(partition, before, offsets)
+
+    def reset_of(self, partition: TopicPartition) -> PendingReset | None:
+        """Return the chosen reset of a partition, or None if it has none."""
+        offsets = self._open.get(partition)
+        return None if offsets is None else offsets.reset
+
+    def resetting(self) -> frozenset[TopicPartition]:
+        """Return the partitions with a chosen reset."""
+        return frozenset(partition for partition, offsets in self._open.items() if offsets.reset is not None)
+
+    def reset_applies(self, partition: TopicPartition, reset: PendingReset) -> bool:
+        """Return whether ``reset`` is still the chosen reset of the partition, and may be stored."""
+        offsets = self._open.get(partition)
+        return offsets is not None and offsets.reset is reset and not offsets.outdated
+
+    def reset_to_store(self, partition: TopicPartition) -> Commit | None:
+        """Return the commit of the chosen reset, or None if its offset is stored already."""
+        offsets = self._open[partition]
+        offset = offsets.reset_offset(autocommit=self.rules.autocommit)
+        assert offset is not None
+        is_stored = offset == offsets.committed and not offsets.unreadable
+        return None if is_stored else Commit(offset, offsets.version)
+
+    def complete_reset(self, partition: TopicPartition) -> int:
+        """Continue delivery after the chosen reset, whose offset is stored; return the position."""
+        offsets = self._open[partition]
+        assert offsets.reset is not None
+        self.seek(partition, offsets.reset.offset_after(offsets.finished), StartOrigin.RESET)
+        # Without automatic commits, records between the stored offset and the position are still to be committed.
+        offsets.floor = min(offsets.committed, offsets.position)
+        return offsets.position
+
+    # Commits
+
+    def has_uncommitted(self) -> bool:
+        """Return whether a commit would store an offset now."""
+        return any(offsets.uncommitted for offsets in self._open.values())
+
+    def commits(self, partitions: Collection[TopicPartition] | None = None) -> dict[TopicPartition, Commit]:
+        """Return what a commit stores now (rule 1), of ``partitions`` or of all, in ascending order."""
+        listed = self._open if partitions is None else self._open.keys() & partitions
+        found = ((partition, self._open[partition]) for partition in sorted(listed))
+        return {
+            partition: Commit(offsets.finished, offsets.version) for partition, offsets in found if offsets.uncommitted
+        }
+
+    def choose(self, offsets: Mapping[TopicPartition, int]) -> ChosenCommits:
+        """Decide on the commit of next offsets that the application chose: all of them, or none (rule 9)."""
+        commits: dict[TopicPartition, Commit] = {}
+        refusals: dict[TopicPartition, Refusal] = {}
+        for partition, offset in sorted(offsets.items()):
+            state = self._open.get(partition)
+            refusal = Refusal.NOT_OPEN if state is None else state.refusal_of(offset)
+            earlier = self._earlier.get(partition)
+            if refusal in (Refusal.BEFORE_FLOOR, Refusal.BEYOND_POSITION) and earlier and earlier.has(offset):
+                refusal = Refusal.DELIVERED_EARLIER
+            if refusal is not None:
+                refusals[partition] = refusal
+            elif state is not None:
+                commits[partition] = Commit(offset, state.version)
+        return ChosenCommits({} if refusals else commits, refusals)
+
+    def _remember_allowed(self, partition: TopicPartition) -> None:
+        """Remember what the application may commit now, because delivery is about to start again elsewhere."""
+        if (state := self._open.get(partition)) is not None:
+            allowed = CommitRange(state.floor, state.position)
+            self._earlier[partition] = allowed.union(self._earlier.get(partition))
+
+    def may_store(self, partition: TopicPartition) -> bool:
+        """Return whether offsets of the claim may still be stored (rule 5). Writers ask right before they send."""
+        claim = self._claims.get(partition)
+        return claim is None or not claim.outdated
+
+    def sent(self, commits: Mapping[TopicPartition, Commit]) -> dict[TopicPartition, int]:
+        """
+        Record that these commits are in flight on the consumer's own session.
+
+        Returns:
+            The offsets to pass to ``answered``. An offset that an earlier commit sent, with unknown outcome, is left
+            out: the answer to this commit does not resolve the earlier one.
+        """
+        fresh = {
+            partition: commit.offset
+            for partition, commit in commits.items()
+            if commit.offset not in self._open[partition].sent
+        }
+        for partition, offset in fresh.items():
+            self._open[partition].sent.add(offset)
+        return fresh
+
+    def answered(self, offsets: Mapping[TopicPartition, int], stored: Mapping[TopicPartition, StoredOffset]) -> None:
+        """Record that the outcome of the commit of these offsets is known, and the offsets that it ``stored``."""
+        for partition, offset in offsets.items():
+            if (state := self._open.get(partition)) is not None:
+                state.sent.discard(offset)
+        for partition, now in stored.items():
+            if now.offset is not None:
+                self.stored(partition, now.offset, now.version)
+
+    def requested(self, offsets: Mapping[TopicPartition, int | None]) -> None:
+        """Record the offsets that brokers are asked to store, and may store at any later time; None for no offset."""
+        for partition, offset in offsets.items():
+            if (state := self._open.get(partition)) is not None:
+                state.requested = offset
+
+    def stored(self, partition: TopicPartition, offset: int, version: int) -> None:
+        """Record that the store now has this consumer's ``offset`` at ``version``."""
+        state = self._open.get(partition)
+        if state is not None:
+            state.committed, state.version = offset, version
+            state.sent.clear()
+            state.unreadable = False
+
+    # Stored offsets that were read
+
+    def verifiable(self, partitions: Collection[TopicPartition]) -> list[TopicPartition]:
+        """Return the partitions whose stored offset is read between commits: open ones that are not outdated."""
+        return [p for p in sorted(self._open.keys() & frozenset(partitions)) if not self._open[p].outdated]
+
+    def judge(self, partition: TopicPartition, stored: StoredOffset) -> Finding:
+        """Return what a stored offset means, and change nothing."""
+        state = self._open.get(partition)
+        return Finding.NOT_OPEN if state is None else state.judge(stored)
+
+    def read(self, partition: TopicPartition, stored: StoredOffset) -> Finding:
+        """
+        Record a stored offset that was read.
+
+        Another writer's offset is adopted (rule 3), and the records in flight count no more. Unreadable data is
+        replaced by the next commit, even if no record has finished since (rule 4).
+        """
+        state = self._open.get(partition)
+        finding = Finding.NOT_OPEN if state is None else state.judge(stored)
+        match finding:
+            case Finding.OWN:
+                assert stored.offset is not None
+                self.stored(partition, stored.offset, stored.version)
+            case Finding.UNREADABLE:
+                self._mark_unreadable(partition, stored.version)
+            case Finding.ADOPTED:
+                assert stored.offset is not None
+                self.seek(partition, stored.offset, StartOrigin.ADOPTED)
+                self.stored(partition, stored.offset, stored.version)
+                self._open[partition].adopted = stored.version
+                self._open[partition].requested = None
+        return finding
+
+    def _mark_unreadable(self, partition: TopicPartition, version: int) -> None:
+        state = self._open[partition]
+        state.version, state.unreadable, state.requested = version, True, None
+
+    # Topic incarnations
+
+    def recreated(self, topic: str, created: int) -> None:
+        """Record that a topic has a new incarnation, identified by ``created``, its creation zxid (rule 5)."""
+        for partition, claim in self._claims.items():
+            if partition.topic == topic and claim.created < created:
+                before, claim.newest = claim.phase, max(claim.newest, created)
+                _check_move(partition, before, claim)
+
+    def to_restart(self, topic: str, created: int) -> frozenset[TopicPartition]:
+        """
+        Return the open partitions that must be restarted in the incarnation that ``created`` identifies.
+
+        Their offsets belong to an earlier incarnation, and no later one is known.
+        """
+        return frozenset(
+            partition
+            for partition, claim in self._open.items()
+            if partition.topic == topic and claim.created < created == claim.newest
+        )
+
+    def restart(self, partition: TopicPartition, offset: int, version: int, created: int) -> None:
+        """Restart a partition at ``offset`` of the topic incarnation that ``created`` identifies."""
+        state = self._open[partition]
+        before = state.phase
+        self._remember_allowed(partition)
+        state.created = created
+        state.start = state.position = state.finished = state.floor = offset
+        state.origin, state.reset, state.seek_mark = StartOrigin.NEW_LOG, None, object()
+        self.stored(partition, offset, version)
+        _check_move(partition, before, state)
+
+    # Releases
+
+    def stop_autocommit(self) -> None:
+        """Store finished offsets only on the application's request from now on, also in releases."""
+        self.rules = replace(self.rules, autocommit=False)
+
+    def release(self, partition: TopicPartition, found: StoredOffset | None) -> Release:
+        """
+        Decide what the release of a claim does with the offset (rule 7).
+
+        A new owner writes the offset at once, which changes its version. So the verification fails if an operator has
+        deleted the owner znode and another member has claimed the partition since.
+
+        If the topic was created again, no position in the old log is stored. A position that was stored before this
+        consumer noticed (``found``) would count as an offset in the new log, whose start is unknown. So 0 replaces it.
+
+        Args:
+            partition: The partition.
+            found: The stored offset, as far as it was read for the release.
+        """
+        state = self._open.get(partition)
+        if found is not None and self._is_of_old_log(partition, found):
+            return Release(0, state.version if state else found.version)
+        if state is None:
+            # Without an offset znode there is no version to verify; the owner znode has just been read.
+            return Release(None, None if found is None else found.version)
+        offset = self._offset_to_leave(state)
+        is_due = (state.unreadable or offset != state.committed) and not state.outdated
+        return Release(offset if is_due else None, state.version)
+
+    def release_changed(self, partition: TopicPartition, found: StoredOffset | None) -> Release:
+        """Decide again, after the release was refused and ``found`` was read: None if there is no offset znode."""
+        state = self._open.get(partition)
+        if found is None or state is None or (finding := state.judge(found)) is Finding.ADOPTED:
+            return Release(None, None if found is None else found.version, is_superseded=state is not None)
+        if finding is Finding.UNREADABLE:
+            self._mark_unreadable(partition, found.version)
+        elif found.offset is not None:
+            # A commit of this consumer whose answer was lost.
+            self.stored(partition, found.offset, found.version)
+        return self.release(partition, found)
+
+    def offset_to_restore(self, partition: TopicPartition) -> int | None:
+        """Return the offset with which a release creates a deleted offset znode, or None if it creates none."""
+        state = self._open.get(partition)
+        return None if state is None or state.outdated else self._offset_to_leave(state)
+
+    def _offset_to_leave(self, state: PartitionOffsets) -> int:
+        chosen = state.reset_offset(autocommit=self.rules.autocommit)
+        if chosen is not None:
+            return chosen
+        commits = self.rules.autocommit and not self.rules.through_brokers
+        return state.finished if commits else state.committed
+
+    def _is_of_old_log(self, partition: TopicPartition, found: StoredOffset) -> bool:
+        """
+        Return whether a stored offset is a position in the old log, although it is newer than the recreated topic.
+
+        An operator's offset is not: its version is the adopted one, if the claim was opened.
+        """
+        claim, state = self._claims.get(partition), self._open.get(partition)
+        if claim is None or not claim.outdated or found.offset is None:
+            return False
+        is_set = state is not None and found.version == state.adopted and not self.rules.through_brokers
+        return not is_set and found.mzxid > claim.newest
+
+
+def _check_move(partition: TopicPartition, before: Phase | None, claim: ClaimedPartition) -> None:
+    after = claim.phase
+    assert after is before or after in MOVES[before], (partition, before, after)

@@ -1,0 +1,389 @@
+"""The offsets of one partition during one claim, and the decisions about them, as values; see ``offset_tracker``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum, auto
+from typing import NamedTuple, Protocol
+
+from kiel_groups.model import FencingToken, TopicPartition
+
+__all__ = [
+    "PendingReset",
+    "ChosenCommits",
+    "ClaimedPartition",
+    "Commit",
+    "CommitRange",
+    "DeliveredOffsets",
+    "Delivery",
+    "Finding",
+    "MOVES",
+    "PartitionOffsets",
+    "Phase",
+    "Refusal",
+    "Release",
+    "StartOrigin",
+    "StartPosition",
+    "StoredOffset",
+]
+
+
+# The reset of a position that its partition's log lacks: retention passed it, or the log was truncated.
+#
+# A reset is *chosen* when the log's range is known, and *stored* once no older record is buffered or in flight. The
+# stored offset never skips an unfinished record that the log still has (decision 0016).
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PendingReset:
+    """
+    A position that was chosen for a partition and is not stored yet.
+
+    ``lost`` is the position that the log lacks. ``start`` and ``end`` are the log's first and next offset at the time
+    of the choice. ``position`` is the offset at which the reset policy continues.
+    """
+
+    lost: int
+    start: int
+    end: int
+    position: int
+
+    def offset_after(self, done: int) -> int:
+        """
+        Return the offset to store if all records before the offset ``done`` are done.
+
+        Records between ``done`` and the lost position that the log still has must be delivered. If there are any, the
+        reset may move the offset back, but not forward past them.
+        """
+        owed = max(done, self.start)
+        return min(owed, self.position) if owed < min(self.lost, self.end) else self.position
+
+
+# The offsets of one partition during one claim, and the decisions about them, as values; see ``offset_tracker``.
+#
+# All offsets are *next* offsets: the offset of the first record that was not delivered (``position``), not finished
+# (``finished``) or not committed (``committed``).
+
+
+class Phase(Enum):
+    """The phase of a partition's offsets. A partition without a phase is not claimed."""
+
+    #: Entry: opening the claim has started. Duty: find or create the offset, and rewrite it. Exit: the start is stored.
+    CLAIMED = "claimed"
+    #: Entry: the start is stored. Duty: commit what is finished. Exit: a reset, a new log, or the end of the claim.
+    OPEN = "open"
+    #: Entry: the log lacks the position, and another one is chosen. Duty: store that one. Exit: it is stored or void.
+    RESETTING = "resetting"
+    #: Entry: the topic was created again. Duty: store the start of the new log. Exit: it is stored.
+    OUTDATED = "outdated"
+
+
+#: The legal changes of a partition's phase; None is a partition that is not claimed. A consumer without a group opens
+#: partitions without a claim.
+MOVES: Mapping[Phase | None, frozenset[Phase | None]] = {
+    None: frozenset({Phase.CLAIMED, Phase.OPEN}),
+    Phase.CLAIMED: frozenset({Phase.OPEN, Phase.OUTDATED, None}),
+    Phase.OPEN: frozenset({Phase.RESETTING, Phase.OUTDATED, None}),
+    Phase.RESETTING: frozenset({Phase.OPEN, Phase.OUTDATED, None}),
+    Phase.OUTDATED: frozenset({Phase.OPEN, None}),
+}
+
+
+class StartOrigin(Enum):
+    """
+    How the offset was chosen at which the delivery of a partition started, or last started again.
+
+    The values are for log lines.
+    """
+
+    #: The group's stored offset.
+    STORED = "the stored offset"
+    #: The reset policy, because the group had no stored offset.
+    FIRST = "by auto_offset_reset, without a stored offset"
+    #: Another writer stored it.
+    ADOPTED = "another writer's offset"
+    #: The reset policy, because the log lacked the position.
+    RESET = "by auto_offset_reset, the log lacked the position"
+    #: The start of the new log of a topic that was created again.
+    NEW_LOG = "the start of a new log"
+    #: The application.
+    SEEK = "by a seek"
+
+
+@dataclass(frozen=True, slots=True)
+class StoredOffset:
+    """
+    The content of an offset znode: the next offset and the znode's version.
+
+    ``offset`` is None if the znode contains no decimal number. ``mzxid`` is the zxid of the last write, 0 if unknown.
+    """
+
+    offset: int | None
+    version: int
+    mzxid: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class StartPosition:
+    """
+    The start position of a claim.
+
+    ``offset`` is the next offset, ``version`` the version of the offset znode after the write-back. ``token`` is the
+    claim's fencing token: the czxid of the owner znode, which grows with every claim of the partition, or the
+    membership in a group that brokers coordinate. ``created`` identifies the topic incarnation that the offset belongs
+    to: the topic's creation zxid, 0 if unknown.
+    """
+
+    offset: int
+    version: int
+    token: FencingToken
+    created: int = 0
+    origin: StartOrigin = StartOrigin.STORED
+
+
+class Commit(NamedTuple):
+    """A decision to store the next offset ``offset``, if the offset znode has ``version``."""
+
+    offset: int
+    version: int
+
+    def has_stored(self, found: StoredOffset) -> bool:
+        """Return whether this commit, sent with an unknown outcome, has stored what was found (rule 2)."""
+        return (found.version, found.offset) == (self.version + 1, self.offset)
+
+
+class Refusal(Enum):
+    """Why an offset that the application chose is not committed (rule 9)."""
+
+    #: The partition has no opened claim.
+    NOT_OPEN = auto()
+    #: The topic was created again, so the offset may belong to the old log.
+    OUTDATED = auto()
+    #: The offset is before the floor.
+    BEFORE_FLOOR = auto()
+    #: The offset is beyond the position: records would be skipped that were never delivered.
+    BEYOND_POSITION = auto()
+    #: The log was truncated, and the offset is beyond its end.
+    BEYOND_LOG = auto()
+    #: The offset was delivered earlier: before the present claim, or before the start of delivery was moved.
+    DELIVERED_EARLIER = auto()
+
+
+class CommitRange(NamedTuple):
+    """The offsets that the application could commit at some time, both ends included (rule 9)."""
+
+    first: int
+    last: int
+
+    def has(self, offset: int) -> bool:
+        return self.first <= offset <= self.last
+
+    def union(self, other: CommitRange | None) -> CommitRange:
+        """Return the range from the first offset of both to the last."""
+        if other is None:
+            return self
+        return CommitRange(min(self.first, other.first), max(self.last, other.last))
+
+
+class ChosenCommits(NamedTuple):
+    """
+    A decision on offsets that the application chose.
+
+    Without ``refusals``, ``commits`` are stored. With a refusal, nothing is stored, and ``commits`` is empty.
+    """
+
+    commits: Mapping[TopicPartition, Commit]
+    refusals: Mapping[TopicPartition, Refusal]
+
+
+class Release(NamedTuple):
+    """
+    A decision on the offset of a partition whose claim ends.
+
+    The release stores ``offset``, unless it is None, and expects ``version``. Without an offset it only verifies the
+    version; without a version it verifies nothing. ``is_superseded``: another writer has changed the offset.
+    """
+
+    offset: int | None
+    version: int | None
+    is_superseded: bool = False
+
+
+class Finding(Enum):
+    """The meaning of a stored offset for the consumer that owns the partition."""
+
+    #: The version is the one that was last seen.
+    UNCHANGED = auto()
+    #: A commit of this consumer, whose outcome was unknown, has stored the offset.
+    OWN = auto()
+    #: Another writer has stored the offset, and the consumer continues there.
+    ADOPTED = auto()
+    #: Another writer has stored data that is not an offset.
+    UNREADABLE = auto()
+    #: The partition is not open.
+    NOT_OPEN = auto()
+
+
+class DeliveredOffsets(NamedTuple):
+    """The position and the finished offset of a partition at one moment."""
+
+    position: int
+    finished: int
+
+
+class Delivery(Protocol):
+    """A batch of one partition that is being delivered, record by record."""
+
+    def offsets(self) -> DeliveredOffsets:
+        """Return what the batch makes of the partition's offsets at this moment."""
+
+
+@dataclass(slots=True)
+class ClaimedPartition:
+    """
+    The claim of a partition, opened or not.
+
+    ``created`` identifies the topic incarnation to which the claim's offsets belong, by the topic's creation zxid;
+    ``newest`` identifies the latest known incarnation.
+    """
+
+    created: int
+    newest: int
+
+    @property
+    def outdated(self) -> bool:
+        """Whether the topic has a newer incarnation, so that the claim's offsets must not be stored."""
+        return self.created < self.newest
+
+    @property
+    def phase(self) -> Phase:
+        return Phase.OUTDATED if self.outdated else Phase.CLAIMED
+
+
+@dataclass(slots=True)
+class PartitionOffsets(ClaimedPartition):
+    """
+    The offsets of one partition during one claim, after the claim was opened.
+
+    ``start`` is the offset at which delivery started last, ``origin`` how it was chosen. ``sent`` has the offsets of
+    commits against ``version`` whose outcome is unknown: the commit is in flight, or its caller was interrupted.
+    ``requested`` is the offset that brokers were last asked to store. ``unreadable``: the stored data at ``version`` is
+    not an offset. ``adopted`` is the version at which another writer's offset was last adopted. ``reset`` is set if the
+    log lacks the position, until the new position is stored. ``floor`` is the lowest offset that the application may
+    commit: where the claim started, or where another writer, a reset or a new log set it; the application's own seek
+    lowers it. ``seek_mark`` is a new object after each seek of the application and in each new log: a seek that waits
+    for a look-up is void if it has changed.
+
+    ``position`` and ``finished`` change with each record. So while a batch is delivered, they are not written, but read
+    from that delivery (decision 0025). Setting one of them ends the delivery's influence.
+    """
+
+    token: FencingToken
+    start: int
+    origin: StartOrigin
+    _position: int
+    _finished: int
+    committed: int
+    version: int
+    sent: set[int] = field(default_factory=set)
+    requested: int | None = None
+    unreadable: bool = False
+    adopted: int | None = None
+    reset: PendingReset | None = None
+    floor: int = 0
+    seek_mark: object = field(default_factory=object, compare=False, repr=False)
+    _delivery: Delivery | None = field(default=None, compare=False, repr=False)
+
+    @property
+    def position(self) -> int:
+        """The offset of the first record that was not delivered."""
+        return self._position if self._delivery is None else self._delivery.offsets().position
+
+    @position.setter
+    def position(self, offset: int) -> None:
+        self.end_delivery()
+        self._position = offset
+
+    @property
+    def finished(self) -> int:
+        """The offset of the first record that is not finished."""
+        return self._finished if self._delivery is None else self._delivery.offsets().finished
+
+    @finished.setter
+    def finished(self, offset: int) -> None:
+        self.end_delivery()
+        self._finished = offset
+
+    def begin_delivery(self, delivery: Delivery) -> None:
+        """Read the position and the finished offset from a delivery, until another one begins or this one ends."""
+        self.end_delivery()
+        self._delivery = delivery
+
+    def end_delivery(self) -> None:
+        """Keep the position and the finished offset of this moment. Later steps of the delivery have no effect."""
+        if self._delivery is not None:
+            self._position, self._finished = self._delivery.offsets()
+            self._delivery = None
+
+    def is_delivered_by(self, delivery: Delivery) -> bool:
+        """Return whether the offsets are read from this delivery."""
+        return self._delivery is delivery
+
+    @property
+    def phase(self) -> Phase:
+        if self.outdated:
+            return Phase.OUTDATED
+        return Phase.OPEN if self.reset is None else Phase.RESETTING
+
+    @property
+    def uncommitted(self) -> bool:
+        """Whether a commit has an offset to store (rules 1, 4, 5 and 6 of ``offset_tracker``)."""
+        finished = self.finished
+        beyond_log = self.reset is not None and finished > self.reset.end
+        # A seek back to the committed offset is stored, too, if the outcome of a commit before it is unknown.
+        may_differ = finished != self.committed or any(offset != finished for offset in self.sent)
+        return not self.outdated and not beyond_log and (self.unreadable or may_differ)
+
+    def reset_offset(self, *, autocommit: bool) -> int | None:
+        """
+        Return the offset that the chosen reset stores, or None if there is no reset.
+
+        If the application commits by itself (no ``autocommit``), its uncommitted records are not skipped.
+        """
+        return None if self.reset is None else self.reset.offset_after(self.finished if autocommit else self.committed)
+
+    def refusal_of(self, offset: int) -> Refusal | None:
+        """Return why the application may not commit ``offset``, or None if it may (rule 9)."""
+        if self.outdated:
+            return Refusal.OUTDATED
+        if offset < self.floor:
+            return Refusal.BEFORE_FLOOR
+        if offset > self.position:
+            return Refusal.BEYOND_POSITION
+        if self.reset is not None and offset > self.reset.end:
+            return Refusal.BEYOND_LOG
+        return None
+
+    def wrote(self, stored: StoredOffset) -> bool:
+        """Whether a commit of this consumer with an unknown outcome has stored the offset (rule 2)."""
+        return any(Commit(offset, self.version).has_stored(stored) for offset in self.sent)
+
+    def knows(self, stored: StoredOffset) -> bool:
+        """
+        Whether this consumer found the stored offset when it claimed the partition, or wrote it itself.
+
+        An adopted offset does not count: another writer may have set it for a new incarnation of the topic before this
+        consumer learned of that incarnation. The offset must then survive the restart in the new log.
+        """
+        return stored.version == self.version != self.adopted or self.wrote(stored)
+
+    def judge(self, stored: StoredOffset) -> Finding:
+        """Return what a stored offset means (rules 2 to 4 of ``offset_tracker``)."""
+        if stored.version == self.version:
+            return Finding.UNCHANGED
+        if stored.offset is None:
+            return Finding.UNREADABLE
+        if self.wrote(stored) or stored.offset == self.requested:
+            return Finding.OWN
+        return Finding.ADOPTED

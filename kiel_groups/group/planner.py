@@ -1,0 +1,486 @@
+"""Compute the transactions that publish a plan, from the data that the leader has read."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Container, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+
+from kiel_groups.group.znodes.contents import DONE, PUBLISHING, GroupState, MemberAssignment, MemberInfo
+from kiel_groups.group.znodes.group_settings import DynamicConfig, HistoryEntry, Weights, record
+from kiel_groups.group.znodes.layout import GroupLayout
+from kiel_groups.group.znodes.transactions import Check, Create, Delete, Operation, Put, chunks
+from kiel_groups.model import Allocation, MemberId, Slot, TopicPartition
+from kiel_groups.wording import counted
+
+__all__ = [
+    "MOST_PATH_BYTES",
+    "TOO_MANY",
+    "limit_claims",
+    "absences",
+    "next_end_ms",
+    "Inputs",
+    "Target",
+    "Publication",
+    "plan",
+    "fallback_target",
+    "still_fits",
+    "describe_change",
+    "describe_allocator",
+    "NAMED_UNASSIGNED",
+]
+
+
+# Limit how many partitions one session may own.
+#
+# Closing a session writes all its ephemeral paths in one transaction. If that is too large for servers, the ensemble
+# loses its quorum (ZOOKEEPER-4306: 1.25 MB of paths survived, 2.5 MB did not). Partitions beyond the limit get no
+# owner.
+
+
+#: Less than half of the size that survived: a member may still own partitions that its new assignment does not include.
+MOST_PATH_BYTES = 512 << 10
+
+#: Reserved for a member's other ephemeral znodes: its member znode, its consumer id and its election znode.
+_OTHERS_BYTES = 2 << 10
+
+#: The reason why a partition has no owner although a member subscribes to its topic.
+TOO_MANY = f"more than one session can own ({MOST_PATH_BYTES >> 10} KiB of paths); start more members"
+
+
+def limit_claims(target: Target, layout: GroupLayout, chroot: str) -> Target:
+    """
+    Return the target without the partitions that exceed the limit of their member.
+
+    Args:
+        target: The allocation to limit.
+        layout: The group's paths.
+        chroot: The chroot, which precedes each path on the server.
+    """
+    left = MOST_PATH_BYTES - _OTHERS_BYTES
+    # The common case is cheap: no member has so many partitions that they would exceed the limit even if every path had
+    # the greatest length. 300 bytes are the longest topic name (255), two slashes and the partition number.
+    longest = len(chroot) + len(layout.owners) + 300
+    if all(len(owned) * longest <= left for owned in target.allocation.values()):
+        return target
+    surplus = {slot: _surplus(owned, layout, len(chroot), left) for slot, owned in target.allocation.items()}
+    return replace(
+        target,
+        allocation={slot: owned - surplus[slot] for slot, owned in target.allocation.items()},
+        unassigned={**target.unassigned, **dict.fromkeys(frozenset().union(*surplus.values()), TOO_MANY)},
+    )
+
+
+def _surplus(
+    owned: Collection[TopicPartition], layout: GroupLayout, chroot_bytes: int, left: int
+) -> frozenset[TopicPartition]:
+    """Return the partitions beyond the limit: the last in order, so that successive plans keep the same partitions."""
+    surplus = set()
+    for partition in sorted(owned):
+        left -= chroot_bytes + len(layout.owner(partition))
+        if left < 0:
+            surplus.add(partition)
+    return frozenset(surplus)
+
+
+# Absent static members: their slots keep their partitions for a grace period, so that a restart moves nothing.
+#
+# The time at which a slot became empty is stored in its assignment (``away_since``), so that the next leader knows it.
+
+
+def absences(
+    assignments: Mapping[Slot, MemberAssignment | None], present: Container[Slot], now_ms: int, grace_ms: int
+) -> dict[Slot, MemberAssignment]:
+    """
+    Return the assignments of static slots whose member left less than the grace period ago, with ``away_since_ms`` set.
+
+    Args:
+        assignments: The stored assignments, or None for an unreadable assignment, whose slot is not kept.
+        present: Slots that have a member.
+        now_ms: Wall-clock time, milliseconds since 1970. The clocks of two leaders may differ: a stored time in the
+            future counts as now.
+        grace_ms: How long a slot is kept, in milliseconds.
+    """
+    away = {}
+    for slot, stored in assignments.items():
+        # A dynamic member's slot is its member id, which no later member can have.
+        if stored is None or slot in present or stored.member_id == slot:
+            continue
+        since_ms = now_ms if stored.away_since_ms is None else min(stored.away_since_ms, now_ms)
+        if now_ms - since_ms < grace_ms:
+            away[slot] = replace(stored, away_since_ms=since_ms)
+    return away
+
+
+def next_end_ms(away: Mapping[Slot, MemberAssignment], grace_ms: int) -> int | None:
+    """Return when the first grace period ends, in milliseconds since 1970, or None if no member is away."""
+    return min(
+        (stored.away_since_ms + grace_ms for stored in away.values() if stored.away_since_ms is not None), default=None
+    )
+
+
+# Compute the transactions that publish a plan, from the data that the leader has read.
+#
+# A plan is compared with the *stored assignments*, not only with the group state, so it also completes a publication
+# that an earlier leader did not finish. Its generation is above every generation in the group state, in an assignment
+# or in the history.
+
+
+#: The group state names at most this many unassigned partitions; the rest are only counted.
+NAMED_UNASSIGNED = 100
+
+#: The group state names at most this many causes: a thousand members may start at once.
+MOST_CAUSES = 10
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Inputs:
+    """
+    All inputs of a plan, read after the leadership was verified.
+
+    ``members`` has one member per slot, the newest. ``topics`` has the partition numbers of each topic, ``brokers`` is
+    the number of registered brokers. ``assignments`` has None for an unreadable assignment. ``away`` has the
+    assignments of static slots whose member may return, ``history`` the generations with a history entry. ``weights``
+    are empty if the znode is absent; if it is unreadable, they are the last readable ones. ``group_state`` is None if
+    the znode is absent or unreadable, ``group_state_version`` only if it is absent.
+    """
+
+    members: Mapping[Slot, MemberInfo]
+    topics: Mapping[str, tuple[int, ...]]
+    brokers: int
+    group_state: GroupState | None = None
+    group_state_version: int | None = None
+    assignments: Mapping[Slot, MemberAssignment | None] = field(default_factory=dict)
+    away: Mapping[Slot, MemberAssignment] = field(default_factory=dict)
+    history: tuple[int, ...] = ()
+    dynamic_config: DynamicConfig = field(default_factory=DynamicConfig)
+    weights: Weights = field(default_factory=dict)
+
+    @property
+    def subscriptions(self) -> dict[Slot, tuple[str, ...]]:
+        """
+        The topics whose partitions each slot may get.
+
+        A drained slot gets none. A slot whose member is away has the topics of its stored assignment.
+        """
+        wanted = {slot: member.subscription for slot, member in self.members.items()}
+        wanted |= {slot: tuple(sorted({p.topic for p in stored.partitions})) for slot, stored in self.away.items()}
+        return {slot: () if slot in self.dynamic_config.drained else topics for slot, topics in wanted.items()}
+
+    @property
+    def partitions(self) -> frozenset[TopicPartition]:
+        """All partitions of all topics."""
+        return frozenset(
+            TopicPartition(topic, partition) for topic, numbers in self.topics.items() for partition in numbers
+        )
+
+    @property
+    def subscribed(self) -> frozenset[str]:
+        """The topics that at least one member subscribes to, whether they exist or not."""
+        return frozenset(topic for member in self.members.values() for topic in member.subscription)
+
+    @property
+    def stored(self) -> dict[Slot, frozenset[TopicPartition]]:
+        """The partitions of each slot whose stored assignment is readable."""
+        return {slot: stored.partitions for slot, stored in self.assignments.items() if stored is not None}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """
+    The allocation to publish.
+
+    ``unassigned`` maps partitions to the reason why no member may own them. ``fallback`` describes what replaced the
+    plan of an allocator that failed, or is "" if no allocator failed.
+    """
+
+    allocation: Allocation
+    unassigned: Mapping[TopicPartition, str] = field(default_factory=dict)
+    allocator: str = ""
+    fallback: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Publication:
+    """
+    The transactions that publish a plan, in order. Each is sent after the previous transaction was executed.
+
+    ``folders`` are persistent znodes that must exist before the first write.
+    """
+
+    generation: int
+    moved: int
+    folders: tuple[str, ...]
+    writes: tuple[tuple[Operation, ...], ...]
+
+
+def plan(
+    layout: GroupLayout,
+    inputs: Inputs,
+    target: Target,
+    *,
+    leader: MemberId,
+    candidate: str,
+    cause: str,
+    now_ms: int,
+    took_ms: int = 0,
+) -> Publication | None:
+    """
+    Return the writes that make the stored assignments match the target.
+
+    Return None if nothing has to be published: the group state and the assignments match already, or the group never
+    had a member. A plan that fits into one transaction is published by one transaction. During a larger publication,
+    the group state is ``publishing`` from the first transaction until the last.
+
+    Args:
+        layout: The group's paths.
+        inputs: The data that the leader has read.
+        target: The allocation to publish, with an entry for every slot.
+        leader: The publishing member's id.
+        candidate: Path of the leader's election znode; every write checks that it still exists.
+        cause: The reason for the new plan, for operators.
+        now_ms: Wall-clock time, milliseconds since 1970.
+        took_ms: Milliseconds from the first change that caused this plan to the plan itself.
+    """
+    if not inputs.members and _is_untouched(inputs):
+        return None
+    group_state = _group_state(inputs, target, leader, cause, now_ms)
+    changes = _changed_assignments(layout, inputs, target, group_state.generation)
+    if (
+        not _is_material(changes, layout, inputs)
+        and inputs.group_state is not None
+        and _is_equivalent(inputs.group_state, group_state)
+    ):
+        return None
+    proof = Check(candidate)
+    opening: Create | Put
+    if inputs.group_state_version is None:
+        version = 0
+        opening = Create(layout.group_state, group_state.encode())
+    else:
+        version = inputs.group_state_version + 1
+        opening = Put(layout.group_state, group_state.encode(), inputs.group_state_version)
+    # Later transactions require the version that the first one produces: once another leader or an operator has
+    # written the group state, no remaining write of this plan can succeed.
+    guard = (proof, Check(layout.group_state, version))
+    done = replace(group_state, state=DONE).encode()
+    moved = _moved(inputs, target)
+    history = tuple(record(layout, _entry(group_state, moved, took_ms), inputs.history))
+    batches = list(chunks(changes))
+    writes: tuple[tuple[Operation, ...], ...]
+    if len(batches) <= 1:
+        # A single transaction is atomic, so the state can be "done" at once: no leader ever has to complete it.
+        writes = ((proof, replace(opening, data=done), *(batches[0] if batches else ()), *history),)
+    else:
+        closing = (proof, Put(layout.group_state, done, version), *history)
+        writes = ((proof, opening), *((*guard, *batch) for batch in batches), closing)
+    return Publication(generation=group_state.generation, moved=moved, folders=_folders(layout, inputs), writes=writes)
+
+
+def _is_untouched(inputs: Inputs) -> bool:
+    """
+    Whether the group has no group state, assignment or history.
+
+    An allocator process may be elected before the first member joins.
+    """
+    return inputs.group_state_version is None and not inputs.assignments and not inputs.history
+
+
+def _is_material(changes: Iterable[Operation], layout: GroupLayout, inputs: Inputs) -> bool:
+    """
+    Whether the changes justify a new generation.
+
+    Departed members' empty assignments alone do not justify one: they are deleted with the next generation.
+    """
+    empty = {layout.assignment(slot) for slot, owned in inputs.stored.items() if not owned}
+    return any(not isinstance(change, Delete) or change.path not in empty for change in changes)
+
+
+def _is_equivalent(stored: GroupState, fresh: GroupState) -> bool:
+    """
+    Whether the stored group state is ``done``, with the same counts, reasons and allocator as the fresh one.
+
+    Two texts of ``fallback`` are equivalent unless only one is empty: the allocator's error may differ in every plan.
+    """
+    compared = ("members", "partitions", "unassigned", "allocator")
+    same = all(getattr(stored, name) == getattr(fresh, name) for name in compared)
+    return stored.state == DONE and same and bool(stored.fallback) == bool(fresh.fallback)
+
+
+def _changed_assignments(layout: GroupLayout, inputs: Inputs, target: Target, generation: int) -> list[Operation]:
+    """
+    Return the writes for the assignments that differ from the target.
+
+    Slots that gain partitions come first, then other changed slots, then deletions. So a member that gains a partition
+    is notified before the member that loses the partition, and watches the owner znode by the time of the release.
+    """
+    ranked: list[tuple[bool, Slot, Operation]] = []
+    for slot, wanted in target.allocation.items():
+        stored = inputs.assignments.get(slot)
+        fresh = _assignment(inputs, slot, generation, wanted)
+        if stored is not None and replace(stored, generation=generation) == fresh:
+            continue
+        path, data = layout.assignment(slot), fresh.encode()
+        gains = stored is None or bool(wanted - stored.partitions)
+        ranked.append((not gains, slot, Put(path, data) if slot in inputs.assignments else Create(path, data)))
+    gone = [Delete(layout.assignment(slot)) for slot in sorted(inputs.assignments.keys() - target.allocation.keys())]
+    return [write for _, _, write in sorted(ranked, key=lambda row: row[:2])] + gone
+
+
+def _assignment(inputs: Inputs, slot: Slot, generation: int, wanted: frozenset[TopicPartition]) -> MemberAssignment:
+    """Return a slot's new assignment. If the slot's member is away, the assignment keeps that member's id."""
+    if slot in inputs.members:
+        return MemberAssignment(generation, inputs.members[slot].member_id, wanted)
+    return replace(inputs.away[slot], generation=generation, partitions=wanted)
+
+
+def _entry(group_state: GroupState, moved: int, took_ms: int) -> HistoryEntry:
+    return HistoryEntry(
+        generation=group_state.generation,
+        cause=group_state.cause,
+        leader=group_state.leader,
+        moved=moved,
+        members=group_state.members,
+        partitions=group_state.partitions,
+        took_ms=took_ms,
+        created_at_ms=group_state.created_at_ms,
+    )
+
+
+def _group_state(inputs: Inputs, target: Target, leader: MemberId, cause: str, now_ms: int) -> GroupState:
+    """Return the group state of the next generation, whose number is above every stored one."""
+    generations = [stored.generation for stored in inputs.assignments.values() if stored is not None]
+    if inputs.group_state is not None:
+        generations.append(inputs.group_state.generation)
+    reasons: dict[str, int] = {}
+    for reason in target.unassigned.values():
+        reasons[reason] = reasons.get(reason, 0) + 1
+    return GroupState(
+        generation=1 + max([*generations, *inputs.history], default=0),
+        state=PUBLISHING,
+        leader=leader,
+        allocator=target.allocator,
+        cause=cause,
+        members=sum(1 for member in inputs.members.values() if member.subscription),
+        partitions=sum(map(len, target.allocation.values())),
+        unassigned=reasons,
+        unassigned_names=tuple(str(partition) for partition in sorted(target.unassigned)[:NAMED_UNASSIGNED]),
+        fallback=target.fallback,
+        created_at_ms=now_ms,
+    )
+
+
+def _moved(inputs: Inputs, target: Target) -> int:
+    """Count the partitions that move from one slot to another."""
+    before = {partition: slot for slot, owned in inputs.stored.items() for partition in owned}
+    return sum(
+        1 for slot, owned in target.allocation.items() for partition in owned if before.get(partition, slot) != slot
+    )
+
+
+def _folders(layout: GroupLayout, inputs: Inputs) -> tuple[str, ...]:
+    """Return the parent znodes of history entries, and of subscribed topics' owner znodes and offset znodes."""
+    return (
+        layout.history,
+        *(
+            folder
+            for topic in sorted(inputs.topics.keys() & inputs.subscribed)
+            for folder in (layout.topic_owners(topic), layout.topic_offsets(topic))
+        ),
+    )
+
+
+def fallback_target(inputs: Inputs, fresh: Target, reason: str) -> Target:
+    """
+    Return the target to publish if the group's allocator failed.
+
+    The target is the last plan, if that plan still fits. Otherwise, the target is ``fresh``, the result of the sticky
+    allocator, which moves as few partitions as possible.
+    """
+    if still_fits(inputs):
+        return replace(fresh, allocation=inputs.stored, fallback=f"last plan kept: {reason}")
+    return replace(fresh, fallback=f"sticky used: {reason}")
+
+
+def still_fits(inputs: Inputs) -> bool:
+    """Whether the stored assignments are a valid plan: the same slots, subscribed topics only, each partition once."""
+    stored, subscriptions = inputs.stored, inputs.subscriptions
+    owned = [partition for slot in stored for partition in stored[slot]]
+    wanted = {topic for topics in subscriptions.values() for topic in topics}
+    return (
+        stored.keys() == subscriptions.keys()
+        and len(owned) == len(set(owned))
+        and set(owned) == {partition for partition in inputs.partitions if partition.topic in wanted}
+        and all(partition.topic in subscriptions[slot] for slot in stored for partition in stored[slot])
+    )
+
+
+def describe_change(before: Inputs | None, after: Inputs) -> str:
+    """
+    Describe for operators what changed between two plans: ``join of m1, new partitions of t``, or "" for no change.
+
+    A member that leaves first drops its subscription, so any other member that disappears has died or lost its session
+    (an expiry). A new leader cannot tell the two apart: it compares the members with the stored assignments.
+
+    Args:
+        before: The inputs of the last published plan, or None if this leader has published no plan yet.
+        after: The inputs of this plan.
+    """
+    if before is None and after.group_state is None and not after.assignments:
+        return ""
+    if before is None:
+        # This leader cannot tell a leave from an expiry: only the previous leader saw the members that are gone.
+        causes = [f"leader change, {counted(after.members, 'member', 'members')}"]
+        causes += [f"join of {slot}" for slot in sorted(after.members.keys() - after.assignments.keys())]
+        causes += [
+            f"leave or expiry of {slot}"
+            for slot in sorted(after.assignments.keys() - after.members.keys() - after.away.keys())
+        ]
+        return _shortened(causes)
+    causes = [
+        *_membership_changes(before, after),
+        *(["config"] if after.dynamic_config != before.dynamic_config else []),
+    ]
+    # Until the weights are read again, both are the same object: skip the comparison of up to 100,000 weights.
+    if after.weights is not before.weights and after.weights != before.weights:
+        causes.append("weights")
+    for topic in sorted(after.topics.keys() | before.topics.keys()):
+        then, now = before.topics.get(topic), after.topics.get(topic)
+        if (then is None and topic not in before.subscribed) or (now is None and topic not in after.subscribed):
+            continue
+        if then is None:
+            causes.append(f"new topic {topic}")
+        elif now is None:
+            causes.append(f"deleted topic {topic}")
+        elif now != then:
+            causes.append(f"new partitions of {topic}")
+    return _shortened(causes)
+
+
+def _shortened(causes: list[str]) -> str:
+    shown = causes[:MOST_CAUSES]
+    return ", ".join([*shown, f"and {len(causes) - len(shown)} more"] if len(causes) > len(shown) else shown)
+
+
+def describe_allocator(stored: GroupState | None, target: Target) -> str:
+    """Describe whether the allocator failed or recovered since the stored group state was written, or return ""."""
+    failed, fails = stored is not None and bool(stored.fallback), bool(target.fallback)
+    if failed == fails:
+        return ""
+    return "allocator failed" if fails else "allocator recovered"
+
+
+def _membership_changes(before: Inputs, after: Inputs) -> list[str]:
+    """Describe joins, returns, leaves, expiries, absences and new subscriptions."""
+    then, now = before.members, after.members
+    causes = [f"{'return' if slot in before.away else 'join'} of {slot}" for slot in sorted(now.keys() - then.keys())]
+    for slot in sorted(then.keys() - now.keys()):
+        causes.append(
+            f"{'leave' if not then[slot].subscription else 'absence' if slot in after.away else 'expiry'} of {slot}"
+        )
+    causes += [f"end of grace of {slot}" for slot in sorted(before.away.keys() - after.away.keys() - now.keys())]
+    for slot in sorted(now.keys() & then.keys()):
+        if now[slot].member_id != then[slot].member_id:
+            causes.append(f"return of {slot}")
+        elif set(now[slot].subscription) != set(then[slot].subscription):
+            causes.append(f"{'subscription' if now[slot].subscription else 'leave'} of {slot}")
+    return causes

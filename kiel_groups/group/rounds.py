@@ -1,0 +1,217 @@
+"""The rules of rounds: how the members of a group of programs get their assignments of one generation."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from kiel_groups.group.planner import Publication
+from kiel_groups.group.znodes.contents import DONE
+from kiel_groups.group.znodes.layout import GroupLayout
+from kiel_groups.group.znodes.round_contents import JOINING, RoundAssignment, RoundMember, RoundState
+from kiel_groups.group.znodes.transactions import Check, Create, Delete, Operation, Put, chunks
+from kiel_groups.model import MemberId
+from kiel_groups.wording import some
+
+__all__ = [
+    "Choice",
+    "Opening",
+    "RoundInputs",
+    "choose",
+    "latecomers",
+    "opening",
+    "publication",
+    "round_cause",
+]
+
+
+# The rules of rounds: how the members of a group of programs get their assignments of one generation.
+#
+# Rules 1. A round begins if a live member waits for a later generation than the newest one (it is new, it has given its
+# assignment back, or its metadata has changed), if a member of the newest generation is gone, or if the newest round
+# was not finished. 2. A round's generation is above every stored one, and not below any that a member waits for. If the
+# newest round is not known, the members may have completed the generations in their znodes, so the next one is above
+# these, too. 3. A member that reads of a round gives its assignment back, and then joins: it writes the generation into
+# its member znode, with the metadata that it offers now. 4. The round waits for all live members. After the rebalance
+# timeout, it continues without those that have not joined. They join a later round. What they still own is protected by
+# their claims. A leader whose own member has not joined by then, or whose program has not assigned after another
+# rebalance timeout, ends its session. 5. The members of a round must know a protocol in common. From the leader on, in
+# the order of their registration, each member that shares none with those before it is refused. 6. Of the protocols
+# that all members know, the one is chosen that most members prefer; among equals, the one that the first member
+# prefers. 7. All assignments of a generation are written before its state is ``done``, and members read them only then.
+
+
+#: The most members that a cause names.
+_MOST_NAMES = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoundInputs:
+    """
+    What the leader has read.
+
+    ``members`` are the live members whose znodes are readable, in the order of their registration. ``state`` is None if
+    the znode is absent or unreadable, ``state_version`` only if it is absent. ``assignments`` has the generation of
+    each stored assignment by member, 0 if it is unreadable. ``known`` is the newest generation that the leader's own
+    member has read so far.
+    """
+
+    members: Sequence[RoundMember]
+    state: RoundState | None = None
+    state_version: int | None = None
+    assignments: Mapping[MemberId, int] = field(default_factory=dict)
+    known: int = 0
+
+    @property
+    def newest(self) -> int:
+        """The newest generation that is stored, or that the leader has read before."""
+        return max(self.state.generation if self.state else 0, *self.assignments.values(), self.known)
+
+
+def round_cause(inputs: RoundInputs) -> str:
+    """Return why a round must begin, or "" if none must."""
+    state = inputs.state
+    if not inputs.members:
+        return ""
+    if state is None:
+        return "first round" if not inputs.assignments else "manual"
+    live = {member.member_id for member in inputs.members}
+    causes: list[str] = []
+    if state.state != DONE:
+        causes.append("round interrupted")
+    waiting = [member.member_id for member in inputs.members if member.joined > state.generation]
+    if new := [each for each in waiting if each not in state.members]:
+        causes.append(f"join of {some(new, most=_MOST_NAMES)}")
+    if again := [each for each in waiting if each in state.members]:
+        causes.append(f"rejoin of {some(again, most=_MOST_NAMES)}")
+    if gone := [each for each in state.members if each not in live]:
+        causes.append(f"leave or expiry of {some(gone, most=_MOST_NAMES)}")
+    return ", ".join(causes)
+
+
+class Opening(NamedTuple):
+    """The state with which a round begins, and the write of it; ``version`` is the znode's version after that."""
+
+    state: RoundState
+    write: tuple[Operation, ...]
+    version: int
+
+
+def opening(
+    layout: GroupLayout, inputs: RoundInputs, *, leader: MemberId, candidate: str, cause: str, now_ms: int
+) -> Opening:
+    """
+    Return the write with which a round begins.
+
+    Args:
+        layout: The group's paths.
+        inputs: What the leader has read.
+        leader: The leader's member id.
+        candidate: The path of the leader's election znode, which must still exist.
+        cause: Why the round begins.
+        now_ms: Wall-clock time, milliseconds since 1970.
+    """
+    state = RoundState(
+        generation=_next_generation(inputs), state=JOINING, leader=leader, cause=cause, created_at_ms=now_ms
+    )
+    if inputs.state_version is None:
+        return Opening(state, (Check(candidate), Create(layout.group_state, state.encode())), 0)
+    put = Put(layout.group_state, state.encode(), inputs.state_version)
+    return Opening(state, (Check(candidate), put), inputs.state_version + 1)
+
+
+def _next_generation(inputs: RoundInputs) -> int:
+    joined = max((member.joined for member in inputs.members), default=0)
+    following = inputs.newest + 1
+    if inputs.state is not None and joined <= following:
+        return following
+    # The state was deleted, or replaced by an older one. A member that has completed a generation would not notice a
+    # round of the same generation, and would never join it.
+    return max(following, joined + 1)
+
+
+def latecomers(members: Sequence[RoundMember], generation: int) -> list[MemberId]:
+    """Return the live members that have not joined this generation yet."""
+    return [member.member_id for member in members if member.joined != generation]
+
+
+class Choice(NamedTuple):
+    """The protocol of a round, the metadata of its members, and why others are refused."""
+
+    protocol: str
+    members: Mapping[MemberId, bytes]
+    refused: Mapping[MemberId, str]
+
+
+def choose(members: Sequence[RoundMember], generation: int, leader: MemberId) -> Choice:
+    """Choose the protocol of a generation among the members that have joined it, in the order of registration."""
+    accepted: list[RoundMember] = []
+    refused: dict[MemberId, str] = {}
+    common: frozenset[str] = frozenset()
+    for member in sorted(members, key=lambda each: each.member_id != leader):
+        if member.joined != generation:
+            continue
+        known = frozenset(each.name for each in member.offer.protocols)
+        shared = known & common if accepted else known
+        if not shared:
+            others = f"; the others have {', '.join(sorted(common))} in common" if accepted else ""
+            refused[member.member_id] = f"it offers {', '.join(sorted(known)) or 'no protocol'}{others}"
+            continue
+        accepted.append(member)
+        common = shared
+    if not accepted:
+        return Choice("", {}, refused)
+    votes = Counter(next(each.name for each in m.offer.protocols if each.name in common) for m in accepted)
+    preferred = [each.name for each in accepted[0].offer.protocols if each.name in common]
+    protocol = max(preferred, key=lambda name: (votes[name], -preferred.index(name)))
+    metadata = {m.member_id: next(e.metadata for e in m.offer.protocols if e.name == protocol) for m in accepted}
+    return Choice(protocol, metadata, refused)
+
+
+def publication(
+    layout: GroupLayout,
+    begun: Opening,
+    choice: Choice,
+    assignments: Mapping[MemberId, bytes],
+    *,
+    stored: Sequence[MemberId],
+    candidate: str,
+) -> Publication:
+    """
+    Return the writes that end a round.
+
+    Args:
+        layout: The group's paths.
+        begun: How the round began.
+        choice: The round's protocol and members.
+        assignments: The assignment of each member; a member without one gets an empty one.
+        stored: The members with a stored assignment, which is replaced, or deleted.
+        candidate: The path of the leader's election znode, which every write checks.
+    """
+    generation = begun.state.generation
+    writes: list[Operation] = []
+    for member_id in choice.members:
+        data = RoundAssignment(generation, member_id, assignments.get(member_id, b"")).encode()
+        path = layout.assignment(member_id)
+        writes.append(Put(path, data) if member_id in stored else Create(path, data))
+    writes += [Delete(layout.assignment(each)) for each in stored if each not in choice.members]
+    done = RoundState(
+        generation=generation,
+        state=DONE,
+        leader=begun.state.leader,
+        protocol=choice.protocol,
+        members=tuple(choice.members),
+        refused=choice.refused,
+        cause=begun.state.cause,
+        created_at_ms=begun.state.created_at_ms,
+    )
+    proof, closing = Check(candidate), Put(layout.group_state, done.encode(), begun.version)
+    batches = list(chunks(writes))
+    if len(batches) <= 1:
+        transactions: tuple[tuple[Operation, ...], ...] = ((proof, *(batches[0] if batches else ()), closing),)
+    else:
+        guard = (proof, Check(layout.group_state, begun.version))
+        transactions = (*((*guard, *batch) for batch in batches), (proof, closing))
+    return Publication(generation=generation, moved=0, folders=(), writes=transactions)

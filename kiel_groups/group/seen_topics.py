@@ -1,0 +1,176 @@
+"""
+Decide whether a topic was deleted and created again, by what brokers answer, without ZooKeeper.
+
+From Kafka 2.8 on a topic has an id, which says it exactly. Before, brokers do not say it. A topic that they have not
+listed for a while may be another one, or one that the client had no right to see. A topic that is created again at once
+leaves less: a position that its log has not, or has again. So the logs decide: an early record that was read is
+compared with what the log has in its place now.
+
+A log of the same topic may lose records, too: an unclean election truncates it. That is no new log, and
+``auto_offset_reset`` says where delivery continues.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import NamedTuple
+
+__all__ = [
+    "LogSight",
+    "SeenTopics",
+    "Verdict",
+    "judge_logs",
+]
+
+
+@dataclass(slots=True)
+class _SeenTopic:
+    """
+    A topic. ``ids`` are all of its ids, the newest one last.
+
+    ``is_missing``: the last answer about it has lacked it. ``was_missing``: an earlier one has, and nothing has shown
+    since whether it is the same topic. ``are_offsets_doubtful``: offsets that other members have stored may be of an
+    earlier topic.
+    """
+
+    number: int = 0
+    ids: list[str] = field(default_factory=list)
+    is_missing: bool = False
+    was_missing: bool = False
+    are_offsets_doubtful: bool = False
+
+
+class SeenTopics:
+    """
+    Numbers the incarnations of topics, from 0 on, as one process learns of them.
+
+    ``changed`` is called with a topic whose number has grown, ``doubted`` with one that may have been created again.
+    """
+
+    def __init__(self) -> None:
+        self._topics: dict[str, _SeenTopic] = {}
+        self.changed: Callable[[str], None] = lambda _: None
+        self.doubted: Callable[[str], None] = lambda _: None
+
+    def number(self, topic: str) -> int:
+        """Return the number of the topic's newest known incarnation."""
+        seen = self._topics.get(topic)
+        return 0 if seen is None else seen.number
+
+    def has_id(self, topic: str) -> bool:
+        """Return whether the topic's id is known, so that nothing else says whether it was created again."""
+        seen = self._topics.get(topic)
+        return seen is not None and bool(seen.ids)
+
+    def was_missing(self, topic: str) -> bool:
+        """Return whether brokers have lacked a topic without an id since it was last known to be the same."""
+        seen = self._topics.get(topic)
+        return seen is not None and (seen.is_missing or seen.was_missing) and not seen.ids
+
+    def missing(self, topic: str) -> None:
+        """Note that a broker that knows the cluster has not listed the topic."""
+        self._seen(topic).is_missing = True
+
+    def listed(self, topic: str) -> None:
+        """Note that a broker has listed the topic."""
+        seen = self._seen(topic)
+        if seen.is_missing:
+            seen.is_missing, seen.was_missing = False, True
+            self.doubt(topic)
+
+    def identified(self, topic: str, topic_id: str) -> None:
+        """Note the topic's id. A former id is the answer of a broker whose metadata are old."""
+        seen = self._seen(topic)
+        if topic_id in seen.ids:
+            return
+        seen.ids.append(topic_id)
+        if len(seen.ids) > 1:
+            self.renew(topic)
+
+    def doubt(self, topic: str) -> None:
+        """Note that a broker has answered as if the topic were another one."""
+        self.doubted(topic)
+
+    def settle(self, topic: str) -> None:
+        """Note that the present topic is known to be the same, or another one."""
+        seen = self._seen(topic)
+        seen.is_missing = seen.was_missing = False
+
+    def give_up(self, topic: str) -> None:
+        """Note that the logs which this process reads do not say whether the topic is the same; others may."""
+        seen = self._seen(topic)
+        seen.are_offsets_doubtful |= self.was_missing(topic)
+        self.settle(topic)
+
+    def take_doubtful(self) -> frozenset[str]:
+        """
+        Return the topics without an id whose stored offsets may be of a deleted topic, because brokers keep these.
+
+        They were missing, or created again, since the last call.
+        """
+        found = {
+            t for t, seen in self._topics.items() if self.was_missing(t) or (seen.are_offsets_doubtful and not seen.ids)
+        }
+        for topic in found:
+            self._topics[topic].was_missing = self._topics[topic].are_offsets_doubtful = False
+        return frozenset(found)
+
+    def renew(self, topic: str) -> None:
+        """Note that the topic was created again."""
+        self.settle(topic)
+        seen = self._seen(topic)
+        seen.number, seen.are_offsets_doubtful = seen.number + 1, True
+        self.changed(topic)
+
+    def _seen(self, topic: str) -> _SeenTopic:
+        return self._topics.setdefault(topic, _SeenTopic())
+
+
+class LogSight(NamedTuple):
+    """
+    What is known of one partition's log.
+
+    ``start`` and ``end`` are its range now. ``has_record`` is whether it still has the record that was read first, None
+    if that cannot be known: none was read, or it was deleted since. ``is_first`` is whether that is the log's first
+    record. ``in_doubt`` is whether a broker has denied that it has the ``position``.
+    """
+
+    position: int
+    start: int
+    end: int
+    has_record: bool | None = None
+    is_first: bool = False
+    in_doubt: bool = False
+
+
+class Verdict(Enum):
+    """What the logs of a topic say about it."""
+
+    #: The topic is the same, also if a log was truncated.
+    SAME = "same"
+    #: The topic was created again.
+    NEW = "new"
+    #: It cannot be known.
+    UNKNOWN = "unknown"
+
+
+def judge_logs(sights: Collection[LogSight], *, was_unknown: bool, was_missing: bool) -> Verdict:
+    """
+    Return what the logs of a topic's partitions say about it: a topic is deleted as a whole.
+
+    Args:
+        sights: Partitions of the topic.
+        was_unknown: Whether a broker has denied that there is such a partition, as one does that has just started.
+        was_missing: Whether brokers have not listed the topic.
+    """
+    if any(sight.has_record for sight in sights):
+        return Verdict.SAME
+    # A log that has lost even its first record has nothing in common with the former one. Another record in another
+    # place may also be that of a log that was truncated, and has grown since.
+    if any(sight.has_record is False and (sight.is_first or was_unknown or was_missing) for sight in sights):
+        return Verdict.NEW
+    if was_missing and any(sight.end < sight.position for sight in sights):
+        return Verdict.NEW
+    return Verdict.UNKNOWN

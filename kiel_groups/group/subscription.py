@@ -1,0 +1,508 @@
+"""The subscription of a consumer: how it gets its partitions, and the state of each assigned partition."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import cast
+
+from kiel_groups.config import GroupConfig, ResetPolicy, check_name, topic_names
+from kiel_groups.errors import ConfigError, IllegalStateError
+from kiel_groups.group.offset_tracker import CommitRules, OffsetTracker
+from kiel_groups.group.partition_offsets import StartOrigin, StartPosition
+from kiel_groups.listeners import RebalanceListener
+from kiel_groups.model import TopicPartition
+from kiel_groups.wording import some
+
+__all__ = [
+    "assignable_partitions",
+    "check_offset",
+    "compiled_pattern",
+    "SubscriptionKind",
+    "SubscriptionState",
+]
+
+
+#: The largest offset of the protocol, an int64.
+_MOST_OFFSET = (1 << 63) - 1
+
+
+def compiled_pattern(pattern: str | re.Pattern[str] | None) -> re.Pattern[str] | None:
+    """
+    Return a compiled regular expression, or None if there is none.
+
+    Raises:
+        ConfigError: The argument is empty, or no regular expression.
+    """
+    text = pattern.pattern if isinstance(pattern, re.Pattern) else pattern
+    if text is None:
+        return None
+    if not isinstance(text, str) or not text:
+        raise ConfigError(f"pattern: {pattern!r} given; expected a regular expression, as text or compiled")
+    try:
+        return pattern if isinstance(pattern, re.Pattern) else re.compile(text)
+    except re.error as error:
+        raise ConfigError(f"pattern: {pattern!r} is not a regular expression: {error}") from None
+
+
+def assignable_partitions(partitions: Iterable[TopicPartition]) -> frozenset[TopicPartition]:
+    """
+    Return the partitions of a manual assignment.
+
+    Raises:
+        ConfigError: One is not a TopicPartition with a legal topic and number.
+    """
+    listed = list(partitions)
+    for partition in listed:
+        number = partition.partition if isinstance(partition, TopicPartition) else None
+        if isinstance(number, bool) or not isinstance(number, int) or number < 0:
+            raise ConfigError(f"assign(): {partition!r} given; expected TopicPartition(topic, number of at least 0)")
+        check_name(partition.topic, "topic")
+    return frozenset(listed)
+
+
+def check_offset(offset: object, where: str) -> int:
+    """
+    Return an offset at which an application wants to continue.
+
+    Args:
+        offset: The argument.
+        where: The call and the partition, for the error.
+
+    Raises:
+        ConfigError: It is no whole number, or negative, or beyond what the protocol can carry.
+    """
+    if isinstance(offset, bool) or not isinstance(offset, int) or not 0 <= offset <= _MOST_OFFSET:
+        raise ConfigError(
+            f"{where}: {offset!r} given; expected the next offset to read, a whole number from 0 to 2**63 - 1"
+        )
+    return offset
+
+
+# The subscription of a consumer: how it gets its partitions, and the state of each assigned partition.
+#
+# Names and rules are kafka-python's. Where this consumer differs, the rules below say so.
+#
+# Rules 1. A consumer gets partitions in one of three ways: by topics, by a pattern, or by a manual assignment. It can
+# choose another way only after ``unsubscribe``. 2. A subscription replaces the previous one. Partitions of a topic that
+# leaves it are unassigned at once. Their claims stay in the tracker until the member releases them. 3. A partition that
+# stays assigned keeps its position, pause, high watermark and requested reset, also through a rebalance, unlike in
+# kafka-python. A newly assigned partition is not paused, and has no high watermark, no requested reset, and no position
+# other than that of its claim. 4. Positions are in ``OffsetTracker`` and nowhere else. A member opens and ends the
+# partitions that it claims. Without a member, ``seek`` or ``open_unclaimed`` opens a manually assigned partition,
+# whichever is first, and its removal ends it. 5. A partition has a position if it is open in the tracker and no reset
+# is requested. It is fetchable if it is assigned, has a position, and is not paused. 6. A call that is refused changes
+# nothing.
+
+
+class SubscriptionKind(Enum):
+    """The three ways in which a consumer gets partitions, as errors name them."""
+
+    TOPICS = "topics (subscribe(topics))"
+    PATTERN = "a pattern (subscribe(pattern=...))"
+    MANUAL = "a manual assignment (assign(partitions))"
+
+
+@dataclass(slots=True)
+class _AssignedPartition:
+    """The state of an assigned partition, apart from its offsets."""
+
+    is_paused: bool = False
+    highwater: int | None = None
+    requested_reset: ResetPolicy | None = None
+    #: The mark of a seek that waits for a look-up, before the partition has a position; see ``PartitionOffsets``.
+    seek_mark: object = field(default_factory=object, repr=False)
+
+
+class SubscriptionState:
+    """
+    The subscription of one consumer and its assigned partitions, used on the consumer's event loop only.
+
+    If a partition is not assigned, ``is_assigned``, ``is_paused`` and ``is_fetchable`` return False, and
+    ``set_highwater`` does nothing. All other methods that take one partition raise IllegalStateError.
+    """
+
+    def __init__(self, config: GroupConfig | None = None) -> None:
+        #: The subscribed topics; the matches of a pattern. A manual assignment subscribes to none.
+        self.topics: frozenset[str] = frozenset()
+        self.subscribed_pattern: re.Pattern[str] | None = None
+        #: The listener of the last call of ``subscribe``. It outlasts ``unsubscribe``, which revokes partitions.
+        self.listener: RebalanceListener | None = None
+        self.offsets = OffsetTracker(CommitRules() if config is None else CommitRules.of(config))
+        self._default_reset: ResetPolicy = "earliest" if config is None else config.auto_offset_reset
+        self._kind: SubscriptionKind | None = None
+        #: Whether there has been a subscription or an assignment, which may have ended since.
+        self._was_chosen = False
+        #: The topics that ``group_subscribe`` has added.
+        self._group_topics: frozenset[str] = frozenset()
+        self._assigned: dict[TopicPartition, _AssignedPartition] = {}
+
+    # The subscription
+
+    def subscribe(
+        self,
+        topics: str | Iterable[str] = (),
+        pattern: str | re.Pattern[str] | None = None,
+        listener: RebalanceListener | None = None,
+    ) -> bool:
+        """
+        Replace the subscription and its listener.
+
+        Args:
+            topics: One topic or several.
+            pattern: A regular expression that topics have to match from their beginning. ``change_subscription`` sets
+                the topics that match. Until then, those of the previous pattern remain that match this one, too.
+            listener: The listener of this subscription, or None.
+
+        Returns:
+            Whether the subscription changed, so that the member must register it.
+
+        Raises:
+            ConfigError: There is neither a topic nor a pattern, a name is not legal for a topic of Kafka 0.8, or the
+                pattern is not a regular expression.
+            IllegalStateError: Both topics and a pattern are given, or the consumer gets partitions in another way.
+        """
+        names = frozenset(topic_names(topics))
+        compiled = compiled_pattern(pattern)
+        if names and compiled is not None:
+            raise IllegalStateError(f"subscribe(): topics and a pattern given; {_ONE_WAY}")
+        if not names and compiled is None:
+            raise ConfigError("subscribe(): no topic given; expected topics or a pattern, or call unsubscribe()")
+        kind = SubscriptionKind.TOPICS if compiled is None else SubscriptionKind.PATTERN
+        self.check_kind(kind, "subscribe()")
+        if compiled is not None:
+            is_same = compiled == self.subscribed_pattern
+            names = frozenset(topic for topic in self.topics if is_same or compiled.match(topic))
+        changed = (compiled, names) != (self.subscribed_pattern, self.topics)
+        self.subscribed_pattern, self.listener = compiled, listener
+        self._set_topics(kind, names)
+        return changed
+
+    def change_subscription(self, topics: str | Iterable[str]) -> bool:
+        """
+        Replace the subscribed topics, or set the topics that the pattern matches; the listener stays.
+
+        The list may be empty, because a pattern may match no topic.
+
+        Returns:
+            Whether the topics changed.
+
+        Raises:
+            ConfigError: A name is not legal for a topic of Kafka 0.8.
+            IllegalStateError: The consumer has a manual assignment.
+        """
+        names = frozenset(topic_names(topics))
+        kind = SubscriptionKind.TOPICS if self.subscribed_pattern is None else SubscriptionKind.PATTERN
+        self.check_kind(kind, "change_subscription()")
+        changed = names != self.topics
+        self._set_topics(kind, names)
+        return changed
+
+    def unsubscribe(self) -> None:
+        """
+        End the subscription or the manual assignment; nothing is assigned any more.
+
+        The member releases the claims of a group. Those of a manual assignment end at once.
+        """
+        if self._kind is SubscriptionKind.MANUAL:
+            self.offsets.end(self._assigned)
+        self._kind = self.subscribed_pattern = None
+        self.topics = self._group_topics = frozenset()
+        self._assigned = {}
+
+    def partitions_auto_assigned(self) -> bool:
+        """Return whether the group assigns the partitions: there is a subscription, to topics or to a pattern."""
+        return self._kind in (SubscriptionKind.TOPICS, SubscriptionKind.PATTERN)
+
+    def is_manual(self) -> bool:
+        """Return whether the application assigns the partitions."""
+        return self._kind is SubscriptionKind.MANUAL
+
+    def check_kind(self, kind: SubscriptionKind, call: str) -> None:
+        """
+        Check that the consumer may get partitions in this way, before ``call`` begins.
+
+        Raises:
+            IllegalStateError: It gets partitions in another way.
+        """
+        if self._kind not in (None, kind):
+            raise self._wrong_kind(call)
+
+    def check_chosen(self, call: str) -> None:
+        """
+        Check that the application has chosen topics or partitions at some time, before ``call`` waits for records.
+
+        Raises:
+            IllegalStateError: It never has, so no record would ever come.
+        """
+        if not self._was_chosen:
+            raise IllegalStateError(
+                f"{call}: the consumer has neither topics nor partitions, so no record would ever come; call"
+                " subscribe() or assign() first"
+            )
+
+    def _wrong_kind(self, call: str) -> IllegalStateError:
+        if self._kind is None:
+            return IllegalStateError(f"{call}: the consumer has no subscription; call subscribe() first")
+        return IllegalStateError(f"{call}: the consumer has {self._kind.value}; {_ONE_WAY}; call unsubscribe() first")
+
+    def _set_topics(self, kind: SubscriptionKind, topics: frozenset[str]) -> None:
+        self._kind, self.topics, self._was_chosen = kind, topics, True
+        self._set_assigned([partition for partition in self._assigned if partition.topic in topics])
+
+    # The topics of the group
+
+    def group_subscribe(self, topics: str | Iterable[str]) -> None:
+        """
+        Add topics of other members to the group's subscription, as the leader does.
+
+        Raises:
+            ConfigError: A name is not legal for a topic of Kafka 0.8.
+            IllegalStateError: The consumer has no subscription.
+        """
+        names = topic_names(topics)
+        self._require_subscription("group_subscribe()")
+        self._group_topics |= frozenset(names)
+
+    def group_subscription(self) -> frozenset[str]:
+        """Return the subscribed topics, and those that ``group_subscribe`` has added."""
+        return self.topics | self._group_topics
+
+    def mark_for_reassignment(self) -> None:
+        """
+        Reduce the group's subscription to this consumer's own before the group is planned again; partitions stay.
+
+        Raises:
+            IllegalStateError: The consumer has no subscription.
+        """
+        self._require_subscription("mark_for_reassignment()")
+        self._group_topics = frozenset()
+
+    def _require_subscription(self, call: str) -> None:
+        if not self.partitions_auto_assigned():
+            raise self._wrong_kind(call)
+
+    # The assigned partitions
+
+    def assign_from_user(self, partitions: Iterable[TopicPartition]) -> None:
+        """
+        Replace the manual assignment.
+
+        Raises:
+            ConfigError: There are no partitions, or one is not a TopicPartition with a legal topic and number.
+            IllegalStateError: The consumer has a subscription, or its member has not released one of the partitions.
+        """
+        wanted = assignable_partitions(partitions)
+        if not wanted:
+            raise ConfigError("assign(): no partition given; expected partitions, or call unsubscribe()")
+        self.check_kind(SubscriptionKind.MANUAL, "assign()")
+        if claimed := (wanted - self._assigned.keys()) & self.offsets.open_partitions():
+            raise IllegalStateError(
+                f"assign(): {some(sorted(claimed))} not released by this consumer's member yet; wait until it has left"
+                " the group"
+            )
+        self.offsets.end(self._assigned.keys() - wanted)
+        self._kind, self._was_chosen = SubscriptionKind.MANUAL, True
+        self._set_assigned(wanted)
+
+    def assign_from_subscribed(self, partitions: Iterable[TopicPartition]) -> None:
+        """
+        Replace the partitions that the group assigns to this consumer.
+
+        The member calls this method whenever its owned partitions or the subscribed topics change. It passes all owned
+        partitions of subscribed topics, and leaves out others that it has not released yet.
+
+        Raises:
+            ConfigError: The topic of a partition is not subscribed.
+            IllegalStateError: The consumer has no subscription.
+        """
+        wanted = frozenset(partitions)
+        self._require_subscription("assign_from_subscribed()")
+        if others := sorted(partition for partition in wanted if partition.topic not in self.topics):
+            raise ConfigError(
+                f"assign_from_subscribed(): {some(others)} given; the subscription has"
+                f" {some(sorted(self.topics)) or 'no topics'}"
+            )
+        self._set_assigned(wanted)
+
+    def assigned_partitions(self) -> frozenset[TopicPartition]:
+        return frozenset(self._assigned)
+
+    def is_assigned(self, partition: TopicPartition) -> bool:
+        return partition in self._assigned
+
+    def _set_assigned(self, partitions: Collection[TopicPartition]) -> None:
+        before = self._assigned
+        self._assigned = {partition: before.get(partition) or _AssignedPartition() for partition in sorted(partitions)}
+
+    def covers(self, partition: TopicPartition) -> bool:
+        """Return whether a partition may be delivered: its topic is subscribed, or the application assigned it."""
+        return partition.topic in self.topics or (self.is_manual() and partition in self._assigned)
+
+    def covers_topic(self, topic: str) -> bool:
+        """Return whether partitions of a topic may be delivered."""
+        return topic in self.topics or (self.is_manual() and any(each.topic == topic for each in self._assigned))
+
+    def check_assigned(self, partitions: Iterable[TopicPartition], call: str) -> None:
+        """
+        Check that all of these partitions are assigned, before ``call`` changes one of them.
+
+        Raises:
+            IllegalStateError: One of them is not assigned.
+        """
+        for partition in partitions:
+            self._require(partition, call)
+
+    def _require(self, partition: TopicPartition, call: str) -> _AssignedPartition:
+        state = self._assigned.get(partition)
+        if state is None:
+            assigned = some(self._assigned) or "none"
+            raise IllegalStateError(f"{call}: {partition} is not assigned to this consumer; assigned are: {assigned}")
+        return state
+
+    # Positions
+
+    def seek(self, partition: TopicPartition, offset: int) -> None:
+        """
+        Continue at ``offset``. A requested reset and one that the policy chose are void.
+
+        Raises:
+            ConfigError: The offset is not a whole number from 0 to 2**63 - 1.
+            IllegalStateError: The partition is not assigned, or its member has not opened the claim yet.
+        """
+        check_offset(offset, f"seek(): {partition}")
+        state = self._require(partition, "seek()")
+        if self.offsets.is_open(partition):
+            self.offsets.seek(partition, offset)
+        elif self._kind is SubscriptionKind.MANUAL:
+            state.seek_mark = object()
+            self.open_unclaimed({partition: offset}, StartOrigin.SEEK)
+        else:
+            raise IllegalStateError(
+                f"seek(): {partition} has no position yet, because the member is opening its claim; seek in the"
+                " listener's on_partitions_assigned, or later"
+            )
+        state.requested_reset = None
+
+    def open_unclaimed(self, starts: Mapping[TopicPartition, int], origin: StartOrigin) -> list[TopicPartition]:
+        """
+        Open assigned partitions that no member claims, at these offsets; those that are open already do not change.
+
+        Returns:
+            The partitions that were opened.
+        """
+        opened = [each for each in starts if each in self._assigned and not self.offsets.is_open(each)]
+        for partition in opened:
+            mark = self._assigned[partition].seek_mark
+            # Without a claim, there is neither an offset znode nor a fencing token.
+            self.offsets.open({partition: StartPosition(starts[partition], version=0, token=0, origin=origin)})
+            self.offsets.set_seek_mark(partition, mark)
+        return opened
+
+    def renew_seek_mark(self, partition: TopicPartition) -> object:
+        """Set and return a new mark, for a seek of an assigned partition that waits for a look-up."""
+        mark = self._require(partition, "renew_seek_mark()").seek_mark = object()
+        if self.offsets.is_open(partition):
+            self.offsets.set_seek_mark(partition, mark)
+        return mark
+
+    def seek_mark(self, partition: TopicPartition) -> object:
+        """Return the mark of the last seek, or None if the partition is not assigned."""
+        state = self._assigned.get(partition)
+        if state is None:
+            return None
+        return self.offsets.seek_mark(partition) if self.offsets.is_open(partition) else state.seek_mark
+
+    def position(self, partition: TopicPartition) -> int | None:
+        """Return the next offset to deliver, or None if the partition has no position."""
+        self._require(partition, "position()")
+        return self.offsets.position(partition) if self._has_position(partition) else None
+
+    def all_consumed_offsets(self) -> dict[TopicPartition, int]:
+        """Return the next offset to deliver of each assigned partition that has a position."""
+        positions = ((partition, self.position(partition)) for partition in self._assigned)
+        return {partition: position for partition, position in positions if position is not None}
+
+    def missing_fetch_positions(self) -> frozenset[TopicPartition]:
+        """Return the assigned partitions without a position."""
+        return frozenset(partition for partition in self._assigned if not self._has_position(partition))
+
+    def has_all_fetch_positions(self) -> bool:
+        """Return whether each assigned partition has a position."""
+        return not self.missing_fetch_positions()
+
+    def _has_position(self, partition: TopicPartition) -> bool:
+        """Return whether an assigned partition has a position (rule 5)."""
+        return self._assigned[partition].requested_reset is None and self.offsets.is_open(partition)
+
+    def highwater(self, partition: TopicPartition) -> int | None:
+        """Return the high watermark, or None if no leader has reported one since the partition was assigned."""
+        return self._require(partition, "highwater()").highwater
+
+    def set_highwater(self, partition: TopicPartition, offset: int) -> None:
+        """Record a high watermark that a leader has reported. A late report on a removed partition has no effect."""
+        if (state := self._assigned.get(partition)) is not None:
+            state.highwater = offset
+
+    # Pauses
+
+    def pause(self, partition: TopicPartition) -> None:
+        """Stop fetching a partition until ``resume``; its position remains."""
+        self._require(partition, "pause()").is_paused = True
+
+    def resume(self, partition: TopicPartition) -> None:
+        """End a pause; without one, nothing changes."""
+        self._require(partition, "resume()").is_paused = False
+
+    def is_paused(self, partition: TopicPartition) -> bool:
+        state = self._assigned.get(partition)
+        return state is not None and state.is_paused
+
+    def paused_partitions(self) -> frozenset[TopicPartition]:
+        return frozenset(partition for partition in self._assigned if self.is_paused(partition))
+
+    def is_fetchable(self, partition: TopicPartition) -> bool:
+        """Return whether the partition is assigned, has a position, and is not paused."""
+        return self.is_assigned(partition) and not self.is_paused(partition) and self._has_position(partition)
+
+    def fetchable_partitions(self) -> frozenset[TopicPartition]:
+        return frozenset(partition for partition in self._assigned if self.is_fetchable(partition))
+
+    # Requested resets
+
+    def need_offset_reset(self, partition: TopicPartition, policy: str | None = None) -> None:
+        """
+        Request another position, at the end of the log that ``policy`` names; ``seek`` then sets it.
+
+        Args:
+            partition: An assigned partition, which has no position until then.
+            policy: ``earliest`` or ``latest``; by default, the consumer's ``auto_offset_reset``.
+
+        Raises:
+            ConfigError: The policy is unknown, or it is ``none``, which names no position.
+            IllegalStateError: The partition is not assigned.
+        """
+        chosen = self._default_reset if policy is None else policy
+        if chosen not in ("earliest", "latest"):
+            raise ConfigError(
+                f"need_offset_reset(): {chosen!r} is the reset policy for {partition}; expected 'earliest' or 'latest'"
+                " ('none' names no position; call seek())"
+            )
+        self._require(partition, "need_offset_reset()").requested_reset = cast(ResetPolicy, chosen)
+
+    def requested_reset(self, partition: TopicPartition) -> ResetPolicy | None:
+        """Return the policy of the requested reset, or None if none is requested."""
+        return self._require(partition, "requested_reset()").requested_reset
+
+    def is_offset_reset_needed(self, partition: TopicPartition) -> bool:
+        """Return whether a reset is requested."""
+        return self._require(partition, "is_offset_reset_needed()").requested_reset is not None
+
+    def has_default_offset_reset_policy(self) -> bool:
+        """Return whether ``auto_offset_reset`` names a position: it is not ``none``."""
+        return self._default_reset != "none"
+
+
+_ONE_WAY = f"a consumer gets partitions in one way only: {', '.join(kind.value for kind in SubscriptionKind)}"

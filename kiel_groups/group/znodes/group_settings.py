@@ -1,0 +1,310 @@
+"""What operators set for a group, settings and weights that its leader follows, and its history."""
+
+from __future__ import annotations
+
+import re
+import zlib
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, fields, replace
+from difflib import get_close_matches
+from typing import Any, TypeAlias
+
+from kiel_groups.allocators import named_allocator
+from kiel_groups.config import DebounceConfig, check_name
+from kiel_groups.errors import ConfigError, ProtocolError
+from kiel_groups.group.znodes.contents import LARGEST_PARTITION, GroupSettings, encode_object, parse_object, typed_field
+from kiel_groups.group.znodes.layout import GroupLayout
+from kiel_groups.group.znodes.transactions import LARGEST_BYTES, Create, Delete, Operation
+from kiel_groups.model import MemberId, Slot, TopicPartition
+
+__all__ = [
+    "DynamicConfig",
+    "Weights",
+    "checked_weights",
+    "encode_weights",
+    "parse_weights",
+    "printed_weights",
+    "LARGEST_LOAD",
+    "HistoryEntry",
+    "generation_of",
+    "record",
+    "MOST_KEPT",
+]
+
+
+# Settings of a group that operators may change while it runs: fields of its ``config`` znode that the leader follows.
+#
+# The same znode has the settings that all members must agree on (see ``contents.GroupSettings``). The dynamic fields
+# take precedence over the settings that the leader's process was started with.
+
+
+_DURATIONS = tuple(field.name for field in fields(DebounceConfig))
+#: The other fields of the ``config`` znode: its version, and the settings that all members agree on.
+_AGREED = ("version", *(field.name for field in fields(GroupSettings)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DynamicConfig:
+    """
+    The dynamic settings of a group. If a field is None or empty, the leader's own setting applies.
+
+    ``allocator`` is one of ``allocators.ALLOCATORS``. ``debounce`` has fields of ``DebounceConfig``, in milliseconds.
+    ``static_grace_ms`` is how long the slot of an absent static member is kept. Slots in ``drained`` get no partitions.
+    ``unknown`` has the field names that this version does not know. A later version may know them, so they are reported
+    and not refused.
+    """
+
+    allocator: str | None = None
+    debounce: tuple[tuple[str, int], ...] = ()
+    static_grace_ms: int | None = None
+    drained: frozenset[Slot] = frozenset()
+    unknown: tuple[str, ...] = ()
+
+    @classmethod
+    def parse(cls, data: bytes, path: str) -> DynamicConfig:
+        """
+        Read a group's ``config`` znode.
+
+        Raises:
+            ProtocolError: The data is no JSON object, or a field is invalid. The text names the field and what was
+                expected.
+        """
+        found = parse_object(data, path)
+        try:
+            return cls(
+                allocator=_allocator(found.get("allocator")),
+                debounce=_debounce(found.get("debounce")),
+                static_grace_ms=_milliseconds(found.get("static_grace_ms"), "static_grace_ms"),
+                drained=_drained(found.get("drained")),
+                unknown=tuple(sorted(found.keys() - {*_AGREED, *_FIELDS})),
+            )
+        except ConfigError as error:
+            raise ProtocolError(f"{path}: {error}") from error
+
+    def debounced(self, own: DebounceConfig) -> DebounceConfig:
+        """Return the leader's own debounce with the fields that operators have set for the group."""
+        return replace(own, **dict(self.debounce))
+
+    def unknown_field_hints(self) -> Iterator[str]:
+        """Yield a text for each unknown field, with the known field that was probably meant, if any."""
+        for name in self.unknown:
+            near = get_close_matches(name[:80], _FIELDS, 1)
+            meant = f"did you mean {near[0]!r}?" if near else f"expected {', '.join(_FIELDS)}"
+            yield f"field {name!r:.80} means nothing here; {meant}"
+
+    def unknown_drained(self, slots: Collection[Slot]) -> tuple[Slot, ...]:
+        """
+        Return the drained slots that are probably misspelt: neither among ``slots`` nor ids of departed members.
+
+        A member id ends in its session's id. The id of a departed member may stay in the list. An id that ends in the
+        session's id of one of ``slots``, but is not equal to that slot, is a misspelling of that slot.
+        """
+        sessions = {slot.rpartition("-")[2] for slot in slots if _MEMBER_ID.fullmatch(slot)}
+        return tuple(
+            drained
+            for drained in sorted(self.drained)
+            if drained not in slots and (not _MEMBER_ID.fullmatch(drained) or drained.rpartition("-")[2] in sessions)
+        )
+
+
+#: ``group_host-milliseconds-session``, the id of a member without an instance id.
+_MEMBER_ID = re.compile(r".[^_]*_.+-\d{13}-[0-9a-f]+")
+
+#: The fields that operators may set.
+_FIELDS = tuple(field.name for field in fields(DynamicConfig) if field.name != "unknown")
+
+
+def _allocator(given: Any) -> str | None:
+    if given is None:
+        return None
+    if not isinstance(given, str):
+        raise ConfigError(f"allocator: {given!r:.80} given; expected a name")
+    named_allocator(given, "allocator")
+    return given
+
+
+def _debounce(given: Any) -> tuple[tuple[str, int], ...]:
+    if given is None:
+        return ()
+    if not isinstance(given, Mapping) or not given.keys() <= set(_DURATIONS):
+        raise ConfigError(f"debounce: {given!r:.80} given; expected an object with {', '.join(_DURATIONS)}")
+    found = {name: _milliseconds(value, f"debounce.{name}") for name, value in given.items()}
+    return tuple(sorted((name, value) for name, value in found.items() if value is not None))
+
+
+def _milliseconds(given: Any, setting: str) -> int | None:
+    if given is not None and (type(given) is not int or given < 0):
+        raise ConfigError(f"{setting}: {given!r:.80} given; expected milliseconds, 0 or more")
+    return given
+
+
+def _drained(given: Any) -> frozenset[Slot]:
+    if given is None:
+        return frozenset()
+    if not isinstance(given, list):
+        raise ConfigError(f"drained: {given!r:.80} given; expected a list of member or instance ids")
+    return frozenset(check_name(slot, "drained") for slot in given)
+
+
+# The data of a group's ``weights`` znode: the load of its partitions, as an operator or a program measured it.
+#
+# The data is JSON, ``{"version": 1, "weights": {"t:0": 12.5}}``, compressed by zlib so that 100,000 partitions fit into
+# one znode. zkCli cannot show it; ``kiel-groups weights show`` does.
+
+
+#: Loads by partition, in the unit in which they were measured.
+Weights: TypeAlias = Mapping[TopicPartition, float]
+
+_VERSION = 1
+
+#: Larger than any realistic measure, and small enough that the sum over all partitions stays exact enough.
+LARGEST_LOAD = 10**15
+
+#: The largest decompressed size, enough for about 300,000 partitions; zlib may expand a thousandfold, 1 MB to 1 GB.
+LARGEST_TEXT = 32 << 20
+
+
+def checked_weights(given: Mapping[str, Any]) -> dict[TopicPartition, float]:
+    """
+    Check loads that a user or a program has given by ``topic:partition``, and return them in the same order.
+
+    Raises:
+        ConfigError: A name is not a partition, or a load is not a number from 0 to ``LARGEST_LOAD``. The text gives the
+            wrong value.
+    """
+    return {_partition(name): _load(name, load) for name, load in given.items()}
+
+
+def printed_weights(weights: Weights) -> dict[str, float]:
+    """Return weights by ``topic:partition``, sorted, with six significant digits. Whole numbers are ints."""
+    return {str(partition): _rounded(weights[partition]) for partition in sorted(weights)}
+
+
+def encode_weights(weights: Weights) -> bytes:
+    """
+    Encode the znode's data. To save space, loads keep six significant digits: measurements are not more precise.
+
+    Raises:
+        ConfigError: The weights do not fit into a znode. The text gives their size.
+    """
+    text = encode_object({"version": _VERSION, "weights": printed_weights(weights)})
+    data = zlib.compress(text)
+    for size, most in ((len(data), LARGEST_BYTES), (len(text), LARGEST_TEXT)):
+        if size > most:
+            packed = " packed" if most == LARGEST_BYTES else ""
+            raise ConfigError(
+                f"weights: {len(weights):,} partitions take {-(-size // 1024):,} KiB{packed}, expected at most"
+                f" {most >> 10:,}; leave out those of usual load: they count as the median of the others"
+            )
+    return data
+
+
+def parse_weights(data: bytes, path: str) -> dict[TopicPartition, float]:
+    """
+    Parse the znode's data.
+
+    Raises:
+        ProtocolError: The data is invalid, has another version, or decompresses to more than ``LARGEST_TEXT``.
+    """
+    unpacking = zlib.decompressobj()
+    try:
+        text = unpacking.decompress(data, LARGEST_TEXT)
+    except zlib.error as error:
+        raise ProtocolError(f"{path}: weights packed by zlib were expected, found {data[:40]!r}") from error
+    if not unpacking.eof:
+        what = f"more than {LARGEST_TEXT >> 20} MiB" if unpacking.unconsumed_tail else "the beginning only"
+        raise ProtocolError(f"{path}: weights packed by zlib were expected, found {what} of something")
+    fields = parse_object(text, path)
+    # Another version may have other units or names, and misread loads would move partitions needlessly.
+    if (version := typed_field(fields, "version", int, path)) != _VERSION:
+        raise ProtocolError(f"{path}: field 'version' should be {_VERSION}, found {version}")
+    try:
+        return checked_weights(typed_field(fields, "weights", dict, path))
+    except ConfigError as error:
+        raise ProtocolError(f"{path}: {error}") from error
+
+
+def _partition(name: str) -> TopicPartition:
+    try:
+        partition = TopicPartition.parse(name)
+        check_name(partition.topic, "weights")
+    except (ValueError, ConfigError):
+        partition = None
+    if partition is None or partition.partition > LARGEST_PARTITION or str(partition) != name:
+        raise ConfigError(f"weights: {name!r:.80} given; expected a partition such as page-views:3")
+    return partition
+
+
+def _load(name: str, given: Any) -> float:
+    # NaN fails both comparisons.
+    if not isinstance(given, int | float) or isinstance(given, bool) or not 0 <= given <= LARGEST_LOAD:
+        raise ConfigError(
+            f"weights: {given!r:.80} given for {name}; expected a load, a number from 0 to {LARGEST_LOAD:,}"
+        )
+    return given
+
+
+def _rounded(load: float) -> float:
+    rounded = float(f"{load:.6g}")
+    return int(rounded) if rounded.is_integer() else rounded
+
+
+#: Enough to reconstruct the incidents of a night.
+MOST_KEPT = 100
+
+_DIGITS = 10
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HistoryEntry:
+    """
+    The cause of a generation, and its effect.
+
+    ``moved`` counts the partitions that the plan moved from one slot to another. ``took_ms`` is the time from the first
+    change that caused the generation to its plan.
+    """
+
+    generation: int
+    cause: str
+    leader: MemberId
+    moved: int
+    members: int
+    partitions: int
+    took_ms: int
+    created_at_ms: int
+
+    def encode(self) -> bytes:
+        return encode_object(asdict(self))
+
+    @classmethod
+    def parse(cls, data: bytes, path: str) -> HistoryEntry:
+        """Parse an entry, and raise ProtocolError if it is no JSON object, or lacks a field, or has a wrong type."""
+        found = parse_object(data, path)
+        texts = {name: typed_field(found, name, str, path) for name in ("cause", "leader")}
+        numbers = ("generation", "moved", "members", "partitions", "took_ms", "created_at_ms")
+        return cls(**texts, **{name: typed_field(found, name, int, path) for name in numbers})
+
+
+def generation_of(name: str) -> int | None:
+    """Return the generation in the name of a history entry's znode, or None for any other name."""
+    return int(name) if len(name) == _DIGITS and name.isascii() and name.isdigit() else None
+
+
+def record(layout: GroupLayout, entry: HistoryEntry, kept: Iterable[int]) -> Iterator[Operation]:
+    """
+    Yield the writes that add an entry and delete the oldest entries.
+
+    The writes belong to the last transaction of a publication.
+
+    Args:
+        layout: The group's paths.
+        entry: The new entry.
+        kept: The generations that already have an entry.
+    """
+    yield Create(_path(layout, entry.generation), entry.encode())
+    for generation in sorted(kept)[: -(MOST_KEPT - 1)]:
+        yield Delete(_path(layout, generation))
+
+
+def _path(layout: GroupLayout, generation: int) -> str:
+    return f"{layout.history}/{generation:0{_DIGITS}d}"

@@ -1,0 +1,403 @@
+"""The hooks of a consumer: what it does with the partitions that its member gets, and what it gives back."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
+
+from kiel_groups.allocators.assignors import Assignor
+from kiel_groups.backoff import Backoff
+from kiel_groups.errors import CommitFailedError, KielGroupsError, NoOffsetsError
+from kiel_groups.group.subscription import SubscriptionState
+from kiel_groups.members.brokers.assignment_planner import AssignmentPlanner, TopicSource
+from kiel_groups.members.brokers.coordinator_commits import CoordinatorOffsets
+from kiel_groups.members.brokers.gate import GenerationGate
+from kiel_groups.members.brokers.hooks import CoordinatedContext, JoinedGroup
+from kiel_groups.members.brokers.renewed_topics import RenewedTopics
+from kiel_groups.members.brokers.start_positions import Positions, StartPositions
+from kiel_groups.members.offsets.owned_offsets import OwnedOffsets
+from kiel_groups.members.partition_handler import PartitionHandler
+from kiel_groups.members.zookeeper.unopened_claims import UnopenedClaims
+from kiel_groups.model import TopicPartition
+from kiel_groups.wire.consumer_protocol import PROTOCOL_TYPE, ConsumerAssignment, ConsumerSubscription
+from kiel_groups.wire.group_requests import GroupProtocol
+from kiel_groups.wording import counted, some
+from kiel_groups.zookeeper.tasks import TaskSet
+
+__all__ = [
+    "ChosenStarts",
+    "ConsumerHooks",
+]
+
+log = logging.getLogger(__name__)
+
+
+# Let the application choose where assigned partitions start, if the group has no offsets and may reset none.
+#
+# With ``auto_offset_reset="none"``, a partition without an offset of the group is not opened. The application commits
+# an offset for it, as with other clients, and it is opened there.
+
+
+class ChosenStarts:
+    """
+    The partitions of the present assignment that start where the application commits.
+
+    A look-up of start positions reports them by ``lack``. Their commit stores the offset, in the generation of the
+    assignment only, and has ``pause`` of the look-up end, so that it finds the offset at once.
+
+    Args:
+        group: The group's name.
+        offsets: Stores the offsets.
+        timeout_s: How long a commit waits until its partitions are open, in seconds.
+    """
+
+    def __init__(self, group: str, offsets: CoordinatorOffsets, timeout_s: float) -> None:
+        self._group = group
+        self._offsets = offsets
+        self._timeout_s = timeout_s
+        #: For each partition without a start, an event that is set once it is open, or assigned no more.
+        self._lacking: dict[TopicPartition, asyncio.Event] = {}
+        #: Set, and replaced, when the application has chosen starts.
+        self._chosen = asyncio.Event()
+
+    def lack(self, partitions: Collection[TopicPartition]) -> None:
+        """Accept commits for these partitions, which have no start."""
+        for partition in partitions:
+            self._lacking.setdefault(partition, asyncio.Event())
+
+    def forget(self, partitions: Collection[TopicPartition]) -> None:
+        """Accept no further commits: these partitions are open, or assigned no more."""
+        for partition in partitions:
+            if (event := self._lacking.pop(partition, None)) is not None:
+                event.set()
+
+    def next_choice(self) -> asyncio.Event:
+        """Return an event that is set by the next choice; a look-up takes it before it asks the coordinator."""
+        return self._chosen
+
+    async def pause(self, choice: asyncio.Event, seconds: float) -> None:
+        """Wait before the next look-up; a choice ends the pause."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await choice.wait()
+
+    def among(self, offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+        """Return the offsets of partitions without a start."""
+        return {partition: offset for partition, offset in offsets.items() if partition in self._lacking}
+
+    async def commit(self, starts: Mapping[TopicPartition, int]) -> frozenset[TopicPartition]:
+        """
+        Store starts of partitions that ``among`` has returned, and wait until they are open, or assigned no more.
+
+        Raises:
+            SessionLostError: The membership, or its generation, is over.
+            CommitFailedError: The coordinator has refused a start, or has not confirmed it in time.
+        """
+        opened = [self._lacking[partition] for partition in starts if partition in self._lacking]
+        stored = await self._offsets.store(starts)
+        self._chosen.set()
+        self._chosen = asyncio.Event()
+        if refused := sorted(starts.keys() - stored):
+            raise CommitFailedError(
+                f"group {self._group}: commit(): {some(refused)} not stored: the coordinator has refused it, as the log"
+                " says" + (f" (stored: {some(sorted(stored))})" if stored else "")
+            )
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self._timeout_s):
+                for event in opened:
+                    await event.wait()
+        return stored
+
+
+# The hooks of a consumer: what it does with the partitions that its member gets, and what it gives back.
+#
+# A generation's partitions are opened at their start positions, delivered by the handler, and in the next rebalance
+# drained and committed. The records in flight of a partition that is not drained in time are lost, with an error in the
+# log.
+
+
+#: The first and the longest pause before start positions are looked up again, in seconds.
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 5.0
+
+#: The share of the session timeout that a drain leaves for the last commit.
+_RESERVE_SHARE = 0.1
+
+#: How often a drain looks at the gate, in seconds.
+_LOOK_S = 1.0
+
+
+class ConsumerHooks:
+    """
+    The hooks of a consumer; see ``MemberHooks``.
+
+    Args:
+        context: The member's settings and runtime.
+        handler: The consumer.
+        subscription: What the application has subscribed to, and the offsets of its partitions.
+        topics: The topics of the cluster.
+        assignors: What the member offers, the preferred one first.
+        tasks: Runs the application's hooks, which outlast a cancelled ``complete``.
+    """
+
+    def __init__(
+        self,
+        context: CoordinatedContext,
+        handler: PartitionHandler,
+        subscription: SubscriptionState,
+        topics: TopicSource,
+        assignors: Sequence[Assignor],
+        tasks: TaskSet,
+    ) -> None:
+        self._context = context
+        self._group = context.group.group
+        self._metrics = context.metrics
+        self._handler = handler
+        self._subscription = subscription
+        self._tracker = subscription.offsets
+        self._topics = topics
+        self._assignors = assignors
+        self._tasks = tasks
+        self._unopened = UnopenedClaims(self._group, context.metrics)
+        self.planner = AssignmentPlanner(context, assignors, topics)
+        #: The partitions of the present assignment; None between two assignments.
+        self.assigned: frozenset[TopicPartition] | None = None
+        #: The topics of the last join.
+        self.offered: frozenset[str] = frozenset()
+        #: The partitions of the last assignment, which an assignor may want to keep here.
+        self._owned: frozenset[TopicPartition] = frozenset()
+        #: Whether this member may lead the next generation: it has led the last one, or may be the group's first one.
+        self._may_lead = True
+        #: The partitions that the application had paused when they were given back.
+        self._paused: frozenset[TopicPartition] = frozenset()
+
+    def attach(self, starts: StartPositions, chosen: ChosenStarts, owned: OwnedOffsets, renewed: RenewedTopics) -> None:
+        """Add the parts that need the member, which in turn needs these hooks."""
+        self._starts = starts
+        self._chosen = chosen
+        self._offsets = owned
+        self._renewed = renewed
+
+    # ------------------------------------------------------------------ the join
+
+    @property
+    def protocol_type(self) -> str:
+        """The protocol type of consumers, which share groups with those of Java."""
+        return PROTOCOL_TYPE
+
+    async def protocols(self) -> Sequence[GroupProtocol]:
+        """
+        Return the assignors, each with this member's subscription.
+
+        A member that may lead asks for the partitions of the topics meanwhile, so that its assignment need not wait.
+        """
+        self.offered = self._subscription.topics
+        # Coordinators of 0.9 keep the offsets of deleted topics: which topics are missing now?
+        if self._may_lead or not self._context.has_rebalance_timeout:
+            self._tasks.start(self.planner.ask_ahead(self.offered))
+        else:
+            self.planner.drop_ahead()
+        topics = tuple(sorted(self.offered))
+        return [
+            GroupProtocol(
+                assignor.name, ConsumerSubscription(topics, assignor.metadata(topics, sorted(self._owned))).encode()
+            )
+            for assignor in self._assignors
+        ]
+
+    async def perform_assignment(self, joined: JoinedGroup) -> Mapping[str, bytes]:
+        """Assign the members' topics; raises as ``AssignmentPlanner.plan``."""
+        return await self.planner.plan(joined)
+
+    # ------------------------------------------------------------------ the assignment
+
+    async def complete(self, gate: GenerationGate, joined: JoinedGroup, assignment: bytes) -> None:
+        """Open the assigned partitions at their start positions; look up those that are not known yet again."""
+        self._may_lead = joined.leader_id == gate.token.member_id
+        read = ConsumerAssignment.parse(assignment, "the assignment of this member")
+        partitions = self._accepted(TopicPartition(topic, n) for topic, ns in read.partitions.items() for n in ns)
+        self.assigned = self._owned = partitions
+        self._paused &= partitions
+        self._handler.gate_changed(gate)
+        self._starts.begin(gate.token)
+        topics = sorted({partition.topic for partition in partitions})
+        self._renewed.identify(topics)
+        await asyncio.gather(*(self._open(topic, gate, partitions) for topic in topics))
+        self._starts.opened()
+
+    def _accepted(self, partitions: Iterable[TopicPartition]) -> frozenset[TopicPartition]:
+        """
+        Refuse partitions of topics that this member has not named in its join.
+
+        Topics that were unsubscribed since are left out, too: the next join says so to the leader.
+        """
+        found = frozenset(partitions)
+        others = [partition for partition in found if partition.topic not in self.offered]
+        if others:
+            self._metrics.count("assignments_of_unsubscribed_topics", len(others))
+            log.error(
+                "group %s: the leader has assigned %s, whose topic this member does not subscribe to; refused",
+                self._group,
+                some(sorted(others)),
+            )
+        return frozenset(each for each in found.difference(others) if each.topic in self._subscription.topics)
+
+    async def _open(self, topic: str, gate: GenerationGate, assigned: frozenset[TopicPartition]) -> None:
+        """Open the partitions of a topic, and alarm while some have no start position."""
+        waiting = frozenset(partition for partition in assigned if partition.topic == topic)
+        backoff, clock = Backoff(_FIRST_PAUSE_S, _LONGEST_PAUSE_S), asyncio.get_running_loop().time
+        alarm_s = self._context.group.drain_alarm_ms / 1000
+        alarm_at_s = clock() + alarm_s
+        try:
+            while waiting:
+                choice = self._chosen.next_choice()
+                count = 1 + max((*(self._topics.known_partitions(topic) or ()), *(p.partition for p in waiting)))
+                try:
+                    found = await self._starts.find(waiting, {topic: count}, gate.token)
+                except KielGroupsError as error:
+                    # The commit of a start was not accepted; a heartbeat will say whether the membership is over.
+                    failures: Mapping[TopicPartition, KielGroupsError] = dict.fromkeys(waiting, error)
+                else:
+                    failures = found.failures
+                    self._chosen.lack(found.lacking)
+                    waiting -= found.found.keys()
+                    self._deliver(topic, found)
+                if not waiting:
+                    break
+                self._unopened.attempt_failed(topic, failures)
+                refused = [error for error in failures.values() if isinstance(error, NoOffsetsError)]
+                if refused:
+                    self._handler.start_unknown(topic, refused[0])
+                if clock() >= alarm_at_s:
+                    self._unopened.alarm(topic, waiting, alarm_s)
+                    alarm_at_s = clock() + alarm_s
+                await self._chosen.pause(choice, backoff.next_s())
+        finally:
+            self._unopened.forget(assigned)
+            self._chosen.forget(waiting)
+
+    def _deliver(self, topic: str, positions: Positions) -> None:
+        starts = positions.found
+        if not starts:
+            return
+        self._tracker.open(starts)
+        # The topic may have been created again since the offsets were read.
+        self._renewed.announce(topic)
+        self._assign()
+        # The topic may have been unsubscribed while its starts were looked up.
+        for partition in starts.keys() & self._paused & self._subscription.assigned_partitions():
+            self._subscription.pause(partition)
+        listed = some(f"{each} at {start.offset} ({start.origin.value})" for each, start in sorted(starts.items()))
+        log.info("group %s: opened %s: %s", self._group, counted(starts, "partition"), listed)
+        self._unopened.forget(starts)
+        self._tasks.start(self._handler.assigned(frozenset(starts)))
+        self._chosen.forget(starts)
+
+    def _assign(self) -> None:
+        """Tell the subscription which partitions the application has: those that are open, also while they drain."""
+        if self._subscription.partitions_auto_assigned():
+            topics = self._subscription.topics
+            self._subscription.assign_from_subscribed(each for each in self.open_partitions if each.topic in topics)
+        self._metrics.gauge("assigned_partitions", len(self._subscription.assigned_partitions()))
+
+    @property
+    def open_partitions(self) -> frozenset[TopicPartition]:
+        """The partitions of the last assignment that are open; any others are those of a later ``assign``."""
+        return self._tracker.open_partitions() & self._owned
+
+    @property
+    def settled(self) -> bool:
+        """Whether all assigned partitions are open."""
+        return self.assigned is not None and self.open_partitions == self.assigned
+
+    # ------------------------------------------------------------------ giving back
+
+    async def prepare(self, gate: GenerationGate) -> None:
+        """
+        Drain the partitions and commit what is finished.
+
+        A partition whose records are still in flight when the gate closes is lost.
+        """
+        self.assigned = None
+        partitions = self.open_partitions
+        if not partitions:
+            return
+        started_s = self._context.runtime.boot_time_s()
+        if not gate.is_open(started_s):
+            log.error(
+                "group %s: %s, first %s, were not committed before the rebalance: the coordinator had not confirmed the"
+                " membership for half the session timeout; records since the last commit are delivered again",
+                self._group,
+                counted(partitions, "partition"),
+                min(partitions),
+            )
+            self.lost(gate)
+            return
+        busy = self._handler.stop(partitions)
+        parts = [part for part in (partitions - busy, busy) if part]
+        late = await self._drain(gate, parts)
+        if late:
+            seconds = self._context.runtime.boot_time_s() - started_s
+            log.error(
+                "group %s: %s, first %s, were not given back within %.1f s: the application is still processing their"
+                " records, which other members will process, too",
+                self._group,
+                counted(late, "partition"),
+                min(late),
+                seconds,
+            )
+            self._lose(late)
+        await self._commit_last(partitions - late)
+        # As far as these partitions come back, the application has paused them still.
+        self._paused = self._subscription.paused_partitions() & partitions
+        self._tracker.end(partitions - late)
+        self._assign()
+        self._metrics.observe("drain", self._context.runtime.boot_time_s() - started_s)
+
+    async def _drain(
+        self, gate: GenerationGate, parts: Sequence[frozenset[TopicPartition]]
+    ) -> frozenset[TopicPartition]:
+        """Wait until the parts are drained, while the gate is open; return the partitions that are not."""
+        draining = {asyncio.ensure_future(self._handler.drained(part)): part for part in parts}
+        pending = set(draining)
+        try:
+            # The gate's end moves while heartbeats are answered.
+            while pending and (left_s := self._left_s(gate)) > 0:
+                done, pending = await asyncio.wait(
+                    pending, timeout=min(left_s, _LOOK_S), return_when=asyncio.FIRST_COMPLETED
+                )
+                for task in done:
+                    task.result()
+        finally:
+            for task in pending:
+                task.cancel()
+        return frozenset(partition for task in pending for partition in draining[task])
+
+    def _left_s(self, gate: GenerationGate) -> float:
+        """Return how long a drain may still take, in seconds, so that there is time for the last commit."""
+        now_s = self._context.runtime.boot_time_s()
+        reserve_s = self._context.timing.session_timeout_ms / 1000 * _RESERVE_SHARE
+        return gate.deadline_s - now_s - reserve_s if gate.is_open(now_s) else 0.0
+
+    async def _commit_last(self, partitions: frozenset[TopicPartition]) -> None:
+        async with self._offsets.writing:
+            try:
+                await self._offsets.store_left(partitions)
+                await self._renewed.store_beginnings(partitions)
+            except KielGroupsError as error:
+                self._metrics.count("commits_failed")
+                log.warning("group %s: the last commit before the rebalance failed: %s", self._group, error)
+
+    def lost(self, gate: GenerationGate) -> None:
+        """Drop all partitions: other members may have them."""
+        partitions = self.open_partitions
+        self.assigned, self._owned, self._paused = None, frozenset(), frozenset()
+        if partitions:
+            self._lose(partitions)
+        self._assign()
+
+    def _lose(self, partitions: frozenset[TopicPartition]) -> None:
+        self._metrics.count("partitions_lost", len(partitions))
+        self._tracker.end(partitions)
+        self._handler.lost(partitions)

@@ -1,0 +1,556 @@
+"""The coordinator of a group among its brokers, from Kafka 0.9 on, as one member talks to it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
+
+from kiel_groups.clients.calls.eager_methods import home_loop
+from kiel_groups.errors import BrokerError, ConfigError, GroupConfigError, KielGroupsError, NoBrokersError
+from kiel_groups.group.member_events import CoordinatorCode, GroupRequest
+from kiel_groups.members.brokers.gate import GenerationGate
+from kiel_groups.members.brokers.hooks import CoordinatedContext, JoinedGroup, MemberHooks
+from kiel_groups.members.brokers.transport import BeatAnswer, FindError, GroupTransport
+from kiel_groups.metrics import Metrics
+from kiel_groups.model import GenerationToken
+from kiel_groups.wire.consumer_protocol import PROTOCOL_TYPE
+from kiel_groups.wire.error_codes import NO_ERROR, UNKNOWN_MEMBER_ID, ErrorCode, error_code
+from kiel_groups.wire.framing import Request
+from kiel_groups.wire.group_requests import (
+    GroupProtocol,
+    HeartbeatRequest,
+    JoinGroupRequest,
+    JoinGroupRequestV1,
+    JoinGroupResponse,
+    LeaveGroupRequest,
+    SyncGroupRequest,
+    SyncGroupResponse,
+)
+from kiel_groups.zookeeper.runtime import Runtime
+from kiel_groups.zookeeper.tasks import CloseLimit
+
+__all__ = [
+    "BeatReport",
+    "BeatTarget",
+    "CoordinatorWords",
+    "GroupCoordinator",
+    "JoinAnswer",
+    "SyncAnswer",
+    "CoordinatorHeartbeat",
+    "JoinOffer",
+    "refusal",
+    "MembershipRequests",
+    "BrokerCoordinator",
+]
+
+log = logging.getLogger(__name__)
+
+
+class CoordinatorWords(NamedTuple):
+    """The words of a member's log: what confirms its membership, and how it finds that."""
+
+    confirmer: str = "the coordinator"
+    find: str = "find its coordinator"
+
+
+class JoinAnswer(NamedTuple):
+    """The answer to a join: an error, or the membership and what all members have joined with."""
+
+    error: ErrorCode
+    token: GenerationToken
+    joined: JoinedGroup
+
+    @property
+    def is_leader(self) -> bool:
+        """Whether the member leads its generation."""
+        return self.joined.leader_id == self.token.member_id
+
+
+class SyncAnswer(NamedTuple):
+    """The answer to a sync: an error, or the member's assignment."""
+
+    error: ErrorCode
+    assignment: bytes
+
+
+class BeatTarget(NamedTuple):
+    """The membership that is proved, and the coordinator that it is proved to."""
+
+    coordinator: int
+    gate: GenerationGate
+
+
+#: Called on the event loop with a membership and what the coordinator thinks of it.
+BeatReport: TypeAlias = Callable[[BeatTarget, BeatAnswer], None]
+
+
+class GroupCoordinator(Protocol):
+    """
+    The coordinator of one member's group.
+
+    Coordinators are known by numbers: the node ids of brokers, or one number for each ZooKeeper session. Requests raise
+    ``BrokerError`` or ``ProtocolError`` if there is no answer, or none that can be read.
+    """
+
+    @property
+    def words(self) -> CoordinatorWords:
+        """The words for the coordinator in the log of the member."""
+
+    @property
+    def beats_while_draining(self) -> bool:
+        """Whether the coordinator counts proofs of a member that has to join again and has not done so yet."""
+
+    async def find(self) -> int:
+        """
+        Return the number of the present coordinator.
+
+        Raises:
+            FindError: It is not known at the moment.
+        """
+
+    async def join(self, coordinator: int, member_id: str) -> JoinAnswer:
+        """Join with what the hooks offer now, and wait for the other members; a new member has no id."""
+
+    async def sync(self, coordinator: int, token: GenerationToken, assignments: Mapping[str, bytes]) -> SyncAnswer:
+        """Wait for the member's assignment; the leader brings those of all members."""
+
+    async def leave(self, coordinator: int, member_id: str) -> None:
+        """Leave the group, in one attempt; raises ``KielGroupsError`` if the coordinator refuses."""
+
+    def abandon(self) -> None:
+        """Cancel the join or the sync under way, and with it the task that waits for its answer."""
+
+    def new_gate(self, token: GenerationToken, sent_s: float) -> GenerationGate:
+        """Return the gate of a generation whose sync was sent at the boot time ``sent_s``."""
+
+    def follow(self, target: BeatTarget | None) -> None:
+        """Prove this membership from now on, and report what becomes of it; None: prove nothing."""
+
+    def leave_at_once(self, target: BeatTarget) -> None:
+        """Leave without an event loop. Any thread may call it."""
+
+    def stop(self) -> None:
+        """Have everything that runs beside the event loop end soon, without waiting for it."""
+
+    async def closed(self, limit: CloseLimit) -> None:
+        """Wait, after ``stop``, until nothing of the coordinator runs on the event loop, but not beyond the limit."""
+
+    def wait_ended(self, timeout_s: float) -> None:
+        """Block until that has ended, after ``stop``, but at most ``timeout_s``."""
+
+    def unreachable(self, error: KielGroupsError) -> KielGroupsError:
+        """Return the error of a first join whose coordinator was not found in time; ``error`` is the last cause."""
+
+    def refusal(self, request: GroupRequest, code: int) -> KielGroupsError:
+        """Return the error of a member that the coordinator refuses for good."""
+
+
+# Send the heartbeats of one member, on a thread of its own: a busy event loop must not cost the membership.
+#
+# The thread renews the gate itself, so that delivery continues at once when the loop is free again. What an answer
+# means for the membership is decided on the loop.
+#
+# A coordinator that loads its log answers every heartbeat as if all were well, because it does not know its members
+# yet. While the lease runs, that is true: the former coordinator has not removed the member before its session was
+# over. A member whose lease is over may have been removed. So its thread asks for its assignment again, by a sync,
+# which only a stable group of the same generation grants; a sync also renews the session.
+
+
+#: How long the thread sleeps if there is nothing to do, in seconds. A change of the target wakes it.
+_IDLE_S = 60.0
+
+#: The share of the session timeout after which an unanswered heartbeat is given up. Another try fits into the lease.
+_ANSWER_SHARE = 1 / 6
+
+
+class CoordinatorHeartbeat:
+    """
+    Proves a membership to the coordinator at regular intervals, while there is a target.
+
+    Args:
+        group: The group's name.
+        transport: Sends the heartbeats.
+        interval_ms: The time between two heartbeats.
+        session_timeout_ms: The session timeout that the member joins with.
+        metrics: Observes ``heartbeat``, the time to an answer, and counts ``heartbeats`` by code.
+        runtime: Clock and thread.
+        answered: Called on the event loop with the target of a heartbeat and its answer.
+    """
+
+    def __init__(
+        self,
+        group: str,
+        transport: GroupTransport,
+        interval_ms: int,
+        session_timeout_ms: int,
+        metrics: Metrics,
+        runtime: Runtime,
+        answered: BeatReport,
+    ) -> None:
+        self._group = group
+        self._transport = transport
+        self._interval_s = interval_ms / 1000
+        self._limit_s = session_timeout_ms / 1000 * _ANSWER_SHARE
+        self._metrics = metrics
+        self._runtime = runtime
+        self._report = answered
+        self._loop = home_loop()
+        #: Written by the event loop and read by the thread, each by one plain assignment.
+        self._target: BeatTarget | None = None
+        self._due_s = float("inf")
+        #: When the last heartbeat was sent.
+        self._sent_s = float("-inf")
+        self._is_waiting = False
+        self._is_stopped = False
+        #: The membership that the thread is to end by a leave request.
+        self._to_leave: BeatTarget | None = None
+        self._is_started = False
+        self._ended = threading.Event()
+        self._ticker = runtime.ticker(self._tick, "heartbeat")
+
+    def follow(self, target: BeatTarget | None) -> None:
+        """
+        Beat for this membership from now on; None: do not beat.
+
+        The join or the coordinator's discovery counts as the first beat, unless the lease is over already, as after a
+        sync that waited for long. A coordinator that refuses connections is found again at once, and still beaten for
+        an interval after the last heartbeat only.
+
+        Later heartbeats are due at multiples of the interval after that, also if one was late. So the members of a
+        generation, which got their assignments at the same time, learn of the next rebalance at the same time.
+        """
+        if target == self._target:
+            return
+        now_s = self._runtime.boot_time_s()
+        self._target = target
+        is_urgent = target is not None and not target.gate.is_open(now_s)
+        self._due_s = max(now_s, self._sent_s + self._interval_s) if is_urgent else now_s + self._interval_s
+        if target is not None and not self._is_started:
+            self._is_started = True
+            self._ticker.start()
+        self._ticker.wake()
+
+    def leave(self, target: BeatTarget) -> None:
+        """Have the thread send a leave request, because the event loop may not run any more. Any thread may call it."""
+        self._target, self._to_leave = None, target
+        self._ticker.wake()
+
+    def stop(self) -> None:
+        """Have the thread end soon, without waiting for it."""
+        self._target, self._is_stopped = None, True
+        self._ticker.wake()
+
+    def wait_ended(self, timeout_s: float) -> None:
+        """Block until the thread has ended, after ``stop``, but at most ``timeout_s``."""
+        if self._is_started:
+            self._ended.wait(timeout_s)
+
+    # ------------------------------------------------------------------ on the thread
+
+    def _tick(self) -> float | None:
+        try:
+            return self._check()
+        except Exception:
+            # Without beats the lease ends, and with it delivery; the thread continues: the next beat may succeed.
+            log.exception("group %s: the heartbeat failed", self._group)
+            self._is_waiting = False
+            return self._interval_s
+
+    def _check(self) -> float | None:
+        if self._loop.is_closed() and (target := self._target) is not None:
+            # A client that was left without a close must not keep its partitions for as long as the process lives.
+            log.error("group %s: the event loop was closed before its client; leaving the group", self._group)
+            self._target, self._to_leave = None, target
+        if (leaving := self._to_leave) is not None and not self._is_waiting:
+            self._to_leave = None
+            request = LeaveGroupRequest(self._group, leaving.gate.token.member_id)
+            self._transport.beat(leaving.coordinator, request, self._limit_s, lambda _: None)
+        if self._is_stopped or self._loop.is_closed():
+            if not self._is_waiting:
+                self._transport.close_beats()
+            self._ended.set()
+            return None
+        target, now_s = self._target, self._runtime.boot_time_s()
+        # The event loop shuts the gate of a membership before it tells the thread that the membership has ended.
+        if target is None or target.gate.is_shut or self._is_waiting:
+            return _IDLE_S
+        if now_s >= (due_s := self._due_s):
+            passed = (now_s - due_s) // self._interval_s + 1
+            self._sent_s, self._due_s, self._is_waiting = now_s, due_s + passed * self._interval_s, True
+            if target.gate.is_open(now_s):
+                self._beat(target, now_s, renews=True)
+            else:
+                request_ = SyncGroupRequest(self._group, *target.gate.token, {})
+                self._transport.beat(target.coordinator, request_, self._limit_s, partial(self._synced, target, now_s))
+            now_s = self._runtime.boot_time_s()
+        return max(0.001, self._due_s - now_s)
+
+    def _beat(self, target: BeatTarget, sent_s: float, *, renews: bool) -> None:
+        """Send a heartbeat; ``renews``: its success extends the lease."""
+        request = HeartbeatRequest(self._group, *target.gate.token)
+        answered = partial(self._answered, target, sent_s, renews)
+        self._transport.beat(target.coordinator, request, self._limit_s, answered)
+
+    def _synced(self, target: BeatTarget, sent_s: float, answer: BeatAnswer) -> None:
+        """Have a granted sync open the gate again. Why it is not granted is a heartbeat's to find out."""
+        if answer.code in (0, None):
+            self._answered(target, sent_s, True, answer)
+        elif self._target != target:
+            # The member has left, or joins again: what the broker thinks of its former membership does not matter.
+            self._is_waiting = False
+            self._ticker.wake()
+        else:
+            self._beat(target, self._runtime.boot_time_s(), renews=False)
+
+    def _answered(self, target: BeatTarget, sent_s: float, renews: bool, answer: BeatAnswer) -> None:
+        self._is_waiting = False
+        if answer.code == CoordinatorCode.NO_ERROR and renews:
+            target.gate.renew(target.gate.token, sent_s)
+        elif answer.code == CoordinatorCode.REBALANCE_IN_PROGRESS and renews:
+            target.gate.renew_in_rebalance(target.gate.token, sent_s)
+        if answer.code is not None:
+            self._metrics.observe("heartbeat", self._runtime.boot_time_s() - sent_s)
+        self._metrics.count("heartbeats", code=str(answer.code))
+        self._ticker.wake()
+        try:
+            self._loop.call_soon_threadsafe(self._report, target, answer)
+        except RuntimeError:
+            log.debug("group %s: a heartbeat was answered after its event loop was closed", self._group)
+
+
+class JoinOffer(NamedTuple):
+    """What a member joins with."""
+
+    protocol_type: str
+    protocols: Sequence[GroupProtocol]
+
+
+def refusal(request: GroupRequest, code: int, context: CoordinatedContext, offer: JoinOffer) -> KielGroupsError:
+    """
+    Return the error of a member that a coordinator refuses.
+
+    Args:
+        request: The request that was refused.
+        code: The coordinator's error code.
+        context: The member's settings.
+        offer: What the member has joined with.
+    """
+    group, known = context.group.group, error_code(code)
+    match code:
+        case CoordinatorCode.INCONSISTENT_PROTOCOL:
+            names = ", ".join(protocol.name for protocol in offer.protocols)
+            if offer.protocol_type == PROTOCOL_TYPE:
+                others, advice = "are no consumers", "Give all members the same partition_allocator"
+            else:
+                others = f"are of another type than {offer.protocol_type!r}"
+                advice = "Give the programs of all members a protocol in common"
+            return GroupConfigError(
+                f"group {group}: the coordinator refuses this member ({known}): it offers {names}, and the members of"
+                f" the group have no such protocol in common, or {others}. {advice}, or choose another group"
+            )
+        case CoordinatorCode.INVALID_SESSION_TIMEOUT:
+            return ConfigError(
+                f"session_timeout_ms: {context.timing.session_timeout_ms} given, which the coordinator of group"
+                f" {group} refuses ({known}): the brokers' group.min.session.timeout.ms (6,000 unless changed) and"
+                " group.max.session.timeout.ms (30,000 in Kafka 0.9, 300,000 to 1,800,000 later) are its bounds"
+            )
+        case CoordinatorCode.INVALID_GROUP:
+            return ConfigError(f"group: the coordinator refuses the name {group!r} ({known})")
+    return known.exception(f"group {group}: {request.value}: the coordinator refuses this member")
+
+
+T = TypeVar("T")
+
+#: How long the coordinator may take for an answer beyond the time that it waits for other members, in seconds.
+_ANSWER_S = 10.0
+
+#: The share of the session timeout after which a slow answer makes the member ask for the coordinator again.
+_LOOK_SHARE = 1 / 3
+
+#: How long a leave request may take, in seconds. The coordinator removes the member later all the same.
+_LEAVE_S = 2.0
+
+
+class MembershipRequests:
+    """The requests of one member; each method raises the errors of ``GroupTransport.send``."""
+
+    def __init__(self, context: CoordinatedContext, hooks: MemberHooks) -> None:
+        self._context = context
+        self._group = context.group.group
+        self._hooks = hooks
+        #: What the last join has offered.
+        self.offer = JoinOffer("", ())
+        #: The join or the sync under way, or what the hooks read before a join.
+        self._sending: asyncio.Future[Any] | None = None
+
+    @property
+    def _patience_s(self) -> float:
+        """How long the answer to a join or a sync may take: until the slowest member has given its partitions back."""
+        return self._context.rebalance_timeout_s + _ANSWER_S
+
+    async def join(self, coordinator: int, member_id: str) -> JoinAnswer:
+        """Join with what the hooks offer now; ``member_id`` is empty for a new member."""
+        timing, type_ = self._context.timing, self._hooks.protocol_type
+        # A member that is given up while its hooks read something must not join afterwards: ``abandon`` cancels this.
+        self._sending = reading = asyncio.ensure_future(self._hooks.protocols())
+        offered = tuple(await reading)
+        self.offer = JoinOffer(type_, offered)
+        request: JoinGroupRequest = JoinGroupRequest(self._group, timing.session_timeout_ms, member_id, type_, offered)
+        if self._context.has_rebalance_timeout:
+            request = JoinGroupRequestV1(
+                self._group,
+                timing.session_timeout_ms,
+                member_id,
+                type_,
+                offered,
+                rebalance_timeout_ms=timing.rebalance_timeout_ms,
+            )
+        answer: JoinGroupResponse = await self._patiently(coordinator, request)
+        token = GenerationToken(answer.generation, answer.member_id)
+        return JoinAnswer(answer.error, token, JoinedGroup(answer.protocol, answer.leader_id, answer.members))
+
+    async def sync(
+        self, coordinator: int, token: GenerationToken, assignments: Mapping[str, bytes]
+    ) -> SyncGroupResponse:
+        """Ask for the member's assignment; the leader brings those of all members."""
+        return await self._patiently(coordinator, SyncGroupRequest(self._group, *token, assignments))
+
+    async def _patiently(self, coordinator: int, request: Request[T]) -> T:
+        """
+        Send a request that is answered when the other members are ready, which may take minutes.
+
+        If the coordinator hangs, nothing ends the wait for so long. So other brokers are asked meanwhile whether it is
+        still the coordinator.
+
+        Raises:
+            BrokerError: Another broker is the coordinator now.
+        """
+        transport = self._context.transport
+        self._sending = sending = asyncio.ensure_future(transport.send(coordinator, request, self._patience_s))
+        try:
+            while not (await asyncio.wait({sending}, timeout=self._look_s))[0]:
+                other = await self._other_coordinator(coordinator)
+                if other is not None and not sending.done():
+                    raise BrokerError(f"group {self._group}: broker {coordinator} does not coordinate it now: {other}")
+            return sending.result()
+        finally:
+            sending.cancel()
+
+    def abandon(self) -> None:
+        """Cancel the join or the sync under way, and with it the task that waits for its answer."""
+        if self._sending is not None:
+            self._sending.cancel()
+
+    async def _other_coordinator(self, coordinator: int) -> str | None:
+        """Return what another broker says of the group's coordinator if that is not this one, else None."""
+        try:
+            found = await self._context.transport.find(doubted=coordinator)
+        except FindError as error:
+            # A broker that does not answer says nothing of the coordinator.
+            return None if error.code is None else str(error)
+        return None if found == coordinator else f"broker {found} does"
+
+    @property
+    def _look_s(self) -> float:
+        """How often the coordinator is asked for during such a wait, in seconds."""
+        return self._context.timing.session_timeout_ms / 1000 * _LOOK_SHARE
+
+    async def leave(self, coordinator: int, member_id: str) -> None:
+        """
+        Leave the group once, beside a join that may be under way.
+
+        Raises:
+            BrokerError: The coordinator refuses; it does not if it has removed the member already.
+        """
+        request: Request[ErrorCode] = LeaveGroupRequest(self._group, member_id)
+        answer = await self._context.transport.send(coordinator, request, _LEAVE_S, aside=True)
+        if answer not in (NO_ERROR, UNKNOWN_MEMBER_ID):
+            raise answer.exception(f"group {self._group}: LeaveGroup")
+
+
+class BrokerCoordinator:
+    """
+    A broker that coordinates a group; see ``GroupCoordinator``.
+
+    Args:
+        context: The member's settings, its transport, and its runtime.
+        hooks: The program that the member belongs to.
+        report: Called with the answer to each heartbeat.
+    """
+
+    words = CoordinatorWords()
+
+    def __init__(self, context: CoordinatedContext, hooks: MemberHooks, report: BeatReport) -> None:
+        self._context = context
+        self._requests = MembershipRequests(context, hooks)
+        self._heartbeat = CoordinatorHeartbeat(
+            context.group.group,
+            context.transport,
+            context.timing.heartbeat_interval_ms,
+            context.timing.session_timeout_ms,
+            context.metrics,
+            context.runtime,
+            report,
+        )
+
+    @property
+    def beats_while_draining(self) -> bool:
+        """Whether the brokers know JoinGroup v1; before, a member that has not joined again is removed all the same."""
+        return self._context.has_rebalance_timeout
+
+    async def find(self) -> int:
+        """Ask any broker for the coordinator."""
+        return await self._context.transport.find()
+
+    async def join(self, coordinator: int, member_id: str) -> JoinAnswer:
+        """Send a join; see ``MembershipRequests``."""
+        return await self._requests.join(coordinator, member_id)
+
+    async def sync(self, coordinator: int, token: GenerationToken, assignments: Mapping[str, bytes]) -> SyncAnswer:
+        """Send a sync; see ``MembershipRequests``."""
+        answer = await self._requests.sync(coordinator, token, assignments)
+        return SyncAnswer(answer.error, bytes(answer.assignment))
+
+    async def leave(self, coordinator: int, member_id: str) -> None:
+        """Send a leave request, beside a join that may be under way."""
+        await self._requests.leave(coordinator, member_id)
+
+    def abandon(self) -> None:
+        """Cancel the join or the sync under way."""
+        self._requests.abandon()
+
+    def new_gate(self, token: GenerationToken, sent_s: float) -> GenerationGate:
+        """Return a gate whose lease is half the session timeout."""
+        drain_s = self._context.rebalance_timeout_s if self._context.has_rebalance_timeout else 0.0
+        return GenerationGate(token, self._context.timing.session_timeout_ms, sent_s, drain_s)
+
+    def follow(self, target: BeatTarget | None) -> None:
+        """Send heartbeats for this membership."""
+        self._heartbeat.follow(target)
+
+    def leave_at_once(self, target: BeatTarget) -> None:
+        """Have the heartbeat's thread send a leave request."""
+        self._heartbeat.leave(target)
+
+    def stop(self) -> None:
+        """Have the heartbeat's thread end."""
+        self._heartbeat.stop()
+
+    async def closed(self, limit: CloseLimit) -> None:
+        """Return: only the heartbeat runs beside the member, on its own thread."""
+
+    def wait_ended(self, timeout_s: float) -> None:
+        """Block until the heartbeat's thread has ended."""
+        self._heartbeat.wait_ended(timeout_s)
+
+    def unreachable(self, error: KielGroupsError) -> KielGroupsError:
+        """Return that no broker has answered."""
+        return NoBrokersError(str(error))
+
+    def refusal(self, request: GroupRequest, code: int) -> KielGroupsError:
+        """Return the error of a refused member, with the brokers' settings that decide it."""
+        return refusal(request, code, self._context, self._requests.offer)

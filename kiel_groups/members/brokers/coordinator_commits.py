@@ -1,0 +1,301 @@
+"""
+Store the offsets of a member's partitions with the coordinator of its group, and read those of the group.
+
+The coordinator accepts a commit from a member of its present generation only, so it is the fence, of the group and not
+of the partition. A commit that it answers has reached the replicas of its log (acks -1).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+
+from kiel_groups.backoff import Backoff
+from kiel_groups.errors import CommitFailedError, KielGroupsError, SessionLostError
+from kiel_groups.group.member_events import CoordinatorCode, GroupRequest, Reaction, reaction_to
+from kiel_groups.group.offset_tracker import OffsetTracker
+from kiel_groups.group.partition_offsets import Commit, StoredOffset
+from kiel_groups.group.seen_topics import SeenTopics
+from kiel_groups.members.brokers.gate import GenerationGate
+from kiel_groups.members.brokers.hooks import CoordinatedContext
+from kiel_groups.members.brokers.member import CoordinatedMember
+from kiel_groups.members.brokers.offset_requests import (
+    FIRST_READ_PAUSE_S,
+    LONGEST_READ_PAUSE_S,
+    REPEATED,
+    read_offsets,
+)
+from kiel_groups.members.offsets.owned_offsets import Written
+from kiel_groups.model import OffsetAndMetadata, TopicPartition
+from kiel_groups.wire.error_codes import (
+    NO_ERROR,
+    OFFSET_METADATA_TOO_LARGE,
+    UNKNOWN_TOPIC_OR_PARTITION,
+    ErrorCode,
+    error_code,
+)
+from kiel_groups.wire.offsets import OffsetCommitRequestV2
+from kiel_groups.wording import counted, some
+
+__all__ = [
+    "CoordinatorOffsets",
+]
+
+log = logging.getLogger(__name__)
+
+
+#: The longest text that the protocol can carry.
+_LONGEST_TEXT_BYTES = 32_767
+
+#: The share of the session timeout that a read may take before it is repeated.
+_READ_SHARE = 1 / 3
+
+#: After these codes, the membership of the commit is over, or its group rebalances.
+_OVER = frozenset(
+    {CoordinatorCode.ILLEGAL_GENERATION, CoordinatorCode.UNKNOWN_MEMBER, CoordinatorCode.REBALANCE_IN_PROGRESS}
+)
+
+
+class CoordinatorOffsets:
+    """
+    The offsets of a group that its coordinator stores; see ``OffsetStore``.
+
+    Args:
+        context: The member's settings and runtime.
+        member: The member, whose generation and id each commit carries.
+        tracker: The offsets of the member's partitions.
+        request_timeout_ms: How long the coordinator may take for an answer.
+        seen: The incarnations of topics.
+    """
+
+    def __init__(
+        self,
+        context: CoordinatedContext,
+        member: CoordinatedMember,
+        tracker: OffsetTracker,
+        request_timeout_ms: int,
+        seen: SeenTopics,
+    ) -> None:
+        self._context = context
+        self._group = context.group.group
+        self._runtime = context.runtime
+        self._metrics = context.metrics
+        self._member = member
+        self._tracker = tracker
+        self._seen = seen
+        self._timeout_s = request_timeout_ms / 1000
+        #: A join waits for reads under way, and must not come too late for that.
+        self._read_s = min(self._timeout_s, context.timing.session_timeout_ms / 1000 * _READ_SHARE)
+        #: The offsets that this process has last stored, each with the number of the topic's incarnation. Their absence
+        #: from the coordinator is an alarm, unless the topic was created again: coordinators forget deleted topics.
+        self._stored: dict[TopicPartition, tuple[int, int]] = {}
+        #: The partitions that the coordinator does not know, as its answer to the last commit says.
+        self.unknown: frozenset[TopicPartition] = frozenset()
+
+    # ------------------------------------------------------------------ commits
+
+    async def commit(self, commits: Mapping[TopicPartition, Commit], metadata: str) -> Written:
+        """
+        Store next offsets with a text; see ``OffsetStore.commit``. Repeat, within the lease, what may succeed later.
+
+        Raises:
+            SessionLostError: The lease is over, or the member has left its generation. What was not stored is delivered
+                again.
+            CommitFailedError: The coordinator has not confirmed an offset within the request timeout, or it refuses the
+                member for good.
+        """
+        sent = self._tracker.sent(commits)
+        offsets = {partition: commit.offset for partition, commit in commits.items()}
+        numbers = {partition: self._seen.number(partition.topic) for partition in commits}
+
+        def may_store(partition: TopicPartition) -> bool:
+            # The tracker does not know a partition that was given back meanwhile, so it is not outdated there.
+            return self._tracker.may_store(partition) and self._seen.number(partition.topic) == numbers[partition]
+
+        done = await self.store(offsets, metadata, may_store)
+        stored = {partition: StoredOffset(*commits[partition]) for partition in done}
+        # After an error, the outcome stays unknown: the next commit stores something, even the offset that was there.
+        self._tracker.answered(sent, stored)
+        return Written(stored, {})
+
+    async def commit_reset(self, commits: Mapping[TopicPartition, Commit]) -> Written:
+        """
+        Store the positions that resets chose; raises as ``commit``.
+
+        Raises:
+            CommitFailedError: The coordinator refuses a position, too. The reset is tried again after a pause.
+        """
+        written = await self.commit(commits, "")
+        if refused := sorted(commits.keys() - written.stored.keys()):
+            raise CommitFailedError(f"group {self._group}: the coordinator refuses to store {some(refused)}")
+        return written
+
+    async def read(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, StoredOffset]:
+        """Return nothing: while a group has members, its coordinator lets no other client write offsets."""
+        return {}
+
+    async def store(
+        self,
+        offsets: Mapping[TopicPartition, int],
+        metadata: str = "",
+        may_store: Callable[[TopicPartition], bool] = lambda _: True,
+    ) -> frozenset[TopicPartition]:
+        """
+        Store next offsets, and return the partitions whose offsets were stored; others were refused.
+
+        Before each try, offsets that ``may_store`` does not permit any more are left out.
+
+        Raises:
+            SessionLostError: As ``commit``.
+            CommitFailedError: As ``commit``.
+        """
+        by_s = self._runtime.boot_time_s() + self._timeout_s
+        if len(metadata.encode()) > _LONGEST_TEXT_BYTES:
+            metadata = ""
+        waiting, backoff = dict(offsets), Backoff(FIRST_READ_PAUSE_S, LONGEST_READ_PAUSE_S)
+        done: dict[TopicPartition, int] = {}
+        gate: GenerationGate | None = None
+        while waiting := {partition: offset for partition, offset in waiting.items() if may_store(partition)}:
+            # A later generation may have assigned the partitions to other members, or started them elsewhere.
+            gate = self._open_gate(gate)
+            answers = await self._attempt(gate, waiting, metadata)
+            done |= {partition: waiting[partition] for partition, code in answers.items() if code == NO_ERROR}
+            self._stored |= {each: (self._seen.number(each.topic), offset) for each, offset in done.items()}
+            repeated = REPEATED
+            if OFFSET_METADATA_TOO_LARGE in answers.values() and metadata:
+                log.warning("group %s: the metadata of a commit is too long: left out", self._group)
+                metadata = ""
+                repeated = REPEATED | {OFFSET_METADATA_TOO_LARGE.number}
+            self._report(answers, repeated)
+            self._doubt(answers)
+            again = [p for p in waiting if p not in answers or answers[p].number in repeated]
+            waiting = {partition: waiting[partition] for partition in again}
+            if waiting:
+                self._retry(waiting, answers, by_s)
+                await asyncio.sleep(backoff.next_s())
+        return frozenset(done)
+
+    async def _attempt(
+        self, gate: GenerationGate, offsets: Mapping[TopicPartition, int], metadata: str
+    ) -> Mapping[TopicPartition, ErrorCode]:
+        """Send one commit; return an error code for each partition, or none for any if no answer came."""
+        token, now_s = gate.token, self._runtime.boot_time_s()
+        texts = {partition: OffsetAndMetadata(offset, metadata) for partition, offset in offsets.items()}
+        request = OffsetCommitRequestV2(self._group, token.generation, token.member_id, texts)
+        try:
+            timeout_s = min(self._timeout_s, gate.deadline_s - now_s)
+            answers = await self._member.send(GroupRequest.COMMIT, self._context.aside(request, timeout_s))
+        except KielGroupsError as error:
+            log.info("group %s: no answer to a commit: %s", self._group, error)
+            return {}
+        self._metrics.observe("commit", self._runtime.boot_time_s() - now_s)
+        codes = sorted({answer.number for answer in answers.values()})
+        for code in codes:
+            self._member.note(GroupRequest.COMMIT, code, token)
+        if over := _OVER.intersection(codes):
+            raise SessionLostError(
+                f"group {self._group}: offsets were not stored: {error_code(min(over))}: the group rebalances without"
+                " this member's generation; records since the last commit are delivered again"
+            )
+        if refused := [code for code in codes if reaction_to(GroupRequest.COMMIT, code) is Reaction.FAIL]:
+            # The member stops, and its partitions are lost: they are not found uncommitted any more.
+            raise CommitFailedError(f"group {self._group}: offsets were not stored: {error_code(min(refused))}")
+        if NO_ERROR.number in codes:
+            gate.renew_in_rebalance(token, now_s)
+        return answers
+
+    def _retry(
+        self, offsets: Mapping[TopicPartition, int], answers: Mapping[TopicPartition, ErrorCode], by_s: float
+    ) -> None:
+        """Count offsets that are sent again. Raise CommitFailedError if the time for that is over."""
+        self._metrics.count("commits_repeated", len(offsets))
+        if self._runtime.boot_time_s() < by_s:
+            return
+        first = min(offsets)
+        why = str(answers[first]) if first in answers else "no answer"
+        raise CommitFailedError(
+            f"group {self._group}: {some(sorted(offsets))} not stored within {self._timeout_s:g} s: {why}; the"
+            " coordinator may still store it. Commit again"
+        )
+
+    def _open_gate(self, former: GenerationGate | None) -> GenerationGate:
+        """Return the open gate of the present generation. It must be that of the former attempt, if there was one."""
+        gate = self._member.gate
+        if (
+            gate is None
+            or former not in (None, gate)
+            or not self._member.may_commit
+            or not gate.is_open(self._runtime.boot_time_s())
+        ):
+            raise SessionLostError(f"group {self._group}: no membership to commit with at the moment")
+        return gate
+
+    def _doubt(self, answers: Mapping[TopicPartition, ErrorCode]) -> None:
+        self.unknown = frozenset(each for each, code in answers.items() if code == UNKNOWN_TOPIC_OR_PARTITION)
+        for topic in sorted({partition.topic for partition in self.unknown}):
+            self._seen.doubt(topic)
+
+    def _report(self, answers: Mapping[TopicPartition, ErrorCode], repeated: Collection[int]) -> None:
+        for code in sorted({code.number for code in answers.values()}.difference(repeated, {NO_ERROR.number})):
+            partitions = [partition for partition, each in answers.items() if each.number == code]
+            known = error_code(code)
+            self._metrics.count("commits_refused", len(partitions), error=known.name)
+            log.error(
+                "group %s: the offsets of %s, first %s, were not stored: %s: %s",
+                self._group,
+                counted(partitions, "partition"),
+                min(partitions),
+                known,
+                known.hint,
+            )
+
+    # ------------------------------------------------------------------ reads
+
+    async def fetch(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """
+        Read the group's offsets, whether or not this member owns the partitions.
+
+        Returns:
+            The offset of each partition that has one.
+
+        Raises:
+            NoOffsetsError: As ``read_offsets``.
+            KielGroupsError: As ``read_offsets``.
+        """
+        token = self._member.token
+
+        def refused(code: int) -> None:
+            if token is not None:
+                self._member.note(GroupRequest.FETCH, code, token)
+
+        return await read_offsets(
+            self._group,
+            partitions,
+            lambda request: self._member.send(GroupRequest.FETCH, self._context.aside(request, self._read_s)),
+            refused,
+        )
+
+    def remembered(self, partitions: Collection[TopicPartition]) -> frozenset[TopicPartition]:
+        """Return those of the partitions whose offsets this process has stored itself."""
+        return frozenset(partitions) & self._stored.keys()
+
+    def lost_offsets(self, missing: Collection[TopicPartition]) -> dict[TopicPartition, int]:
+        """
+        Return the offsets that this process has stored itself, and that the coordinator does not have any more.
+
+        Brokers before Kafka 2.1 expire the offsets of live groups, too. That is an alarm: without what this process
+        remembers, the partition would silently be reset.
+        """
+        stored = {partition: self._stored[partition] for partition in missing if partition in self._stored}
+        lost = {each: offset for each, (number, offset) in stored.items() if number == self._seen.number(each.topic)}
+        if lost:
+            self._metrics.count("offsets_expired", len(lost))
+            log.error(
+                "group %s: the coordinator has lost the offsets of %s, first %s, which this member had stored; starting"
+                " where they were. Raise the brokers' offsets.retention.minutes, if they have expired",
+                self._group,
+                counted(lost, "partition"),
+                min(lost),
+            )
+        return lost

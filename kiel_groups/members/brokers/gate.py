@@ -1,0 +1,92 @@
+"""
+Decide whether a member of a generation may deliver records and commit offsets at this moment.
+
+The gate is open while the lease runs: for half the session timeout, counted from the sending of the newest request
+that the coordinator has answered for this generation and member. The end of the lease is not the end of the gate: if
+the coordinator still counts on the member later, the lease runs again. Only ``shut`` is final, when the member leaves
+the generation.
+
+An answered sync or heartbeat says that the group is stable. During a rebalance, the coordinator answers a heartbeat
+with that, and accepts commits: it still counts on the member, until the end of the rebalance timeout. Then it removes
+each member that has not joined again, whether or not that beats or commits. So these answers extend the lease only up
+to nine tenths of that timeout, counted from the last moment when the group was stable. In 0.9 they prove nothing:
+there, the rebalance timeout is the session timeout.
+
+The heartbeat's thread renews a gate while the event loop checks it. Each field is written by one plain assignment, so
+no lock is needed.
+"""
+
+from __future__ import annotations
+
+from kiel_groups.model import GenerationToken
+
+__all__ = [
+    "GenerationGate",
+]
+
+
+#: The share of the session timeout that a lease lasts. The rest is for pauses, and for a coordinator that counts the
+#: session from the arrival of a request, on a clock of its own.
+LEASE_SHARE = 0.5
+
+#: The share of the rebalance timeout that a member may use. The coordinator counts it from a later moment than the
+#: member does, so the rest is only for clocks that run at different rates.
+DRAIN_SHARE = 0.9
+
+
+class GenerationGate:
+    """
+    The gate of one member in one generation.
+
+    Args:
+        token: The generation and the member id.
+        session_timeout_ms: The session timeout that the member has joined with.
+        sent_s: The boot time at which the answered sync was sent.
+        rebalance_timeout_s: How long the coordinator waits in a rebalance for a member that beats, in seconds; 0 if it
+            does not count heartbeats then.
+    """
+
+    def __init__(
+        self, token: GenerationToken, session_timeout_ms: int, sent_s: float, rebalance_timeout_s: float = 0.0
+    ) -> None:
+        self.token = token
+        self._drain_s = rebalance_timeout_s * DRAIN_SHARE
+        self._lease_s = session_timeout_ms / 1000 * LEASE_SHARE
+        self._is_shut = False
+        #: When the newest request was sent whose answer says that the group was stable, in seconds of boot time.
+        self.confirmed_s = sent_s
+        self._deadline_s = sent_s + self._lease_s
+
+    @property
+    def deadline_s(self) -> float:
+        """The end of the lease, in seconds of boot time."""
+        return self._deadline_s
+
+    def renew(self, token: GenerationToken, sent_s: float) -> None:
+        """Extend the lease after a heartbeat of that time, whose answer says that the group is stable."""
+        if token == self.token:
+            self.confirmed_s = max(self.confirmed_s, sent_s)
+            self._deadline_s = max(self._deadline_s, sent_s + self._lease_s)
+
+    def renew_in_rebalance(self, token: GenerationToken, sent_s: float) -> None:
+        """
+        Extend the lease after a heartbeat of that time whose answer says that the group rebalances.
+
+        An accepted commit may have been answered during a rebalance, so it proves no more.
+        """
+        if token == self.token:
+            removed_s = self.confirmed_s + self._drain_s
+            self._deadline_s = max(self._deadline_s, min(sent_s + self._lease_s, removed_s))
+
+    def shut(self) -> None:
+        """Shut the gate for good: the member has left the generation, or was removed from it."""
+        self._is_shut = True
+
+    @property
+    def is_shut(self) -> bool:
+        """Whether the gate was shut for good."""
+        return self._is_shut
+
+    def is_open(self, now_s: float) -> bool:
+        """Return whether records may be delivered and offsets committed at the boot time ``now_s``."""
+        return now_s < self._deadline_s and not self._is_shut

@@ -1,0 +1,134 @@
+"""Define the hooks of a program that is a member of a group with a coordinator, and what its parts share."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol, TypeVar
+
+from kiel_groups.config import CoordinatorConfig, GroupConfig
+from kiel_groups.members.brokers.gate import GenerationGate
+from kiel_groups.members.brokers.transport import GroupTransport
+from kiel_groups.members.brokers.versions import GroupVersions
+from kiel_groups.metrics import Metrics
+from kiel_groups.wire.framing import Request
+from kiel_groups.wire.group_requests import GroupProtocol
+from kiel_groups.zookeeper.runtime import Runtime
+
+__all__ = [
+    "CoordinatedContext",
+    "JoinedGroup",
+    "MemberHooks",
+    "MemberSettings",
+]
+
+
+T = TypeVar("T")
+
+
+class JoinedGroup(NamedTuple):
+    """
+    What a join has brought: the ``protocol`` that the coordinator chose, and the id of the leader.
+
+    ``members`` has the metadata of each member by its id; it is empty for members that do not lead.
+    """
+
+    protocol: str
+    leader_id: str
+    members: Mapping[str, bytes]
+
+
+class MemberSettings(Protocol):
+    """
+    What a member needs to know, whatever coordinates its group.
+
+    The first join fails if the coordinator is not found within ``find_timeout_ms``.
+    """
+
+    @property
+    def group(self) -> GroupConfig: ...
+    @property
+    def find_timeout_ms(self) -> int: ...
+    @property
+    def metrics(self) -> Metrics: ...
+    @property
+    def runtime(self) -> Runtime: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CoordinatedContext:
+    """
+    A member of a group that brokers coordinate, as its parts see it.
+
+    ``versions`` says whether the brokers know JoinGroup v1. Before, the session timeout is also the time that a
+    rebalance waits for a member.
+    """
+
+    group: GroupConfig
+    timing: CoordinatorConfig
+    transport: GroupTransport
+    versions: GroupVersions
+    metrics: Metrics
+    runtime: Runtime
+
+    @property
+    def find_timeout_ms(self) -> int:
+        """How long the first join waits for a broker that names the coordinator."""
+        return self.timing.find_timeout_ms
+
+    @property
+    def has_rebalance_timeout(self) -> bool:
+        """Whether a member tells the coordinator its rebalance timeout."""
+        return self.versions.has_rebalance_timeout
+
+    @property
+    def rebalance_timeout_s(self) -> float:
+        """How long the coordinator waits for the members of a rebalance, in seconds."""
+        limit_ms = self.timing.rebalance_timeout_ms if self.has_rebalance_timeout else self.timing.session_timeout_ms
+        return limit_ms / 1000
+
+    def aside(self, request: Request[T], timeout_s: float) -> Callable[[int], Awaitable[T]]:
+        """Return a function that sends a request to a coordinator once, beside a join or a sync under way."""
+        return lambda coordinator: self.transport.send(coordinator, request, timeout_s, aside=True)
+
+
+class MemberHooks(Protocol):
+    """
+    The program that a member belongs to, called on the event loop.
+
+    For each generation, ``complete`` is called once, and then ``prepare`` or ``lost``. Before ``lost``, a ``complete``
+    or a ``prepare`` that still runs is cancelled.
+    """
+
+    @property
+    def protocol_type(self) -> str:
+        """The kind of group, such as "consumer". All members of a group have the same one."""
+
+    async def protocols(self) -> Sequence[GroupProtocol]:
+        """Return what the member offers at its next join: names of protocols with metadata, the preferred one first."""
+
+    async def perform_assignment(self, joined: JoinedGroup) -> Mapping[str, bytes]:
+        """
+        As the leader, return an assignment for each member. An error of this method fails the member.
+
+        Raises:
+            KielGroupsError: No assignment can be made.
+        """
+
+    async def complete(self, gate: GenerationGate, joined: JoinedGroup, assignment: bytes) -> None:
+        """
+        Take over the assignment of this member. Work may continue after it returns, while the gate is open.
+
+        Raises:
+            ProtocolError: The assignment cannot be read. The member has none, and joins again later.
+        """
+
+    async def prepare(self, gate: GenerationGate) -> None:
+        """
+        Give the assignment back, before the member joins again or leaves.
+
+        What is not given back when the gate closes is lost; this method then returns promptly.
+        """
+
+    def lost(self, gate: GenerationGate) -> None:
+        """Drop the assignment at once: other members may have it already. The gate is shut."""

@@ -1,0 +1,614 @@
+"""A member of a group that has a coordinator: it performs what ``group.member_state`` decides."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from contextlib import suppress
+from typing import Any, NamedTuple, TypeVar
+
+from kiel_groups.backoff import Backoff
+from kiel_groups.clients.calls.eager_methods import home_loop
+from kiel_groups.errors import (
+    BrokerError,
+    ClosedError,
+    HookError,
+    KielGroupsError,
+    NoBrokersError,
+    ProtocolError,
+    SessionLostError,
+)
+from kiel_groups.group import member_events as events
+from kiel_groups.group.member_events import CoordinatorCode, GroupRequest, Reaction, reaction_to
+from kiel_groups.group.member_state import Holding, MemberState, Phase, step
+from kiel_groups.members.brokers.coordinator import BeatReport, BeatTarget, GroupCoordinator
+from kiel_groups.members.brokers.gate import GenerationGate
+from kiel_groups.members.brokers.hooks import JoinedGroup, MemberHooks, MemberSettings
+from kiel_groups.members.brokers.request_failures import RequestFailures, reported
+from kiel_groups.members.brokers.transport import BeatAnswer, FindError
+from kiel_groups.model import GenerationToken
+from kiel_groups.wire.consumer_protocol import PROTOCOL_TYPE
+from kiel_groups.wire.error_codes import error_code
+from kiel_groups.zookeeper.tasks import CloseLimit, TaskSet
+
+__all__ = [
+    "HeldAssignment",
+    "CoordinatedMember",
+]
+
+log = logging.getLogger(__name__)
+
+
+#: After how long a member whose assignment cannot be read joins again, in seconds; then after twice as long each time.
+#: Each join is a rebalance of the whole group, and its leader may make the same mistake again.
+FIRST_REJOIN_S, LONGEST_REJOIN_S = 1.0, 300.0
+
+
+class _LeaseWords(NamedTuple):
+    """What ends with a lease, and what continues with the next one, in the words of the log."""
+
+    stopped: str
+    continues: str
+
+
+_DELIVERY = _LeaseWords("delivery has stopped", "delivery continues")
+_USE = _LeaseWords("the assignment may not be used", "the assignment may be used again")
+
+
+class HeldAssignment:
+    """
+    Runs the hooks of a member for one assignment after the other.
+
+    Args:
+        settings: The member's group, metrics and clock.
+        hooks: The program that the member belongs to.
+        confirmer: What confirms the membership, for the log.
+        drained: Called when the program has given an assignment back.
+        rejoin: Has the member join again.
+        crashed: Called with the error of a hook.
+    """
+
+    def __init__(
+        self,
+        settings: MemberSettings,
+        hooks: MemberHooks,
+        confirmer: str,
+        drained: Callable[[], None],
+        rejoin: Callable[[], None],
+        crashed: Callable[[BaseException], None],
+    ) -> None:
+        self._name = settings.group.group
+        self._metrics = settings.metrics
+        self._runtime = settings.runtime
+        self._hooks = hooks
+        self._confirmer = confirmer
+        self._lease_words = _DELIVERY if hooks.protocol_type == PROTOCOL_TYPE else _USE
+        self._drained = drained
+        self._rejoin = rejoin
+        self._unreadable_pauses = Backoff(FIRST_REJOIN_S, LONGEST_REJOIN_S)
+        self._crashed = crashed
+        #: The gate of the newest assignment; None before the first one, and after a loss.
+        self.gate: GenerationGate | None = None
+        #: Whether the log says that the lease is over, and not yet that it runs again.
+        self._is_over = False
+        self._lease_timer: asyncio.TimerHandle | None = None
+        #: The hook that runs for the present assignment: ``complete`` or ``prepare``.
+        self._hook: asyncio.Task[None] | None = None
+        #: The ``complete`` that the present ``prepare`` cancels, unless it is cancelled itself before it begins.
+        self._completing: asyncio.Task[None] | None = None
+
+    def open(self, gate: GenerationGate, joined: JoinedGroup, assignment: bytes) -> None:
+        """Have the program take an assignment over."""
+        self.gate = gate
+        log.info("group %s: joined generation %d as %s", self._name, *gate.token)
+        self.report_lease()
+        self._run(self._complete(gate, joined, assignment))
+
+    def report_lease(self) -> None:
+        """
+        Log once that the assignment may not be used because the lease is over, and once that it may be again.
+
+        A timer calls this at the end of the lease; the answers to heartbeats, and the lack of them, do so after it.
+        """
+        if self._lease_timer is not None:
+            self._lease_timer.cancel()
+            self._lease_timer = None
+        if self.gate is None or self.gate.is_shut:
+            return
+        now_s = self._runtime.boot_time_s()
+        if (left_s := self.gate.deadline_s - now_s) > 0:
+            self._lease_timer = asyncio.get_running_loop().call_later(left_s, self.report_lease)
+        is_over = left_s <= 0
+        if is_over == self._is_over:
+            return
+        self._is_over, member_id, words = is_over, self.gate.token.member_id, self._lease_words
+        if is_over:
+            log.warning(
+                "group %s: %s: the lease of %s is over, because %s has not confirmed its membership; %s when it does",
+                self._name,
+                words.stopped,
+                member_id,
+                self._confirmer,
+                words.continues,
+            )
+        else:
+            log.warning(
+                "group %s: %s: %s has confirmed the membership of %s",
+                self._name,
+                words.continues,
+                self._confirmer,
+                member_id,
+            )
+
+    def drain(self) -> None:
+        """Have the program give the assignment back."""
+        assert self.gate is not None
+        log.info("group %s: revoking the assignment of generation %d", self._name, self.gate.token.generation)
+        self._completing = self._hook
+        self._run(self._drain(self.gate, self._completing))
+
+    def drop(self) -> None:
+        """End the assignment at once; a hook that runs for it is cancelled before."""
+        gate, hook = self.gate, self._hook
+        if gate is None:
+            return
+        gate.shut()
+        self.gate = self._hook = None
+        if hook is not None:
+            hook.cancel()
+        if self._completing is not None:
+            self._completing.cancel()
+        self.report_lease()
+        self._metrics.count("memberships_lost")
+        log.warning("group %s: the membership of %s is over; its assignment is lost", self._name, gate.token.member_id)
+        try:
+            self._hooks.lost(gate)
+        except Exception as error:
+            # The member is in the middle of a step, whose other effects come first.
+            asyncio.get_running_loop().call_soon(self._crashed, error)
+
+    def _run(self, work: Coroutine[Any, Any, None]) -> None:
+        self._hook = asyncio.get_running_loop().create_task(work)
+        self._hook.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._crashed(error)
+
+    async def _complete(self, gate: GenerationGate, joined: JoinedGroup, assignment: bytes) -> None:
+        since_s = self._runtime.boot_time_s()
+        try:
+            await self._hooks.complete(gate, joined, assignment)
+        except ProtocolError as error:
+            await self._rejoin_later(gate, joined, error)
+            return
+        self._unreadable_pauses.reset()
+        self._metrics.observe("sync", self._runtime.boot_time_s() - since_s)
+
+    async def _rejoin_later(self, gate: GenerationGate, joined: JoinedGroup, error: ProtocolError) -> None:
+        """Leave an assignment that cannot be read unassigned; another join of this member or another one ends it."""
+        pause_s = self._unreadable_pauses.next_s()
+        self._metrics.count("assignments_unreadable")
+        log.error(
+            "group %s: leader %s has sent an assignment that cannot be read: %s; what is assigned to this member stays"
+            " without an owner; joining again in %g s, unless the group rebalances before",
+            self._name,
+            joined.leader_id,
+            error,
+            pause_s,
+        )
+        await asyncio.sleep(pause_s)
+        self._rejoin()
+
+    async def _drain(self, gate: GenerationGate, completing: asyncio.Task[None] | None) -> None:
+        if completing is not None and not completing.done():
+            completing.cancel()
+            await asyncio.wait({completing})
+        await self._hooks.prepare(gate)
+        gate.shut()
+        self.report_lease()
+        self._drained()
+
+
+# A member of a group that has a coordinator: it performs what ``group.member_state`` decides.
+#
+# The class is generic: what a protocol's metadata and assignments mean, and what a member does with its assignment, is
+# decided by its hooks. ``ConsumerMember`` has those of a consumer. What coordinates the group is a
+# ``GroupCoordinator``.
+
+
+T = TypeVar("T")
+
+#: The longest pause before a request is repeated, in seconds.
+LONGEST_REQUEST_PAUSE_S = 5.0
+
+
+class CoordinatedMember:
+    """
+    One member, from ``start`` to ``close``. It joins again by itself after each rebalance and each loss.
+
+    Args:
+        settings: The member's group, its limits, its metrics and its clock.
+        coordinate: Returns the coordinator as this member reaches it, given the function that hears of its heartbeats.
+        hooks: The program that the member belongs to.
+        on_failure: Called with the error of a member that stops for good.
+    """
+
+    def __init__(
+        self,
+        settings: MemberSettings,
+        coordinate: Callable[[BeatReport], GroupCoordinator],
+        hooks: MemberHooks,
+        on_failure: Callable[[KielGroupsError], None],
+    ) -> None:
+        self._name = settings.group.group
+        self._find_timeout_s = settings.find_timeout_ms / 1000
+        self._metrics = settings.metrics
+        self._runtime = settings.runtime
+        self._hooks = hooks
+        self._coordination = coordinate(self._beat_answered)
+        self._on_failure = on_failure
+        self._state = MemberState()
+        self._tasks = TaskSet(self._crashed)
+        self._pauses = Backoff(
+            settings.group.retry_backoff_ms / 1000, LONGEST_REQUEST_PAUSE_S, lambda: self._runtime.uniform(0.5, 1.5)
+        )
+        self._held = HeldAssignment(
+            settings, hooks, self._coordination.words.confirmer, self._drained, self.request_rejoin, self._crashed
+        )
+        self._joined = JoinedGroup("", "", {})
+        self._assignments: Mapping[str, bytes] = {}
+        self._assignment = b""
+        self._failures = RequestFailures(self._name, self._metrics, self._runtime, self._coordination.words.find)
+        #: When the newest join, and the newest sync, were decided and sent, in seconds of boot time.
+        self._rejoin_s = self._sync_sent_s = 0.0
+        self._is_stable = asyncio.Event()
+        #: The outcome of the member, as soon as it is known: an error, or None if it has left.
+        self._over: asyncio.Future[KielGroupsError | None] = home_loop().create_future()
+        #: Set when nothing more is to be done, such as a leave request after an error.
+        self._ended = asyncio.Event()
+
+    # ------------------------------------------------------------------ the membership
+
+    @property
+    def token(self) -> GenerationToken | None:
+        """The generation and the member id; None if the member has not joined."""
+        return GenerationToken(self._state.generation, self._state.member_id) if self._state.is_member else None
+
+    @property
+    def leads(self) -> bool:
+        """Whether this member is the leader of its generation."""
+        return bool(self._state.member_id) and self._joined.leader_id == self._state.member_id
+
+    @property
+    def need_rejoin(self) -> bool:
+        """Whether the member has to join before it has an assignment of the present generation."""
+        return self._state.rejoin_due or self._state.phase is not Phase.STABLE
+
+    @property
+    def holds_assignment(self) -> bool:
+        """Whether the program still has partitions of an assignment, even if it is giving them back."""
+        return self._state.holding is not Holding.NOTHING
+
+    @property
+    def may_commit(self) -> bool:
+        """Whether the assignment that the program has is that of the present generation."""
+        return self._state.may_commit
+
+    @property
+    def gate(self) -> GenerationGate | None:
+        """The gate of the newest assignment."""
+        return self._held.gate
+
+    async def start(self) -> None:
+        """
+        Join the group, and wait for the first assignment.
+
+        Raises:
+            NoBrokersError: No broker has named the coordinator in time, or the coordinator did not answer a join.
+            NoZooKeeperError: The group is on ZooKeeper, and no server has answered in time.
+            KielGroupsError: The coordinator refuses the member, or the member's assignor has failed.
+        """
+        self.request_rejoin()
+        await self.ensure_active()
+
+    def request_rejoin(self) -> None:
+        """Have the member join again, because what it offers has changed."""
+        self._feed(events.Rejoin())
+
+    async def ensure_active(self) -> None:
+        """
+        Wait until the member has an assignment of the present generation; raises as ``start``.
+
+        The other members of a rebalance may delay that for as long as their rebalance timeout.
+        """
+        loop = asyncio.get_running_loop()
+        limit_s = loop.time() + self._find_timeout_s
+        while self.need_rejoin:
+            self._is_stable.clear()
+            stable = asyncio.ensure_future(self._is_stable.wait())
+            try:
+                either: set[asyncio.Future[Any]] = {stable, self._over}
+                await asyncio.wait(either, timeout=1.0, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                stable.cancel()
+            if self._over.done():
+                raise self._over.result() or ClosedError(f"group {self._name}: the member has left")
+            is_failing = self._state.coordinator is None or self._state.phase is Phase.UNJOINED
+            if is_failing and self._failures.last is not None and loop.time() >= limit_s:
+                raise self._coordination.unreachable(self._failures.last)
+
+    async def close(self, limit: CloseLimit | None = None) -> None:
+        """
+        Give the assignment back and leave the group. After the limit, leave without waiting for the application.
+
+        If the caller is cancelled, or no broker answers, the heartbeat's thread leaves.
+        """
+        limit = limit or CloseLimit()
+        self._feed(events.Leave())
+        try:
+            async with limit.timeout(reserves=True):
+                await self._ended.wait()
+        except TimeoutError:
+            log.warning("group %s: leaving although the application or a broker is not done", self._name)
+            self._feed(events.LeaveAtOnce())
+            with suppress(TimeoutError):
+                async with limit.timeout():
+                    await self._ended.wait()
+        finally:
+            if not self._ended.is_set():
+                self._leave_by_thread()
+                self._feed(events.GivenUp())
+                self._feed(events.LeaveAnswered())
+            self._coordination.stop()
+            cancelled = self._tasks.cancel()
+        await cancelled
+        await self._coordination.closed(limit)
+
+    def abandon(self, timeout_s: float) -> None:
+        """Leave the group without an event loop and without a commit; wait for that at most ``timeout_s``."""
+        self._leave_by_thread()
+        self._coordination.stop()
+        self._coordination.wait_ended(timeout_s)
+
+    def give_up(self) -> None:
+        """
+        Leave at once, because the application makes no progress; ``given_up`` must follow on the event loop.
+
+        Any thread may call it beside a blocked loop, which may hold the lock of the log.
+        """
+        self._leave_by_thread()
+
+    def given_up(self) -> None:
+        """End the membership that ``give_up`` has left; the member joins again by ``request_rejoin``."""
+        self._feed(events.GivenUp())
+        self._coordination.abandon()
+
+    def leave(self) -> None:
+        """Leave at once, and stay away until ``request_rejoin``; the program loses its assignment."""
+        self.give_up()
+        self.given_up()
+
+    def _leave_by_thread(self) -> None:
+        gate, coordinator = self._held.gate, self._state.coordinator
+        if gate is not None:
+            gate.shut()
+            if coordinator is not None and self._state.is_member:
+                self._coordination.leave_at_once(BeatTarget(coordinator, gate))
+
+    # ------------------------------------------------------------------ requests about offsets
+
+    async def send(self, kind: GroupRequest, request: Callable[[int], Awaitable[T]]) -> T:
+        """
+        Send a request about offsets, and return its answer; ``note`` tells the member its code.
+
+        Args:
+            kind: Which request it is.
+            request: Sends it to the coordinator of this number.
+
+        Raises:
+            SessionLostError: The coordinator is not known at the moment, or the member has left.
+            KielGroupsError: There is no answer in time, or none that can be read.
+        """
+        if self._state.phase is Phase.ENDED:
+            raise SessionLostError(f"group {self._name}: this member has left the group")
+        coordinator, token = self._state.coordinator, self.token
+        if kind is GroupRequest.FETCH and (coordinator is None or token is None):
+            # A member without a generation does not notice that its coordinator has moved.
+            coordinator = await self._coordination.find()
+        if coordinator is None:
+            raise SessionLostError(f"group {self._name}: the group's coordinator is not known at the moment")
+        self._feed(events.RequestStarted())
+        try:
+            return await request(coordinator)
+        except KielGroupsError:
+            if token is not None:
+                self._feed(events.Answered(kind, None, *token))
+            raise
+        finally:
+            self._feed(events.RequestEnded())
+
+    def note(self, kind: GroupRequest, code: int, token: GenerationToken) -> None:
+        """Follow what an error code in an answer about offsets says of the membership."""
+        self._feed(events.Answered(kind, code, *token))
+
+    # ------------------------------------------------------------------ the state machine
+
+    def _feed(self, event: events.Event) -> None:
+        before = self._state
+        self._state, effects = step(before, event)
+        if self._state.is_joining and not before.is_joining:
+            self._rejoin_s = self._runtime.boot_time_s()
+        for effect in effects:
+            self._perform(effect)
+        self._follow()
+
+    def _follow(self) -> None:
+        """Have the heartbeat and the waiting callers follow the state."""
+        state, gate, coordination = self._state, self._held.gate, self._coordination
+        target = None
+        if gate is not None and state.coordinator is not None and not gate.is_shut and gate.token == self.token:
+            beats = state.beats(while_draining=coordination.beats_while_draining)
+            target = BeatTarget(state.coordinator, gate) if beats else None
+        coordination.follow(target)
+        if not self.need_rejoin:
+            self._is_stable.set()
+
+    def _perform(self, effect: events.Effect) -> None:
+        match effect:
+            case events.FindCoordinator(discovery):
+                self._tasks.start(self._find(discovery))
+            case events.Pause(pause, failures):
+                self._tasks.start(self._wait(pause, self._pauses.delay_s(failures)))
+            case events.Join(join, member_id):
+                self._tasks.start(self._join(join, member_id))
+            case events.Assign(join):
+                self._tasks.start(self._assign(join))
+            case events.Sync(join):
+                self._tasks.start(self._sync(join))
+            case events.Open():
+                self._open()
+            case events.Drain():
+                self._held.drain()
+            case events.Lose():
+                self._held.drop()
+            case events.SendLeave(member_id):
+                self._tasks.start(self._leave(member_id))
+            case events.Fail(request, code):
+                self._fail(self._coordination.refusal(request, code))
+            case events.Ended():
+                if not self._over.done():
+                    self._over.set_result(None)
+                self._ended.set()
+
+    # ------------------------------------------------------------------ requests about the membership
+
+    async def _find(self, discovery: int) -> None:
+        try:
+            coordinator = await self._coordination.find()
+        except FindError as error:
+            if reaction_to(GroupRequest.FIND, error.code) is not Reaction.FAIL:
+                self._failures.note(GroupRequest.FIND, error)
+            self._held.report_lease()
+            self._feed(events.FindFailed(discovery, error.code))
+            return
+        self._feed(events.CoordinatorFound(discovery, coordinator))
+
+    async def _wait(self, pause: int, pause_s: float) -> None:
+        await asyncio.sleep(pause_s)
+        self._feed(events.PauseOver(pause))
+
+    async def _join(self, join: int, member_id: str) -> None:
+        if (join, Phase.JOINING) != (self._state.join, self._state.phase):
+            return  # The member has left, or was given up, before this task began.
+        try:
+            with self._failures.slow(GroupRequest.JOIN, "other members may not have given their assignments back yet"):
+                answer = await self._coordination.join(self._coordinator, member_id)
+        except (BrokerError, ProtocolError) as error:
+            self._failures.note(GroupRequest.JOIN, error)
+            self._feed(events.JoinAnswered(join, None))
+            return
+        if answer.error.number:
+            self._failures.note_code(GroupRequest.JOIN, answer.error)
+            self._feed(events.JoinAnswered(join, answer.error.number))
+            return
+        if join == self._state.join:
+            self._joined = answer.joined
+        self._feed(events.JoinAnswered(join, 0, *answer.token, answer.is_leader))
+
+    async def _assign(self, join: int) -> None:
+        try:
+            assignments = await self._hooks.perform_assignment(self._joined)
+        except Exception as error:
+            if (join, Phase.SYNCING) == (self._state.join, self._state.phase):
+                self._fail(reported(self._name, error))
+            self._feed(events.AssignFailed(join))
+            return
+        if join == self._state.join:
+            self._assignments = assignments
+        self._feed(events.Assigned(join))
+
+    async def _sync(self, join: int) -> None:
+        assignments, self._assignments = self._assignments, {}
+        self._sync_sent_s = self._runtime.boot_time_s()
+        token = GenerationToken(self._state.generation, self._state.member_id)
+        try:
+            with self._failures.slow(GroupRequest.SYNC, f"leader {self._joined.leader_id} may not have assigned yet"):
+                answer = await self._coordination.sync(self._coordinator, token, assignments)
+        except (BrokerError, ProtocolError) as error:
+            self._failures.note(GroupRequest.SYNC, error)
+            self._feed(events.SyncAnswered(join, None))
+            return
+        if answer.error.number:
+            self._failures.note_code(GroupRequest.SYNC, answer.error)
+        self._assignment = answer.assignment
+        self._feed(events.SyncAnswered(join, answer.error.number))
+
+    @property
+    def _coordinator(self) -> int:
+        assert self._state.coordinator is not None, "the member joins, syncs and leaves with a known coordinator only"
+        return self._state.coordinator
+
+    async def _leave(self, member_id: str) -> None:
+        try:
+            await self._coordination.leave(self._coordinator, member_id)
+        except KielGroupsError as error:
+            log.info(
+                "group %s: the coordinator has not performed the leave, and removes this member when its session is"
+                " over: %s",
+                self._name,
+                error,
+            )
+        self._feed(events.LeaveAnswered())
+
+    # ------------------------------------------------------------------ the assignment
+
+    def _open(self) -> None:
+        token = self.token
+        assert token is not None
+        now_s = self._runtime.boot_time_s()
+        self._metrics.observe("join", now_s - self._rejoin_s)
+        # A join that was asked for during this one begins now.
+        self._rejoin_s = now_s
+        self._metrics.count("joins")
+        self._failures.forget()
+        gate = self._coordination.new_gate(token, self._sync_sent_s)
+        self._held.open(gate, self._joined, self._assignment)
+
+    def _drained(self) -> None:
+        self._feed(events.Drained())
+
+    def _beat_answered(self, target: BeatTarget, answer: BeatAnswer) -> None:
+        if target.gate.token != self.token or self._state.phase is Phase.LEAVING:
+            # The heartbeat has crossed the member's own leave or join, so a refusal is no failure.
+            pass
+        elif answer.code is None:
+            self._failures.note(GroupRequest.HEARTBEAT, NoBrokersError(answer.failure))
+        elif answer.code == CoordinatorCode.NO_ERROR:
+            self._failures.forget()
+        elif answer.failure:
+            self._failures.note(GroupRequest.HEARTBEAT, SessionLostError(answer.failure))
+        else:
+            self._failures.note_code(GroupRequest.HEARTBEAT, error_code(answer.code))
+        self._held.report_lease()
+        self._feed(events.Answered(GroupRequest.HEARTBEAT, answer.code, *target.gate.token))
+
+    # ------------------------------------------------------------------ failures and the end
+
+    def _crashed(self, error: BaseException) -> None:
+        """Stop because a part of the member has failed, as by a bug."""
+        if self._over.done():
+            log.error("group %s: a part of a member that has stopped failed: %s", self._name, error, exc_info=error)
+        self._fail(reported(self._name, error))
+        self._feed(events.LeaveAtOnce())
+
+    def _fail(self, error: KielGroupsError) -> None:
+        if self._over.done():
+            return
+        self._metrics.count("member_failures")
+        # A traceback says where a program, or this package, has failed. Other errors explain themselves.
+        trace = error.__cause__ if isinstance(error, HookError) or type(error) is KielGroupsError else None
+        log.error("group %s: this member stops: %s", self._name, error, exc_info=trace, extra={"reports": error})
+        self._on_failure(error)
+        self._over.set_result(error)

@@ -1,0 +1,403 @@
+"""Store and read the offsets of a group in Kafka, and repeat that while the coordinator moves or loads them."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple, TypeAlias, TypeVar
+
+from kiel_groups.backoff import Backoff
+from kiel_groups.clients.net.cluster_metadata import ClusterMetadata
+from kiel_groups.config import BrokerConfig, HostPort
+from kiel_groups.errors import (
+    BrokerConnectionError,
+    BrokerError,
+    ConfigError,
+    KielGroupsError,
+    NoBrokersError,
+    NoOffsetsError,
+)
+from kiel_groups.group.member_events import CoordinatorCode
+from kiel_groups.members.brokers.transport import CoordinatorBrokers, FindError
+from kiel_groups.members.partition_handler import ReadOffsets, StoreAnswer
+from kiel_groups.metrics import Metrics
+from kiel_groups.model import OffsetAndMetadata, TopicPartition
+from kiel_groups.wire.error_codes import (
+    LEADER_NOT_AVAILABLE,
+    NO_ERROR,
+    NOT_ENOUGH_REPLICAS,
+    NOT_ENOUGH_REPLICAS_AFTER_APPEND,
+    OFFSET_METADATA_TOO_LARGE,
+    UNKNOWN_MEMBER_ID,
+    UNKNOWN_TOPIC_OR_PARTITION,
+    ErrorCode,
+)
+from kiel_groups.wire.framing import Request
+from kiel_groups.wire.offsets import OFFSETS_TOPIC, FetchedOffset, OffsetCommitRequestV1, OffsetFetchRequestV1
+from kiel_groups.wording import counted, some
+
+__all__ = [
+    "FIRST_READ_PAUSE_S",
+    "LONGEST_READ_PAUSE_S",
+    "REPEATED",
+    "Fetched",
+    "fetch_stored",
+    "read_offsets",
+    "FoundOffsets",
+    "StoredInKafka",
+    "check_kafka_offsets",
+    "find_kafka_offsets",
+]
+
+log = logging.getLogger(__name__)
+
+
+#: The first and the longest pause before an offset request is repeated, in seconds.
+FIRST_READ_PAUSE_S, LONGEST_READ_PAUSE_S = 0.05, 1.0
+
+#: Tries of a read: about six seconds, as long as a broker takes to load the offsets of a usual cluster.
+_TRIES = 10
+
+#: After these codes, the same request may succeed later, perhaps at another broker.
+REPEATED: frozenset[int] = frozenset(
+    {
+        CoordinatorCode.UNKNOWN,
+        CoordinatorCode.REQUEST_TIMED_OUT,
+        CoordinatorCode.LOADING,
+        CoordinatorCode.NOT_AVAILABLE,
+        CoordinatorCode.NOT_COORDINATOR,
+    }
+)
+
+#: Sends a read to the present coordinator.
+Send: TypeAlias = Callable[[OffsetFetchRequestV1], Awaitable[Mapping[TopicPartition, FetchedOffset]]]
+
+
+class Fetched(NamedTuple):
+    """
+    The offsets that a coordinator has ``found``, and the error of each partition that it has not answered for.
+
+    A partition without an offset is in neither. The error is a NoOffsetsError if the coordinator refuses for good.
+    """
+
+    found: dict[TopicPartition, FetchedOffset]
+    failures: dict[TopicPartition, KielGroupsError]
+
+
+async def fetch_stored(
+    group: str,
+    partitions: Iterable[TopicPartition],
+    send: Send,
+    refused: Callable[[int], object] = lambda _: None,
+    repeated: frozenset[int] = REPEATED,
+) -> Fetched:
+    """
+    Read the offsets that a group has committed, with their texts.
+
+    Args:
+        group: The group's name.
+        partitions: The partitions.
+        send: Sends a request; asked again for each try.
+        refused: Called with each error code of an answer.
+        repeated: The codes after which a partition is asked for again, in several tries. After any other code, the read
+            ends.
+    """
+    waiting, backoff = tuple(sorted(partitions)), Backoff(FIRST_READ_PAUSE_S, LONGEST_READ_PAUSE_S)
+    fetched = Fetched({}, {})
+    for attempt in range(_TRIES):
+        if not waiting:
+            break
+        await asyncio.sleep(backoff.delay_s(attempt))
+        try:
+            answers = await send(OffsetFetchRequestV1(group, waiting))
+        except KielGroupsError as error:
+            log.info("group %s: no answer to a read of offsets: %s", group, error)
+            fetched.failures.update(dict.fromkeys(waiting, error))
+            continue
+        fetched.found.update((p, each) for p, each in answers.items() if each.error == NO_ERROR and each.offset >= 0)
+        fetched.failures.clear()
+        fetched.failures.update({p: _failure(group, p, answers.get(p)) for p in waiting if _failed(answers.get(p))})
+        codes = {each.error.number for each in answers.values() if each.error != NO_ERROR}
+        for code in sorted(codes):
+            refused(code)
+        if codes - repeated:
+            break
+        waiting = tuple(fetched.failures)
+        if waiting:
+            log.info("%s", fetched.failures[waiting[0]])
+    return fetched
+
+
+def _failed(answer: FetchedOffset | None) -> bool:
+    return answer is None or answer.error != NO_ERROR
+
+
+def _failure(group: str, partition: TopicPartition, answer: FetchedOffset | None) -> KielGroupsError:
+    if answer is None:
+        return BrokerError(f"group {group}: the coordinator's answers lack {partition}")
+    failure = answer.error.exception(f"group {group}: the offset of {partition} cannot be read")
+    if answer.error.number in REPEATED:
+        return failure
+    return NoOffsetsError(str(failure), code=answer.error.number)
+
+
+async def read_offsets(
+    group: str, partitions: Iterable[TopicPartition], send: Send, refused: Callable[[int], object] = lambda _: None
+) -> dict[TopicPartition, int]:
+    """
+    Read the offsets that a group has committed; the arguments are those of ``fetch_stored``.
+
+    Returns:
+        The offset of each partition that has one.
+
+    Raises:
+        NoOffsetsError: The coordinator refuses for good.
+        BrokerError: The coordinator has not answered in several tries, or not for all partitions.
+        KielGroupsError: As ``send``, which has failed in several tries.
+    """
+    found, failures = await fetch_stored(group, partitions, send, refused)
+    if failures:
+        final = [partition for partition, failure in failures.items() if isinstance(failure, NoOffsetsError)]
+        raise failures[min(final or failures)]
+    return {partition: each.offset for partition, each in found.items()}
+
+
+# Store and read the offsets of a group in Kafka, for a group that ZooKeeper coordinates: OffsetCommit and OffsetFetch
+# v1.
+#
+# The group has no members at its coordinator, so nothing fences its commits there.
+
+
+T = TypeVar("T")
+
+#: How long the coordinator may take for an answer, in milliseconds. It waits for the replicas of its log.
+_ANSWER_MS = 3_000
+
+#: How long a tool waits for a connection, in milliseconds.
+_CONNECT_MS = 2_000
+
+#: How many groups are asked for at the same time.
+_MOST_AT_ONCE = 16
+
+#: A group that has no offsets, not even of the topic of the offsets.
+_NO_GROUP = "kiel-groups-of-no-name"
+
+#: Tries before brokers that close the connection count as too old; one that is starting closes it, too.
+_STORE_TRIES = 6
+
+#: The generation and the member id of a commit that comes from no member.
+_NO_GENERATION, _NO_MEMBER = -1, ""
+
+#: After these codes, the same request may succeed later. A coordinator does not know a topic until the controller has
+#: told it, and has no leader for its own log while that log moves.
+_PASSING = REPEATED | {
+    UNKNOWN_TOPIC_OR_PARTITION.number,
+    LEADER_NOT_AVAILABLE.number,
+    NOT_ENOUGH_REPLICAS.number,
+    NOT_ENOUGH_REPLICAS_AFTER_APPEND.number,
+}
+
+
+#: After these codes, another broker may be the coordinator.
+_DOUBTFUL = frozenset({CoordinatorCode.UNKNOWN, CoordinatorCode.NOT_AVAILABLE, CoordinatorCode.NOT_COORDINATOR})
+
+
+class StoredInKafka:
+    """
+    The offsets of a group that its coordinator stores; see ``KafkaOffsets``.
+
+    Args:
+        cluster: The brokers.
+        group: The group's name.
+        metrics: Counts commits that the coordinator refuses.
+    """
+
+    def __init__(self, cluster: ClusterMetadata, group: str, metrics: Metrics) -> None:
+        self._cluster = cluster
+        self._group = group
+        self._metrics = metrics
+        self._transport = CoordinatorBrokers(cluster, group)
+        #: The broker that was last named as the coordinator, and the one that then failed or denied being it.
+        self._coordinator: int | None = None
+        self._doubted: int | None = None
+
+    async def read(self, partitions: Collection[TopicPartition]) -> ReadOffsets:
+        """Read offsets; see ``KafkaOffsets.read``."""
+        found, failures = await fetch_stored(self._group, partitions, self._ask, self._note, _PASSING)
+        return ReadOffsets({p: OffsetAndMetadata(each.offset, each.metadata) for p, each in found.items()}, failures)
+
+    async def store(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> Mapping[TopicPartition, StoreAnswer]:
+        """Ask the coordinator once to store offsets; see ``KafkaOffsets.store``."""
+        request = OffsetCommitRequestV1(self._group, _NO_GENERATION, _NO_MEMBER, offsets)
+        try:
+            answers = await self._ask(request)
+        except KielGroupsError as error:
+            log.info("group %s: no answer to a commit: %s", self._group, error)
+            return dict.fromkeys(offsets, StoreAnswer.UNKNOWN)
+        for code in {each.number for each in answers.values()}:
+            self._note(code)
+        found = {partition: answers.get(partition) for partition in offsets}
+        self._report({p: code for p, code in found.items() if code is not None and _meaning(code) is _REFUSED})
+        return {partition: _meaning(code) for partition, code in found.items()}
+
+    async def _ask(self, request: Request[T]) -> T:
+        """Send a request to the coordinator, which is found first if it is not known."""
+        if self._coordinator is None:
+            self._coordinator = await self._transport.find(self._doubted)
+        timeout_s = min(_ANSWER_MS, self._cluster.config.request_timeout_ms) / 1000
+        try:
+            return await self._transport.send(self._coordinator, request, timeout_s, aside=True)
+        except (KielGroupsError, asyncio.CancelledError):
+            self._doubt()
+            raise
+
+    def _note(self, code: int) -> None:
+        if code in _DOUBTFUL:
+            self._doubt()
+
+    def _doubt(self) -> None:
+        """Find the coordinator before the next request, from another broker if there is one."""
+        if self._coordinator is not None:
+            self._coordinator, self._doubted = None, self._coordinator
+
+    def _report(self, refused: Mapping[TopicPartition, ErrorCode]) -> None:
+        for code in sorted(set(refused.values()), key=lambda each: each.number):
+            partitions = [partition for partition, each in refused.items() if each == code]
+            self._metrics.count("commits_refused", len(partitions), error=code.name)
+            log.error(
+                "group %s: the offsets of %s, first %s, were not stored: %s: %s",
+                self._group,
+                counted(partitions, "partition"),
+                min(partitions),
+                code,
+                _LIVE_GROUP if code == UNKNOWN_MEMBER_ID else code.hint,
+            )
+
+
+_REFUSED = StoreAnswer.REFUSED
+
+_LIVE_GROUP = (
+    "brokers coordinate a group of this name, and take commits of its members only; stop those consumers, or choose"
+    " another group"
+)
+
+
+def _meaning(code: ErrorCode | None) -> StoreAnswer:
+    if code == NO_ERROR:
+        return StoreAnswer.STORED
+    if code == OFFSET_METADATA_TOO_LARGE:
+        return StoreAnswer.TOO_LONG
+    return StoreAnswer.UNKNOWN if code is None or code.number in _PASSING else _REFUSED
+
+
+async def check_kafka_offsets(cluster: ClusterMetadata, group: str) -> None:
+    """
+    Check that the brokers keep offsets in Kafka. Those of 0.8.0 and 0.8.1 close the connection instead of answering.
+
+    Raises:
+        ConfigError: The brokers keep no offsets in Kafka.
+        NoBrokersError: No broker answers.
+    """
+    transport, backoff = CoordinatorBrokers(cluster, group), cluster.new_backoff()
+    failure: FindError | None = None
+    for attempt in range(_STORE_TRIES):
+        await asyncio.sleep(backoff.delay_s(attempt))
+        try:
+            await transport.find()
+            return
+        except FindError as error:
+            if error.code is not None:
+                # A broker that answers at all has a coordinator, if not now: a new cluster creates its log first.
+                return
+            failure = error
+        if isinstance(failure.__cause__, BrokerConnectionError):
+            # Only a live broker answers the metadata request.
+            await cluster.refresh((), "offsets in Kafka")
+    assert failure is not None
+    if not isinstance(failure.__cause__, BrokerConnectionError):
+        raise NoBrokersError(f"no broker answers for offsets in Kafka: {failure}") from failure
+    raise ConfigError(
+        "store: 'broker-v1' needs brokers that keep offsets in Kafka, from 0.8.2 on, and these close the connection on"
+        " being asked, as those of Kafka 0.8.0 and 0.8.1 do; use store='zookeeper', or upgrade the brokers"
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class FoundOffsets:
+    """
+    The offset of each partition that has one.
+
+    ``problem`` is the reason why offsets may be missing, or "" if the coordinator has answered for all partitions.
+    """
+
+    offsets: Mapping[TopicPartition, OffsetAndMetadata] = field(default_factory=dict)
+    problem: str = ""
+
+
+async def find_kafka_offsets(
+    brokers: Collection[HostPort],
+    wanted: Mapping[str, Collection[TopicPartition]],
+    *,
+    doubtful: Collection[HostPort] = (),
+    timeout_s: float = 5.0,
+) -> dict[str, FoundOffsets]:
+    """
+    Read offsets of groups for the tools. Errors are returned as the ``problem``.
+
+    Args:
+        brokers: Addresses of brokers, to ask for the coordinator.
+        wanted: Partitions of existing topics, by the group's name.
+        doubtful: Those of the brokers that may be of 0.8.1. If one of them is, none is asked for a coordinator, because
+            such a broker closes the connection; the result is empty.
+        timeout_s: Time for the whole look-up, in seconds.
+    """
+    found = {group: FoundOffsets() for group in wanted}
+    asked = {group: partitions for group, partitions in wanted.items() if partitions}
+    if not asked:
+        return found
+    if not brokers:
+        return found | dict.fromkeys(asked, FoundOffsets(problem="no broker is registered in ZooKeeper"))
+    cluster = ClusterMetadata(BrokerConfig(hosts=tuple(brokers), connect_timeout_ms=_CONNECT_MS), Metrics())
+    at_once = asyncio.Semaphore(_MOST_AT_ONCE)
+
+    async def read(group: str) -> None:
+        async with at_once:
+            offsets, failures = await StoredInKafka(cluster, group, Metrics()).read(asked[group])
+        found[group] = FoundOffsets(offsets, str(failures[min(failures)]) if failures else "")
+
+    late = {each: f"the coordinator of group {each} did not answer within {timeout_s:g} s" for each in asked}
+    found |= {group: FoundOffsets(problem=problem) for group, problem in late.items()}
+    try:
+        async with asyncio.timeout(timeout_s):
+            await cluster.refresh({each.topic for partitions in asked.values() for each in partitions}, "asked")
+            if early := [each for each in await asyncio.gather(*(_early(cluster, each) for each in doubtful)) if each]:
+                log.info("offsets in Kafka are not asked for, because of brokers of 0.8.1: %s", some(early))
+                return {}
+            await asyncio.gather(*map(read, asked))
+    except TimeoutError:
+        pass
+    except KielGroupsError as error:
+        found |= dict.fromkeys(asked, FoundOffsets(problem=str(error)))
+    finally:
+        cluster.close()
+    return found
+
+
+async def _early(cluster: ClusterMetadata, address: HostPort) -> HostPort | None:
+    """
+    Return the address if the broker is of 0.8.1, or else None.
+
+    Such a broker answers an OffsetFetch v1 from ZooKeeper, and reports a missing znode. Later ones report that they do
+    not coordinate the group, or that it has no offset. A broker that does not answer names no coordinator either.
+    """
+    partition = TopicPartition(OFFSETS_TOPIC, 0)
+    request = OffsetFetchRequestV1(_NO_GROUP, (partition,))
+    try:
+        answer = await cluster.connection_to(address, "offsets").request(request, _ANSWER_MS)
+    except KielGroupsError:
+        return None
+    assert answer is not None, "the request has an answer"
+    found = answer.get(partition)
+    return address if found is not None and found.error == UNKNOWN_TOPIC_OR_PARTITION else None

@@ -1,0 +1,145 @@
+"""Log and count the failed requests of one member that it repeats, each cause once."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+
+from kiel_groups.errors import KielGroupsError
+from kiel_groups.group.member_events import CoordinatorCode, GroupRequest, Reaction, reaction_to
+from kiel_groups.metrics import Metrics
+from kiel_groups.wire.error_codes import ErrorCode
+from kiel_groups.wording import counted
+from kiel_groups.zookeeper.runtime import Runtime
+from kiel_groups.zookeeper.tasks import SlowStep
+
+__all__ = [
+    "RequestFailures",
+    "reported",
+]
+
+log = logging.getLogger(__name__)
+
+
+#: What the member could not do. To find its coordinator has the words of that.
+_WORDS = {
+    GroupRequest.JOIN: "join",
+    GroupRequest.SYNC: "sync",
+    GroupRequest.HEARTBEAT: "prove its membership",
+}
+
+#: What a request that takes long waits for.
+_AWAITED = {GroupRequest.JOIN: "the answer to its join", GroupRequest.SYNC: "its assignment"}
+
+#: The reactions after which the member continues. A refusal that stops it is reported as an error.
+_REPEATED = frozenset({Reaction.WAIT, Reaction.FIND, Reaction.NEW_ID, Reaction.LOST})
+
+#: What a broker answers while the coordinator of a group is created, elected or started.
+_STARTING = frozenset({CoordinatorCode.LOADING, CoordinatorCode.NOT_AVAILABLE, CoordinatorCode.NOT_COORDINATOR})
+
+#: How long that may take before the first join until it is a warning, in seconds. The first question for a coordinator
+#: makes a new cluster create the topic of the offsets, by default with 50 partitions, and elect their leaders.
+CREATION_S = 10.0
+
+#: After how long the log repeats the cause of failures that go on, in seconds; then after twice as long each time.
+REPEAT_S, LONGEST_REPEAT_S = 60.0, 600.0
+
+#: What the hint of a code does not know.
+_HINTS: Mapping[tuple[GroupRequest, int], str] = {
+    (GroupRequest.SYNC, CoordinatorCode.UNKNOWN): (
+        "; it cannot store a group whose metadata and assignments exceed its message.max.bytes"
+    )
+}
+
+
+class RequestFailures:
+    """
+    The failures of a member since its membership was last confirmed.
+
+    Args:
+        group: The group's name.
+        metrics: Counts ``group_requests_failed`` by request.
+        runtime: The clock.
+        find: How the member finds its coordinator, for the log.
+    """
+
+    def __init__(self, group: str, metrics: Metrics, runtime: Runtime, find: str) -> None:
+        self._group = group
+        self._metrics = metrics
+        self._runtime = runtime
+        self._words = {**_WORDS, GroupRequest.FIND: find}
+        #: The cause of the last failure, and the level at which it was logged.
+        self._logged = ("", logging.NOTSET)
+        #: How often that cause has failed, when it did first and when it was logged last, and after how long the log
+        #: repeats it, in seconds of boot time.
+        self._count = 0
+        self._first_s = self._logged_s = 0.0
+        self._repeat_s = REPEAT_S
+        self._has_joined = False
+        #: When a coordinator was first missing, in seconds of boot time.
+        self._missing_since_s: float | None = None
+        #: The last error, or None if the membership was confirmed after it.
+        self.last: KielGroupsError | None = None
+
+    def note(self, request: GroupRequest, error: KielGroupsError) -> None:
+        """
+        Count a failed request, and log its cause; the same cause again is logged at growing intervals.
+
+        Before the first join, a coordinator that is starting is no reason for a warning during ``CREATION_S``.
+        """
+        self._metrics.count("group_requests_failed", request=request.value)
+        self.last = error
+        logged, self._logged = self._logged, (f"{request}: {error}", self._level(error))
+        now_s = self._runtime.boot_time_s()
+        if logged != self._logged:
+            self._count, self._first_s, self._repeat_s = 0, now_s, REPEAT_S
+            log.log(self._logged[1], "group %s: could not %s: %s; retrying", self._group, self._words[request], error)
+            self._logged_s = now_s
+        self._count += 1
+        if now_s - self._logged_s >= self._repeat_s:
+            log.log(
+                self._logged[1],
+                "group %s: could not %s, %s in %.0f s: %s; retrying",
+                self._group,
+                self._words[request],
+                counted(self._count, "time"),
+                now_s - self._first_s,
+                error,
+            )
+            self._logged_s, self._repeat_s = now_s, min(2 * self._repeat_s, LONGEST_REPEAT_S)
+
+    def note_code(self, request: GroupRequest, code: ErrorCode) -> None:
+        """Note a code after which the member repeats the request, finds its coordinator, or joins anew."""
+        if reaction_to(request, code.number) in _REPEATED:
+            error = code.exception(f"group {self._group}: {request.value}")
+            if hint := _HINTS.get((request, code.number)):
+                error = type(error)(f"{error}{hint}", code=code.number)
+            self.note(request, error)
+
+    def slow(self, request: GroupRequest, why: str) -> SlowStep:
+        """Return what warns, with the likely cause, while the coordinator does not answer a request of this kind."""
+        return SlowStep(
+            lambda seconds: log.warning(
+                "group %s: this member has waited %.0f s for %s: %s", self._group, seconds, _AWAITED[request], why
+            )
+        )
+
+    def forget(self) -> None:
+        """Forget the failures, because the membership is confirmed: the next one is logged again."""
+        self.last, self._logged, self._has_joined = None, ("", logging.NOTSET), True
+
+    def _level(self, error: KielGroupsError) -> int:
+        if self._has_joined or getattr(error, "code", None) not in _STARTING:
+            return logging.WARNING
+        now_s = self._runtime.boot_time_s()
+        self._missing_since_s = now_s if self._missing_since_s is None else self._missing_since_s
+        return logging.INFO if now_s - self._missing_since_s < CREATION_S else logging.WARNING
+
+
+def reported(group: str, error: BaseException) -> KielGroupsError:
+    """Return an error as callers of this package expect it: the error itself, or one that has it as its cause."""
+    if isinstance(error, KielGroupsError):
+        return error
+    wrapped = KielGroupsError(f"group {group}: {type(error).__name__}: {error}")
+    wrapped.__cause__ = error
+    return wrapped

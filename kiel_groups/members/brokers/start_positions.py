@@ -1,0 +1,247 @@
+"""Find where the partitions of a new assignment start: at the group's offsets, else as the reset policy says."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Mapping
+from contextlib import suppress
+from typing import NamedTuple
+
+from kiel_groups.clients.net.cluster_metadata import DOUBT
+from kiel_groups.config import GroupConfig
+from kiel_groups.errors import KielGroupsError, NoOffsetsError, SessionLostError
+from kiel_groups.group.partition_offsets import StartOrigin, StartPosition
+from kiel_groups.group.seen_topics import Verdict, judge_logs
+from kiel_groups.members.brokers.assignment_planner import TopicSource
+from kiel_groups.members.brokers.coordinator_commits import CoordinatorOffsets
+from kiel_groups.members.brokers.renewed_topics import warn_of_unknown
+from kiel_groups.members.partition_handler import PartitionHandler
+from kiel_groups.metrics import Metrics
+from kiel_groups.model import GenerationToken, TopicPartition
+from kiel_groups.wire.error_codes import LEADER_NOT_AVAILABLE, UNKNOWN_TOPIC_OR_PARTITION
+from kiel_groups.wording import counted, some
+
+__all__ = [
+    "Positions",
+    "StartPositions",
+]
+
+log = logging.getLogger(__name__)
+
+
+#: The most partitions that an error names.
+_MOST_NAMES = 10
+
+
+class Positions(NamedTuple):
+    """
+    The start positions that were found, and the error of each other partition.
+
+    ``lacking`` are those of which the group has no offset, and ``auto_offset_reset`` chooses none.
+    """
+
+    found: Mapping[TopicPartition, StartPosition]
+    failures: Mapping[TopicPartition, KielGroupsError]
+    lacking: frozenset[TopicPartition] = frozenset()
+
+
+class StartPositions:
+    """
+    Finds start positions, and has the coordinator store those that it lacks before any record is delivered.
+
+    Otherwise the next owner might choose another position, and records between the two would never be delivered.
+
+    Args:
+        config: The group's name and its reset policy.
+        handler: Looks up the ends of logs.
+        offsets: The group's offsets.
+        metrics: Counts ``offsets_missing``.
+        topics: The topics of the cluster, some of which may have been created again.
+    """
+
+    def __init__(
+        self,
+        config: GroupConfig,
+        handler: PartitionHandler,
+        offsets: CoordinatorOffsets,
+        metrics: Metrics,
+        topics: TopicSource,
+    ) -> None:
+        self._group = config.group
+        self._policy = config.auto_offset_reset
+        self._handler = handler
+        self._offsets = offsets
+        self._metrics = metrics
+        self._topics = topics
+        self._seen = topics.seen
+        #: How many partitions a topic had when this process first had one of its partitions assigned.
+        self._first_counts: dict[str, int] = {}
+        #: The topics whose stored offsets may be of their old logs.
+        self._doubtful: frozenset[str] = frozenset()
+        #: The partitions of the present assignment whose stored offsets are.
+        self._outlived: set[TopicPartition] = set()
+        #: The offsets that were chosen in the newest membership. Whether they are stored may be unknown. Another try
+        #: must not choose others: the log may have grown, and records between the two would be skipped. The number is
+        #: that of the topic's incarnation.
+        self._chosen: dict[tuple[TopicPartition, int], int] = {}
+        self._token: GenerationToken | None = None
+
+    async def find(
+        self, partitions: Collection[TopicPartition], counts: Mapping[str, int], token: GenerationToken
+    ) -> Positions:
+        """
+        Find the start positions of assigned partitions.
+
+        Args:
+            partitions: The partitions.
+            counts: How many partitions each of their topics has.
+            token: The membership that they were assigned to.
+
+        Raises:
+            SessionLostError: The membership is over.
+        """
+        for topic, count in counts.items():
+            self._first_counts.setdefault(topic, count)
+        self.begin(token)
+        # What is stored while the coordinator answers may be missing in the answer, and is not lost.
+        remembered = self._offsets.remembered(partitions)
+        try:
+            stored = await self._offsets.fetch(partitions)
+        except SessionLostError:
+            raise
+        except KielGroupsError as error:
+            return Positions({}, dict.fromkeys(partitions, error))
+        missing = frozenset(partitions) - stored.keys()
+        if lacking := {each.topic for each in missing if self._seen.has_id(each.topic)}:
+            # The coordinator forgets the offsets of a deleted topic. Is there another topic of this name now?
+            with suppress(KielGroupsError):
+                await self._topics.refresh(lacking, DOUBT)
+        numbers = {topic: self._seen.number(topic) for topic in counts}
+        if not await self._look_at(stored):
+            listed = some(sorted(partitions), _MOST_NAMES)
+            unknown = LEADER_NOT_AVAILABLE.exception(f"the logs of {listed} are not known")
+            return Positions({}, dict.fromkeys(partitions, unknown))
+        missing |= (former := self._outlived & stored.keys())
+        stored = {each: offset for each, offset in stored.items() if each not in former}
+        known = self._offsets.lost_offsets((missing - former) & remembered)
+        keys = {each: (each, numbers[each.topic]) for each in missing - known.keys()}
+        chosen = {each: self._chosen[key] for each, key in keys.items() if key in self._chosen}
+        fresh, failures = await self._choose(missing - known.keys() - chosen.keys())
+        self._warn_of_missing(fresh.keys(), {partition.topic for partition in stored})
+        chosen |= fresh
+        self._chosen |= {keys[each]: offset for each, offset in fresh.items()}
+        created = known | chosen
+        saved = await self._offsets.store(created) if created else frozenset()
+        for partition in created.keys() - saved:
+            text = f"group {self._group}: the start of {partition} was not stored"
+            # A deleted topic may be created again.
+            is_gone = partition in self._offsets.unknown
+            failures[partition] = UNKNOWN_TOPIC_OR_PARTITION.exception(text) if is_gone else NoOffsetsError(text)
+        origins = dict.fromkeys(stored | known, StartOrigin.STORED)
+        origins |= {each: StartOrigin.NEW_LOG if each in former else StartOrigin.FIRST for each in chosen}
+        # The coordinator's offsets have no versions.
+        starts = {
+            each: StartPosition(offset, version=0, token=token, created=numbers[each.topic], origin=origins[each])
+            for each, offset in (stored | known | chosen).items()
+        }
+        refused = frozenset(keys.keys() - chosen.keys()) if self._policy == "none" else frozenset()
+        return Positions({each: start for each, start in starts.items() if each not in failures}, failures, refused)
+
+    def begin(self, token: GenerationToken) -> None:
+        """Note that the member has an assignment, whatever it contains."""
+        if token != self._token:
+            self._token, self._chosen, self._outlived = token, {}, set()
+            self._doubtful |= self._seen.take_doubtful()
+
+    def opened(self) -> None:
+        """Note that all partitions of the assignment are open. Other members have opened theirs, too, as a rule."""
+        self._doubtful = frozenset(filter(self._seen.was_missing, self._doubtful))
+
+    async def _look_at(self, stored: Mapping[TopicPartition, int]) -> bool:
+        """
+        Find out whether the stored offsets of doubtful topics are of the logs of deleted ones.
+
+        Returns:
+            False if leaders have not answered.
+        """
+        for topic in sorted(self._doubtful.intersection(each.topic for each in stored)):
+            positions = {each: offset for each, offset in stored.items() if each.topic == topic}
+            sights = await self._handler.look_at_logs(positions)
+            if sights.keys() != positions.keys():
+                return False
+            self._doubtful -= {topic}
+            # What this process has read may be of the new log, and the other offsets of the old one all the same.
+            others = {each: sight for each, sight in sights.items() if not sight.has_record}
+            if judge_logs(others.values(), was_unknown=True, was_missing=True) is Verdict.NEW:
+                self._outlived.update(others)
+                self._report_old(topic, {each: positions[each] for each in others})
+            else:
+                warn_of_unknown(self._group, self._metrics, others)
+        return True
+
+    def _report_old(self, topic: str, positions: Mapping[TopicPartition, int]) -> None:
+        self._metrics.count("topics_recreated")
+        log.warning(
+            "group %s: topic %s was deleted and created again: the stored offsets of %s, first %s at offset %d, are of"
+            " the old log; starting at the beginning of the new one",
+            self._group,
+            topic,
+            counted(positions, "partition"),
+            min(positions),
+            positions[min(positions)],
+        )
+
+    async def _choose(
+        self, partitions: Collection[TopicPartition]
+    ) -> tuple[dict[TopicPartition, int], dict[TopicPartition, KielGroupsError]]:
+        """
+        Look up the offsets that the reset policy names.
+
+        A partition that was added to its topic, or whose topic was created again, while this process was in the group
+        starts at its earliest offset, or its first records would be skipped.
+        """
+        if not partitions:
+            return {}, {}
+        none = self._policy == "none"
+        added = frozenset(filter(self._is_renewed if none else self._is_added, partitions))
+        others = frozenset(partitions) - added
+        found: dict[TopicPartition, int] = {}
+        failures: dict[TopicPartition, KielGroupsError] = {}
+        if none:
+            failures |= dict.fromkeys(others, self._no_offsets(sorted(others)))
+        for policy, wanted in (("earliest", added), (self._policy, others)):
+            if wanted and policy != "none":
+                looked_up = await self._handler.log_offsets(wanted, policy)
+                found |= looked_up.found
+                failures |= looked_up.failures
+        return found, failures
+
+    def _is_added(self, partition: TopicPartition) -> bool:
+        """Whether the log is younger than the first assignment of one of the topic's partitions to this process."""
+        return self._is_renewed(partition) or partition.partition >= self._first_counts.get(partition.topic, 0)
+
+    def _is_renewed(self, partition: TopicPartition) -> bool:
+        """Whether the topic was created again while this process was in the group."""
+        return partition in self._outlived or self._seen.number(partition.topic) > 0
+
+    def _warn_of_missing(self, chosen: Collection[TopicPartition], known_topics: Collection[str]) -> None:
+        """Report partitions that start by the policy although the group has committed in their topics."""
+        found = sorted(each for each in chosen if each.topic in known_topics and not self._is_added(each))
+        if not found:
+            return
+        self._metrics.count("offsets_missing", len(found))
+        log.warning(
+            "group %s: %s, first %s, had no committed offset, but others of the topic have one; starting at the %s"
+            " offset. They were added to the topic while this process was not in the group, or the brokers have"
+            " expired their offsets (offsets.retention.minutes)",
+            self._group,
+            counted(found, "partition"),
+            found[0],
+            self._policy,
+        )
+
+    def _no_offsets(self, partitions: list[TopicPartition]) -> NoOffsetsError:
+        return NoOffsetsError(
+            f"group {self._group} has no offsets of {some(partitions, _MOST_NAMES)}, and auto_offset_reset is 'none';"
+            " start them by commit({partition: offset}), or choose 'earliest' or 'latest'"
+        )

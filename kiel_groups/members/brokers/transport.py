@@ -1,0 +1,268 @@
+"""Reach the coordinator of a group through a client's cluster."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from typing import NamedTuple, Protocol, TypeVar
+
+from kiel_groups.clients.net.cluster_metadata import ClusterMetadata
+from kiel_groups.config import HostPort
+from kiel_groups.errors import BrokerError, KielGroupsError, ProtocolError
+from kiel_groups.wire.error_codes import CONSUMER_COORDINATOR_NOT_AVAILABLE, NO_ERROR, ErrorCode
+from kiel_groups.wire.framing import SIZE_BYTES, Request, decode_size, encode_request, split_response
+from kiel_groups.wire.group_requests import FindCoordinatorRequest, SyncGroupResponse
+from kiel_groups.wire.offsets import OFFSETS_TOPIC
+from kiel_groups.wording import counted
+
+__all__ = [
+    "BeatAnswer",
+    "FindError",
+    "GroupTransport",
+    "code_of",
+    "HeartbeatConnection",
+    "CoordinatorBrokers",
+]
+
+
+T = TypeVar("T")
+
+
+class FindError(BrokerError):
+    """No broker has named the coordinator; ``code`` is the broker's, or None if none answered."""
+
+
+class BeatAnswer(NamedTuple):
+    """
+    The answer to a heartbeat: its error code, or None if none came.
+
+    ``failure`` says why there is none, or why the membership is over if the coordinator is no broker.
+    """
+
+    code: int | None
+    failure: str = ""
+
+
+def code_of(answer: object) -> int:
+    """Return the error code of the answer to a heartbeat, a leave request or a sync."""
+    code = answer.error if isinstance(answer, SyncGroupResponse) else answer
+    assert isinstance(code, ErrorCode), answer
+    return code.number
+
+
+class GroupTransport(Protocol):
+    """The requests of one member about its group."""
+
+    async def find(self, doubted: int | None = None) -> int:
+        """
+        Ask any broker for the coordinator, once, and return its node id.
+
+        A ``doubted`` coordinator is asked itself only if no other broker is known.
+
+        Raises:
+            FindError: No broker has named it.
+        """
+
+    async def send(self, coordinator: int, request: Request[T], timeout_s: float, *, aside: bool = False) -> T:
+        """
+        Send a request to the coordinator once, and return its answer.
+
+        A join and a sync occupy their connection until the group is ready. ``aside`` sends a request beside them.
+
+        Raises:
+            KielGroupsError: There is no answer in time, or none that can be read.
+        """
+
+    def beat(
+        self, coordinator: int, request: Request[object], timeout_s: float, answered: Callable[[BeatAnswer], None]
+    ) -> None:
+        """
+        Send a heartbeat, off the event loop; it may block for ``timeout_s``. ``answered`` is called once.
+
+        The event loop may be blocked meanwhile. A leave request, or the sync of a stable member, may be sent in the
+        same way.
+        """
+
+    def close_beats(self) -> None:
+        """Close the connection of heartbeats, on the heartbeat's thread."""
+
+
+# Send single requests to a broker over a blocking socket: heartbeats, whose thread needs no event loop.
+#
+# A heartbeat must not wait for the application, which may block the event loop, nor for a join on another connection.
+
+
+#: The largest answer that is accepted, in bytes: a sync brings the member's assignment, of thousands of partitions.
+_MOST_BYTES = 1 << 24
+
+
+class HeartbeatConnection:
+    """
+    A connection for one request at a time, used by one thread. A failure closes it; the next request opens it again.
+
+    Args:
+        client_id: The name that brokers log.
+    """
+
+    def __init__(self, client_id: str) -> None:
+        self._client_id = client_id
+        self._address: HostPort | None = None
+        self._socket: socket.socket | None = None
+        self._next_id = 0
+
+    def request(self, address: HostPort, request: Request[T], timeout_s: float) -> T:
+        """
+        Send a request to a broker, and wait for its answer.
+
+        Raises:
+            OSError: The broker cannot be reached, or has not answered in time.
+            ProtocolError: The answer cannot be read.
+        """
+        by_s = time.monotonic() + timeout_s
+        try:
+            if self._socket is None or self._address != address:
+                self.close()
+                self._socket, self._address = socket.create_connection(address, timeout_s), address
+            self._next_id = (self._next_id + 1) & 0x7FFFFFFF
+            self._socket.settimeout(_left_s(by_s))
+            self._socket.sendall(encode_request(request, self._next_id, self._client_id))
+            answer = split_response(self._read(decode_size(self._read(SIZE_BYTES, by_s), _MOST_BYTES), by_s))
+            if answer.correlation_id != self._next_id:
+                raise ProtocolError(f"{address}: an answer to another request: {answer.correlation_id}")
+            return request.decode_response(answer.payload)
+        except BaseException:
+            # The rest of a late answer would be taken for that to the next request.
+            self.close()
+            raise
+
+    def _read(self, size: int, by_s: float) -> bytes:
+        """Return this many bytes of the answer."""
+        assert self._socket is not None
+        received = bytearray()
+        while len(received) < size:
+            self._socket.settimeout(_left_s(by_s))
+            part = self._socket.recv(size - len(received))
+            if not part:
+                raise ConnectionError("closed by the other side")
+            received += part
+        return bytes(received)
+
+    def close(self) -> None:
+        """Close the connection, if it is open."""
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
+
+
+def _left_s(by_s: float) -> float:
+    """Return the seconds until then. A socket with a timeout of 0 would not wait at all."""
+    left_s = by_s - time.monotonic()
+    if left_s <= 0:
+        raise TimeoutError("no answer in time")
+    return left_s
+
+
+#: The purposes of the connections to the coordinator: joins and syncs, which wait for other members, and the rest.
+_MEMBERSHIP, _ASIDE = "group", "group-offsets"
+
+
+class CoordinatorBrokers:
+    """
+    The requests of one member about its group, sent to real brokers; see ``GroupTransport``.
+
+    Args:
+        cluster: The brokers; it closes the connections of the event loop.
+        group: The group's name.
+    """
+
+    def __init__(self, cluster: ClusterMetadata, group: str) -> None:
+        self._cluster = cluster
+        self._group = group
+        #: Where the coordinators are, by node id, as brokers have named them.
+        self._addresses: dict[int, HostPort] = {}
+        #: Opened by the heartbeat's thread, if there is one: clients without a membership send no heartbeats.
+        self._beats: HeartbeatConnection | None = None
+        #: The coordinator that a broker has named last.
+        self._named: int | None = None
+
+    async def find(self, doubted: int | None = None) -> int:
+        """
+        Ask a broker without a recent failure for the coordinator; raises as ``GroupTransport.find``.
+
+        The coordinator that was named last is doubted, too, because one that is cut off from its cluster would name
+        itself; the search after a failed one may ask it. After a failure the brokers' addresses are read again, because
+        this may be the client's only request.
+        """
+        what = f"group {self._group}: no broker has named the group's coordinator"
+        if doubted is None:
+            doubted, self._named = self._named, None
+        try:
+            connection = self._cluster.some_connection(without=doubted)
+        except KielGroupsError as error:
+            raise FindError(f"{what}: {error}") from error
+        try:
+            # Brokers answer from memory: one that takes longer than a handshake is stuck, and another one may answer.
+            answer = await connection.request(
+                FindCoordinatorRequest(self._group), self._cluster.config.connect_timeout_ms
+            )
+        except KielGroupsError as error:
+            self._cluster.note_failure(connection)
+            with suppress(KielGroupsError):
+                await self._cluster.refresh((), "coordinator")
+            raise FindError(f"{what}: {error}") from error
+        assert answer is not None, "the request has an answer"
+        if answer.error != NO_ERROR:
+            raise FindError(
+                f"{what}: {answer.error}: {answer.error.hint}{self._aside(answer.error)}", code=answer.error.number
+            )
+        self._named = answer.broker.node_id
+        self._addresses[self._named] = HostPort(answer.broker.host, answer.broker.port)
+        return self._named
+
+    def _aside(self, error: ErrorCode) -> str:
+        """Return what may keep a new cluster from ever having a coordinator. From 0.11 on, brokers insist on it."""
+        if error != CONSUMER_COORDINATOR_NOT_AVAILABLE:
+            return ""
+        alive = counted(self._cluster.brokers, "broker is", "brokers are")
+        return (
+            f"; {alive} alive; if there is no topic {OFFSETS_TOPIC} yet, as many must be as the brokers'"
+            " offsets.topic.replication.factor says, by default 3"
+        )
+
+    async def send(self, coordinator: int, request: Request[T], timeout_s: float, *, aside: bool = False) -> T:
+        """Send a request to the coordinator; raises as ``GroupTransport.send``."""
+        connection = self._cluster.connection_to(self._addresses[coordinator], _ASIDE if aside else _MEMBERSHIP)
+        try:
+            answer = await connection.request(request, max(1, round(timeout_s * 1000)))
+        except asyncio.CancelledError:
+            if not aside:
+                # The broker works on one request of a connection at a time, so a join that is given up would delay the
+                # next one.
+                connection.close()
+            raise
+        assert answer is not None, "requests about groups have answers"
+        return answer
+
+    def beat(
+        self, coordinator: int, request: Request[object], timeout_s: float, answered: Callable[[BeatAnswer], None]
+    ) -> None:
+        """Send a heartbeat over a blocking socket, on the calling thread, and wait for its answer."""
+        try:
+            if self._beats is None:
+                self._beats = HeartbeatConnection(self._cluster.config.client_id)
+            answer = self._beats.request(self._addresses[coordinator], request, timeout_s)
+        except Exception as error:
+            # Garbage may fail a decoder in any way, and a broker may advertise a name or a port that is none. In any
+            # case the membership is not proved, and the member asks for its coordinator.
+            why = str(error) if isinstance(error, (OSError, ProtocolError)) else repr(error)
+            answered(BeatAnswer(None, f"{self._addresses[coordinator]}: {why}"))
+            return
+        answered(BeatAnswer(code_of(answer)))
+
+    def close_beats(self) -> None:
+        """Close the connection of heartbeats."""
+        if self._beats is not None:
+            self._beats.close()

@@ -1,0 +1,95 @@
+"""Find out which group requests the brokers know."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Protocol
+
+from kiel_groups.clients.net.broker_versions import Brokers, BrokerVersions, ask_versions
+from kiel_groups.clients.net.connection import Connection
+from kiel_groups.errors import BrokerConnectionError, ConfigError
+from kiel_groups.wire.fetch import FetchRequest
+from kiel_groups.wire.group_requests import JoinGroupRequestV1, ListGroupsRequest
+from kiel_groups.wire.metadata import TopicIdsRequest
+from kiel_groups.wire.versions import VersionRange
+
+__all__ = [
+    "GroupVersions",
+]
+
+
+#: The releases in which brokers began to coordinate groups, to know a rebalance timeout of a member and ids of topics,
+#: and to refuse the fetch requests of this package.
+_COORDINATING, _REBALANCE_TIMEOUT, _TOPIC_IDS, _WITHOUT_FETCH = (0, 9), (0, 10, 1), (2, 8), (4,)
+
+
+class _Brokers(Brokers, Protocol):
+    """The connections of a client; see ``ClusterMetadata``."""
+
+    def some_connection(self) -> Connection: ...
+
+
+class GroupVersions:
+    """
+    What the brokers know of the group protocol.
+
+    ``has_rebalance_timeout``: they know JoinGroup v1. ``has_topic_ids``: they know Metadata v10. Until ``probe`` has
+    returned, the oldest version is assumed. ``ranges``: what the asked broker knows, by API key; empty if it is of 0.9,
+    which does not say.
+
+    Args:
+        api_version: The brokers' release, such as ``(0, 9)``; None to ask them.
+
+    Raises:
+        ConfigError: The release is not a tuple of numbers, or its brokers are too old or too new.
+    """
+
+    def __init__(self, api_version: tuple[int, ...] | None = None) -> None:
+        if api_version is not None:
+            if not isinstance(api_version, tuple) or not all(type(number) is int for number in api_version):
+                raise ConfigError(f"api_version: {api_version!r} given; expected a release as a tuple, such as (0, 9)")
+            if api_version < _COORDINATING:
+                raise ConfigError(f"api_version: {api_version} given; {_TOO_OLD}")
+            if api_version >= _WITHOUT_FETCH:
+                raise ConfigError(f"api_version: {api_version} given, whose brokers {_TOO_NEW}")
+        self._api_version = api_version
+        self.has_rebalance_timeout = api_version is not None and api_version >= _REBALANCE_TIMEOUT
+        self.has_topic_ids = api_version is not None and api_version >= _TOPIC_IDS
+        self.ranges: Mapping[int, VersionRange] = {}
+
+    async def probe(self, brokers: _Brokers) -> None:
+        """
+        Ask a broker for its versions, unless the release is given.
+
+        Raises:
+            ConfigError: The brokers are too old or too new.
+            NoBrokersError: No broker answered.
+        """
+        if self._api_version is not None:
+            return
+        try:
+            # Every coordinating broker answers this request. Brokers of 0.8 close the connection.
+            found = await ask_versions(
+                brokers, lambda: brokers.some_connection().address, "versions", then=ListGroupsRequest()
+            )
+        except BrokerConnectionError as error:
+            raise ConfigError(
+                f"coordination: 'brokers' given, and {error}, so it does not know group requests: {_TOO_OLD}"
+            ) from error
+        self._read(found)
+
+    def _read(self, found: BrokerVersions) -> None:
+        self.ranges = found.ranges or {}
+        fetches, joins = self.ranges.get(FetchRequest.API_KEY), self.ranges.get(JoinGroupRequestV1.API_KEY)
+        if found.ranges is not None and (fetches is None or fetches.least > FetchRequest.API_VERSION):
+            raise ConfigError(f"brokers: {found.address} and the other brokers of its release {_TOO_NEW}")
+        self.has_rebalance_timeout = joins is not None and joins.most >= JoinGroupRequestV1.API_VERSION
+        metadata = self.ranges.get(TopicIdsRequest.API_KEY)
+        self.has_topic_ids = metadata is not None and metadata.most >= TopicIdsRequest.API_VERSION
+
+
+_TOO_OLD = "brokers coordinate groups from Kafka 0.9 on; with older ones, use coordination='zookeeper'"
+_TOO_NEW = (
+    "do not know the fetch requests of Kafka 0.8 any more, as those of Kafka 4; this version of kiel-groups reads from"
+    " Kafka 0.8 to 3.9"
+)

@@ -1,0 +1,628 @@
+"""Keep the offsets of a member's partitions in Kafka (``broker-v1``), while ZooKeeper coordinates the members."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+from collections import defaultdict
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import NamedTuple
+
+from kiel_groups.backoff import Backoff
+from kiel_groups.errors import KielGroupsError, NoBrokersError, NoOffsetsError, ProtocolError, RetriableBrokerError
+from kiel_groups.group.commit_note import CommitNote, NotedText
+from kiel_groups.group.partition_offsets import Commit, PartitionOffsets, StartOrigin, StartPosition, StoredOffset
+from kiel_groups.group.znodes.contents import FirstOffsets, parse_topic
+from kiel_groups.group.znodes.layout import topic_path
+from kiel_groups.group.znodes.transactions import Create, Operation, Put
+from kiel_groups.members.offsets.owned_offsets import OwnedOffsets, Starts, Written
+from kiel_groups.members.offsets.topic_incarnations import TopicIncarnations
+from kiel_groups.members.offsets.zookeeper_store import OffsetZnodes
+from kiel_groups.members.partition_handler import LogOffsets, StoreAnswer
+from kiel_groups.model import OffsetAndMetadata, TopicPartition
+from kiel_groups.wording import counted, some
+from kiel_groups.zookeeper.fenced_writes import FencedWriter, Renew, give_up
+from kiel_groups.zookeeper.session import Node
+from kiel_groups.zookeeper.tasks import MemberContext
+
+__all__ = [
+    "KafkaStore",
+    "NewOffset",
+    "StoreOutcome",
+    "StoredNotes",
+    "OffsetRenewal",
+    "GroupStarts",
+    "KafkaClaimOpener",
+]
+
+log = logging.getLogger(__name__)
+
+
+# Store the offsets of one member's partitions in Kafka, each with a note of the log and the claim that it belongs to.
+#
+# The coordinator of the group checks no version, so a request that is delayed may set an offset back, which repeats
+# records and loses none. A member sends a request only while its gate is open, and waits for the answer no longer than
+# its lease runs. Offsets that another writer stores while a partition is owned are not looked for: the owner's next
+# commit replaces them.
+
+
+#: How long a commit is repeated while the coordinator moves or does not answer, in seconds. Kafka notices a dead broker
+#: after six seconds, and then loads the group's offsets elsewhere.
+COMMIT_PATIENCE_S = 10.0
+
+#: How long the stored offsets are read again after a commit whose outcome is unknown, in seconds.
+REREAD_S = 1.5
+
+#: The first and the longest pause before a commit is repeated, in seconds.
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.05, 1.0
+
+#: The longest text that the protocol can carry.
+_LONGEST_TEXT_BYTES = 32_767
+
+#: Offsets in Kafka have no versions.
+_VERSION = 0
+
+
+class NewOffset(NamedTuple):
+    """An offset to store: a position in the log of the topic that was ``created`` then, under a ``claim``."""
+
+    offset: int
+    created: int
+    claim: int
+
+
+class StoredNotes(NamedTuple):
+    """
+    The stored offsets, each with the creation zxid of its topic; None if another program has stored it.
+
+    ``failures`` has the error of each partition that the coordinator has not answered for.
+    """
+
+    found: Mapping[TopicPartition, tuple[int, int | None]]
+    failures: Mapping[TopicPartition, KielGroupsError]
+
+
+@dataclass(slots=True)
+class StoreOutcome:
+    """What became of new offsets. Those in neither part were refused, or were not sent."""
+
+    stored: set[TopicPartition] = field(default_factory=set)
+    unknown: set[TopicPartition] = field(default_factory=set)
+
+
+class KafkaStore:
+    """
+    The offsets in Kafka as an ``OffsetStore`` and a ``NewLogStore``.
+
+    Args:
+        context: The member; the lease of its session limits each request.
+        writer: The writer that waits for the gate of the member's session.
+        topics: The incarnations of the member's topics.
+    """
+
+    def __init__(self, context: MemberContext, writer: FencedWriter, topics: TopicIncarnations) -> None:
+        self._context = context
+        self._brokers = context.handler.kafka_offsets
+        self._tracker = context.tracker
+        self._writer = writer
+        self._topics = topics
+        #: Whether offsets get a note; not if the brokers' offset.metadata.max.bytes has no room for one.
+        self._notes = True
+        #: When to stop waiting for brokers altogether, on the event loop's clock; and the timeout of the current wait.
+        self._give_up_s = math.inf
+        self._timeout: asyncio.Timeout | None = None
+
+    def hurry(self, within_s: float) -> None:
+        """Limit all waits for brokers to ``within_s`` seconds from now, because the member leaves."""
+        self._give_up_s = asyncio.get_running_loop().time() + within_s
+        if self._timeout is not None and not self._timeout.expired():
+            self._timeout.reschedule(min(self._give_up_s, self._timeout.when() or math.inf))
+
+    # ------------------------------------------------------------------ the OffsetStore
+
+    async def commit(self, commits: Mapping[TopicPartition, Commit], metadata: str) -> Written:
+        """Store offsets with a text; see ``OffsetStore.commit``. Those with an unknown outcome are stored again."""
+        started_s = self._context.runtime.boot_time_s()
+        states = {partition: self._tracker.of(partition) for partition in commits}
+        sent = self._tracker.sent(commits)
+        outcome = await self.store(
+            {p: _new(commits[p].offset, state) for p, state in states.items() if state is not None},
+            lambda partition: self._tracker.may_store(partition) and self._tracker.of(partition) is states[partition],
+            metadata,
+        )
+        stored = {partition: StoredOffset(*commits[partition]) for partition in outcome.stored}
+        if commits:
+            self._context.metrics.observe("commit", self._context.runtime.boot_time_s() - started_s)
+        known = {partition: offset for partition, offset in sent.items() if partition not in outcome.unknown}
+        self._tracker.answered(known, stored)
+        return Written(stored, {})
+
+    async def commit_reset(self, commits: Mapping[TopicPartition, Commit]) -> Written:
+        """Store the positions that resets chose; as ``commit``."""
+        return await self.commit(commits, "")
+
+    async def read(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, StoredOffset]:
+        """
+        Return nothing: an offset of another writer is not followed while the partition is owned.
+
+        A broker that has lost touch with the others returns old offsets, and a delayed request of a former owner leaves
+        one. Neither differs from an operator's offset, except by a text that any program can write.
+        """
+        return {}
+
+    # ------------------------------------------------------------------ the NewLogStore
+
+    async def store_starts(
+        self,
+        topic: str,
+        earliest: Mapping[TopicPartition, int],
+        is_known: Callable[[TopicPartition, StoredOffset], bool],
+        renew: Renew[object],
+    ) -> Mapping[TopicPartition, StoredOffset]:
+        """Store the earliest offsets of a topic that was created again; see ``NewLogStore.store_starts``."""
+        created = self._topics.creation(topic)
+        states = {partition: self._tracker.of(partition) for partition in earliest}
+        new = {
+            partition: _new(earliest[partition], state)._replace(created=created)
+            for partition, state in states.items()
+            if state is not None
+        }
+        outcome = await self.store(new, lambda _: self._topics.creation(topic) == created)
+        if outcome.stored:
+            self._context.metrics.count("offsets_of_deleted_topic", len(outcome.stored))
+            log.warning(
+                "group %s: topic %s was deleted and created again; %s at the earliest offset",
+                self._context.group,
+                topic,
+                counted(outcome.stored, "partition starts", "partitions start"),
+            )
+        return {partition: StoredOffset(earliest[partition], _VERSION) for partition in outcome.stored}
+
+    # ------------------------------------------------------------------ requests
+
+    async def stored(self, partitions: Collection[TopicPartition]) -> StoredNotes:
+        """Read the stored offsets, and find out which incarnation of its topic each of them belongs to."""
+        read = await self._brokers.read(partitions)
+        return StoredNotes(
+            {partition: (each.offset, _created(each)) for partition, each in read.found.items()}, read.failures
+        )
+
+    async def store(
+        self,
+        offsets: Mapping[TopicPartition, NewOffset],
+        may_store: Callable[[TopicPartition], bool],
+        text: str = "",
+    ) -> StoreOutcome:
+        """
+        Store offsets. Repeat that while the coordinator moves or does not answer, for ``COMMIT_PATIENCE_S`` at most.
+
+        Right before each request, ``may_store`` confirms each partition. If the outcome stays unknown, the stored
+        offsets are read: those that are found there count as stored.
+
+        Raises:
+            SessionLostError: The session is over.
+        """
+        outcome, waiting, backoff = StoreOutcome(), dict(offsets), Backoff(FIRST_PAUSE_S, LONGEST_PAUSE_S)
+        until_s = asyncio.get_running_loop().time() + COMMIT_PATIENCE_S
+        while waiting:
+            await self._writer.wait_ready()
+            waiting = {partition: each for partition, each in waiting.items() if may_store(partition)}
+            answers = await self._try(waiting, text, until_s)
+            outcome.stored |= {partition for partition, each in answers.items() if each is StoreAnswer.STORED}
+            too_long = {partition for partition, each in answers.items() if each is StoreAnswer.TOO_LONG}
+            unknown = {partition for partition, each in answers.items() if each is StoreAnswer.UNKNOWN}
+            outcome.unknown |= unknown
+            if too_long and (text or self._notes):
+                self._shorten(text)
+                text, unknown = "", unknown | too_long
+            waiting = {partition: each for partition, each in waiting.items() if partition in unknown}
+            pause_s = backoff.next_s()
+            if asyncio.get_running_loop().time() + pause_s >= min(until_s, self._give_up_s):
+                break
+            if waiting:
+                await asyncio.sleep(pause_s)
+        outcome.unknown -= outcome.stored
+        if outcome.unknown:
+            await self._resolve(offsets, outcome)
+        return outcome
+
+    def _shorten(self, text: str) -> None:
+        """Leave out the text of a commit that is too long or, without a text, the notes of this and later commits."""
+        if text:
+            log.warning("group %s: the metadata of a commit is too long: left out", self._context.group)
+            return
+        self._notes = False
+        log.warning(
+            "group %s: the brokers' offset.metadata.max.bytes is too small for the note by which members recognise an"
+            " offset of a deleted topic: offsets are stored without it. Stop the group before one of its topics is"
+            " deleted and created again, or raise that setting to 256 or more",
+            self._context.group,
+        )
+
+    async def _try(
+        self, offsets: Mapping[TopicPartition, NewOffset], text: str, until_s: float
+    ) -> Mapping[TopicPartition, StoreAnswer]:
+        """Send one request, and wait for its answer while the lease runs."""
+        if not offsets:
+            return {}
+        runtime, gate = self._context.runtime, self._context.session.gate
+        at_ms = runtime.wall_ms()
+        texts = {
+            partition: OffsetAndMetadata(
+                each.offset, _noted(CommitNote(each.created, each.claim, at_ms), text) if self._notes else text
+            )
+            for partition, each in offsets.items()
+        }
+        lease_s = gate.deadline_s - runtime.boot_time_s()
+        at_most_s = min(asyncio.get_running_loop().time() + lease_s, until_s, self._give_up_s)
+        try:
+            async with asyncio.timeout_at(at_most_s) as self._timeout:
+                return await self._brokers.store(texts)
+        except TimeoutError:
+            return dict.fromkeys(offsets, StoreAnswer.UNKNOWN)
+        finally:
+            self._timeout = None
+
+    async def _resolve(self, offsets: Mapping[TopicPartition, NewOffset], outcome: StoreOutcome) -> None:
+        """Read the offsets whose outcome is unknown; count those that are stored."""
+        until_s = min(asyncio.get_running_loop().time() + REREAD_S, self._give_up_s)
+        try:
+            async with asyncio.timeout_at(until_s) as self._timeout:
+                found = (await self._brokers.read(outcome.unknown)).found
+        except TimeoutError:
+            found = {}
+        finally:
+            self._timeout = None
+        for partition, each in found.items():
+            note = NotedText.parse(each.metadata).note
+            wanted = offsets[partition]
+            is_own = not self._notes if note is None else (note.created, note.claim) == (wanted.created, wanted.claim)
+            if is_own and each.offset == wanted.offset:
+                outcome.stored.add(partition)
+        outcome.unknown -= outcome.stored
+        if outcome.unknown:
+            self._context.metrics.count("commits_timed_out")
+            log.warning(
+                "group %s: the coordinator has not confirmed the offsets of %s (%s) in time; they may be stored or not,"
+                " and are stored again with the next commit, or their records are delivered again",
+                self._context.group,
+                counted(outcome.unknown, "partition"),
+                some(sorted(outcome.unknown)),
+            )
+
+
+def _new(offset: int, state: PartitionOffsets) -> NewOffset:
+    # Only ZooKeeper coordinates the members of such a group, so the token is the number of a claim.
+    assert isinstance(state.token, int)
+    return NewOffset(offset, state.created, state.token)
+
+
+def _noted(note: CommitNote, text: str) -> str:
+    noted = note.after(text)
+    return noted if len(noted.encode()) <= _LONGEST_TEXT_BYTES else note.after("")
+
+
+def _created(stored: OffsetAndMetadata) -> int | None:
+    note = NotedText.parse(stored.metadata).note
+    return None if note is None else note.created
+
+
+#: How often stored offsets are committed again, in seconds; brokers keep them for a day by default.
+RENEWAL_S = 3_600.0
+
+
+class OffsetRenewal:
+    """
+    Renews the stored offsets of one member's partitions during one session.
+
+    If the outcome of a commit is unknown, Kafka may have a newer offset, which the next commit settles.
+    """
+
+    def __init__(self, context: MemberContext, owned: OwnedOffsets) -> None:
+        self._tracker = context.tracker
+        self._runtime = context.runtime
+        self._owned = owned
+
+    async def run(self) -> None:
+        """Renew the offsets again and again, until this task is cancelled or the session is over."""
+        while True:
+            # With jitter, so that a thousand members do not commit together.
+            await asyncio.sleep(RENEWAL_S * self._runtime.uniform(0.67, 1.0))
+            async with self._owned.writing:
+                states = {each: self._tracker.of(each) for each in sorted(self._tracker.open_partitions())}
+                again = {
+                    partition: Commit(state.committed, state.version)
+                    for partition, state in states.items()
+                    if state is not None and not state.sent
+                }
+                if again:
+                    await self._owned.attempt(again)
+
+
+# Decide where a group without offsets in Kafka begins to read a topic, once for all of its partitions.
+#
+# Kafka stores the offset of each partition on its own. So ZooKeeper has one znode for each topic, with the first
+# offsets of all its partitions: the member that creates the znode decides, and every owner of a partition without an
+# offset in Kafka starts at its first offset. The znode also tells a group that begins from one whose offsets Kafka has
+# lost.
+
+
+#: A group whose first offsets are older than this has stored offsets in Kafka since, in milliseconds. Until then, a
+#: partition without an offset may be one that no member has owned yet: members that start together join within seconds.
+_BEGUN_MS = 60_000
+
+#: The most partitions that a log line or an error names.
+_MOST_NAMES = 10
+
+
+class GroupStarts:
+    """
+    The first offsets of one group, on one member's session.
+
+    Args:
+        context: The member; its handler asks the brokers, and its group's ``auto_offset_reset`` is the reset policy.
+        writer: The member's fenced writer.
+        topics: Drops writes once a topic was created again.
+        znodes: The offsets that the group has stored in ZooKeeper, if it had another store before.
+        store: The offsets in Kafka.
+    """
+
+    def __init__(
+        self,
+        context: MemberContext,
+        writer: FencedWriter,
+        topics: TopicIncarnations,
+        znodes: OffsetZnodes,
+        store: KafkaStore,
+    ) -> None:
+        self._context = context
+        self._session = context.session
+        self._layout = context.layout
+        self._look_up = context.handler.log_offsets
+        self._reset = context.config.auto_offset_reset
+        self._writer = writer
+        self._topics = topics
+        self._znodes = znodes
+        self._store = store
+
+    async def find(self, topic: str, partitions: Collection[TopicPartition], *, is_new_log: bool) -> LogOffsets:
+        """
+        Return where owned partitions of a topic start that have no offset in Kafka.
+
+        A partition starts at its first offset. One that the first offsets lack was added to the topic, or had no leader
+        when they were decided: it starts at its earliest offset, whatever the reset policy is, so that nothing is
+        skipped. A partition is left out if the topic was created again meanwhile, or has an offset by now.
+
+        Args:
+            topic: The topic, as ``TopicIncarnations`` knows it.
+            partitions: The partitions.
+            is_new_log: Whether Kafka has an offset of one of these partitions that belongs to a deleted topic of the
+                same name. Then no reset policy applies: the group has read the topic before.
+        """
+        created, path = self._topics.creation(topic), self._layout.topic_starts(topic)
+        while self._topics.creation(topic) == created:
+            node = await self._session.get(path)
+            first = self._parse(node, path)
+            if first is not None and first.created == created:
+                return await self._starts(topic, partitions, first)
+            decided = await self._decide(topic, created, is_new_log=is_new_log or node is not None)
+            if not decided.found:
+                return LogOffsets({}, {p: decided.failures[p] for p in partitions if p in decided.failures})
+            await self._write(topic, created, node, decided.found)
+        return LogOffsets({}, {})
+
+    async def partitions(self) -> list[TopicPartition]:
+        """Return the partitions of all topics that the group has begun to read, in ascending order."""
+        topics = sorted(await self._session.children(self._layout.starts) or ())
+        nodes = await self._session.get_many([topic_path(topic) for topic in topics])
+        found = zip(topics, nodes, strict=True)
+        return [each for topic, node in found if node is not None for each in _partitions(topic, node)]
+
+    def _parse(self, node: Node | None, path: str) -> FirstOffsets | None:
+        if node is None:
+            return None
+        try:
+            return FirstOffsets.parse(node.data, path)
+        except ProtocolError as error:
+            self._context.metrics.count("offsets_unreadable")
+            log.error(
+                "group %s: %s; partitions without an offset in Kafka start at their earliest offset",
+                self._context.group,
+                error,
+            )
+            return None
+
+    async def _starts(self, topic: str, partitions: Collection[TopicPartition], first: FirstOffsets) -> LogOffsets:
+        """Return the first offsets of partitions, or their earliest ones where the logs start later by now."""
+        added = sorted(partition for partition in partitions if partition.partition not in first.offsets)
+        refused: Mapping[TopicPartition, KielGroupsError] = {}
+        if added and self._reset == "none":
+            refused = dict.fromkeys(added, self._no_offsets(added))
+        earliest, failures = await self._look_up(frozenset(partitions) - refused.keys(), "earliest")
+        found = {each: max(offset, first.offsets.get(each.partition, 0)) for each, offset in earliest.items()}
+        self._warn_of_added(topic, [partition for partition in added if partition in found])
+        self._warn_of_lost(topic, [partition for partition in sorted(found) if partition not in added], first)
+        return LogOffsets(found, {**failures, **refused})
+
+    def _warn_of_added(self, topic: str, added: Sequence[TopicPartition]) -> None:
+        if added and self._reset != "earliest":
+            log.warning(
+                "group %s: %s: starting at the earliest offset, although auto_offset_reset is %r. They were added to"
+                " %s, or had no leader when the group began to read it. Nothing is skipped",
+                self._context.group,
+                some(added, _MOST_NAMES),
+                self._reset,
+                topic,
+            )
+
+    def _warn_of_lost(self, topic: str, lost: Sequence[TopicPartition], first: FirstOffsets) -> None:
+        age_ms = self._context.runtime.wall_ms() - first.at_ms
+        if lost and age_ms > _BEGUN_MS:
+            self._context.metrics.count("offsets_expired", len(lost))
+            log.error(
+                "group %s: Kafka has no offset of %s, although the group began to read %s %s ago. Kafka has"
+                " lost it, or it has expired (offsets.retention.minutes of the brokers), unless no member has owned"
+                " these partitions yet. They start where the group began: records are repeated, and none is skipped",
+                self._context.group,
+                some(lost, _MOST_NAMES),
+                topic,
+                counted(age_ms // _BEGUN_MS, "minute"),
+            )
+
+    async def _decide(self, topic: str, created: int, *, is_new_log: bool) -> LogOffsets:
+        """Choose the first offsets of all partitions without an offset in Kafka; the write may still come too late."""
+        node = await self._session.get(topic_path(topic))
+        partitions = [] if node is None else _partitions(topic, node)
+        stored, failures = await self._store.stored(partitions)
+        if failures:
+            # Whether the group begins cannot be decided without all answers.
+            return LogOffsets({}, dict.fromkeys(partitions, failures[min(failures)]))
+        in_kafka = {partition for partition, (_, log_of) in stored.items() if log_of in (None, created)}
+        in_znodes = {} if is_new_log else await self._offsets_in_znodes(partitions, created)
+        known = in_kafka | in_znodes.keys()
+        missing = [partition for partition in partitions if partition not in known]
+        if self._reset == "none" and not is_new_log:
+            return LogOffsets(in_znodes, dict.fromkeys(missing, self._no_offsets(missing)) if missing else {})
+        policy = "earliest" if is_new_log or in_kafka or in_znodes else self._reset
+        found, failures = await self._look_up(missing, policy)
+        log.info(
+            "group %s: %s of %s without an offset in Kafka: starting at %s",
+            self._context.group,
+            counted(found, "partition"),
+            topic,
+            policy,
+        )
+        return LogOffsets({**in_znodes, **found}, failures)
+
+    async def _offsets_in_znodes(self, partitions: Sequence[TopicPartition], created: int) -> dict[TopicPartition, int]:
+        """
+        Return the offsets that the group has stored in ZooKeeper, with another store: it continues there.
+
+        An offset that is older than its topic belongs to a deleted topic of the same name.
+        """
+        found = await self._znodes.read(partitions)
+        return {p: each.offset for p, each in found.items() if each.offset is not None and each.mzxid >= created}
+
+    async def _write(self, topic: str, created: int, node: Node | None, offsets: Mapping[TopicPartition, int]) -> None:
+        """Create the znode, or replace one of a deleted topic; another member may be faster."""
+        path = self._layout.topic_starts(topic)
+        first = FirstOffsets(created, self._context.runtime.wall_ms(), {p.partition: at for p, at in offsets.items()})
+        await self._session.ensure([self._layout.starts])
+        write: Operation = Create(path, first.encode()) if node is None else Put(path, first.encode(), node.version)
+        await self._writer.write({path: (write,)}, give_up, renew=self._topics.unless_recreated(topic))
+
+    def _no_offsets(self, partitions: Sequence[TopicPartition]) -> NoOffsetsError:
+        return NoOffsetsError(
+            f"group {self._context.group} has no offsets of {some(partitions, _MOST_NAMES)} in Kafka, and"
+            " auto_offset_reset is 'none'; commit them with another client first, or choose 'earliest' or 'latest'"
+        )
+
+
+def _partitions(topic: str, node: Node) -> list[TopicPartition]:
+    return [TopicPartition(topic, number) for number in parse_topic(node.data, topic_path(topic))]
+
+
+# Open claims of a group whose offsets are in Kafka: find where each claimed partition starts, and store that again.
+#
+# The write tells Kafka that the offset is in use, so that it does not expire, and notes the new claim with it. It
+# fences nothing: a delayed request of a former owner may replace it.
+
+
+class KafkaClaimOpener:
+    """Opens the claims of one member on its session."""
+
+    def __init__(
+        self, context: MemberContext, store: KafkaStore, topics: TopicIncarnations, starts: GroupStarts
+    ) -> None:
+        self._context = context
+        self._session = context.session
+        self._tracker = context.tracker
+        self._store = store
+        self._topics = topics
+        self._starts = starts
+
+    async def start(self, partitions: Collection[TopicPartition]) -> Starts:
+        """
+        Open freshly claimed partitions, and return their start positions.
+
+        A partition starts at the group's offset in Kafka, unless that belongs to a deleted topic of the same name; then
+        it starts at the beginning of the new log. Without an offset in Kafka, it starts as ``GroupStarts`` says.
+        """
+        by_topic: dict[str, list[TopicPartition]] = defaultdict(list)
+        for partition in sorted(partitions):
+            by_topic[partition.topic].append(partition)
+        starts = Starts({}, {})
+        for topic, listed in by_topic.items():
+            opened = await self._open(topic, listed)
+            starts.found.update(opened.found)
+            starts.failures.update(opened.failures)
+        return starts
+
+    async def _open(self, topic: str, partitions: Sequence[TopicPartition]) -> Starts:
+        while True:
+            await self._topics.catch_up()
+            created = self._topics.creation(topic)
+            self._tracker.claim(partitions, created)
+            may_open = partial(self._may_open, created, {each: self._tracker.claimed(each) for each in partitions})
+            claims = await self._claims(partitions)
+            starts = await self._find(topic, created, claims)
+            new = {p: NewOffset(start.offset, created, claims[p]) for p, start in starts.found.items()}
+            outcome = await self._store.store(new, may_open)
+            if self._topics.creation(topic) == created:
+                found = {partition: start for partition, start in starts.found.items() if may_open(partition)}
+                stored = {partition: start for partition, start in found.items() if partition in outcome.stored}
+                return Starts(stored, starts.failures | self._not_stored(found.keys() - stored.keys()))
+
+    def _may_open(self, created: int, claimed: Mapping[TopicPartition, object], partition: TopicPartition) -> bool:
+        """
+        Return whether a claim is still to be opened in the incarnation of its topic that ``created`` identifies.
+
+        Meanwhile, the claim may have been released, and another one been made.
+        """
+        is_known = self._topics.creation(partition.topic) == created
+        return is_known and self._tracker.claimed(partition) is claimed[partition]
+
+    async def _claims(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
+        """Return the numbers of this session's claims among these partitions."""
+        layout = self._context.layout
+        owners = await self._session.exists_many([layout.owner(partition) for partition in partitions])
+        found = zip(partitions, owners, strict=True)
+        return {p: owner.czxid for p, owner in found if owner is not None and owner.owner == self._session.id}
+
+    async def _find(self, topic: str, created: int, claims: Mapping[TopicPartition, int]) -> Starts:
+        """Find the start positions of claims, in Kafka or by the first offsets of the group."""
+        stored, failed = await self._store.stored(claims.keys())
+        found: dict[TopicPartition, StartPosition] = {}
+        failures = dict(failed)
+        outdated = set()
+        for partition, (offset, log_of) in stored.items():
+            if log_of in (None, created):
+                found[partition] = _start(offset, claims[partition], created, StartOrigin.STORED)
+            elif log_of is not None and log_of < created:
+                outdated.add(partition)
+            else:
+                failures[partition] = RetriableBrokerError(
+                    f"group {self._context.group}: the offset of {partition} belongs to a newer topic than the one that"
+                    " ZooKeeper shows to this member"
+                )
+        missing = claims.keys() - found.keys() - failures.keys()
+        if missing:
+            first = await self._starts.find(topic, missing, is_new_log=bool(outdated))
+            origins = {p: StartOrigin.NEW_LOG if p in outdated else StartOrigin.FIRST for p in missing}
+            found |= {p: _start(at, claims[p], created, origins[p]) for p, at in first.found.items()}
+            failures |= first.failures
+        return Starts(found, failures)
+
+    def _not_stored(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, KielGroupsError]:
+        group = self._context.group
+        return {
+            p: NoBrokersError(f"group {group}: the coordinator has not stored the start of {p}") for p in partitions
+        }
+
+
+def _start(offset: int, claim: int, created: int, origin: StartOrigin) -> StartPosition:
+    # Offsets in Kafka have no versions.
+    return StartPosition(offset, 0, claim, created, origin)

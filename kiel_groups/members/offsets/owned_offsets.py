@@ -1,0 +1,407 @@
+"""Commit the offsets of one member's partitions to its store, and adopt offsets that other writers store."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from typing import NamedTuple, NoReturn, Protocol
+
+from kiel_groups.errors import CommitFailedError, ConfigError, KielGroupsError, ProtocolError
+from kiel_groups.group.offset_tracker import OffsetTracker
+from kiel_groups.group.partition_offsets import Commit, Finding, PendingReset, Refusal, StartPosition, StoredOffset
+from kiel_groups.group.znodes.contents import parse_owner
+from kiel_groups.members.partition_handler import PartitionHandler
+from kiel_groups.metrics import Metrics
+from kiel_groups.model import TopicPartition
+from kiel_groups.wording import some
+from kiel_groups.zookeeper.fenced_writes import Renew
+from kiel_groups.zookeeper.tasks import MemberContext
+
+__all__ = [
+    "owner_words",
+    "NewLogStore",
+    "OffsetStore",
+    "Starts",
+    "Written",
+    "Attempt",
+    "OwnedOffsets",
+    "ChosenCommits",
+]
+
+log = logging.getLogger(__name__)
+
+
+async def owner_words(context: MemberContext, partition: TopicPartition) -> str:
+    """Return the words for an error that says that this member does not own the partition."""
+    owner = await _owner(context, partition)
+    if owner is not None:
+        return f"this member, {context.member_id}, but {owner}; its owner commits it"
+    words = f"this member, {context.member_id}, yet: it is claimed, and its start is not known; "
+    if context.config.auto_offset_reset == "none":
+        return words + f"write its first offset to {context.layout.offset(partition)}"
+    return words + "wait for on_partitions_assigned"
+
+
+async def _owner(context: MemberContext, partition: TopicPartition) -> str | None:
+    """Return who owns a partition, or None for this member."""
+    path = context.layout.owner(partition)
+    node = await context.session.get(path)
+    if node is None:
+        return "by no member"
+    try:
+        owner = parse_owner(node.data, path)
+    except ProtocolError as error:
+        return f"by an unknown one ({error})"
+    if node.owner == context.session.id:
+        return None
+    return f"by {owner}"
+
+
+class Written(NamedTuple):
+    """
+    The result of writing offsets.
+
+    ``stored`` has the offsets that were written, with their new versions; ``found`` has the offsets that other writers
+    had stored, and that were read instead.
+    """
+
+    stored: dict[TopicPartition, StoredOffset]
+    found: dict[TopicPartition, StoredOffset]
+
+
+class Starts(NamedTuple):
+    """
+    The start positions of claims, and the reason for each claim whose position is not known yet.
+
+    A claim that is in neither is opened by a later call, or its owner znode is gone.
+    """
+
+    found: dict[TopicPartition, StartPosition]
+    failures: dict[TopicPartition, KielGroupsError]
+
+
+class NewLogStore(Protocol):
+    """Stores the start offsets of new logs, after a topic was deleted and created again."""
+
+    async def store_starts(
+        self,
+        topic: str,
+        earliest: Mapping[TopicPartition, int],
+        is_known: Callable[[TopicPartition, StoredOffset], bool],
+        renew: Renew[object],
+    ) -> Mapping[TopicPartition, StoredOffset]:
+        """
+        Store the ``earliest`` offsets, except where an operator has set one in the new log.
+
+        Args:
+            topic: The topic.
+            earliest: The first offset of each partition's new log.
+            is_known: Returns whether this member has seen, or written, a stored offset in the old log.
+            renew: Drops the writes once the topic was created again.
+
+        Returns:
+            The offsets that are stored now, without those that were dropped or not stored.
+        """
+
+
+class OffsetStore(Protocol):
+    """
+    Stores the next offsets of the partitions that one member owns.
+
+    The tracker learns of each write from the store, so that a write with an unknown outcome is recognised later.
+    """
+
+    async def commit(self, commits: Mapping[TopicPartition, Commit], metadata: str) -> Written:
+        """
+        Store offsets with a text, where the store has room for one.
+
+        Offsets that the tracker no longer permits when they are sent, and those that the store refuses, are in neither
+        part of the result.
+
+        Raises:
+            SessionLostError: The membership is over; nothing more was stored.
+        """
+
+    async def commit_reset(self, commits: Mapping[TopicPartition, Commit]) -> Written:
+        """Store the positions that resets chose; as ``commit`` otherwise."""
+
+    async def read(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, StoredOffset]:
+        """Read the stored offsets of owned partitions, to find those of other writers."""
+
+
+# Commit the offsets of one member's partitions, and adopt offsets that other writers store.
+#
+# Another writer is an operator, or the partition's next owner. ``OffsetTracker`` decides what is stored and adopted.
+
+
+class Attempt(NamedTuple):
+    """
+    The partitions whose offsets an attempt ``stored``, and those to ``repeat`` because an earlier commit was stored.
+
+    ``superseded`` has what other writers had stored instead. Offsets in none of the three were not sent because they
+    became outdated, or brokers did not store them.
+    """
+
+    stored: frozenset[TopicPartition]
+    repeat: frozenset[TopicPartition]
+    superseded: Mapping[TopicPartition, StoredOffset]
+
+
+class OwnedOffsets:
+    """
+    Stores the offsets of a member's partitions in the ``store`` of its group, and adopts those of other writers.
+
+    ``handler`` resumes delivery at an adopted offset, and ``metrics`` counts the stored and the adopted ones.
+    """
+
+    def __init__(
+        self, group: str, handler: PartitionHandler, tracker: OffsetTracker, metrics: Metrics, store: OffsetStore
+    ) -> None:
+        self._group = group
+        self._handler = handler
+        self._tracker = tracker
+        self._metrics = metrics
+        self._store = store
+        #: Held by commits and releases. Two concurrent writes of an offset expect the same version, so one would fail.
+        self.writing = asyncio.Lock()
+
+    async def commit_finished(self, metadata: str = "") -> frozenset[TopicPartition]:
+        """
+        Store the next offset of every owned partition that has newly finished records.
+
+        If another writer has changed an offset meanwhile, the member adopts the new offset and continues there.
+
+        Args:
+            metadata: A text for stores that have room for one.
+
+        Returns:
+            The partitions whose offsets were stored. A partition whose topic was created again is included only after
+            its restart in the new log.
+
+        Raises:
+            SessionLostError: The session is over; records whose offsets were not stored will be delivered again.
+        """
+        async with self.writing:
+            return await self.store_finished(None, metadata)
+
+    async def store_finished(
+        self, partitions: Collection[TopicPartition] | None, metadata: str = ""
+    ) -> frozenset[TopicPartition]:
+        """
+        Store the finished offsets of ``partitions``, None for all; the caller holds the lock ``writing``.
+
+        If an earlier commit whose caller was interrupted turns out to be stored, another attempt stores the offsets
+        finished since.
+        """
+        attempt = await self.attempt(self._tracker.commits(partitions), metadata)
+        stored = attempt.stored
+        while attempt.repeat:
+            attempt = await self.attempt(self._tracker.commits(attempt.repeat), metadata)
+            stored |= attempt.stored
+        return stored
+
+    async def store_left(self, partitions: Collection[TopicPartition]) -> frozenset[TopicPartition]:
+        """
+        Store what the release of these partitions leaves, in a store that does not end claims in the same step.
+
+        The caller holds the lock ``writing``. Returns the partitions whose offsets were stored.
+        """
+        left = {partition: self._tracker.release(partition, None) for partition in partitions}
+        return (
+            await self.attempt(
+                {p: Commit(each.offset, each.version or 0) for p, each in left.items() if each.offset is not None}
+            )
+        ).stored
+
+    async def attempt(self, commits: Mapping[TopicPartition, Commit], metadata: str = "") -> Attempt:
+        """Make one attempt to store next offsets by way of the group's store; the caller holds the lock ``writing``."""
+        return self._settle(commits, await self._store.commit(commits, metadata))
+
+    async def store_reset(self, partition: TopicPartition, reset: PendingReset) -> int | None:
+        """
+        Store the position that a reset chose, once no older record of the partition is buffered or in flight.
+
+        The position is stored even if only the application commits. Otherwise the next owner might choose another one.
+
+        Returns:
+            The offset to continue at, or None if the reset is void: the partition is released or lost, its topic was
+            created again, or another writer has set its offset.
+
+        Raises:
+            SessionLostError: The session is over; nothing was stored.
+        """
+        async with self.writing:
+            while self._tracker.reset_applies(partition, reset):
+                if (commit := self._tracker.reset_to_store(partition)) is None:
+                    return self._tracker.complete_reset(partition)
+                # A commit that a late broker writes after this is another writer's.
+                self._tracker.requested({partition: None})
+                self._settle({partition: commit}, await self._store.commit_reset({partition: commit}))
+            return None
+
+    def _settle(self, commits: Mapping[TopicPartition, Commit], written: Written) -> Attempt:
+        """
+        Apply the outcome of an attempt to store next offsets.
+
+        The caller holds the lock ``writing`` while it asks the tracker for the commits, too, so that they fit the
+        versions that they replace. An operator's offset may be adopted between two commits, and an older offset must
+        not overwrite it.
+        """
+        findings = {partition: self._apply(partition, now) for partition, now in written.found.items()}
+        own = {p: written.found[p] for p, found in findings.items() if found in (Finding.UNCHANGED, Finding.OWN)}
+        stored_now = written.stored | own
+        stored = frozenset(p for p, now in stored_now.items() if now.offset == commits[p].offset)
+        self._metrics.count("offsets_committed", len(stored))
+        late = frozenset(p for p, found in findings.items() if found is Finding.OWN)
+        others = (Finding.ADOPTED, Finding.UNREADABLE, Finding.NOT_OPEN)
+        superseded = {partition: written.found[partition] for partition, each in findings.items() if each in others}
+        return Attempt(stored, late - stored, superseded)
+
+    async def adopt_foreign_offsets(self, owned: Callable[[], Collection[TopicPartition]]) -> None:
+        """
+        Adopt the offsets that other writers stored between commits.
+
+        ``owned`` returns the partitions that the member owns, without those that are being revoked; it is called when
+        no other write is in progress.
+
+        The znode's version reveals another writer, even if the stored offset is the same. That is a reset, too: the
+        records after the offset must be delivered again.
+        """
+        async with self.writing:
+            for partition, found in (await self._store.read(self._tracker.verifiable(owned()))).items():
+                self._apply(partition, found)
+
+    def _apply(self, partition: TopicPartition, found: StoredOffset) -> Finding:
+        """Have the tracker judge a stored offset; if it is another writer's, resume there."""
+        finding = self._tracker.read(partition, found)
+        if finding in (Finding.ADOPTED, Finding.UNREADABLE):
+            self._metrics.count("commits_superseded")
+        if finding is Finding.ADOPTED:
+            assert found.offset is not None
+            log.warning(
+                "group %s: another writer changed the offset of %s to %d; continuing there",
+                self._group,
+                partition,
+                found.offset,
+            )
+            self._handler.offset_changed(partition, found.offset)
+        return finding
+
+
+# Commit the offsets that an application chose itself, and explain why offsets are refused.
+#
+# ``OffsetTracker.choose`` decides what may be stored. The offsets are then stored as finished ones are: under the same
+# lock, against the same versions, with the same fence.
+
+
+_OUTDATED = "its topic was created again, so the offset may be of the old log; commit records of the new one"
+
+
+class ChosenCommits:
+    """
+    Stores offsets that the application chose, of partitions that the member owns.
+
+    ``owner_of`` returns the words that name the owner of a partition that this member does not own.
+    """
+
+    def __init__(
+        self,
+        group: str,
+        tracker: OffsetTracker,
+        owned: OwnedOffsets,
+        owner_of: Callable[[TopicPartition], Awaitable[str]],
+    ) -> None:
+        self._group = group
+        self._tracker = tracker
+        self._owned = owned
+        self._owner_of = owner_of
+
+    async def commit(self, offsets: Mapping[TopicPartition, int]) -> frozenset[TopicPartition]:
+        """
+        Store next offsets that the application chose. If the tracker refuses one of them, nothing is stored.
+
+        Returns:
+            The partitions: all offsets are stored.
+
+        Raises:
+            ConfigError: An offset is before the floor of the claim, beyond its position, or beyond a truncated log.
+            CommitFailedError: A partition is not owned or has a new log, another writer has changed an offset, an
+                offset was delivered before delivery started again elsewhere, as after a lost session, or brokers have
+                not stored one. Other offsets of the call may be stored: the message names them.
+            SessionLostError: The session is over; it is unknown which offsets were stored.
+        """
+        stored: frozenset[TopicPartition] = frozenset()
+        refusals: Mapping[TopicPartition, Refusal] = {}
+        waiting = offsets
+        async with self._owned.writing:
+            while waiting and not refusals:
+                commits, refusals = self._tracker.choose(waiting)
+                attempt = await self._owned.attempt(commits)
+                stored |= attempt.stored
+                self._check(attempt, commits, stored)
+                waiting = {partition: offsets[partition] for partition in attempt.repeat}
+        for partition, refusal in refusals.items():
+            # Without the lock: releases do not wait until the owner znode is read.
+            await self._refuse(partition, offsets[partition], refusal, stored)
+        return stored
+
+    async def _refuse(
+        self, partition: TopicPartition, offset: int, refusal: Refusal, stored: frozenset[TopicPartition]
+    ) -> NoReturn:
+        call = f"group {self._group}: commit(): {partition}"
+        match refusal:
+            case Refusal.NOT_OPEN:
+                # The claim may end while the owner is read; the error then says that there is no owner.
+                owner = await self._owner_of(partition)
+                raise CommitFailedError(f"{call} is not owned by {owner}{_also(stored)}")
+            case Refusal.OUTDATED:
+                raise CommitFailedError(f"{call}: {offset} is not committed: {_OUTDATED}{_also(stored)}")
+        state = self._tracker.of(partition)
+        assert state is not None
+        if refusal is Refusal.DELIVERED_EARLIER:
+            raise CommitFailedError(
+                f"{call}: {offset} is not committed: it was delivered before delivery started again at {state.start}"
+                f" ({state.origin.value}); commit what has been delivered since{_also(stored)}"
+            )
+        if refusal is Refusal.BEFORE_FLOOR:
+            why = (
+                f"is before {state.floor}, where this claim began or was set; seek() there first to have the records"
+                " delivered again"
+            )
+        elif refusal is Refusal.BEYOND_POSITION:
+            why = (
+                f"is beyond {state.position}, the next offset to deliver; commit what was delivered, or seek() there"
+                " first to skip records"
+            )
+        else:
+            assert state.reset is not None
+            why = f"is beyond {state.reset.end}, where the log ends since it was truncated"
+        raise ConfigError(f"{call}: {offset} given, which {why}{_also(stored)}")
+
+    def _check(
+        self, attempt: Attempt, commits: Mapping[TopicPartition, Commit], stored: frozenset[TopicPartition]
+    ) -> None:
+        """Raise the error of the first offset that an attempt has not stored, and that is not sent again."""
+        for partition in sorted(commits.keys() - attempt.stored - attempt.repeat):
+            call = f"group {self._group}: commit(): {commits[partition].offset} of {partition} was not stored"
+            found = attempt.superseded.get(partition)
+            if found is not None:
+                raise CommitFailedError(f"{call}: {self._found(partition, found)}{_also(stored)}")
+            if not self._tracker.may_store(partition):
+                raise CommitFailedError(f"{call}: {_OUTDATED}{_also(stored)}")
+            raise CommitFailedError(
+                f"{call}: brokers did not confirm it in time, or refused it as the log says; they may still store it."
+                f" Commit again{_also(stored)}"
+            )
+
+    def _found(self, partition: TopicPartition, found: StoredOffset) -> str:
+        if found.offset is None:
+            return "another writer has stored data there that is no offset; commit again to replace it"
+        if self._tracker.is_open(partition):
+            return f"another writer has stored {found.offset}, where delivery continues now; commit from there"
+        return f"the claim was lost meanwhile, and {found.offset} is stored; its owner commits it"
+
+
+def _also(stored: frozenset[TopicPartition]) -> str:
+    return f" (stored: {some(sorted(stored))})" if stored else ""

@@ -1,0 +1,364 @@
+"""Store the offsets of a group in its v0 offset znodes: by the member itself, or by brokers on its request."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+from collections.abc import Collection, Mapping, Sequence
+from typing import NamedTuple
+
+from kiel_groups.errors import ProtocolError
+from kiel_groups.group.partition_offsets import Commit, Finding, StoredOffset
+from kiel_groups.group.znodes.contents import encode_offset, parse_offset, whole_number
+from kiel_groups.group.znodes.transactions import Check, Create, Failure, Operation, Put
+from kiel_groups.members.offsets.owned_offsets import Written
+from kiel_groups.model import TopicPartition
+from kiel_groups.zookeeper.fenced_writes import FencedWriter, Outcome, Renew
+from kiel_groups.zookeeper.session import Node
+from kiel_groups.zookeeper.tasks import MemberContext, SessionContext
+
+__all__ = [
+    "OffsetZnodes",
+    "BrokerCommits",
+    "ZooKeeperStore",
+]
+
+log = logging.getLogger(__name__)
+
+
+# Read and write the v0 offset znodes of a group, which every tool of Kafka 0.8 reads.
+#
+# A write expects the version that the member last saw of an offset znode, in a transaction that checks the member
+# znode. So ZooKeeper refuses a late write of a former owner, and a write that would overwrite an operator's reset.
+
+
+class Rewritten(NamedTuple):
+    """The offsets that were rewritten, and the new versions of their znodes."""
+
+    versions: dict[TopicPartition, int]
+    offsets: dict[TopicPartition, int]
+
+
+class OffsetZnodes:
+    """The offset znodes of one group, used on one member's session."""
+
+    def __init__(self, context: MemberContext, writer: FencedWriter) -> None:
+        self._session = context.session
+        self._layout = context.layout
+        self._tracker = context.tracker
+        self._writer = writer
+        self._metrics = context.metrics
+
+    async def read(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, StoredOffset]:
+        """Read the stored offsets; a partition without an offset znode is left out."""
+        nodes = await self._session.get_many([self._layout.offset(partition) for partition in partitions])
+        return {
+            partition: self.parse(partition, node)
+            for partition, node in zip(partitions, nodes, strict=True)
+            if node is not None
+        }
+
+    async def partitions(self) -> list[TopicPartition]:
+        """Return the partitions of all topics that have an offset znode of the group, in ascending order."""
+        topics = sorted(await self._session.children(self._layout.offsets) or ())
+        found = await self._session.children_many([self._layout.topic_offsets(topic) for topic in topics])
+        return sorted(
+            TopicPartition(topic, number)
+            for topic, names in zip(topics, found, strict=True)
+            for name in names or ()
+            if (number := whole_number(name)) is not None
+        )
+
+    def parse(self, partition: TopicPartition, node: Node) -> StoredOffset:
+        """Return the content of an offset znode; log an error if it is not an offset."""
+        try:
+            offset: int | None = parse_offset(node.data, self._layout.offset(partition))
+        except ProtocolError as error:
+            self._metrics.count("offsets_unreadable")
+            log.error("group %s: %s; treating it as no committed offset", self._layout.group, error)
+            offset = None
+        return StoredOffset(offset, node.version, node.mzxid)
+
+    async def ensure_parents(self, topics: Collection[str]) -> None:
+        """
+        Create the parent znodes of the topics' offsets; to be called before partitions of these topics are claimed.
+
+        If a claim is older than the last change of the parent znode, its owner is assumed to know the offset.
+        """
+        await self._session.ensure(sorted(map(self._layout.topic_offsets, topics)))
+
+    async def restore_parents(self, dropped: Mapping[TopicPartition, Failure]) -> set[TopicPartition]:
+        """
+        Create the parent znodes again that another client deleted.
+
+        Args:
+            dropped: The partitions whose write was dropped, with the reason.
+
+        Returns:
+            The partitions whose write was dropped because the parent znode was missing.
+        """
+        orphaned = {partition for partition, failure in dropped.items() if failure is Failure.NO_NODE}
+        folders = sorted({self._layout.topic_offsets(partition.topic) for partition in orphaned})
+        if folders:
+            self._metrics.count("offset_folders_restored", len(folders))
+            log.warning(
+                "group %s: another client deleted %s; storing the finished offsets there again",
+                self._layout.group,
+                ", ".join(folders),
+            )
+            await self._session.ensure(folders)
+        return orphaned
+
+    # Operations
+
+    def write(self, partition: TopicPartition, offset: int, version: int) -> Operation:
+        """Return the operation that writes a partition's offset if its znode has this version."""
+        return Put(self._layout.offset(partition), encode_offset(offset), version)
+
+    def check(self, partition: TopicPartition, version: int) -> Operation:
+        """Return the operation that requires this version of a partition's offset."""
+        return Check(self._layout.offset(partition), version)
+
+    def creation(self, partition: TopicPartition, offset: int) -> Operation:
+        """Return the operation that creates a deleted offset znode again."""
+        return Create(self._layout.offset(partition), encode_offset(offset))
+
+    # Writes
+
+    async def commit(self, commits: Mapping[TopicPartition, Commit]) -> Written:
+        """
+        Write offsets as ``put`` does, and tell the tracker which of them were stored.
+
+        Offsets that the tracker no longer permits when they are sent are not written.
+        """
+        may_store, sent = self._tracker.may_store, self._tracker.sent(commits)
+        written = await self.put(commits, lambda partition, write: write if may_store(partition) else None)
+        self._tracker.answered(sent, written.stored)
+        return written
+
+    async def put(self, commits: Mapping[TopicPartition, Commit], renew: Renew[TopicPartition]) -> Written:
+        """
+        Write offsets, each if its znode has the expected version; create deleted znodes again.
+
+        A write with an unknown outcome is resolved by reading. Partitions that ``renew`` drops are not in the result.
+
+        Raises:
+            SessionLostError: The session is over; nothing more was stored.
+        """
+        written = Written({}, {})
+        waiting = dict(commits)
+        while waiting:
+            wanted = waiting
+
+            def on_refused(
+                partition: TopicPartition, refused: Operation, failure: Failure
+            ) -> tuple[Operation, ...] | None:
+                if failure is Failure.NO_NODE and not isinstance(refused, Create):
+                    return (self.creation(partition, commits[partition].offset),)
+                # Another writer changed the znode, or its parent znode is gone.
+                return None
+
+            outcome = await self._writer.write(
+                {partition: (self.write(partition, *commit),) for partition, commit in wanted.items()},
+                on_refused,
+                renew=renew,
+            )
+            for partition, versions in outcome.done.items():
+                # A znode that was created again starts at version 0.
+                written.stored[partition] = StoredOffset(wanted[partition].offset, versions[0] or 0)
+            waiting = {}
+            if outcome.dropped or outcome.unknown:
+                await self.restore_parents(outcome.dropped)
+                waiting = await self._reconcile(wanted, outcome, written)
+        return written
+
+    async def _reconcile(
+        self, wanted: Mapping[TopicPartition, Commit], outcome: Outcome[TopicPartition], written: Written
+    ) -> dict[TopicPartition, Commit]:
+        """
+        Read the offsets whose write was refused or has an unknown outcome, and add them to ``written``.
+
+        Returns:
+            The offsets that were not written and must be tried again.
+        """
+        again: dict[TopicPartition, Commit] = {}
+        partitions = [*outcome.dropped, *sorted(outcome.unknown)]
+        current = await self.read(partitions)
+        for partition in partitions:
+            found = current.get(partition)
+            if found is None or found.version == wanted[partition].version:
+                again[partition] = wanted[partition]
+            elif partition in outcome.unknown and wanted[partition].has_stored(found):
+                # After a refusal the offset is another writer's. Even with the same value it is a reset to follow.
+                written.stored[partition] = found
+            else:
+                written.found[partition] = found
+        return again
+
+    async def rewrite(
+        self,
+        partitions: Sequence[TopicPartition],
+        known: Mapping[TopicPartition, StoredOffset],
+        renew: Renew[object],
+    ) -> Rewritten:
+        """Rewrite stored offsets to fence older writers. ``known`` offsets are not read."""
+        versions: dict[TopicPartition, int] = {}
+        offsets: dict[TopicPartition, int] = {}
+        waiting: Sequence[TopicPartition] = partitions
+        while waiting:
+            stored, known = known or await self.read(waiting), {}
+            items: dict[TopicPartition, tuple[Operation, ...]] = {}
+            for partition, found in stored.items():
+                if found.offset is not None:
+                    offsets[partition] = found.offset
+                    items[partition] = (self.write(partition, found.offset, found.version),)
+            outcome = await self._writer.write(items, lambda *_: None, renew=renew)
+            versions |= {partition: done[0] for partition, done in outcome.done.items() if done[0] is not None}
+            # Another writer was faster, or the answer was lost: read the current offsets again.
+            waiting = [*outcome.dropped, *sorted(outcome.unknown)]
+        return Rewritten(versions, offsets)
+
+
+# Implement the commits of the ``broker-v0`` offset store of kiel: the brokers write the offset znodes on request.
+#
+# The member itself writes start offsets and the offsets that a reset chose. A broker writes without a check: a late
+# commit may move an offset back, which repeats records and loses none (except in a topic that was created again
+# meanwhile). So the member never waits for a broker beyond its lease, and reads the stored offsets before and after a
+# commit. If another writer has changed an offset, the member adopts it. An offset that another writer sets between the
+# first of these reads and the broker's write is lost; only the ``zookeeper`` store prevents that.
+
+
+class BrokerCommits:
+    """
+    Commits that brokers write to the offset znodes.
+
+    Args:
+        context: The member; the lease of its session limits each wait for brokers.
+        znodes: The offset znodes.
+        writer: The writer that proves the member's session.
+    """
+
+    def __init__(self, context: MemberContext, znodes: OffsetZnodes, writer: FencedWriter) -> None:
+        self._context = context
+        self._znodes = znodes
+        self._writer = writer
+        self._tracker = context.tracker
+        #: When to stop waiting for brokers altogether, on the event loop's clock; and the timeout of the current wait.
+        self._give_up_s = math.inf
+        self._timeout: asyncio.Timeout | None = None
+
+    def hurry(self, within_s: float) -> None:
+        """Limit all waits for brokers to ``within_s`` seconds from now, because the member leaves."""
+        self._give_up_s = asyncio.get_running_loop().time() + within_s
+        # A timeout that has expired cannot be set anew: the wait is being cancelled, which may take a while.
+        if self._timeout is not None and not self._timeout.expired():
+            self._timeout.reschedule(min(self._give_up_s, self._timeout.when() or math.inf))
+
+    async def check_served(self, partitions: Collection[TopicPartition]) -> None:
+        """
+        Ask brokers for the offsets: a broker that refuses to read them would also refuse to write them.
+
+        The answer is not used. The offsets themselves are read from the znodes on the member's session, because a
+        broker also reports "no offset" for a topic that it does not know yet.
+
+        Raises:
+            NoOffsetsError: Brokers refuse permanently.
+        """
+        await self._context.handler.fetch_offsets(partitions)
+
+    async def commit(self, commits: Mapping[TopicPartition, Commit], metadata: str) -> Written:
+        """
+        Have brokers store next offsets, except where another writer changed them; then read the stored offsets.
+
+        The partitions that the tracker no longer permits are skipped right before the brokers are asked.
+
+        Returns:
+            The offsets that were found; the tracker judges whether a broker stored them for this member.
+
+        Raises:
+            SessionLostError: The session is over.
+        """
+        if not commits:
+            return Written({}, {})
+        before = await self.read(commits)
+        foreign = {partition: stored for partition, stored in before.items() if not self._is_own(partition, stored)}
+        await self._writer.wait_ready()
+        # Checked as late as possible: from here on the only waits are for broker connections and broker answers.
+        wanted = {
+            partition: commit.offset
+            for partition, commit in commits.items()
+            if partition not in foreign and self._tracker.may_store(partition)
+        }
+        if wanted:
+            await self._send(wanted, metadata)
+        return Written({}, foreign | await self.read(wanted))
+
+    def _is_own(self, partition: TopicPartition, stored: StoredOffset) -> bool:
+        """Return whether this member stored the offset; if a broker stored it late, have the tracker record that."""
+        finding = self._tracker.judge(partition, stored)
+        if finding is Finding.OWN:
+            # The next request replaces the last one, after which this offset would be taken for another writer's.
+            self._tracker.read(partition, stored)
+        return finding in (Finding.UNCHANGED, Finding.OWN)
+
+    async def _send(self, offsets: Mapping[TopicPartition, int], metadata: str) -> None:
+        lease_s = self._context.session.gate.deadline_s - self._context.runtime.boot_time_s()
+        until_s = min(asyncio.get_running_loop().time() + lease_s, self._give_up_s)
+        self._tracker.requested(offsets)
+        try:
+            async with asyncio.timeout_at(until_s) as self._timeout:
+                await self._context.handler.send_commit(offsets, metadata)
+        except TimeoutError:
+            self._context.metrics.count("commits_timed_out")
+            log.warning("group %s: brokers did not store offsets in time; reading what is stored", self._context.group)
+        finally:
+            self._timeout = None
+
+    async def read(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, StoredOffset]:
+        """Read the offsets that brokers have stored; skip deleted znodes, which a commit creates again."""
+        if not partitions:
+            return {}
+        # Brokers write on sessions of their own. An answered quorum write makes their writes visible on this session.
+        await self._writer.prove()
+        return await self._znodes.read(list(partitions))
+
+
+class ZooKeeperStore:
+    """
+    The offset znodes as an ``OffsetStore``.
+
+    Commits go through ``brokers`` if there are any; otherwise the member writes to the ``znodes``. The metrics of the
+    context observe ``commit``, the time that a commit takes.
+    """
+
+    def __init__(self, context: SessionContext, znodes: OffsetZnodes, brokers: BrokerCommits | None) -> None:
+        self._metrics = context.metrics
+        self._runtime = context.runtime
+        self._znodes = znodes
+        self._brokers = brokers
+
+    async def commit(self, commits: Mapping[TopicPartition, Commit], metadata: str) -> Written:
+        """Store offsets by way of the group's store; znodes have no room for the text."""
+        started_s = self._runtime.boot_time_s()
+        if self._brokers is not None:
+            written = await self._brokers.commit(commits, metadata)
+        else:
+            written = await self._znodes.commit(commits)
+        if commits:
+            self._metrics.observe("commit", self._runtime.boot_time_s() - started_s)
+        return written
+
+    async def commit_reset(self, commits: Mapping[TopicPartition, Commit]) -> Written:
+        """
+        Store the positions that resets chose, by the member itself, even if brokers write the commits.
+
+        Otherwise the next owner might choose another position.
+        """
+        return await self._znodes.commit(commits)
+
+    async def read(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, StoredOffset]:
+        """Read the stored offsets; an offset that a broker has written late for this member counts as its own."""
+        if self._brokers is not None:
+            return dict(await self._brokers.read(partitions))
+        return await self._znodes.read(partitions)

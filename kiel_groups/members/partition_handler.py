@@ -1,0 +1,158 @@
+"""Define the interface through which a group member controls the consumer that it belongs to."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Collection, Coroutine, Mapping
+from enum import Enum, auto
+from typing import Any, NamedTuple, Protocol
+
+from kiel_groups.config import HostPort
+from kiel_groups.errors import KielGroupsError, NoOffsetsError
+from kiel_groups.group.seen_topics import LogSight
+from kiel_groups.listeners import Stall, StallKind
+from kiel_groups.model import OffsetAndMetadata, TopicPartition
+
+__all__ = [
+    "Gate",
+    "KafkaOffsets",
+    "LogOffsets",
+    "PartitionHandler",
+    "ReadOffsets",
+    "StoreAnswer",
+    "Work",
+]
+
+
+class Work(NamedTuple):
+    """A piece of work in the application; when the work makes progress, another object replaces ``token``."""
+
+    token: object
+    kind: StallKind
+    partitions: frozenset[TopicPartition]
+
+
+class LogOffsets(NamedTuple):
+    """The result of looking up log offsets: the offsets ``found``, and the error of each other partition."""
+
+    found: Mapping[TopicPartition, int]
+    failures: Mapping[TopicPartition, KielGroupsError]
+
+
+class StoreAnswer(Enum):
+    """What became of an offset that the coordinator of a group was asked to store."""
+
+    STORED = auto()
+    #: No answer, or one after which the same request may succeed. The offset may be stored, or may still be.
+    UNKNOWN = auto()
+    #: The text is too long; nothing was stored.
+    TOO_LONG = auto()
+    #: The coordinator refuses for good; the log has the reason.
+    REFUSED = auto()
+
+
+class ReadOffsets(NamedTuple):
+    """
+    The offsets that a coordinator has ``found``, and the error of each partition that it has not answered for.
+
+    A partition without an offset is in neither.
+    """
+
+    found: Mapping[TopicPartition, OffsetAndMetadata]
+    failures: Mapping[TopicPartition, KielGroupsError]
+
+
+class KafkaOffsets(Protocol):
+    """The offsets of the member's group in Kafka, which the coordinator of the group stores and returns."""
+
+    async def read(self, partitions: Collection[TopicPartition]) -> ReadOffsets:
+        """Read offsets; repeat that, for some seconds, while the coordinator moves or loads them."""
+
+    async def store(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> Mapping[TopicPartition, StoreAnswer]:
+        """Ask the coordinator once to store offsets, and return what became of each."""
+
+
+class Gate(Protocol):
+    """Decides whether records may be delivered at a moment; each session has another gate, see ``DeliveryGate``."""
+
+    def is_open(self, now_s: float) -> bool:
+        """Return whether records may be delivered at the boot time ``now_s``."""
+
+
+class PartitionHandler(Protocol):
+    """The consumer that a member belongs to; methods are called on the event loop unless stated otherwise."""
+
+    async def log_offsets(self, partitions: Collection[TopicPartition], policy: str) -> LogOffsets:
+        """
+        Ask the leaders for the first ("earliest") or next ("latest") offsets of partitions.
+
+        The call returns within a time limit. It returns errors of brokers in ``failures`` and does not raise them. A
+        partition without a leader, or with a leader that fails or does not answer, delays no other partition.
+        """
+
+    async def look_at_logs(self, positions: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, LogSight]:
+        """
+        Compare logs with what was read from them; called only in groups that brokers coordinate.
+
+        Partitions whose leaders do not answer are left out.
+        """
+
+    def gate_changed(self, gate: Gate) -> None:
+        """Deliver records only while ``gate`` is open: a new session has joined, and its claims need this gate."""
+
+    def assigned(self, partitions: Collection[TopicPartition]) -> Coroutine[Any, Any, None]:
+        """
+        Start to fetch and deliver these partitions at their positions in the subscription state.
+
+        The call itself undoes an earlier ``stop`` of the partitions; the returned coroutine does everything else.
+        """
+
+    def stop(self, partitions: Collection[TopicPartition]) -> frozenset[TopicPartition]:
+        """Stop fetching and delivering these partitions; return those with records in flight."""
+
+    def drained(self, partitions: Collection[TopicPartition]) -> Awaitable[None]:
+        """Wait until no record of these partitions is in flight, then notify the listener of the revocation."""
+
+    def lost(self, partitions: Collection[TopicPartition]) -> None:
+        """
+        Drop the buffered records of these partitions, stop counting those in flight, and notify the listener.
+
+        Another member may own the partitions already.
+        """
+
+    async def fetch_offsets(self, partitions: Collection[TopicPartition]) -> object:
+        """Ask the brokers for committed offsets; called only with the ``broker-v0`` offset store."""
+
+    def start_unknown(self, topic: str, error: NoOffsetsError) -> None:
+        """
+        Have the next request for the topic raise ``error``, because a start position is unknown.
+
+        The member keeps looking it up. Other topics are not affected.
+        """
+
+    async def send_commit(self, offsets: Mapping[TopicPartition, int], metadata: str) -> object:
+        """Ask the brokers to store next offsets; called only with the ``broker-v0`` offset store."""
+
+    @property
+    def kafka_offsets(self) -> KafkaOffsets:
+        """The group's offsets in Kafka; used only with the ``broker-v1`` offset store."""
+
+    def offset_changed(self, partition: TopicPartition, offset: int) -> None:
+        """
+        Resume at ``offset`` once the assigned hook has ended; stop counting the records in flight.
+
+        Another writer has stored the offset, or the topic was created again and has a new log.
+        """
+
+    def leaders_changed(self, leaders: Mapping[TopicPartition, int], brokers: Mapping[int, HostPort]) -> None:
+        """
+        Fetch from the leaders that ZooKeeper names for the owned partitions; they replace those of the previous call.
+
+        ``brokers`` are the addresses of the registered brokers. A partition that is left out has no registered leader
+        in ZooKeeper, or its znode cannot be read.
+        """
+
+    def in_progress(self) -> Collection[Work]:
+        """Return the application's work in progress; also called from other threads."""
+
+    def stalled(self, stall: Stall) -> None:
+        """Handle a stall that has lasted half its time limit; called on a thread of its own, which it may block."""

@@ -1,0 +1,298 @@
+"""A member of a group of programs of any kind: what a program uses that shares work other than partitions."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import partial
+
+from kiel_groups.clients.calls.arguments import broker_config
+from kiel_groups.clients.net.cluster_metadata import ClusterMetadata
+from kiel_groups.config import (
+    BrokerConfig,
+    CoordinatorConfig,
+    DebounceConfig,
+    GroupConfig,
+    ZooKeeperConfig,
+    check_at_least,
+)
+from kiel_groups.errors import ClosedError, ConfigError, KielGroupsError
+from kiel_groups.members.brokers.coordinator import BrokerCoordinator
+from kiel_groups.members.brokers.hooks import CoordinatedContext, MemberHooks
+from kiel_groups.members.brokers.member import CoordinatedMember
+from kiel_groups.members.brokers.transport import CoordinatorBrokers
+from kiel_groups.members.brokers.versions import GroupVersions
+from kiel_groups.members.programs.checked_hooks import CheckedHooks, MessageSizes, ZnodeSizes
+from kiel_groups.members.programs.zookeeper_coordinator import ZooKeeperCoordinator
+from kiel_groups.metrics import Metrics
+from kiel_groups.zookeeper.runtime import Runtime
+from kiel_groups.zookeeper.tasks import CloseLimit, ProcessContext
+
+__all__ = [
+    "GenericMember",
+    "member_on_zookeeper",
+]
+
+
+_ZOOKEEPER_SESSION_MS = 10_000
+_SESSION_MS, _HEARTBEAT_MS = 30_000, 3_000
+
+
+@dataclass(frozen=True, slots=True)
+class _OnZooKeeper:
+    """What a member on ZooKeeper needs to know; see ``MemberSettings``."""
+
+    process: ProcessContext
+
+    @property
+    def group(self) -> GroupConfig:
+        return self.process.config
+
+    @property
+    def find_timeout_ms(self) -> int:
+        return self.process.zookeeper.connect_timeout_ms
+
+    @property
+    def metrics(self) -> Metrics:
+        return self.process.metrics
+
+    @property
+    def runtime(self) -> Runtime:
+        return self.process.runtime
+
+
+def member_on_zookeeper(
+    process: ProcessContext,
+    hooks: MemberHooks,
+    rebalance_timeout_ms: int,
+    on_failure: Callable[[KielGroupsError], None],
+) -> CoordinatedMember:
+    """
+    Return a member, which has not started, of a group that is coordinated through ZooKeeper.
+
+    Raises:
+        HookError: A hook is missing, or the protocol type is none.
+    """
+    checked = CheckedHooks(hooks, process.config.group, ZnodeSizes())
+    coordinate = partial(ZooKeeperCoordinator, process, checked, rebalance_timeout_ms / 1000)
+    return CoordinatedMember(_OnZooKeeper(process), coordinate, checked, on_failure)
+
+
+class GenericMember:
+    """
+    A member of a group whose members share work of any kind.
+
+    The program brings ``hooks``: a protocol type, an ordered list of protocols with metadata in bytes, and what the
+    member calls. In each rebalance, every member gives its assignment back (``prepare``) and joins with fresh metadata.
+    One of them leads, and makes the assignments of all from the metadata of all (``perform_assignment``). Then each
+    member takes its assignment over (``complete``). If the membership ends meanwhile, the assignment is lost
+    (``lost``), and the member joins again by itself.
+
+    An assignment does not prove that no other member still works on the same: see ``docs/generic-members.rst``.
+
+    Args:
+        hooks: The program.
+        group: The group's name: letters, digits, ``.``, ``_`` and ``-``. Members of one group have one protocol type.
+        zk_hosts: ZooKeeper servers, ``host`` or ``host:port`` (2181); a chroot may follow the last one.
+        brokers: ``host`` or ``host:port`` (9092) of some brokers, if these coordinate the group.
+        coordination: What coordinates the group: ``"zookeeper"`` (the default), or ``"brokers"``, from Kafka 0.9 on.
+        api_version: The release of coordinating brokers, such as ``(0, 9)``; by default, they are asked.
+        session_timeout_ms: How long ZooKeeper (10,000 by default) or the coordinator (30,000) waits for a heartbeat.
+        heartbeat_interval_ms: The time between two heartbeats: a sixth of the session timeout on ZooKeeper, 3,000 with
+            brokers.
+        rebalance_timeout_ms: How long a rebalance waits for members that give their assignments back. It then continues
+            without the others. On ZooKeeper, it is also the longest time of ``perform_assignment``.
+        connect_timeout_ms: How long ``start`` waits for ZooKeeper, or for a broker that names the coordinator.
+        retry_backoff_ms: The first pause before a failed join is tried again.
+        debounce_quiet_ms: The leader on ZooKeeper begins a rebalance when no member has joined or left for this time.
+        debounce_bound_ms: But at the latest this long after the first change.
+        debounce_initial_delay_ms: How long the first leader of a group waits for more members.
+        metrics: Receives the counters and gauges.
+        on_failure: Called with the error of a member that stops for good; ``ensure_active`` raises it, too.
+
+    Raises:
+        ConfigError: An argument is not valid, or does not fit the coordination.
+    """
+
+    def __init__(
+        self,
+        hooks: MemberHooks,
+        group: str,
+        zk_hosts: str | Iterable[str] | None = None,
+        *,
+        brokers: str | Iterable[str] | None = None,
+        coordination: str = "zookeeper",
+        api_version: tuple[int, ...] | None = None,
+        session_timeout_ms: int | None = None,
+        heartbeat_interval_ms: int | None = None,
+        rebalance_timeout_ms: int = 60_000,
+        connect_timeout_ms: int = 15_000,
+        retry_backoff_ms: int = 100,
+        debounce_quiet_ms: int = 100,
+        debounce_bound_ms: int = 1_000,
+        debounce_initial_delay_ms: int = 300,
+        metrics: Metrics | None = None,
+        on_failure: Callable[[KielGroupsError], None] = lambda error: None,
+    ) -> None:
+        check_at_least(1, rebalance_timeout_ms=rebalance_timeout_ms)
+        self.metrics = metrics or Metrics()
+        self._hooks = hooks
+        self._on_failure = on_failure
+        self._rebalance_timeout_ms = rebalance_timeout_ms
+        self._config = GroupConfig(
+            group=group,
+            client="generic",
+            retry_backoff_ms=retry_backoff_ms,
+            debounce=DebounceConfig(
+                quiet_ms=debounce_quiet_ms, bound_ms=debounce_bound_ms, initial_delay_ms=debounce_initial_delay_ms
+            ),
+            max_poll_interval_ms=0,
+        )
+        self._zookeeper: ZooKeeperConfig | None = None
+        self._timing: CoordinatorConfig | None = None
+        self._brokers: BrokerConfig | None = None
+        if coordination == "zookeeper":
+            if zk_hosts is None or brokers is not None or api_version is not None:
+                raise ConfigError(
+                    "coordination: 'zookeeper' needs zk_hosts, and neither brokers nor api_version; expected"
+                    " coordination='brokers' for a group that brokers coordinate"
+                )
+            self._zookeeper = ZooKeeperConfig.parse(
+                zk_hosts,
+                session_timeout_ms=_ZOOKEEPER_SESSION_MS if session_timeout_ms is None else session_timeout_ms,
+                connect_timeout_ms=connect_timeout_ms,
+                heartbeat_interval_ms=heartbeat_interval_ms,
+            )
+        elif coordination == "brokers":
+            if brokers is None or zk_hosts is not None:
+                raise ConfigError("coordination: 'brokers' needs brokers, and no zk_hosts")
+            session_ms = _SESSION_MS if session_timeout_ms is None else session_timeout_ms
+            self._timing = CoordinatorConfig(
+                session_timeout_ms=session_ms,
+                heartbeat_interval_ms=heartbeat_interval_ms or max(1, min(_HEARTBEAT_MS, session_ms // 3)),
+                rebalance_timeout_ms=rebalance_timeout_ms,
+                find_timeout_ms=connect_timeout_ms,
+            )
+            self._brokers = broker_config(brokers)
+            self._versions = GroupVersions(api_version)
+        else:
+            raise ConfigError(f"coordination: {coordination!r} given; expected 'zookeeper' or 'brokers'")
+        self._runtime = Runtime()
+        self._cluster: ClusterMetadata | None = None
+        self._member: CoordinatedMember | None = None
+        self._is_closed = False
+
+    async def start(self) -> None:
+        """
+        Join the group, and wait for the first assignment. If that fails or is cancelled, the member is closed.
+
+        Raises:
+            NoZooKeeperError: No ZooKeeper server has answered in time.
+            NoBrokersError: No broker has named the coordinator in time.
+            GroupConfigError: The group's members are of another type, or have no protocol in common with this one.
+            ConfigError: A setting was refused.
+            HookError: A hook raised, or returned something illegal or too large.
+            ClosedError: The member was closed, or has started already.
+        """
+        if self._is_closed or self._member is not None:
+            raise ClosedError(f"group {self._config.group}: this member was started before; create another one")
+        try:
+            self._member = await self._new_member()
+            await self._member.start()
+        except BaseException:
+            await self.close()
+            raise
+
+    async def _new_member(self) -> CoordinatedMember:
+        if self._zookeeper is not None:
+            process = ProcessContext(self._config, self._zookeeper, self.metrics, self._runtime)
+            return member_on_zookeeper(process, self._hooks, self._rebalance_timeout_ms, self._on_failure)
+        assert self._brokers is not None
+        assert self._timing is not None
+        hooks = CheckedHooks(self._hooks, self._config.group, MessageSizes())
+        self._cluster = ClusterMetadata(self._brokers, self.metrics)
+        await self._cluster.refresh((), "connect")
+        await self._versions.probe(self._cluster)
+        context = CoordinatedContext(
+            group=self._config,
+            timing=self._timing,
+            transport=CoordinatorBrokers(self._cluster, self._config.group),
+            versions=self._versions,
+            metrics=self.metrics,
+            runtime=self._runtime,
+        )
+        return CoordinatedMember(context, partial(BrokerCoordinator, context, hooks), hooks, self._on_failure)
+
+    @property
+    def _started(self) -> CoordinatedMember:
+        if self._member is None:
+            raise ClosedError(f"group {self._config.group}: this member has not started")
+        return self._member
+
+    def request_rejoin(self) -> None:
+        """Have the member join again, because what it offers has changed: all members get new assignments."""
+        self._started.request_rejoin()
+
+    def leave(self) -> None:
+        """
+        Leave the group at once, and stay away until ``request_rejoin``; ``lost`` is called if there is an assignment.
+
+        It is for a program that cannot do its part of the work at the moment, and may be able to later.
+        """
+        self._started.leave()
+
+    async def ensure_active(self) -> None:
+        """Wait until the member has an assignment of the present generation; raises as ``start``."""
+        await self._started.ensure_active()
+
+    @property
+    def need_rejoin(self) -> bool:
+        """Whether the member has to join before it has an assignment of the present generation."""
+        return self._member is None or self._member.need_rejoin
+
+    @property
+    def generation(self) -> int:
+        """The present generation; −1 if the member has not joined."""
+        token = None if self._member is None else self._member.token
+        return -1 if token is None else token.generation
+
+    @property
+    def member_id(self) -> str:
+        """The member's id in its group, which may change after a loss; "" if it has not joined."""
+        token = None if self._member is None else self._member.token
+        return "" if token is None else token.member_id
+
+    @property
+    def leads(self) -> bool:
+        """Whether this member is the leader of its generation."""
+        return self._member is not None and self._member.leads
+
+    @property
+    def is_trusted(self) -> bool:
+        """
+        Whether the program may use its assignment at this moment.
+
+        It may not if ZooKeeper or the coordinator has not confirmed the membership for half the session timeout, or if
+        the assignment was given back or lost.
+        """
+        gate = None if self._member is None else self._member.gate
+        return gate is not None and gate.is_open(self._runtime.boot_time_s())
+
+    async def close(self, timeout_s: float | None = None) -> None:
+        """
+        Give the assignment back, and leave the group in one attempt. Further calls do nothing.
+
+        Args:
+            timeout_s: When the close must end, although the program or a server is not done. None: no limit.
+        """
+        if self._is_closed:
+            return
+        self._is_closed = True
+        try:
+            if self._member is not None:
+                await self._member.close(CloseLimit(timeout_s))
+        finally:
+            if self._cluster is not None:
+                self._cluster.close()
+        await asyncio.sleep(0)

@@ -1,0 +1,160 @@
+"""An allocator process: a candidate that can lead a group without being a member or owning partitions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from functools import partial
+
+from kiel_groups.allocators import Allocator
+from kiel_groups.config import GroupConfig
+from kiel_groups.errors import KielGroupsError
+from kiel_groups.group.znodes.layout import GroupLayout
+from kiel_groups.listeners import Stall
+from kiel_groups.members.partition_handler import Work
+from kiel_groups.members.zookeeper.group_member import refuse_programs
+from kiel_groups.members.zookeeper.group_session import GroupSession, SessionSupervisor
+from kiel_groups.members.zookeeper.leader import Candidacy
+from kiel_groups.members.zookeeper.planner import PartitionPlanner
+from kiel_groups.zookeeper.session import Session
+from kiel_groups.zookeeper.tasks import ProcessContext, SessionContext
+
+__all__ = [
+    "AllocatorKind",
+    "AllocatorProcess",
+    "AllocatorRole",
+]
+
+
+class AllocatorProcess:
+    """
+    A candidate in one group's election, from ``start`` to ``close``, across sessions.
+
+    An allocator process registers neither as a member nor as a consumer; its only znode is its election znode. Members
+    that join check their settings against the group's, not against this process's.
+
+    Args:
+        process: The process. Of its settings, the group, its debounce, and the time limit of its allocator apply; a
+            member's other settings are ignored.
+        allocator: Computes the assignments while this process leads.
+        on_failure: Called with an error that a new session cannot fix, such as missing rights.
+    """
+
+    def __init__(
+        self, process: ProcessContext, allocator: Allocator, on_failure: Callable[[KielGroupsError], None]
+    ) -> None:
+        self._process = process
+        self._kind = AllocatorKind(allocator)
+        self._supervisor = SessionSupervisor(process, self._join, on_failure)
+
+    async def start(self) -> None:
+        """
+        Join the election. Errors of the first session are raised; lost sessions are replaced in the background.
+
+        Raises:
+            NoZooKeeperError: No server answered in time.
+            ChrootMissingError: The chroot does not exist.
+            GroupConfigError: The members of the group are programs that share no partitions.
+            CoordinationError: ZooKeeper refused a write.
+        """
+        await self._supervisor.start()
+
+    async def _join(self, by_s: float) -> GroupSession[AllocatorRole]:
+        session = GroupSession(self._process, self._kind, first=self._supervisor.current is None)
+        await session.join(by_s)
+        return session
+
+    @property
+    def member_id(self) -> str | None:
+        """The name that this process has as a leader. It changes with each session; None before the first session."""
+        return self._supervisor.current.member_id if self._supervisor.current else None
+
+    @property
+    def leads(self) -> bool:
+        return self._supervisor.current is not None and self._supervisor.current.leads
+
+    async def close(self) -> None:
+        """Leave the election: the election znode is deleted at once, and the next candidate can lead."""
+        await self._supervisor.close()
+
+
+class AllocatorKind:
+    """The roles of an allocator process on its sessions; see ``RoleKind``."""
+
+    paused = "this candidate is paused"
+
+    def __init__(self, allocator: Allocator) -> None:
+        self._allocator = allocator
+
+    def layout(self, group: str) -> GroupLayout:
+        """Return the paths of a group of consumers."""
+        return GroupLayout(group)
+
+    async def admit(self, session: Session, layout: GroupLayout, config: GroupConfig) -> None:
+        """
+        Check that the members are consumers, or may become such: they choose the group's other settings.
+
+        Raises:
+            GroupConfigError: The members are programs, which would not understand a plan of partitions.
+        """
+        await refuse_programs(session, layout, await session.get(layout.config))
+
+    def new_role(self, context: SessionContext) -> AllocatorRole:
+        return AllocatorRole(context, self._allocator)
+
+
+class AllocatorRole:
+    """
+    An allocator process on one session, which registers nothing and owns nothing; see ``SessionRole``.
+
+    It may have been started before the group has members. It follows the group's settings, which the first member
+    writes, and stops if the members are programs: while it led, they would wait for an assignment without end.
+    """
+
+    def __init__(self, context: SessionContext, allocator: Allocator) -> None:
+        self._layout = context.layout
+        self._session = context.session
+        self._tasks = context.tasks
+        # A candidate has no znode of its own to check. Checking the election folder still goes through the quorum.
+        self.proof = context.layout.election
+        self.candidacy = Candidacy(context, partial(PartitionPlanner, context, allocator), self.proof)
+
+    async def register(self) -> None:
+        """Do nothing: the election znode is the only one."""
+
+    async def joined(self) -> None:
+        """
+        Follow the group's settings. The candidacy has started.
+
+        Raises:
+            GroupConfigError: The members are programs.
+        """
+        await self._follow_settings()
+
+    async def _follow_settings(self) -> None:
+        path = self._layout.config
+        node = await self._session.get(path, self.recheck)
+        # A read of a missing znode sets no watch.
+        if node is None and await self._session.exists(path, self.recheck) is not None:
+            node = await self._session.get(path, self.recheck)
+        await refuse_programs(self._session, self._layout, node)
+
+    def recheck(self) -> None:
+        """Read the group's settings again; an error ends the session."""
+        self._tasks.start(self._follow_settings())
+
+    async def restore(self) -> None:
+        """Read the group's settings again, in case a watch was lost. The candidacy restores the election znode."""
+        await self._follow_settings()
+
+    def in_progress(self) -> Collection[Work]:
+        """Return nothing: there is no application."""
+        return ()
+
+    def stalled(self, stall: Stall) -> None:
+        """Do nothing: the watchdog has logged the stall of the event loop."""
+
+    async def release(self, *, alone: bool) -> None:
+        """Do nothing: the close deletes the election znode."""
+
+    def end(self) -> None:
+        """Do nothing: there is nothing to drop."""

@@ -1,0 +1,516 @@
+"""A member of a group across ZooKeeper sessions, and its role on each, from its registration to its end."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from contextlib import suppress
+from functools import partial
+from typing import TypeVar
+
+from kiel_groups.allocators import Allocator
+from kiel_groups.config import GroupConfig, HostPort
+from kiel_groups.errors import (
+    CommitFailedError,
+    CoordinationError,
+    ForeignMemberError,
+    GroupConfigError,
+    KielGroupsError,
+    ProtocolError,
+    SessionLostError,
+)
+from kiel_groups.group.partition_offsets import PendingReset
+from kiel_groups.group.subscription import SubscriptionState
+from kiel_groups.group.znodes.contents import GroupSettings
+from kiel_groups.group.znodes.layout import GroupLayout, WorkerLayout
+from kiel_groups.group.znodes.round_contents import RoundSettings, program_type, refusal_by_programs
+from kiel_groups.group.znodes.transactions import Create, Done, Unknown
+from kiel_groups.listeners import Stall
+from kiel_groups.members.partition_handler import PartitionHandler, Work
+from kiel_groups.members.zookeeper.foreign_members import find_foreign_members
+from kiel_groups.members.zookeeper.group_session import GroupSession, SessionSupervisor
+from kiel_groups.members.zookeeper.leader import Candidacy
+from kiel_groups.members.zookeeper.member_offsets import MemberOffsets
+from kiel_groups.members.zookeeper.owned_partitions import OwnedPartitions
+from kiel_groups.members.zookeeper.owner_znodes import OwnerZnodes, PartitionLeaders, registered_brokers
+from kiel_groups.members.zookeeper.planner import PartitionPlanner
+from kiel_groups.members.zookeeper.registration import SubscriptionRegistration
+from kiel_groups.model import CONNECT_TYPE, TopicPartition
+from kiel_groups.zookeeper.session import Node, Session
+from kiel_groups.zookeeper.tasks import CloseLimit, MemberContext, ProcessContext, SessionContext
+
+__all__ = [
+    "admit_program",
+    "check_admission",
+    "refuse_programs",
+    "MemberKind",
+    "MemberRole",
+    "GroupMember",
+]
+
+log = logging.getLogger(__name__)
+
+
+# The checks before a process takes part in a group: it fits the group's members, settings agree, no member is foreign.
+#
+# A process that is refused has written nothing. The settings say what the members are. The first member writes them, so
+# of two processes that found a group at the same time, one is refused.
+
+
+async def check_admission(session: Session, layout: GroupLayout, config: GroupConfig) -> None:
+    """
+    Check that this consumer may join its group, and found the group if there is none.
+
+    Raises:
+        GroupConfigError: The members are programs, or the group's settings differ from this member's or cannot be read.
+        ForeignMemberError: Java, pykafka or kiel consumers are alive in the group.
+    """
+    await _check_foreign(session, layout)
+    mine = GroupSettings(store=config.store, mode=config.mode, auto_offset_reset=config.auto_offset_reset)
+    node = await session.get(layout.config)
+    await refuse_programs(session, layout, node)
+    node = await _founded(session, layout, node, mine.encode())
+    try:
+        group = GroupSettings.parse(node.data, layout.config)
+    except ProtocolError as error:
+        # The first program of a group may have written its settings meanwhile.
+        await refuse_programs(session, layout, node)
+        raise GroupConfigError(
+            f"the settings of group {layout.group} cannot be read: {error}; correct that znode, or delete it while no"
+            " member is alive"
+        ) from error
+    if differences := mine.differences(group):
+        details = "; ".join(f"{each.setting} is {each.other!r} there and {each.own!r} here" for each in differences)
+        raise GroupConfigError(
+            f"this member disagrees with its group {layout.group}: {details}. Give this member the group's setting,"
+            f" or stop all members and change the znode {layout.config}"
+        )
+
+
+async def refuse_programs(session: Session, layout: GroupLayout, settings: Node | None) -> None:
+    """
+    Check that the members of a group are consumers, or may become such.
+
+    Args:
+        session: The session to read with.
+        layout: The group.
+        settings: The group's ``config``, as it was read.
+
+    Raises:
+        GroupConfigError: The members are programs, which would not understand a plan of partitions.
+    """
+    if (found := await _program_type(session, layout, settings)) is not None:
+        raise refusal_by_programs(layout.group, found)
+
+
+async def admit_program(session: Session, layout: GroupLayout, protocol_type: str) -> None:
+    """
+    Check that a group's members are programs of this type, and found the group if there is none.
+
+    A name that consumers of any client use is refused, too: a group of programs would hide their offsets from tools.
+
+    Raises:
+        GroupConfigError: The group's members are of another type, or its settings cannot be read.
+    """
+    mine = RoundSettings(protocol_type)
+    node = await session.get(layout.config)
+    found = await _program_type(session, layout, node)
+    if node is None and found is None and await _has_consumers(session, layout):
+        raise _refusal_by_consumers(layout)
+    if found in (None, protocol_type):
+        node = await _founded(session, layout, node, mine.encode())
+        found = _parsed(node.data, layout).protocol_type
+    if found != protocol_type:
+        theirs = "workers" if found == CONNECT_TYPE else f"of the type {found!r}"
+        own = "a worker" if protocol_type == CONNECT_TYPE else f"of the type {protocol_type!r}"
+        raise GroupConfigError(
+            f"group {layout.group}: its members are {theirs}, and this one is {own}; choose another group"
+        )
+
+
+async def _program_type(session: Session, layout: GroupLayout, settings: Node | None) -> str | None:
+    """Return the type of the members if they are programs; see ``program_type``."""
+    if settings is not None:
+        return program_type(settings.data, None, has_workers=False)
+    workers = WorkerLayout(layout.group)
+    configuration = await session.get(workers.config)
+    has_workers = bool(await session.children(workers.workers))
+    return program_type(None, None if configuration is None else configuration.data, has_workers=has_workers)
+
+
+async def _has_consumers(session: Session, layout: GroupLayout) -> bool:
+    """Return whether consumers of any client use the group's name: they are alive, or have left offsets or owners."""
+    return any(await session.children_many([layout.ids, layout.owners, layout.offsets, layout.kiel_members]))
+
+
+async def _founded(session: Session, layout: GroupLayout, node: Node | None, mine: bytes) -> Node:
+    """Return the group's settings; if ``node`` is None, write those of this member first."""
+    while node is None:
+        # Never overwrite: if two members are first at the same time, one create succeeds, and both read its settings.
+        answer = await session.transact([Create(layout.config, mine)])
+        if isinstance(answer, Done):
+            log.info("group %s: new group; it takes the settings of this member", layout.group)
+        node = await session.get(layout.config)
+        if node is None and not isinstance(answer, Unknown):
+            await session.ensure(layout.parents)
+    return node
+
+
+def _parsed(data: bytes, layout: GroupLayout) -> RoundSettings:
+    """
+    Return the settings of the group, which are those of programs.
+
+    Raises:
+        GroupConfigError: They are those of consumers, or cannot be read.
+    """
+    try:
+        return RoundSettings.parse(data, layout.config)
+    except ProtocolError as error:
+        with suppress(ProtocolError):
+            GroupSettings.parse(data, layout.config)
+            raise _refusal_by_consumers(layout) from None
+        raise GroupConfigError(
+            f"group {layout.group}: its settings cannot be read: {error}. Choose another group, or delete that znode"
+            " while no member is alive"
+        ) from error
+
+
+def _refusal_by_consumers(layout: GroupLayout) -> GroupConfigError:
+    return GroupConfigError(f"group {layout.group}: its members are consumers; choose another group")
+
+
+async def _check_foreign(session: Session, layout: GroupLayout) -> None:
+    found = await find_foreign_members(session, layout)
+    if found.names:
+        raise ForeignMemberError(
+            f"group {layout.group} has {found}: they would read the same partitions. Stop them first, or use another"
+            " group"
+        )
+
+
+#: How long a leaving member waits for a plan without it, beyond the longest debounce, in seconds.
+PATIENCE_S = 0.5
+
+
+class MemberKind:
+    """The roles of one member on its sessions; see ``RoleKind``."""
+
+    paused = "delivery is paused"
+
+    def __init__(self, handler: PartitionHandler, subscription: SubscriptionState, allocator: Allocator) -> None:
+        self._handler = handler
+        self._subscription = subscription
+        self._allocator = allocator
+
+    def layout(self, group: str) -> GroupLayout:
+        """Return the paths of a group of consumers."""
+        return GroupLayout(group)
+
+    async def admit(self, session: Session, layout: GroupLayout, config: GroupConfig) -> None:
+        """Check the group's settings and its members; raises as ``check_admission``."""
+        await check_admission(session, layout, config)
+
+    def new_role(self, context: SessionContext) -> MemberRole:
+        member = MemberContext.of(context, self._handler, self._subscription.offsets)
+        return MemberRole(member, self._subscription, self._allocator)
+
+
+class MemberRole:
+    """A member of a group on one session; see ``SessionRole``."""
+
+    def __init__(self, context: MemberContext, subscription: SubscriptionState, allocator: Allocator) -> None:
+        self._context = context
+        self._handler = context.handler
+        self.proof = context.layout.member(context.member_id)
+        self.candidacy = Candidacy(context, partial(PartitionPlanner, context, allocator), self.proof)
+        self.registration = SubscriptionRegistration(context, lambda: subscription.topics)
+        self.offsets = offsets = MemberOffsets.compose(context)
+        self.owned_partitions = OwnedPartitions(
+            context,
+            OwnerZnodes(context, offsets.writer, offsets.znodes),
+            offsets,
+            PartitionLeaders(context, offsets.writer),
+            subscription,
+        )
+
+    async def register(self) -> None:
+        """Register the member and its subscription; raises as ``SubscriptionRegistration.register``."""
+        await self.registration.register()
+
+    async def joined(self) -> None:
+        """Follow the assignment."""
+        self.owned_partitions.start()
+        await self.registration.warn_of_missing_topics()
+        # The subscription may have changed while the member joined.
+        await self.resubscribe()
+
+    async def resubscribe(self) -> None:
+        """Register a changed subscription; raises as ``SubscriptionRegistration.follow_subscription``."""
+        self.owned_partitions.follow_subscription()
+        if self.registration.is_outdated:
+            self.owned_partitions.times.subscription_changed()
+        await self.registration.follow_subscription()
+
+    async def brokers(self) -> list[HostPort]:
+        """Return the addresses of the brokers that ZooKeeper lists at this moment."""
+        return list((await registered_brokers(self._context.session)).values())
+
+    def recheck(self) -> None:
+        """Read all watched znodes of partitions and topics again."""
+        self.owned_partitions.recheck()
+
+    async def restore(self) -> None:
+        """Restore a deleted consumer id."""
+        await self.registration.restore_consumer_id()
+
+    def in_progress(self) -> Collection[Work]:
+        """Return the work that the application is busy with."""
+        return self._handler.in_progress()
+
+    def stalled(self, stall: Stall) -> None:
+        """Notify the application of a stall."""
+        self._handler.stalled(stall)
+
+    async def release(self, *, alone: bool) -> None:
+        """
+        Commit finished records, have the leader move the partitions to other members, and release those that are left.
+
+        Each new owner then already awaits its partitions. A static member does not wait for the leader because it is
+        expected back, and neither does a leader that is the only member.
+        """
+        config = self._context.config
+        self.owned_partitions.times.end()
+        if config.instance_id is None and not self.owned_partitions.idle and not alone:
+            # If the session ends meanwhile, there is nothing left to release.
+            with suppress(TimeoutError, SessionLostError):
+                async with asyncio.timeout(config.debounce.bound_ms / 1000 + PATIENCE_S):
+                    await self._retire()
+        await self.owned_partitions.release_all()
+
+    async def _retire(self) -> None:
+        """Register an empty subscription, and wait until the next plan has revoked all partitions."""
+        if await self.registration.withdraw():
+            await self.owned_partitions.all_released()
+
+    def end(self) -> None:
+        """Drop all partitions."""
+        self.owned_partitions.end()
+
+
+T = TypeVar("T")
+
+#: The pause between checks whether the application has resumed, after the watchdog ended a session, in seconds.
+CATCH_UP_S = 0.05
+
+
+class GroupMember:
+    """
+    Membership of one consumer in one group, from ``start`` to ``close``.
+
+    Args:
+        process: The process that the member runs in.
+        handler: The consumer.
+        subscription: What the application has subscribed to, and the offsets of the member's partitions.
+        allocator: Computes the assignments while this process leads.
+        on_failure: Called with an error that a new session cannot fix: settings that differ from the group's, foreign
+            members, missing rights.
+    """
+
+    def __init__(
+        self,
+        process: ProcessContext,
+        handler: PartitionHandler,
+        subscription: SubscriptionState,
+        allocator: Allocator,
+        on_failure: Callable[[KielGroupsError], None],
+    ) -> None:
+        self._process = process
+        self._config = process.config
+        self._handler = handler
+        self._kind = MemberKind(handler, subscription, allocator)
+        self._supervisor = SessionSupervisor(process, self._join, on_failure)
+
+    async def start(self) -> None:
+        """
+        Join the group. Errors of the first join are raised; lost sessions are replaced in the background.
+
+        Raises:
+            NoZooKeeperError: No server answered in time.
+            ChrootMissingError: The chroot does not exist.
+            GroupConfigError: The group's settings differ from this member's, or cannot be read.
+            ForeignMemberError: Foreign members are alive in the group.
+        """
+        await self._supervisor.start()
+
+    async def _join(self, by_s: float) -> GroupSession[MemberRole]:
+        if self._member_session is not None and self._member_session.stalled:
+            await self._wait_until_caught_up()
+            # The time that the application took does not count against the connect timeout.
+            by_s = asyncio.get_running_loop().time() + self._process.zookeeper.connect_timeout_ms / 1000
+        member_session = GroupSession(self._process, self._kind, first=self._member_session is None)
+        await member_session.join(by_s)
+        self._handler.gate_changed(member_session.session.gate)
+        return member_session
+
+    async def _wait_until_caught_up(self) -> None:
+        """
+        Wait until the application makes progress, after the watchdog ended a session.
+
+        If the member joined earlier, its new partitions would stall like those that it has just lost.
+        """
+        stalled = self._handler.in_progress()
+        while any(now.token is then.token for now in self._handler.in_progress() for then in stalled):  # noqa: ASYNC110
+            await asyncio.sleep(CATCH_UP_S)
+
+    @property
+    def _member_session(self) -> GroupSession[MemberRole] | None:
+        return self._supervisor.current
+
+    @property
+    def member_id(self) -> str | None:
+        """The member id of the current session, which changes with each session. None before the first join."""
+        return self._member_session.member_id if self._member_session else None
+
+    @property
+    def leads(self) -> bool:
+        return self._member_session is not None and self._member_session.leads
+
+    @property
+    def settled(self) -> bool:
+        """Whether the session is alive and the member owns exactly the partitions of its assignment."""
+        member_session = self._member_session
+        return member_session is not None and not member_session.ended and member_session.role.owned_partitions.settled
+
+    def check_subscription(self, topics: Collection[str]) -> None:
+        """
+        Check that these topics can be registered, before the subscription changes.
+
+        Raises:
+            ConfigError: The topics take more space than ZooKeeper allows.
+        """
+        if self._member_session is not None:
+            self._member_session.role.registration.check(topics)
+
+    async def resubscribe(self) -> None:
+        """Register a changed subscription; if the session is lost, the next session registers it when it joins."""
+        if self._member_session is not None and not self._member_session.ended:
+            try:
+                await self._member_session.role.resubscribe()
+            except SessionLostError:
+                log.info("group %s: the new subscription is registered with the next session", self._config.group)
+
+    async def commit_on_session(self, metadata: str = "") -> frozenset[TopicPartition]:
+        """
+        Store the offsets of all finished records.
+
+        Args:
+            metadata: A text to store with the offsets, in stores that support it.
+
+        Returns:
+            The partitions whose offsets were stored.
+
+        Raises:
+            SessionLostError: There is no session at the moment, or its lease has expired; nothing more was stored.
+            CoordinationError: ZooKeeper refused the write because rights are missing; this member stops.
+        """
+        return await self._write(lambda role: role.offsets.owned.commit_finished(metadata))
+
+    async def commit_chosen(self, offsets: Mapping[TopicPartition, int]) -> frozenset[TopicPartition]:
+        """
+        Store next offsets that the application chose: all, or none if one of them is refused.
+
+        Returns:
+            The partitions.
+
+        Raises:
+            ConfigError: As ``ChosenCommits.commit``.
+            CommitFailedError: As ``ChosenCommits.commit``.
+            SessionLostError: As ``commit_on_session``.
+            CoordinationError: As ``commit_on_session``.
+        """
+        return await self._write(lambda role: role.offsets.chosen.commit(offsets))
+
+    async def partitions_with_offsets(self) -> list[TopicPartition]:
+        """Return the partitions in which the group may have an offset; raises as ``stored_offsets``."""
+        return await self._readable().offsets.partitions()
+
+    async def stored_offsets(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int | None]:
+        """
+        Read the group's offsets from ZooKeeper, in one round trip, whether or not this member owns the partitions.
+
+        Returns:
+            The offset of each partition that has an offset znode, or None if the znode has no offset.
+
+        Raises:
+            SessionLostError: There is no session at the moment.
+            CoordinationError: ZooKeeper refused the read because rights are missing.
+        """
+        found = await self._readable().offsets.znodes.read(list(partitions))
+        return {partition: stored.offset for partition, stored in found.items()}
+
+    def _readable(self) -> MemberRole:
+        """Return the role on a session that has not ended; its gate may be shut."""
+        if self._member_session is None or self._member_session.ended:
+            raise SessionLostError(f"group {self._config.group}: no session to read with at the moment")
+        return self._member_session.role
+
+    async def store_reset(self, partition: TopicPartition, reset: PendingReset) -> int | None:
+        """
+        Store the position that a reset chose, once no older record of the partition is buffered or in flight.
+
+        Returns:
+            The offset to continue at; None if the reset is void, see ``OwnedOffsets.store_reset``.
+
+        Raises:
+            SessionLostError: As ``commit_on_session``.
+            CoordinationError: As ``commit_on_session``.
+        """
+        return await self._write(lambda role: role.offsets.owned.store_reset(partition, reset))
+
+    async def confirm_leaders(self) -> None:
+        """
+        Read the leaders of the owned partitions from ZooKeeper and pass them to the handler.
+
+        Raises:
+            SessionLostError: As ``commit_on_session``.
+            CoordinationError: As ``commit_on_session``.
+        """
+        await self._write(lambda role: role.owned_partitions.confirm_leaders())
+
+    async def _write(self, write: Callable[[MemberRole], Awaitable[T]]) -> T:
+        member_session = self._member_session
+        if member_session is None or not member_session.session.trusted:
+            raise SessionLostError(f"group {self._config.group}: no session to commit with at the moment")
+        try:
+            return await write(member_session.role)
+        except CommitFailedError:
+            # It concerns these offsets only.
+            raise
+        except CoordinationError as error:
+            if not error.retriable:
+                member_session.fail(error)
+            raise
+
+    async def brokers(self) -> list[HostPort]:
+        """Return the addresses of the brokers that ZooKeeper lists at this moment; none without a session."""
+        member_session = self._member_session
+        return [] if member_session is None or member_session.ended else await member_session.role.brokers()
+
+    def abandon(self, timeout_s: float) -> None:
+        """Leave the group without an event loop and without a commit; wait for the close at most ``timeout_s``."""
+        member_session = self._member_session
+        if member_session is not None and not member_session.session.abandoned_within(
+            "its event loop has ended", timeout_s
+        ):
+            log.warning("group %s: ZooKeeper does not answer; the session will expire", self._config.group)
+
+    async def close(self, limit: CloseLimit | None = None) -> None:
+        """
+        Release all partitions and leave the group.
+
+        Args:
+            limit: When the close must end, whether the application or a server delays it. After that, the session is
+                closed, and unfinished records are not committed. None: no limit.
+        """
+        await self._supervisor.close(limit)

@@ -1,0 +1,367 @@
+"""The owner znodes of one member, and the leaders of its partitions, as ZooKeeper has them."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from kiel_groups.config import HostPort
+from kiel_groups.errors import CoordinationError, ProtocolError
+from kiel_groups.group.partition_offsets import Release, StoredOffset
+from kiel_groups.group.znodes.contents import encode_owner, parse_broker, parse_leader, whole_number
+from kiel_groups.group.znodes.layout import BROKER_IDS, partition_state_path
+from kiel_groups.group.znodes.transactions import Create, Delete, Failure, Operation
+from kiel_groups.members.offsets.zookeeper_store import OffsetZnodes
+from kiel_groups.model import TopicPartition
+from kiel_groups.wording import counted
+from kiel_groups.zookeeper.fenced_writes import FencedWriter
+from kiel_groups.zookeeper.session import Node, Session
+from kiel_groups.zookeeper.tasks import MemberContext
+
+__all__ = [
+    "OwnerZnodes",
+    "Ownership",
+    "Releases",
+    "PartitionLeaders",
+    "registered_brokers",
+]
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Releases:
+    """The partitions ``released`` by this member, and those whose owner znode was ``gone`` before that."""
+
+    released: frozenset[TopicPartition]
+    gone: frozenset[TopicPartition]
+
+
+class Ownership(NamedTuple):
+    """
+    What a read of owner znodes has found: the partitions that this session owns, and the partitions without an owner.
+
+    Other partitions belong to other sessions.
+    """
+
+    mine: frozenset[TopicPartition]
+    free: frozenset[TopicPartition]
+
+
+class _UnopenedClaims(NamedTuple):
+    """The offsets stored for claims that were never opened, and those of these claims that are gone."""
+
+    stored: dict[TopicPartition, StoredOffset]
+    gone: frozenset[TopicPartition]
+
+
+class OwnerZnodes:
+    """Claims and releases partitions for one member on one session."""
+
+    def __init__(self, context: MemberContext, writer: FencedWriter, offsets: OffsetZnodes) -> None:
+        self._session = context.session
+        self._layout = context.layout
+        self._tracker = context.tracker
+        self._metrics = context.metrics
+        self._writer = writer
+        self._offsets = offsets
+        self._owner = encode_owner(context.member_id)
+        #: The topics whose offsets folder exists or was created on this session.
+        self._prepared: set[str] = set()
+
+    async def claim(
+        self, partitions: Collection[TopicPartition], freed: Collection[TopicPartition] = ()
+    ) -> frozenset[TopicPartition]:
+        """
+        Create the owner znodes of partitions that are free.
+
+        Args:
+            partitions: The partitions to claim.
+            freed: The partitions among them whose owner znodes were just deleted, so that no read is needed.
+
+        Returns:
+            The partitions that this member owns now; the others belong to other sessions.
+        """
+        unseen = frozenset(partitions) - frozenset(freed)
+        free, _ = await asyncio.gather(self._seen_free(unseen), self._prepare({p.topic for p in partitions}))
+        waiting = set(freed) | free
+        claimed: set[TopicPartition] = set()
+        while waiting:
+            outcome = await self._writer.write(
+                {partition: self._creation(partition) for partition in sorted(waiting)}, lambda *_: None
+            )
+            claimed |= outcome.done.keys()
+            folderless = {p for p, failure in outcome.dropped.items() if failure is Failure.NO_NODE}
+            await self._restore_folders({p.topic for p in folderless})
+            # An owner znode that exists now may be this member's own: the answer to its create may have been lost.
+            doubtful = (outcome.unknown | outcome.dropped.keys()) - folderless
+            ownership = await self._read_owners(doubtful)
+            claimed |= ownership.mine
+            waiting = folderless | (ownership.free & outcome.unknown)
+        self._metrics.count("partitions_claimed", len(claimed))
+        return frozenset(claimed)
+
+    async def _restore_folders(self, topics: Collection[str]) -> None:
+        """Create deleted owners folders again; the leader had created them before it published the plan."""
+        folders = sorted(map(self._layout.topic_owners, topics))
+        if folders:
+            self._metrics.count("owner_folders_restored", len(folders))
+            log.warning("group %s: %s were deleted; creating them again", self._layout.group, ", ".join(folders))
+            await self._session.ensure(folders)
+
+    async def _prepare(self, topics: Collection[str]) -> None:
+        if fresh := set(topics) - self._prepared:
+            await self._offsets.ensure_parents(fresh)
+            self._prepared |= fresh
+
+    def _creation(self, partition: TopicPartition) -> tuple[Operation, ...]:
+        return (Create(self._layout.owner(partition), self._owner, ephemeral=True),)
+
+    async def _seen_free(self, partitions: Collection[TopicPartition]) -> set[TopicPartition]:
+        """Return the partitions without an owner znode, with one read for each topic."""
+        topics = sorted({partition.topic for partition in partitions})
+        found = await self._session.children_many([self._layout.topic_owners(topic) for topic in topics])
+        owned = {topic: frozenset(names or ()) for topic, names in zip(topics, found, strict=True)}
+        return {p for p in partitions if str(p.partition) not in owned[p.topic]}
+
+    async def _read_owners(self, partitions: Collection[TopicPartition]) -> Ownership:
+        listed = sorted(partitions)
+        return self._ownership(
+            listed, await self._session.exists_many([self._layout.owner(partition) for partition in listed])
+        )
+
+    def _ownership(self, partitions: Iterable[TopicPartition], nodes: Iterable[Node | None]) -> Ownership:
+        found = dict(zip(partitions, nodes, strict=True))
+        mine = (p for p, node in found.items() if node is not None and node.owner == self._session.id)
+        return Ownership(frozenset(mine), frozenset(p for p, node in found.items() if node is None))
+
+    async def verify(self, partitions: Collection[TopicPartition]) -> frozenset[TopicPartition]:
+        """Return the partitions that this session does *not* own; the tracker forgets those that were never opened."""
+        if not partitions:
+            return frozenset()
+        await self._writer.prove()
+        gone = frozenset(partitions) - (await self._read_owners(partitions)).mine
+        self._tracker.end_unopened(gone)
+        return gone
+
+    async def watch(self, watchers: Mapping[TopicPartition, Callable[[], None]]) -> Ownership:
+        """Read the owner znodes of some partitions and set a watch on each."""
+        paths = [self._layout.owner(partition) for partition in watchers]
+        return self._ownership(watchers, await self._session.exists_many(paths, list(watchers.values())))
+
+    async def release(self, partitions: Collection[TopicPartition]) -> Releases:
+        """
+        Commit finished records and delete the owner znodes, atomically for each partition.
+
+        Without autocommit, and with a store that does not commit in releases, only positions that a reset chose are
+        committed here. A partition whose offset another writer has changed is released without a commit, and that
+        offset stays. If a topic was created again meanwhile, the offsets of its partitions are read before the release.
+        """
+        unopened = await self._read_unopened(partitions)
+        gone = set(unopened.gone)
+        waiting = {
+            partition: self._release(partition, unopened.stored.get(partition))
+            for partition in sorted(set(partitions) - gone)
+        }
+        released: set[TopicPartition] = set()
+        seen: dict[TopicPartition, StoredOffset | None] = {}
+
+        def renew(partition: TopicPartition, operations: tuple[Operation, ...]) -> tuple[Operation, ...] | None:
+            return operations if partition in seen or self._tracker.may_store(partition) else None
+
+        while waiting:
+            outcome = await self._writer.write(waiting, self._on_refused, renew=renew)
+            released |= outcome.done.keys()
+            self._warn(
+                {p for p in outcome.done.keys() & seen.keys() if outcome.done[p][0] is not None},
+                "offsets_of_deleted_topic",
+                "were stored while their topic was created again; they are set to 0",
+            )
+            doubtful = outcome.unknown | outcome.dropped.keys()
+            left_alone = sorted(waiting.keys() - outcome.done.keys() - doubtful)
+            # Offsets are read before owners, so that the next attempt checks a version read before the owner znode.
+            stored = await self._offsets.read([*sorted(outcome.dropped), *left_alone])
+            mine = (await self._read_owners(doubtful)).mine
+            # If the answer was lost and the znode is gone, the release was done: the session was proved alive since.
+            released |= outcome.unknown - mine
+            gone |= outcome.dropped.keys() - mine
+            refused = {partition: outcome.dropped[partition] for partition in sorted(outcome.dropped.keys() & mine)}
+            again = (outcome.unknown & mine) | await self._offsets.restore_parents(refused)
+            waiting = {partition: waiting[partition] for partition in sorted(again)}
+            waiting |= self._release_changed({p: stored.get(p) for p in refused if p not in again})
+            seen |= {partition: stored.get(partition) for partition in left_alone}
+            waiting |= {partition: self._release(partition, seen[partition]) for partition in left_alone}
+        self._tracker.end(partitions)
+        self._metrics.count("partitions_released", len(released))
+        return Releases(frozenset(released), frozenset(gone))
+
+    async def release_stored(self, partitions: Collection[TopicPartition]) -> Releases:
+        """
+        Delete the owner znodes of partitions whose offsets are stored elsewhere already.
+
+        No transaction can check the offset with it. So the owner znodes are read first: an operator may have deleted
+        one, and another member may have created its own.
+        """
+        # The opening of a claim, which may be under way, stores nothing from now on.
+        self._tracker.end_unopened(partitions)
+        await self._writer.prove()
+        waiting = (await self._read_owners(partitions)).mine
+        gone, released = frozenset(partitions) - waiting, frozenset[TopicPartition]()
+        while waiting:
+            deletions = {each: (Delete(self._layout.owner(each)),) for each in sorted(waiting)}
+            outcome = await self._writer.write(deletions, lambda *_: None)
+            # If the answer was lost and the znode is gone, the release was done: the session was proved alive since.
+            waiting = (await self._read_owners(outcome.unknown)).mine
+            released |= outcome.done.keys() | (outcome.unknown - waiting)
+            gone |= outcome.dropped.keys()
+        self._tracker.end(partitions)
+        self._metrics.count("partitions_released", len(released))
+        return Releases(released, gone)
+
+    async def _read_unopened(self, partitions: Collection[TopicPartition]) -> _UnopenedClaims:
+        """
+        Read the offsets of claims that were never opened, and after that the owner znodes of these claims.
+
+        A new owner writes the offset before it delivers a record. So if the release still finds the version that was
+        read here, no other member has opened a claim of the partition in between.
+        """
+        unopened = sorted(p for p in partitions if not self._tracker.is_open(p))
+        if not unopened:
+            return _UnopenedClaims({}, frozenset())
+        await self._writer.prove()
+        stored = await self._offsets.read(unopened)
+        mine = (await self._read_owners(unopened)).mine
+        return _UnopenedClaims(stored, frozenset(unopened) - mine)
+
+    def _operations(self, partition: TopicPartition, decision: Release) -> tuple[Operation, ...]:
+        """Return the operations that store or verify the offset, and delete the owner znode."""
+        deletion = Delete(self._layout.owner(partition))
+        if decision.version is None:
+            return (deletion,)
+        if decision.offset is None:
+            return (self._offsets.check(partition, decision.version), deletion)
+        return (self._offsets.write(partition, decision.offset, decision.version), deletion)
+
+    def _release(self, partition: TopicPartition, found: StoredOffset | None) -> tuple[Operation, ...]:
+        return self._operations(partition, self._tracker.release(partition, found))
+
+    def _release_changed(
+        self, stored: Mapping[TopicPartition, StoredOffset | None]
+    ) -> dict[TopicPartition, tuple[Operation, ...]]:
+        """Return the operations that release partitions whose stored offset is not the expected one."""
+        decisions = {p: self._tracker.release_changed(p, found) for p, found in stored.items()}
+        self._warn(
+            [partition for partition, decision in decisions.items() if decision.is_superseded],
+            "commits_superseded",
+            "were changed by another writer; they are released without a commit",
+        )
+        return {partition: self._operations(partition, decision) for partition, decision in decisions.items()}
+
+    def _on_refused(
+        self, partition: TopicPartition, operation: Operation, failure: Failure
+    ) -> tuple[Operation, ...] | None:
+        """Create a deleted offset znode again; on any other refusal drop the item: ``release`` reads the znodes."""
+        if isinstance(operation, Delete) or failure is not Failure.NO_NODE:
+            return None
+        deletion = Delete(self._layout.owner(partition))
+        offset = self._tracker.offset_to_restore(partition)
+        if offset is None:
+            return (deletion,)
+        # If the creation was refused, the parent znode is missing.
+        return None if isinstance(operation, Create) else (self._offsets.creation(partition, offset), deletion)
+
+    def _warn(self, partitions: Collection[TopicPartition], counter: str, what: str) -> None:
+        """Log one warning for all of these partitions."""
+        if partitions:
+            self._metrics.count(counter, len(partitions))
+            log.warning(
+                "group %s: offsets of %s, first %s, %s",
+                self._layout.group,
+                counted(partitions, "partition"),
+                min(partitions),
+                what,
+            )
+
+
+async def registered_brokers(session: Session) -> dict[int, HostPort]:
+    """Return the addresses of the brokers that are registered at this moment, by broker id, ascending."""
+    numbers = map(whole_number, await session.children(BROKER_IDS) or [])
+    ids = sorted(number for number in numbers if number is not None)
+    paths = [f"{BROKER_IDS}/{node_id}" for node_id in ids]
+    found = {}
+    for node_id, path, node in zip(ids, paths, await session.get_many(paths), strict=True):
+        try:
+            if node is not None:
+                found[node_id] = parse_broker(node.data, path)
+        except ProtocolError as error:
+            log.warning("%s; ignoring that broker", error)
+    return found
+
+
+class PartitionLeaders:
+    """
+    Reads the leaders of a member's partitions in ZooKeeper, and passes them to the handler.
+
+    A broker that loses only its connection to ZooKeeper is not notified that it was deposed. It keeps answering fetches
+    of partitions that another broker leads, and its consumers miss the records that the new leader accepts. A
+    partition's ``state`` znode names the elected leader.
+    """
+
+    def __init__(self, context: MemberContext, writer: FencedWriter) -> None:
+        self._group = context.group
+        self._session = context.session
+        self._handler = context.handler
+        self._metrics = context.metrics
+        self._writer = writer
+        self._is_refused = False
+
+    async def pass_on(self, partitions: Collection[TopicPartition]) -> None:
+        """
+        Read the leaders of these partitions, and pass them on to the handler.
+
+        A leader that is not registered is left out: if all replicas are dead, the znode keeps the last leader, or −1. A
+        partition whose znode cannot be parsed is left out, too. For partitions that are left out, the brokers' metadata
+        applies. If an ACL denies reading, the metadata applies to all partitions and the member continues, because it
+        needs these znodes for nothing else.
+
+        Raises:
+            SessionLostError: The session is over.
+        """
+        if not partitions:
+            self._handler.leaders_changed({}, {})
+            return
+        # A server that lags behind could name a leader that brokers already know to be deposed.
+        await self._writer.prove()
+        try:
+            leaders, brokers = await self._read(sorted(partitions))
+        except CoordinationError as error:
+            if error.retriable:
+                raise
+            leaders, brokers = {}, {}
+            self._metrics.count("leaders_unreadable")
+            if not self._is_refused:
+                self._is_refused = True
+                text = "group %s: the leaders of partitions cannot be read: %s; using those that brokers name"
+                log.warning(text, self._group, error)
+        self._handler.leaders_changed(leaders, brokers)
+
+    async def _read(
+        self, partitions: Sequence[TopicPartition]
+    ) -> tuple[dict[TopicPartition, int], dict[int, HostPort]]:
+        """Return the registered leaders of partitions, and the addresses of the registered brokers."""
+        paths = [partition_state_path(partition) for partition in partitions]
+        brokers = await registered_brokers(self._session)
+        leaders: dict[TopicPartition, int] = {}
+        for partition, path, node in zip(partitions, paths, await self._session.get_many(paths), strict=True):
+            try:
+                leader = -1 if node is None else parse_leader(node.data, path)
+            except ProtocolError as error:
+                log.warning("group %s: %s; using the leader that brokers name", self._group, error)
+                self._metrics.count("znodes_unreadable")
+            else:
+                if leader in brokers:
+                    leaders[partition] = leader
+        return leaders, brokers

@@ -1,0 +1,504 @@
+"""Make the plans of a group of consumers: read and watch the inputs, allocate, compare with the published plan."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any, TypeVar
+
+from kiel_groups.allocators import Allocator, allocator_name, named_allocator, run_allocator, sticky
+from kiel_groups.errors import AllocatorError, ProtocolError
+from kiel_groups.group.planner import (
+    Inputs,
+    Publication,
+    Target,
+    absences,
+    describe_allocator,
+    describe_change,
+    fallback_target,
+    limit_claims,
+    next_end_ms,
+    plan,
+    still_fits,
+)
+from kiel_groups.group.znodes.contents import GroupState, MemberAssignment, MemberInfo, parse_topic
+from kiel_groups.group.znodes.group_settings import DynamicConfig, Weights, generation_of, parse_weights
+from kiel_groups.group.znodes.layout import BROKER_IDS, topic_path
+from kiel_groups.members.zookeeper.foreign_members import ForeignMemberMonitor
+from kiel_groups.members.zookeeper.leader import MakePlan, PlanRequests
+from kiel_groups.members.zookeeper.ownership_monitor import OwnershipMonitor
+from kiel_groups.model import Allocation, MemberId, Slot, TopicPartition
+from kiel_groups.wording import counted
+from kiel_groups.zookeeper.session import Node
+from kiel_groups.zookeeper.tasks import SessionContext
+
+__all__ = [
+    "WatchedValues",
+    "PlanReader",
+    "PartitionPlanner",
+]
+
+log = logging.getLogger(__name__)
+
+
+_Parsed = TypeVar("_Parsed")
+
+
+class WatchedValues:
+    """
+    The values of one leader, on its session.
+
+    ``on_change`` is called with a text that names the change, such as "member m1 changed".
+    """
+
+    def __init__(self, context: SessionContext, on_change: Callable[[str], None]) -> None:
+        self._session = context.session
+        self._group = context.group
+        self._metrics = context.metrics
+        self._on_change = on_change
+        self._watchers: dict[str, Callable[[], None]] = {}
+        #: Values that were read and have not changed since, by the name of their watcher.
+        self._known: dict[str, Any] = {}
+        self._reading: dict[str, object] = {}
+
+    def forget(self) -> None:
+        """Drop all cached values, because their watches may be lost."""
+        self._known.clear()
+        self._reading.clear()
+
+    def watcher(self, what: str) -> Callable[[], None]:
+        """Return the one watcher for a kind of change, so that renewed watches do not accumulate."""
+        return self._watchers.setdefault(what, partial(self._changed, what))
+
+    def _changed(self, what: str) -> None:
+        self._known.pop(what, None)
+        self._reading.pop(what, None)
+        self._on_change(f"{what} changed")
+
+    async def cached(self, what: str, read: Callable[[], Awaitable[_Parsed]]) -> _Parsed:
+        """Return a value, cached until its watch fires. A value whose watch fires during the read is not cached."""
+        if what in self._known:
+            known: _Parsed = self._known[what]
+            return known
+        reading = self._reading[what] = object()
+        found = await read()
+        if self._reading.pop(what, None) is reading:
+            self._known[what] = found
+        return found
+
+    async def cached_many(
+        self,
+        kind: str,
+        names: Iterable[str],
+        path_of: Callable[[str], str],
+        parse: Callable[[str, Node], _Parsed | None],
+    ) -> dict[str, _Parsed | None]:
+        """Return values of one kind by name, cached as by ``cached``, or None for a missing or unreadable znode."""
+        whats = {name: f"{kind} {name}" for name in names}
+        values = {name: self._known.get(what) for name, what in whats.items()}
+        unread = {name: what for name, what in whats.items() if what not in self._known}
+        reading = object()
+        self._reading |= dict.fromkeys(unread.values(), reading)
+        nodes = await self.watched_many([path_of(name) for name in unread], unread.values())
+        for (name, what), node in zip(unread.items(), nodes, strict=True):
+            values[name] = None if node is None else parse(name, node)
+            if self._reading.pop(what, None) is reading:
+                self._known[what] = values[name]
+        return values
+
+    def drop(self, what: str) -> None:
+        """Forget a value that will not be read again, and its watcher."""
+        self._known.pop(what, None)
+        self._reading.pop(what, None)
+        watcher = self._watchers.pop(what, None)
+        if watcher is not None:
+            self._session.forget(watcher)
+
+    async def watched(self, path: str, what: str) -> Node | None:
+        """Read a znode and watch it. If it does not exist, return None and watch for its creation."""
+        return (await self.watched_many([path], [what]))[0]
+
+    async def watched_many(self, paths: Sequence[str], whats: Iterable[str]) -> list[Node | None]:
+        """
+        Read znodes and watch them. For each znode that does not exist, return None and watch for its creation.
+
+        One call reads all znodes, instead of one task for each znode. So the session limits how many reads are in
+        flight ahead of a heartbeat, however many members and topics there are.
+        """
+        watchers = [self.watcher(what) for what in whats]
+        nodes = await self._session.get_many(paths, watchers)
+        absent = [number for number, node in enumerate(nodes) if node is None]
+        answers = await self._session.exists_many([paths[n] for n in absent], [watchers[n] for n in absent])
+        # Znodes that were created between the two reads.
+        late = [number for number, node in zip(absent, answers, strict=True) if node is not None]
+        found = await self._session.get_many([paths[n] for n in late], [watchers[n] for n in late])
+        for number, node in zip(late, found, strict=True):
+            nodes[number] = node
+        return nodes
+
+    def parsed(self, parse: Callable[[bytes, str], _Parsed], node: Node, path: str) -> _Parsed | None:
+        """Parse a znode's value. If the value is invalid, log an error and return None."""
+        try:
+            return parse(node.data, path)
+        except ProtocolError as error:
+            log.error("group %s: %s; ignoring it", self._group, error)
+            self._metrics.count("znodes_unreadable")
+            return None
+
+
+class PlanReader:
+    """
+    Reads the inputs of one leader's plans, on its session.
+
+    Inputs that seldom change are read once and watched: brokers, topics, settings, weights, and each member's znode,
+    which is created again when its subscription changes. ``on_change`` is called with a text that names the change.
+    """
+
+    def __init__(self, context: SessionContext, on_change: Callable[[str], None]) -> None:
+        self._session = context.session
+        self._layout = context.layout
+        self._config = context.config
+        self._metrics = context.metrics
+        self._runtime = context.runtime
+        self._values = WatchedValues(context, on_change)
+        self._member_names: set[MemberId] = set()
+        self._dynamic_config = DynamicConfig()
+        #: The last weights that could be read; empty if there were none.
+        self._weights: Weights = {}
+        #: The warnings about settings that were logged and still apply.
+        self._warnings: set[str] = set()
+
+    @property
+    def grace_ms(self) -> int:
+        """How long a static member that is away keeps its partitions, in milliseconds, by the settings last read."""
+        given = self._dynamic_config.static_grace_ms
+        return self._config.static_grace_ms if given is None else given
+
+    def forget(self) -> None:
+        """Drop all cached values, because their watches may be lost."""
+        self._values.forget()
+
+    async def read(self) -> Inputs:
+        """Read all inputs of a plan. From now on, ``on_change`` is called when a watched input changes."""
+        cached = self._values.cached
+        brokers, members, group_state, assignments, history, (self._dynamic_config, weights) = await asyncio.gather(
+            cached("brokers", self._read_brokers),
+            self._live_members(),
+            self._session.get(self._layout.group_state),
+            self._read_assignments(),
+            self._session.children(self._layout.history),
+            # Nested because gather() is typed for at most six arguments.
+            asyncio.gather(
+                self._values.cached("config", self._read_dynamic_config),
+                self._values.cached("weights", self._read_weights),
+            ),
+        )
+        self._weights = weights
+        away = absences(assignments, members, self._runtime.wall_ms(), self.grace_ms)
+        self._warn_of_settings({*members, *away})
+        topics = await self._topics(sorted({topic for member in members.values() for topic in member.subscription}))
+        return Inputs(
+            members=members,
+            topics=topics,
+            brokers=brokers,
+            group_state=None
+            if group_state is None
+            else self._values.parsed(GroupState.parse, group_state, self._layout.group_state),
+            group_state_version=None if group_state is None else group_state.version,
+            assignments=assignments,
+            away=away,
+            history=tuple(sorted(number for name in history or () if (number := generation_of(name)) is not None)),
+            dynamic_config=self._dynamic_config,
+            weights=weights,
+        )
+
+    async def returned(self, away: Sequence[Slot]) -> bool:
+        """Return whether any of these slots has a live member again."""
+        return not (await self._live_members()).keys().isdisjoint(away)
+
+    async def _read_brokers(self) -> int:
+        """Return the number of brokers, and watch for changes, even if no broker has ever registered."""
+        watcher = self._values.watcher("brokers")
+        names = await self._session.children(BROKER_IDS, watcher)
+        if names is None and await self._session.exists(BROKER_IDS, watcher) is not None:
+            names = await self._session.children(BROKER_IDS, watcher)
+        return len(names or ())
+
+    async def _live_members(self) -> dict[Slot, MemberInfo]:
+        """Read the live members by slot. If two members share a slot, the member that registered later counts."""
+        names = sorted(await self._session.children(self._layout.members, self._values.watcher("members")) or ())
+        for name in self._member_names - set(names):
+            self._values.drop(f"member {name}")
+        self._member_names = set(names)
+        newest: dict[Slot, tuple[int, MemberInfo]] = {}
+        members = await self._values.cached_many("member", names, self._layout.member, self._registered)
+        for found in members.values():
+            if found is not None and (found[1].slot not in newest or newest[found[1].slot][0] < found[0]):
+                newest[found[1].slot] = found
+        return {slot: info for slot, (_, info) in newest.items()}
+
+    def _registered(self, name: MemberId, node: Node) -> tuple[int, MemberInfo] | None:
+        """Return the zxid of a registration and its content, or None if the registration cannot be read."""
+        info = self._values.parsed(partial(MemberInfo.parse, name), node, self._layout.member(name))
+        return None if info is None else (node.czxid, info)
+
+    async def _read_assignments(self) -> dict[Slot, MemberAssignment | None]:
+        slots = await self._session.children(self._layout.group_state) or []
+        nodes = await self._session.get_many([self._layout.assignment(slot) for slot in slots])
+        return {
+            slot: self._values.parsed(MemberAssignment.parse, node, self._layout.assignment(slot))
+            for slot, node in zip(slots, nodes, strict=True)
+            if node is not None
+        }
+
+    async def _read_dynamic_config(self) -> DynamicConfig:
+        """Read the group's dynamic settings. If the settings cannot be read, return the previous ones."""
+        node = await self._values.watched(self._layout.config, "config")
+        if node is None:
+            return DynamicConfig()
+        try:
+            return DynamicConfig.parse(node.data, self._layout.config)
+        except ProtocolError as error:
+            log.error("group %s: %s; keeping the previous settings", self._layout.group, error)
+            self._metrics.count("group_settings_refused")
+            return self._dynamic_config
+
+    async def _read_weights(self) -> Weights:
+        """
+        Read the weights of partitions. If the weights cannot be read, return the previous ones.
+
+        Without the previous weights, a garbled znode would move partitions, and its repair would move them back.
+        """
+        node = await self._values.watched(self._layout.weights, "weights")
+        if node is None:
+            return {}
+        try:
+            # Parsing the weights of 100,000 partitions takes about a second.
+            parse = partial(parse_weights, node.data, self._layout.weights)
+            return await self._runtime.in_thread(parse, "weights")
+        except ProtocolError as error:
+            effect = "keeping the previous weights" if self._weights else "planning without weights"
+            log.error("group %s: %s; %s", self._layout.group, error, effect)
+            self._metrics.count("znodes_unreadable")
+            return self._weights
+
+    def _warn_of_settings(self, slots: Collection[Slot]) -> None:
+        """Log settings that are probably mistakes, each only once until it is corrected."""
+        warnings = set(self._dynamic_config.unknown_field_hints())
+        warnings |= {f"drained: {slot} is no member" for slot in self._dynamic_config.unknown_drained(slots)}
+        for warning in sorted(warnings - self._warnings):
+            log.warning("group %s: %s: %s", self._layout.group, self._layout.config, warning)
+        self._warnings = warnings
+
+    async def _topics(self, names: Sequence[str]) -> dict[str, tuple[int, ...]]:
+        found = await self._values.cached_many(
+            "topic", names, topic_path, lambda name, node: self._values.parsed(parse_topic, node, topic_path(name))
+        )
+        return {name: partitions for name, partitions in found.items() if partitions is not None}
+
+
+#: Why a partition has no owner although members subscribe to its topic.
+DRAINED = "all its subscribers are drained"
+
+
+class PartitionPlanner:
+    """
+    Makes the plans of a group of consumers; see ``PlanMaker``.
+
+    Args:
+        context: The process on its session.
+        allocator: Computes the assignments.
+        requests: Asks the leader to plan.
+    """
+
+    def __init__(self, context: SessionContext, allocator: Allocator, requests: PlanRequests) -> None:
+        self._session = context.session
+        self._layout = context.layout
+        self._member_id = context.member_id
+        self._config = context.config
+        self._tasks = context.tasks
+        self._metrics = context.metrics
+        self._runtime = context.runtime
+        self._allocator = allocator
+        self._requests = requests
+        # The inputs of the last published plan, and the inputs of the newest plan.
+        self._before: Inputs | None = None
+        self._planned_from: Inputs | None = None
+        self._reader = PlanReader(context, self._on_change)
+        self._ownership_monitor = OwnershipMonitor(context)
+        self._foreign_members = ForeignMemberMonitor(context)
+        #: The owner of each partition in the newest plan.
+        self._wanted: dict[TopicPartition, MemberId] = {}
+        #: The allocation of the newest plan.
+        self._allocation: Allocation = {}
+        self._grace_timer: asyncio.TimerHandle | None = None
+        #: Whether the last plan was withheld because no broker or no topic was found.
+        self._withheld = False
+        #: The cause of the newest plan, for the log.
+        self._cause = ""
+
+    @property
+    def alone(self) -> bool:
+        """Whether the newest plan knows of no other member."""
+        known = self._planned_from
+        return known is not None and {m.member_id for m in known.members.values()} <= {self._member_id}
+
+    def begin(self) -> None:
+        """Forget the plans of an earlier term."""
+        self._before = None
+
+    def forget(self) -> None:
+        """Read everything again for the next plan, and the foreign members now."""
+        self._reader.forget()
+        self._foreign_members.start()
+
+    def stop(self) -> None:
+        """Stop the timer and the monitors."""
+        if self._grace_timer is not None:
+            self._grace_timer.cancel()
+            self._grace_timer = None
+        self._ownership_monitor.stop()
+        self._foreign_members.stop()
+
+    def _on_change(self, cause: str) -> None:
+        self._requests.changed(cause)
+        if self._requests.is_leader and self._planned_from is not None and self._planned_from.away:
+            self._tasks.start(self._check_returned(tuple(self._planned_from.away)))
+
+    async def _check_returned(self, away: tuple[Slot, ...]) -> None:
+        """Plan at once if a static member is back: its partitions were kept, so no debounce is necessary."""
+        if await self._reader.returned(away):
+            self._requests.changed("return", urgent=True)
+
+    async def read(self) -> MakePlan:
+        """Read the inputs of the next plan, and return the function that makes it."""
+        return partial(self._plan, await self._reader.read())
+
+    async def _plan(self, inputs: Inputs, candidate: str, cause: str, since_s: float) -> Publication | None:
+        """Run the allocator on the inputs, and compare its result with the published plan."""
+        self._apply_dynamic_config(inputs)
+        if not self._may_plan(inputs):
+            return None
+        target = limit_claims(await self._allocate(inputs), self._layout, self._session.client.chroot)
+        cause = self._describe_cause(cause, inputs, target)
+        publication = plan(
+            self._layout,
+            inputs,
+            target,
+            leader=self._member_id,
+            candidate=candidate,
+            cause=cause,
+            now_ms=self._runtime.wall_ms(),
+            took_ms=round(1000 * (_now_s() - since_s)),
+        )
+        self._planned_from, self._allocation, self._cause = inputs, target.allocation, cause
+        self._wanted = {
+            partition: inputs.members[slot].member_id
+            for slot, owned in target.allocation.items()
+            if slot in inputs.members
+            for partition in owned
+        }
+        if publication is None:
+            self._monitor_owners()
+        return publication
+
+    def published(self, generation: int, moved: int) -> None:
+        """Log the plan, and monitor its owners."""
+        self._monitor_owners()
+        group, cause = self._layout.group, self._cause
+        moves = counted(moved, "partition moves", "partitions move")
+        log.info("group %s: generation %d is published, %s: %s", group, generation, moves, cause)
+
+    def _monitor_owners(self) -> None:
+        """Record that the newest plan is the published one, and monitor its owners."""
+        assert self._planned_from is not None
+        self._before = self._planned_from
+        self._ownership_monitor.expect(self._wanted, {member.member_id for member in self._before.members.values()})
+
+    def _describe_cause(self, cause: str, inputs: Inputs, target: Target) -> str:
+        """Describe, for the log and the group state, why this plan differs from the last published one."""
+        changed = describe_change(self._before, inputs) or (cause if self._before is None else "")
+        described = ", ".join(filter(None, (changed, describe_allocator(inputs.group_state, target))))
+        if described:
+            return described
+        if self._planned_from is not self._before:
+            # The stored plan may come from an interrupted publication, for changes that have been undone since.
+            return "publication interrupted"
+        # An allocator may depend on data that no leader reads. Otherwise, an operator has changed the stored plan.
+        stored, published, wanted = map(_owned, (inputs.stored, self._allocation, target.allocation))
+        return "allocator" if stored == published != wanted else "manual"
+
+    def _apply_dynamic_config(self, inputs: Inputs) -> None:
+        """Apply the group's dynamic settings, and plan again when the next grace of a static member ends."""
+        self._requests.set_debounce(inputs.dynamic_config.debounced(self._config.debounce))
+        if self._grace_timer is not None:
+            self._grace_timer.cancel()
+            self._grace_timer = None
+        end_ms = next_end_ms(inputs.away, self._reader.grace_ms)
+        if end_ms is not None:
+            delay_s = max(0.0, (end_ms - self._runtime.wall_ms()) / 1000)
+            self._grace_timer = asyncio.get_running_loop().call_later(delay_s, self._requests.changed, "end of grace")
+
+    def _may_plan(self, inputs: Inputs) -> bool:
+        """
+        Return whether to plan.
+
+        The leader does not plan if members subscribe to topics, but no broker or none of these topics was found.
+        """
+        if inputs.subscribed and (not inputs.brokers or not inputs.topics):
+            missing = "broker" if not inputs.brokers else "topic of its subscription"
+            log.warning("group %s: no %s found; keeping the current allocation", self._layout.group, missing)
+            self._metrics.count("plans_withheld")
+            self._withheld = True
+            return False
+        if self._withheld:
+            self._withheld = False
+            log.warning("group %s: brokers and topics found again; planning", self._layout.group)
+        return True
+
+    async def _allocate(self, inputs: Inputs) -> Target:
+        allocator = self._allocator
+        if inputs.dynamic_config.allocator is not None:
+            allocator = named_allocator(inputs.dynamic_config.allocator, "allocator")
+        try:
+            target = await self._run(allocator, inputs)
+        except AllocatorError as error:
+            self._metrics.count("allocator_failures")
+            fresh = await self._run(sticky, inputs)
+            target = fallback_target(inputs, fresh, str(error))
+            log.error("group %s: %s", self._layout.group, target.fallback)
+            return target
+        if inputs.away and still_fits(inputs):
+            # While a static member is away, no partition moves unnecessarily; an allocator does not know of absences.
+            target = replace(target, allocation=inputs.stored)
+        return target
+
+    async def _run(self, allocator: Allocator, inputs: Inputs) -> Target:
+        """Run an allocator on a thread, because it is the user's code and may be slow."""
+        name = allocator_name(allocator)
+        run = partial(run_allocator, allocator, inputs.subscriptions, inputs.partitions, inputs.stored, inputs.weights)
+        started_s = _now_s()
+        try:
+            async with asyncio.timeout(self._config.allocator_timeout_ms / 1000):
+                outcome = await self._runtime.in_thread(run, "allocator")
+        except TimeoutError:
+            limit_s = self._config.allocator_timeout_ms / 1000
+            raise AllocatorError(f"allocator {name} did not return within {limit_s:g} s") from None
+        self._metrics.observe("allocator", _now_s() - started_s)
+        unassigned = {
+            partition: DRAINED if partition.topic in inputs.subscribed else reason
+            for partition, reason in outcome.unassigned.items()
+        }
+        return Target(allocation=outcome.allocation, unassigned=unassigned, allocator=name)
+
+
+def _owned(allocation: Allocation) -> Allocation:
+    """Return the allocation without empty assignments. Departed members' empty assignments may remain for a while."""
+    return {slot: partitions for slot, partitions in allocation.items() if partitions}
+
+
+def _now_s() -> float:
+    return asyncio.get_running_loop().time()

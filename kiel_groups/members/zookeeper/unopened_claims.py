@@ -1,0 +1,94 @@
+"""Reports claims whose start position is not known yet, in the log and in metrics."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+
+from kiel_groups.errors import KielGroupsError
+from kiel_groups.metrics import Metrics
+from kiel_groups.model import TopicPartition
+from kiel_groups.wording import counted, some
+
+__all__ = [
+    "UnopenedClaims",
+]
+
+log = logging.getLogger(__name__)
+
+
+#: A new topic has leaders within this time, in seconds; a failure before that is not worth a warning.
+NEW_TOPIC_S = 1.0
+
+#: The most partitions that a log line names.
+_MOST_NAMES = 10
+
+
+@dataclass(slots=True)
+class _Failure:
+    since_s: float
+    error: KielGroupsError
+    is_warned: bool = False
+
+
+class UnopenedClaims:
+    """
+    The claims of one member whose last attempt to open failed, each with the error.
+
+    The gauge ``claims_unopened`` counts them, ``claims_not_opened`` the failed attempts, ``open_alarms`` the alarms.
+    """
+
+    def __init__(self, group: str, metrics: Metrics) -> None:
+        self._group = group
+        self._metrics = metrics
+        self._failures: dict[TopicPartition, _Failure] = {}
+
+    def attempt_failed(self, topic: str, errors: Mapping[TopicPartition, KielGroupsError]) -> None:
+        """Record a failed attempt to open these claims; warn once for each that has failed for ``NEW_TOPIC_S``."""
+        self._metrics.count("claims_not_opened")
+        now_s = asyncio.get_running_loop().time()
+        due = []
+        for partition, error in sorted(errors.items()):
+            failure = self._failures.setdefault(partition, _Failure(now_s, error))
+            failure.error = error
+            if not failure.is_warned and now_s - failure.since_s >= NEW_TOPIC_S:
+                failure.is_warned = True
+                due.append(partition)
+        self._set_gauge()
+        if due:
+            log.warning(
+                "group %s: the positions of %s of %s cannot be read yet (%s): %s; the brokers are asked again",
+                self._group,
+                counted(due, "claim"),
+                topic,
+                some(due, most=_MOST_NAMES),
+                errors[due[0]],
+            )
+
+    def forget(self, partitions: Collection[TopicPartition]) -> None:
+        """Stop reporting claims that were opened or are gone."""
+        for partition in partitions:
+            self._failures.pop(partition, None)
+        self._set_gauge()
+
+    def alarm(self, topic: str, partitions: Collection[TopicPartition], seconds: float) -> None:
+        """Log an alarm: these claims have been without a position for ``seconds``."""
+        if not partitions:
+            return
+        self._metrics.count("open_alarms")
+        known = [self._failures[partition].error for partition in sorted(partitions) if partition in self._failures]
+        log.error(
+            "group %s: %s of %s (%s) without a position for %.0f s: %s. Their records are not delivered, and no other"
+            " member can claim them; they open as soon as their offsets are known",
+            self._group,
+            counted(partitions, "claim"),
+            topic,
+            some(sorted(partitions), most=_MOST_NAMES),
+            seconds,
+            known[0] if known else "ZooKeeper or the brokers have not answered yet",
+        )
+
+    def _set_gauge(self) -> None:
+        self._metrics.gauge("claims_unopened", len(self._failures))

@@ -1,0 +1,495 @@
+"""Ask brokers for groups and topics: which there are, what their coordinators know of them, committed offsets."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple, Self, TypeVar
+
+from kiel_groups.backoff import Backoff
+from kiel_groups.clients.net.cluster_metadata import ClusterMetadata
+from kiel_groups.clients.net.offset_lookup import ask_leaders
+from kiel_groups.config import KAFKA_PORT, BrokerConfig, HostPort, parse_hosts
+from kiel_groups.errors import BrokerError, KielGroupsError
+from kiel_groups.members.brokers.transport import CoordinatorBrokers, FindError
+from kiel_groups.members.brokers.versions import GroupVersions
+from kiel_groups.metrics import Metrics
+from kiel_groups.model import INTERNAL_TOPICS, TopicPartition
+from kiel_groups.ops.cluster_admin import PartitionState, TopicState, existing_topics, unknown_topics
+from kiel_groups.wire.consumer_protocol import PROTOCOL_TYPE
+from kiel_groups.wire.error_codes import (
+    CONSUMER_COORDINATOR_NOT_AVAILABLE,
+    NO_ERROR,
+    NOT_COORDINATOR_FOR_CONSUMER,
+    OFFSETS_LOAD_IN_PROGRESS,
+    UNKNOWN_TOPIC_OR_PARTITION,
+    ErrorCode,
+)
+from kiel_groups.wire.framing import Request
+from kiel_groups.wire.group_requests import (
+    DescribedGroup,
+    DescribeGroupsRequest,
+    ListedGroup,
+    ListGroupsRequest,
+    ListGroupsResponse,
+)
+from kiel_groups.wire.list_offsets import LATEST
+from kiel_groups.wire.metadata import MetadataResponse, TopicMetadata
+from kiel_groups.wire.offsets import OFFSETS_TOPIC, OffsetFetchRequestV1
+from kiel_groups.wording import counted, some
+
+__all__ = [
+    "BrokerSession",
+    "in_session",
+    "check_absent",
+    "check_present",
+    "read_topics",
+    "topic_names",
+    "CommittedOffsets",
+    "CoordinatedGroup",
+    "GroupList",
+    "committed_offsets",
+    "describe_group",
+    "list_groups",
+    "members_type",
+    "offsets_of_groups",
+    "LogEnds",
+    "find_log_ends",
+]
+
+
+T = TypeVar("T")
+
+_CONNECT_MS = 2_000
+_POLL_S = 0.05
+
+
+class BrokerSession:
+    """
+    The connections of a tool to the brokers of a cluster, open during an ``async with`` block.
+
+    Entering the block finds a broker that answers, and checks that brokers coordinate groups. ``ranges`` then has the
+    requests that brokers know, by API key; it is empty for brokers of 0.9, which do not say.
+
+    Args:
+        brokers: ``host:port`` of some brokers, separated by commas.
+        timeout_s: How long a broker may take for an answer, in seconds.
+
+    Raises:
+        ConfigError: An address is not legal. On entering: the brokers are too old, or too new.
+        NoBrokersError: On entering: no broker answers.
+    """
+
+    def __init__(self, brokers: str, *, timeout_s: float) -> None:
+        hosts = parse_hosts(brokers, KAFKA_PORT, "brokers")
+        limit_ms = max(1, round(timeout_s * 1000))
+        config = BrokerConfig(hosts=hosts, connect_timeout_ms=min(_CONNECT_MS, limit_ms), request_timeout_ms=limit_ms)
+        self.cluster = ClusterMetadata(config, Metrics())
+        self.place = f"at brokers {', '.join(map(str, hosts))}"
+        self.timeout_s = timeout_s
+        self.metadata = MetadataResponse((), ())
+        self._versions = GroupVersions()
+
+    @property
+    def ranges(self) -> frozenset[int]:
+        """The API keys of the requests that the brokers know; empty for those of 0.9, which do not say."""
+        return frozenset(self._versions.ranges)
+
+    @property
+    def is_of_0_9(self) -> bool:
+        """Whether the brokers are of 0.9, which does not list groups without members."""
+        return not self.ranges
+
+    @property
+    def topics(self) -> dict[str, TopicMetadata]:
+        """All topics, as last read."""
+        return {topic.topic: topic for topic in self.metadata.topics}
+
+    @property
+    def has_coordinators(self) -> bool:
+        """Whether a coordinator has ever been asked for. To ask for one would create the topic of the offsets."""
+        return OFFSETS_TOPIC in self.topics
+
+    @property
+    def brokers(self) -> dict[int, HostPort]:
+        """The live brokers by node id, as last read."""
+        return self.cluster.brokers
+
+    def name_of(self, node_id: int) -> str:
+        """Return a broker's node id and address, as users read it."""
+        address = self.brokers.get(node_id)
+        return f"broker {node_id}" if address is None else f"broker {node_id} at {address}"
+
+    async def refresh(self) -> None:
+        """Read the live brokers and all topics. Raise NoBrokersError if no broker answers."""
+        self.metadata = await self.cluster.all_metadata()
+
+    async def await_brokers(self, count: int, limit_s: float) -> None:
+        """Wait until ``count`` brokers are alive. Raise BrokerError if there are fewer after ``limit_s`` seconds."""
+        until_s = asyncio.get_running_loop().time() + limit_s
+        while len(self.brokers) < count:
+            if asyncio.get_running_loop().time() > until_s:
+                alive = counted(self.brokers, "broker is", "brokers are")
+                names = ", ".join(map(self.name_of, sorted(self.brokers))) or "none"
+                raise BrokerError(f"{alive} alive {self.place} after {limit_s:g} s, expected {count}; alive: {names}")
+            await asyncio.sleep(_POLL_S)
+            await self.refresh()
+
+    async def ask(self, node_id: int, request: Request[T], timeout_ms: int | None = None) -> T:
+        """
+        Send a request to one broker, once.
+
+        Raises:
+            KielGroupsError: The broker cannot be reached, or its answer cannot be read.
+        """
+        return await self.cluster.send(node_id, request, timeout_ms=timeout_ms)
+
+    async def __aenter__(self) -> Self:
+        try:
+            await self.refresh()
+            await self._versions.probe(self.cluster)
+        except BaseException:
+            self.cluster.close()
+            raise
+        return self
+
+    async def __aexit__(self, *exc_info: object) -> None:
+        self.cluster.close()
+
+
+def in_session(brokers: str, timeout_s: float, work: Callable[[BrokerSession], Awaitable[T]]) -> T:
+    """
+    Open a session, call ``work`` with it, and return its result. The call blocks; its thread runs no event loop.
+
+    Raises:
+        KielGroupsError: As for ``BrokerSession``, which has these arguments, and the errors of ``work``.
+    """
+
+    async def run() -> T:
+        async with BrokerSession(brokers, timeout_s=timeout_s) as session:
+            return await work(session)
+
+    return asyncio.run(run())
+
+
+def topic_names(brokers: str, timeout_s: float) -> list[str]:
+    """
+    Return the names of all topics, in alphabetical order. The call blocks.
+
+    Raises:
+        KielGroupsError: As for ``BrokerSession``, whose arguments it has.
+    """
+
+    async def read(session: BrokerSession) -> list[str]:
+        return sorted(session.topics)
+
+    return in_session(brokers, timeout_s, read)
+
+
+def check_absent(session: BrokerSession, names: Collection[str]) -> None:
+    """Check that no topic has one of these names. Raise ConfigError for those that exist."""
+    if there := [name for name in names if name in session.topics]:
+        raise existing_topics(there)
+
+
+def check_present(session: BrokerSession, names: Collection[str]) -> None:
+    """Check that a topic of each of these names exists. Raise UnknownTopicError for those that do not."""
+    topics = session.topics
+    if missing := [name for name in names if name not in topics]:
+        raise unknown_topics(missing, topics, session.place)
+
+
+def read_topics(session: BrokerSession, names: Iterable[str]) -> list[TopicState]:
+    """
+    Return topics, in the order given. Their settings, and whether they are being deleted, are unknown.
+
+    Raises:
+        UnknownTopicError: A topic does not exist.
+    """
+    wanted = list(names)
+    check_present(session, wanted)
+    return [_state(session.topics[name]) for name in wanted]
+
+
+def _state(topic: TopicMetadata) -> TopicState:
+    partitions = tuple(
+        PartitionState(
+            TopicPartition(topic.topic, each.partition),
+            each.replicas,
+            each.leader if each.leader >= 0 else None,
+            each.isr,
+        )
+        for each in sorted(topic.partitions, key=lambda each: each.partition)
+    )
+    return TopicState(topic.topic, partitions, config=None, is_being_deleted=None)
+
+
+#: While a coordinator is being found, elected, or reads its offsets. A broker answers so for some seconds at most.
+_STARTING = frozenset({OFFSETS_LOAD_IN_PROGRESS, CONSUMER_COORDINATOR_NOT_AVAILABLE, NOT_COORDINATOR_FOR_CONSUMER})
+_STARTING_CODES = frozenset(code.number for code in _STARTING)
+
+#: The first and the longest pause before a request is repeated, in seconds.
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 0.5
+
+#: How many groups one request describes.
+_MOST_GROUPS = 200
+
+#: How many groups are asked for their offsets at the same time: enough to keep brokers busy, and few answers in memory.
+_MOST_AT_ONCE = 16
+
+
+class CoordinatedGroup(NamedTuple):
+    """A group, and the node id of the broker that coordinates it."""
+
+    described: DescribedGroup
+    coordinator: int
+
+
+@dataclass(frozen=True, slots=True)
+class GroupList:
+    """
+    The groups of a cluster, by name, and the ``problems`` for which some may be missing.
+
+    Brokers of 0.9 do not list groups without members.
+    """
+
+    groups: tuple[CoordinatedGroup, ...]
+    problems: tuple[str, ...] = ()
+
+
+class CommittedOffsets(NamedTuple):
+    """The committed offsets of a group; ``problem`` is the reason why some are unknown, or "" if all are known."""
+
+    offsets: Mapping[TopicPartition, int]
+    problem: str = ""
+
+
+class _Answer(NamedTuple):
+    """What one broker has answered about its groups, or the reason why it has not."""
+
+    groups: tuple[CoordinatedGroup, ...]
+    problem: str = ""
+
+
+async def list_groups(session: BrokerSession) -> GroupList:
+    """Ask every broker for the groups that it coordinates, and describe them."""
+    answers = await asyncio.gather(*(_groups_of(session, node_id) for node_id in sorted(session.brokers)))
+    found = {each.described.group: each for answer in answers for each in answer.groups}
+    problems = [answer.problem for answer in answers if answer.problem]
+    return GroupList(tuple(found[name] for name in sorted(found)), (*problems, *_without_coordinator(session)))
+
+
+async def describe_group(session: BrokerSession, group: str) -> CoordinatedGroup:
+    """
+    Find a group's coordinator, and ask it for the group. A group that does not exist has the state ``Dead``.
+
+    Raises:
+        BrokerError: The group has no coordinator now, it does not answer, or it refuses.
+    """
+
+    def error_of(answer: tuple[DescribedGroup, ...]) -> Iterable[ErrorCode]:
+        return (each.error for each in answer)
+
+    request = DescribeGroupsRequest((group,))
+    coordinator, (described,) = await _ask_coordinator(session, group, request, error_of)
+    if described.error != NO_ERROR:
+        raise described.error.exception(f"group {group!r} cannot be described")
+    return CoordinatedGroup(described, coordinator)
+
+
+async def members_type(session: BrokerSession, group: str) -> str:
+    """
+    Return the type of a group's members, or ``""`` if there is no such group.
+
+    A group without members keeps its type, or at least its offsets, which only consumers have.
+
+    Raises:
+        BrokerError: The group has no coordinator now, it does not answer, or it refuses.
+    """
+    if not session.has_coordinators:
+        return ""
+    described = (await describe_group(session, group)).described
+    if described.protocol_type:
+        return described.protocol_type
+    return PROTOCOL_TYPE if (await committed_offsets(session, group)).offsets else ""
+
+
+async def committed_offsets(session: BrokerSession, group: str) -> CommittedOffsets:
+    """
+    Ask a group's coordinator for the group's offsets in all partitions of all topics.
+
+    Raises:
+        BrokerError: The group has no coordinator now, or it does not answer.
+    """
+    return await _committed(session, group, _partitions(session))
+
+
+async def offsets_of_groups(session: BrokerSession, groups: Iterable[str]) -> list[CommittedOffsets]:
+    """Ask for the offsets of groups, in this order, of some groups at the same time. Errors become the ``problem``."""
+    partitions, free = _partitions(session), asyncio.Semaphore(_MOST_AT_ONCE)
+
+    async def read(group: str) -> CommittedOffsets:
+        async with free:
+            try:
+                return await _committed(session, group, partitions)
+            except KielGroupsError as error:
+                return CommittedOffsets({}, str(error))
+
+    return await asyncio.gather(*map(read, groups))
+
+
+def _partitions(session: BrokerSession) -> tuple[TopicPartition, ...]:
+    """Return the partitions of all topics of applications."""
+    return tuple(
+        TopicPartition(name, each.partition)
+        for name, topic in sorted(session.topics.items())
+        if name not in INTERNAL_TOPICS
+        for each in topic.partitions
+    )
+
+
+async def _committed(session: BrokerSession, group: str, partitions: tuple[TopicPartition, ...]) -> CommittedOffsets:
+    if not partitions:
+        return CommittedOffsets({})
+    _, answer = await _ask_coordinator(
+        session, group, OffsetFetchRequestV1(group, partitions), lambda found: (each.error for each in found.values())
+    )
+    refused = {
+        partition: each.error
+        for partition, each in answer.items()
+        if each.error not in (NO_ERROR, UNKNOWN_TOPIC_OR_PARTITION)
+    }
+    offsets = {partition: each.offset for partition, each in answer.items() if each.offset >= 0}
+    if not refused:
+        return CommittedOffsets(offsets)
+    first, what = min(refused), counted(refused, "partition")
+    return CommittedOffsets(offsets, f"the offsets of {what} are refused, first {first}: {refused[first]}")
+
+
+async def _ask_coordinator(
+    session: BrokerSession, group: str, request: Request[T], errors: Callable[[T], Iterable[ErrorCode]]
+) -> tuple[int, T]:
+    """Ask the coordinator of a group; while it moves or starts, find it again, for as long as a request may take."""
+    brokers, backoff = CoordinatorBrokers(session.cluster, group), Backoff(_FIRST_PAUSE_S, _LONGEST_PAUSE_S)
+    until_s = asyncio.get_running_loop().time() + session.timeout_s
+    while True:
+        try:
+            coordinator = await brokers.find()
+            answer = await brokers.send(coordinator, request, session.timeout_s, aside=True)
+        except FindError as error:
+            if error.code is not None and error.code not in _STARTING_CODES:
+                raise
+            failure: KielGroupsError = error
+        except KielGroupsError as error:
+            who = f"its coordinator, {session.name_of(coordinator)},"
+            failure = BrokerError(f"group {group!r}: {who} does not answer: {error}")
+        else:
+            starting = [code for code in errors(answer) if code in _STARTING]
+            if not starting:
+                return coordinator, answer
+            failure = starting[0].exception(f"group {group!r}: {session.name_of(coordinator)} does not coordinate it")
+        pause_s = backoff.next_s()
+        if asyncio.get_running_loop().time() + pause_s > until_s:
+            raise failure
+        await asyncio.sleep(pause_s)
+
+
+async def _groups_of(session: BrokerSession, node_id: int) -> _Answer:
+    what = f"the groups of {session.name_of(node_id)} are not known"
+    try:
+        listed = await _list(session, node_id)
+        if listed.error != NO_ERROR:
+            return _Answer((), f"{what}: {listed.error}: {listed.error.hint}")
+        return await _describe(session, node_id, listed.groups)
+    except KielGroupsError as error:
+        return _Answer((), f"{what}: {error}")
+
+
+async def _list(session: BrokerSession, node_id: int) -> ListGroupsResponse:
+    """List the groups of a broker; wait, within limits, while it reads them."""
+    backoff = Backoff(_FIRST_PAUSE_S, _LONGEST_PAUSE_S)
+    until_s = asyncio.get_running_loop().time() + session.timeout_s
+    while True:
+        listed = await session.ask(node_id, ListGroupsRequest())
+        pause_s = backoff.next_s()
+        if listed.error not in _STARTING or asyncio.get_running_loop().time() + pause_s > until_s:
+            return listed
+        await asyncio.sleep(pause_s)
+
+
+async def _describe(session: BrokerSession, node_id: int, listed: Collection[ListedGroup]) -> _Answer:
+    names = [each.group for each in listed]
+    requests = [
+        DescribeGroupsRequest(tuple(names[start : start + _MOST_GROUPS]))
+        for start in range(0, len(names), _MOST_GROUPS)
+    ]
+    found = [each for request in requests for each in await session.ask(node_id, request)]
+    # A group that has moved since it was listed belongs to the answer of another broker.
+    refused = [each for each in found if each.error not in (NO_ERROR, NOT_COORDINATOR_FOR_CONSUMER)]
+    groups = tuple(CoordinatedGroup(each, node_id) for each in found if each.error == NO_ERROR)
+    if not refused:
+        return _Answer(groups)
+    what = counted(refused, "group")
+    first = f"first {refused[0].group!r}: {refused[0].error}"
+    return _Answer(groups, f"{session.name_of(node_id)} does not describe {what}, {first}")
+
+
+def _without_coordinator(session: BrokerSession) -> list[str]:
+    """Return why groups may be missing that no live broker coordinates."""
+    topic = session.topics.get(OFFSETS_TOPIC)
+    leaderless = [each for each in topic.partitions if each.leader not in session.brokers] if topic is not None else []
+    if not leaderless:
+        return []
+    what = counted(leaderless, "partition has", "partitions have")
+    return [f"{what} no leader in the topic {OFFSETS_TOPIC}: the groups in them have no coordinator; start its brokers"]
+
+
+@dataclass(frozen=True, slots=True)
+class LogEnds:
+    """
+    The next offset of each partition whose leader answered.
+
+    ``problem`` is the reason why offsets are missing, or "" if none is missing.
+    """
+
+    offsets: dict[TopicPartition, int] = field(default_factory=dict)
+    problem: str = ""
+
+
+async def find_log_ends(
+    brokers: Collection[HostPort],
+    partitions: Collection[TopicPartition],
+    *,
+    at: int = LATEST,
+    timeout_s: float = 5.0,
+) -> LogEnds:
+    """
+    Ask the leaders of partitions where the logs end, or begin. Errors are returned as the ``problem``.
+
+    Args:
+        brokers: Addresses of brokers, to ask for the leaders.
+        partitions: Partitions of existing topics: a broker may be set to create a topic that it is asked about.
+        at: LATEST, or EARLIEST for where the logs begin.
+        timeout_s: Time for the whole look-up, in seconds; offsets that are not known by then are left out.
+    """
+    if not partitions:
+        return LogEnds()
+    if not brokers:
+        return LogEnds(problem="no broker is registered in ZooKeeper")
+    config = BrokerConfig(hosts=tuple(brokers), connect_timeout_ms=_CONNECT_MS)
+    cluster = ClusterMetadata(config, Metrics())
+    found: dict[TopicPartition, int] = {}
+    try:
+        async with asyncio.timeout(timeout_s):
+            await cluster.refresh({partition.topic for partition in partitions}, "asked")
+            failures = await ask_leaders(cluster, partitions, at, found)
+            return LogEnds(found, str(failures[min(failures)].error) if failures else "")
+    except TimeoutError:
+        late = {cluster.leader_of(partition) for partition in partitions if partition not in found}
+        who = some(f"broker {number} at {place}" for number, place in cluster.brokers.items() if number in late)
+        return LogEnds(found, f"{who or 'the brokers'} did not answer within {timeout_s:g} s")
+    except KielGroupsError as error:
+        return LogEnds(found, str(error))
+    finally:
+        cluster.close()

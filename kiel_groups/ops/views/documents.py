@@ -1,0 +1,225 @@
+"""A group as JSON, for programs: field names are stable, and unknown values are null."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from typing import Any
+
+from kiel_groups.group.znodes.group_settings import HistoryEntry
+from kiel_groups.group.znodes.round_contents import RoundMember
+from kiel_groups.model import MemberId
+from kiel_groups.ops.views.checks import Finding
+from kiel_groups.ops.views.group_view import GroupView, MemberView, PartitionView, ProgramView, lag_of
+
+__all__ = [
+    "finding_document",
+    "group_document",
+    "lag_document",
+    "outline_document",
+    "partition_lag",
+    "unknown_lags",
+]
+
+
+def outline_document(view: GroupView, *, with_lag: bool) -> dict[str, Any]:
+    """Return the entry of a group in the list of groups; the lag is null unless ``with_lag``."""
+    return {
+        "group": view.group,
+        "type": view.protocol_type,
+        "members": None if view.closed and not view.size else view.size,
+        "foreign_members": len(view.foreign_members),
+        "leader": view.leader,
+        "generation": view.generation,
+        "state": outline_state(view),
+        "lag": view.known_lag if with_lag else None,
+        "closed": list(view.closed),
+    }
+
+
+def outline_state(view: GroupView) -> str:
+    """
+    Return the state of a group whose owner znodes were not read.
+
+    It is ``unreadable``, ``foreign``, ``empty``, ``memberless``, ``unplanned``, ``publishing`` or ``done``; that of
+    programs is as in ``GroupView.state``.
+    """
+    if view.closed or not view.members:
+        return view.state
+    return "unplanned" if view.group_state is None else view.group_state.state
+
+
+def group_document(
+    view: GroupView, findings: Iterable[Finding], *, lag_problem: str, generations: int = 0
+) -> dict[str, Any]:
+    """
+    Return the document of one group.
+
+    Args:
+        view: The group.
+        findings: The group's problems.
+        lag_problem: The reason why some log ends are unknown; "" if all are known.
+        generations: How many of the last generations to include.
+    """
+    group_state, settings = view.group_state, view.settings
+    return {
+        "group": view.group,
+        "type": view.protocol_type,
+        "state": view.state,
+        "leader": view.leader,
+        "candidates": list(view.candidates),
+        "allocation": None
+        if group_state is None
+        else {
+            "generation": group_state.generation,
+            "state": group_state.state,
+            "leader": group_state.leader,
+            "allocator": group_state.allocator,
+            "cause": group_state.cause,
+            "fallback": group_state.fallback,
+            "unassigned": dict(group_state.unassigned),
+            "created_at": group_state.created_at_ms,
+        },
+        "round": _round(view.programs),
+        "settings": None
+        if settings is None
+        else {"store": settings.store, "mode": settings.mode, "auto_offset_reset": settings.auto_offset_reset},
+        "follows": _dynamic_config(view),
+        "weights": view.weights,
+        "brokers": view.brokers,
+        "lag": view.known_lag,
+        "partitions_of_unknown_lag": unknown_lags(view.partitions),
+        "lag_problem": lag_problem or None,
+        "closed": list(view.closed),
+        "wrong": [finding_document(finding) for finding in findings],
+        "members": [_program(member, view.leader) for member in view.programs.members]
+        if view.programs is not None
+        else [_member(member) for member in view.members],
+        "foreign_members": [{"name": each.name, "path": each.path} for each in view.foreign_members],
+        "partitions": [_partition(partition) for partition in view.partitions],
+        "history": [_generation(entry) for entry in view.history[:generations]],
+    }
+
+
+def _generation(entry: HistoryEntry) -> dict[str, Any]:
+    return {
+        "generation": entry.generation,
+        "cause": entry.cause,
+        "leader": entry.leader,
+        "moved": entry.moved,
+        "members": entry.members,
+        "partitions": entry.partitions,
+        "took_ms": entry.took_ms,
+        "created_at": entry.created_at_ms,
+    }
+
+
+def _dynamic_config(view: GroupView) -> dict[str, Any] | None:
+    if view.dynamic_config is None:
+        return None
+    return {
+        "allocator": view.dynamic_config.allocator,
+        "debounce": dict(view.dynamic_config.debounce),
+        "static_grace_ms": view.dynamic_config.static_grace_ms,
+        "drained": sorted(view.dynamic_config.drained),
+        "drained_strangers": list(view.dynamic_config.unknown_drained(view.slots)),
+    }
+
+
+def lag_document(group: str, partitions: Collection[PartitionView], lag_problem: str) -> dict[str, Any]:
+    """Return the document of a group's lag; ``lag_problem`` is as for ``group_document``."""
+    return {
+        "group": group,
+        "lag": lag_of(partitions),
+        "partitions_of_unknown_lag": unknown_lags(partitions),
+        "lag_problem": lag_problem or None,
+        "partitions": [partition_lag(each) for each in partitions],
+    }
+
+
+def partition_lag(partition: PartitionView) -> dict[str, Any]:
+    """Return the fields of a partition that its lag consists of."""
+    topic, number = partition.topic_partition
+    return {
+        "topic": topic,
+        "partition": number,
+        "committed": partition.committed,
+        "log_end": partition.log_end,
+        "lag": partition.lag,
+        "stores": dict(partition.stores) or None,
+    }
+
+
+def unknown_lags(partitions: Iterable[PartitionView]) -> int:
+    """Return the number of partitions whose lag is unknown."""
+    return sum(partition.lag is None for partition in partitions)
+
+
+def finding_document(finding: Finding) -> dict[str, Any]:
+    """Return a problem of a group."""
+    return {
+        "kind": finding.kind,
+        "text": finding.text,
+        "remedy": finding.remedy,
+        "passing": finding.passing,
+        "partitions": [str(partition) for partition in finding.partitions],
+        "members": list(finding.members),
+    }
+
+
+def _member(member: MemberView) -> dict[str, Any]:
+    info = member.info
+    return {
+        "id": info.member_id,
+        "instance_id": info.instance_id,
+        "leads": member.leads,
+        "host": info.host,
+        "pid": info.pid,
+        "client": info.client,
+        "started_at": info.started_at_ms,
+        "session_timeout_ms": info.session_timeout_ms,
+        "subscription": list(info.subscription),
+        "target": [str(partition) for partition in sorted(member.target)],
+        "owned": [str(partition.topic_partition) for partition in member.owned],
+        "lag": member.lag,
+        "partitions_of_unknown_lag": unknown_lags(member.owned),
+    }
+
+
+def _round(programs: ProgramView | None) -> dict[str, Any] | None:
+    """Return the newest rebalance of programs; None for consumers, and if brokers coordinate the programs."""
+    if programs is None or programs.round is None:
+        return None
+    newest = programs.round
+    return {
+        "generation": newest.generation,
+        "state": newest.state,
+        "leader": newest.leader,
+        "protocol": newest.protocol,
+        "refused": dict(newest.refused),
+        "cause": newest.cause,
+        "created_at": newest.created_at_ms,
+    }
+
+
+def _program(member: RoundMember, leader: MemberId | None) -> dict[str, Any]:
+    return {
+        "id": member.member_id,
+        "leads": member.member_id == leader,
+        "host": member.host,
+        "pid": member.pid,
+        "client": member.client,
+        "started_at": member.started_at_ms,
+        "session_timeout_ms": member.session_timeout_ms,
+        "joined": member.joined,
+        "protocols": [each.name for each in member.offer.protocols],
+    }
+
+
+def _partition(partition: PartitionView) -> dict[str, Any]:
+    return {
+        **partition_lag(partition),
+        "committed_at": partition.committed_ms,
+        "owner": partition.owner,
+        "claimed_at": partition.claimed_ms,
+        "target": partition.target,
+    }

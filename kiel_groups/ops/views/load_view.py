@@ -1,0 +1,128 @@
+"""The weights of a group's partitions, and the load that the newest plan assigns to each member."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import groupby
+
+from rich import box
+from rich.console import RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from kiel_groups.allocators import ALLOCATORS, WeighingAllocator, loads_of
+from kiel_groups.errors import ProtocolError
+from kiel_groups.group.znodes.contents import GroupState, MemberAssignment, Snapshot
+from kiel_groups.group.znodes.group_settings import Weights, printed_weights
+from kiel_groups.group.znodes.layout import GroupLayout
+from kiel_groups.model import Allocation, MemberId, TopicPartition
+from kiel_groups.ops.views.checks import short_name
+from kiel_groups.wording import counted
+
+__all__ = [
+    "PlanView",
+    "view_plan",
+    "weights_report",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class PlanView:
+    """
+    The newest plan of a group: its allocator ("" before the first plan) and its assignments.
+
+    Members are named by the session id at the end of their member ids, static members by their instance ids.
+    """
+
+    group: str
+    allocator: str
+    allocation: Allocation
+
+    @property
+    def hint(self) -> str:
+        """The reason why weights have, or may have, no effect; "" if the allocator uses them or no plan exists."""
+        known = ALLOCATORS.get(self.allocator)
+        if not self.allocator or isinstance(known, WeighingAllocator):
+            return ""
+        use = "uses weights only if it was written to do so" if known is None else "does not use weights"
+        return (
+            f"group {self.group} is allocated by {self.allocator}, which {use}; to make weights effective, start the"
+            f' members with the allocator "weighted", or add "allocator":"weighted" to {GroupLayout(self.group).config}'
+        )
+
+
+def view_plan(group: str, znodes: Snapshot, members: Collection[MemberId]) -> PlanView:
+    """
+    Return the plan in these znodes, without unreadable assignments and empty assignments of departed members.
+
+    Args:
+        group: The name of the group.
+        znodes: The group state and the assignments.
+        members: The ids of the live members.
+    """
+    layout = GroupLayout(group)
+    allocator, allocation = "", {}
+    for path, znode in znodes.items():
+        try:
+            if path == layout.group_state:
+                allocator = GroupState.parse(znode.data, path).allocator
+                continue
+            found = MemberAssignment.parse(znode.data, path)
+        except ProtocolError:
+            continue  # ``describe`` reports it.
+        slot = path.rpartition("/")[2]
+        if found.partitions or found.member_id in members:
+            allocation[short_name(slot) if slot == found.member_id else slot] = found.partitions
+    return PlanView(group, allocator, allocation)
+
+
+def weights_report(weights: Weights, plan: PlanView) -> Iterator[RenderableType]:
+    """Yield a table with the planned load of each member, then a table of each topic's partitions with a weight."""
+    owners = {partition: slot for slot, owned in plan.allocation.items() for partition in owned}
+    yield Text(f"group {plan.group}: {counted(weights, 'partition has a weight', 'partitions have weights')}")
+    loads = loads_of(owners, weights)
+    if others := [partition for partition in owners if partition not in weights]:
+        default = _number(loads[others[0]])
+        reason = "the median of the others" if len(others) < len(owners) else "because none has a weight"
+        yield Text(
+            f"  {counted(others, 'partition without one counts', 'partitions without one count')} {default}, {reason}"
+        )
+    if owners:
+        yield Text("\nmembers, and the load that the plan assigns to each", style="bold")
+        yield _members(plan.allocation, loads)
+    for topic, partitions in groupby(sorted(weights), key=lambda partition: partition.topic):
+        yield Text(f"topic {topic}", style="bold", overflow="fold")
+        yield _partitions(list(partitions), weights, owners)
+
+
+def _members(allocation: Allocation, loads: Mapping[TopicPartition, float]) -> Table:
+    table = _table()
+    table.add_column("member", overflow="fold")
+    for column in ("partitions", "load", "share"):
+        table.add_column(column, justify="right")
+    whole = sum(loads.values())
+    for slot, owned in sorted(allocation.items()):
+        load = sum(loads[partition] for partition in owned)
+        share = f"{100 * load / whole:.1f} %" if whole else ""
+        table.add_row(slot, f"{len(owned):,}", _number(load), share)
+    return table
+
+
+def _partitions(partitions: list[TopicPartition], weights: Weights, owners: Mapping[TopicPartition, str]) -> Table:
+    table = _table()
+    table.add_column("partition", justify="right")
+    table.add_column("load", justify="right")
+    table.add_column("member", overflow="fold")
+    for partition in partitions:
+        table.add_row(str(partition.partition), _number(weights[partition]), owners.get(partition, ""))
+    return table
+
+
+def _number(load: float) -> str:
+    """Format a load with the digits that the znode keeps."""
+    return f"{next(iter(printed_weights({TopicPartition('t', 0): load}).values())):,}"
+
+
+def _table() -> Table:
+    return Table(box=box.SIMPLE_HEAD, pad_edge=False)

@@ -1,0 +1,485 @@
+"""Report a group to operators: findings, facts, members, partitions; 80 columns wide, unless names are long."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from itertools import groupby, islice
+from typing import Literal, TypeAlias
+
+from rich import box
+from rich.cells import cell_len
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from kiel_groups.group.znodes.group_settings import HistoryEntry
+from kiel_groups.group.znodes.layout import SPARK_GROUPS
+from kiel_groups.group.znodes.round_contents import RoundMember
+from kiel_groups.model import MemberId, TopicPartition
+from kiel_groups.ops.views.checks import Finding, short_name
+from kiel_groups.ops.views.documents import outline_state
+from kiel_groups.ops.views.group_view import GroupView, PartitionView, ProgramView, lag_of
+from kiel_groups.wording import counted, some
+
+__all__ = [
+    "Column",
+    "Listed",
+    "Listing",
+    "ago",
+    "facts_grid",
+    "findings_grid",
+    "lag_text",
+    "listed_partitions",
+    "number_text",
+    "report_table",
+    "topic_parts",
+    "whole_lag",
+    "group_report",
+    "groups_table",
+    "lag_report",
+]
+
+
+#: Which partitions a report lists: all, only those with a problem, none, or at most this number (problems first).
+Listed: TypeAlias = Literal["all", "wrong", "none"] | int
+
+#: A column of a table of partitions: its heading, and what it shows of a partition.
+Column: TypeAlias = tuple[str, Callable[[PartitionView], str]]
+
+#: The columns of lists of groups that have numbers.
+_NUMBERS = frozenset({"members", "foreign", "generation", "lag"})
+
+_UNITS = ((86_400, "d"), (3_600, "h"), (60, "min"))
+
+
+def ago(then_ms: int | None, now_ms: int) -> str:
+    """
+    Return a text such as ``14 s ago``; "" if the time is unknown.
+
+    A time in the future counts as now, because the clocks of two machines may differ.
+    """
+    if not then_ms:
+        return ""
+    seconds = max(0, now_ms - then_ms) // 1000
+    for size, unit in _UNITS:
+        if seconds >= 2 * size:
+            return f"{seconds // size} {unit} ago"
+    return f"{seconds} s ago"
+
+
+def findings_grid(findings: Iterable[Finding]) -> Table:
+    """Return the problems of a group, each with its remedy."""
+    grid = Table.grid(padding=(0, 2, 0, 0))
+    for finding in findings:
+        word, style = ("settling", "yellow") if finding.passing else ("wrong", "bold red")
+        grid.add_row(Text(word, style=style), Text(finding.text, overflow="fold"))
+        if finding.remedy and not finding.passing:
+            grid.add_row("", Text(f"→ {finding.remedy}", overflow="fold"))
+    return grid
+
+
+def facts_grid(facts: Iterable[tuple[str, str]]) -> Table:
+    """Return a table of names and texts."""
+    grid = Table.grid(padding=(0, 2, 0, 0))
+    grid.add_column(style="dim")
+    grid.add_column(overflow="fold")
+    for name, text in facts:
+        grid.add_row(name, Text(text, overflow="fold"))
+    return grid
+
+
+def whole_lag(lag: str, partitions: Iterable[PartitionView], problem: str) -> str:
+    """
+    Return the lag of a group, why it is not fully known, how many partitions have no committed offset, and of how many
+    two stores have different offsets.
+    """
+    disputed = [each for each in partitions if each.is_disputed]
+    uncommitted = [each for each in partitions if each.committed is None]
+    why = f" (not fully known: {problem})" if problem else ""
+    aside = f"; without a committed offset: {counted(uncommitted, 'partition', 'partitions')}" if uncommitted else ""
+    if disputed:
+        aside += (
+            f"; ZooKeeper and Kafka have different offsets of {counted(disputed, 'partition')}, and nothing shows yet"
+            " which the group commits to"
+        )
+    return lag + why + aside
+
+
+def lag_text(partitions: Collection[PartitionView]) -> str:
+    """Format the lag: ``?`` if none is known, ``≥ 12`` if only some are known, ``0 to 12`` if two stores differ."""
+    whole = all(each.lag is not None for each in partitions)
+    lag = lag_of(partitions)
+    text = number_text(lag) if whole or lag is None else f"≥ {lag:,}"
+    least = sum(each.least_lag or 0 for each in partitions)
+    return text if lag is None or least == lag else f"{least:,} to {text.removeprefix('≥ ')}"
+
+
+def listed_partitions(
+    partitions: Sequence[PartitionView], findings: Sequence[Finding], listed: Listed
+) -> Collection[TopicPartition]:
+    """Return the partitions to list, those with a finding or an unknown lag first."""
+    named = {partition for finding in findings for partition in finding.partitions}
+    # A dict keeps the order of the partitions, and has each partition once.
+    wrong = {each.topic_partition: None for each in partitions if each.lag is None or each.topic_partition in named}
+    wrong_first = wrong | {each.topic_partition: None for each in partitions}
+    match listed:
+        case "all":
+            return wrong_first
+        case "wrong":
+            return wrong
+        case "none":
+            return set()
+        case count:
+            return set(islice(wrong_first, count))
+
+
+def topic_parts(
+    partitions: Iterable[PartitionView], listed: Collection[TopicPartition], *columns: Column
+) -> Iterator[RenderableType]:
+    """
+    Yield a heading for each topic, and a table of its listed partitions.
+
+    Args:
+        partitions: The partitions of all topics, by topic.
+        listed: The partitions to list; the others are counted.
+        columns: The columns beside partition, committed offset, log end and lag. If it is not the group's ``config``
+            that names the store of the offsets, a column of the stores precedes them.
+    """
+    partitions = list(partitions)
+    if any(each.stores for each in partitions):
+        columns = (("store", _stores), *columns)
+    for topic, group in groupby(partitions, key=lambda each: each.topic_partition.topic):
+        of_topic = list(group)
+        shown = [each for each in of_topic if each.topic_partition in listed]
+        hidden = len(of_topic) - len(shown)
+        aside = f": {hidden:,} of {len(of_topic):,} partitions are not listed; lag of all: {lag_text(of_topic)}"
+        yield Text.assemble((f"topic {topic}", "bold"), aside if hidden else "", overflow="fold")
+        if shown:
+            yield _partitions(shown, columns)
+
+
+#: Stores, as people read them.
+_NAMES = {"zookeeper": "ZooKeeper", "kafka": "Kafka"}
+
+
+def _stores(partition: PartitionView) -> str:
+    """Return where the committed offset is, or the offsets of both stores if they differ."""
+    if partition.is_disputed:
+        return ", ".join(f"{_NAMES[store]} {offset:,}" for store, offset in partition.stores.items())
+    return " and ".join(_NAMES[store] for store in partition.stores)
+
+
+def _partitions(partitions: Iterable[PartitionView], columns: Sequence[Column]) -> Table:
+    table = report_table()
+    for heading in ("partition", "committed", "log end", "lag"):
+        table.add_column(heading, justify="right", overflow="fold")
+    for heading, _ in columns:
+        table.add_column(heading, overflow="fold")
+    for each in partitions:
+        table.add_row(
+            str(each.topic_partition.partition),
+            number_text(each.committed),
+            number_text(each.log_end),
+            number_text(each.lag),
+            *(text_of(each) for _, text_of in columns),
+        )
+    return table
+
+
+def number_text(number: int | None) -> str:
+    """Format a number; ``?`` if it is unknown."""
+    return "?" if number is None else f"{number:,}"
+
+
+def report_table() -> Table:
+    """Return an empty table in the style of reports."""
+    # Rich would wrap a title to the width of the table, so a heading is a text above the table.
+    return Table(box=box.SIMPLE_HEAD, pad_edge=False)
+
+
+class Listing:
+    """A table of these columns; where it is too wide, columns without a text are left out before others are folded."""
+
+    def __init__(self, columns: Sequence[tuple[str, Sequence[str]]]) -> None:
+        self._columns = columns
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
+        columns = self._columns
+        if _width(columns) > options.max_width:
+            columns = [each for each in columns if any(each[1])]
+        yield _lines(columns) if _width(columns) <= options.max_width else _folded(columns)
+
+
+#: What a ``report_table`` has between two columns.
+_GAP = 3
+
+
+def _width(columns: Sequence[tuple[str, Sequence[str]]]) -> int:
+    return 1 + sum(_widest(each) for each in columns) + _GAP * (len(columns) - 1)
+
+
+def _widest(column: tuple[str, Sequence[str]]) -> int:
+    name, texts = column
+    return max(map(cell_len, (name, *texts)))
+
+
+def _lines(columns: Sequence[tuple[str, Sequence[str]]]) -> Text:
+    """Return what ``_folded`` shows of columns that fit, for which that takes a second in lists of 3,000 groups."""
+    padded = []
+    for name, texts in columns:
+        widest = _widest((name, texts))
+        if name in _NUMBERS:
+            padded.append([" " * (widest - cell_len(text)) + text for text in (name, *texts)])
+        else:
+            padded.append([text + " " * (widest - cell_len(text)) for text in (name, *texts)])
+    heading, *rows = (" " + (" " * _GAP).join(row) for row in zip(*padded, strict=True))
+    rule = " " + "─" * (_width(columns) - 1)
+    return Text.assemble("\n", (heading, "bold"), "\n", "\n".join([rule, *rows]), "\n", no_wrap=True)
+
+
+def _folded(columns: Sequence[tuple[str, Sequence[str]]]) -> Table:
+    table = report_table()
+    for name, _ in columns:
+        table.add_column(name, justify="right" if name in _NUMBERS else "left", overflow="fold")
+    for row in zip(*(texts for _, texts in columns), strict=True):
+        table.add_row(*row)
+    return table
+
+
+def groups_table(views: Iterable[GroupView], *, with_lag: bool) -> RenderableType:
+    """
+    Return a table with a row for each group of a cluster; ``with_lag`` requires views with offsets.
+
+    If a group is not one of consumers, a last column has the types of such groups. On a narrow terminal, columns that
+    are empty are left out.
+    """
+    shown = list(views)
+    columns = [("group", [view.group for view in shown])]
+    columns.append(("members", ["?" if view.closed and not view.size else str(view.size) for view in shown]))
+    columns.append(("foreign", [str(len(view.foreign_members) or "") for view in shown]))
+    columns.append(("generation", [_generation(view) for view in shown]))
+    columns.append(("state", [outline_state(view) for view in shown]))
+    if with_lag:
+        columns.append(("lag", [_group_lag(view) for view in shown]))
+    if any(view.programs is not None for view in shown):
+        columns.append(("type", [view.protocol_type if view.programs is not None else "" for view in shown]))
+    return Listing(columns)
+
+
+def _generation(view: GroupView) -> str:
+    if view.generation is None:
+        return "?" if view.closed else ""
+    return str(view.generation)
+
+
+def group_report(
+    view: GroupView,
+    findings: Sequence[Finding],
+    *,
+    place: str,
+    lag_problem: str,
+    now_ms: int,
+    clock: str = "",
+    listed: Listed = "all",
+    generations: int = 0,
+) -> list[RenderableType]:
+    """
+    Return the report on one group.
+
+    Args:
+        view: The group.
+        findings: The group's problems.
+        place: ZooKeeper's hosts, with the chroot.
+        lag_problem: The reason why some log ends are unknown; "" if all are known.
+        now_ms: Epoch milliseconds, for ages.
+        clock: The time of day to show, for one of several successive reports.
+        listed: Which partitions to list; ``wrong`` lists partitions that have a finding or an unknown lag.
+        generations: How many of the last generations to show.
+    """
+    at = f", {clock}" if clock else ""
+    parts: list[RenderableType] = [Text(f"group {view.group} in ZooKeeper at {place}{at}", style="bold")]
+    if findings:
+        parts += ["", findings_grid(findings)]
+    parts += ["", facts_grid(_facts(view, lag_problem, now_ms))]
+    if generations and view.programs is None:
+        parts += [Text("\nhistory, newest first", style="bold"), _history(view.history[:generations], now_ms)]
+    if view.members:
+        parts += [Text("\nmembers, by the session that their ids end in", style="bold"), _members(view, now_ms)]
+    elif view.programs is not None and view.programs.members:
+        parts.append(Text("\nmembers, by the session that their ids end in", style="bold"))
+        parts.append(_program_members(view.programs.members, view.leader, now_ms))
+    elif view.partitions:
+        parts.append("")
+    shown = listed_partitions(view.partitions, findings, listed)
+    commit: Column = ("commit", lambda each: ago(each.committed_ms, now_ms))
+    owner: Column = ("owner", lambda each: _owner(each, view.member_ids))
+    parts += topic_parts(view.partitions, shown, commit, owner)
+    return parts
+
+
+def _facts(view: GroupView, lag_problem: str, now_ms: int) -> Iterator[tuple[str, str]]:
+    if view.programs is not None:
+        yield from _program_facts(view, view.programs, lag_problem, now_ms)
+        return
+    group_state, settings = view.group_state, view.settings
+    seen = "readable partitions" if view.closed else "partitions"
+    yield "state", f"{view.state}: {view.owned:,} of {len(view.partitions):,} {seen} are owned"
+    if view.state == "memberless":
+        yield "offsets", f"{_committer(view.group)}, which is not a member; a member that joins would take over from it"
+    yield "leader", _leader(view, view.member_ids)
+    if group_state is not None:
+        yield "generation", f"{group_state.generation}, {group_state.state}, {ago(group_state.created_at_ms, now_ms)}"
+        yield "cause", group_state.cause
+        yield "allocator", group_state.allocator
+    if settings is not None:
+        yield "settings", f"store {settings.store}, mode {settings.mode}, offset reset {settings.auto_offset_reset}"
+    if view.foreign_members:
+        yield "foreign", some(member.name for member in view.foreign_members)
+    if follows := ", ".join(_follows(view)):
+        yield "config", follows
+    if view.weights:
+        weighed = counted(view.weights, "partition", "partitions")
+        yield "weights", f"of {weighed}; 'kiel-groups weights show {view.group}' shows them"
+    yield "lag", whole_lag(_group_lag(view), view.partitions, lag_problem)
+
+
+def _program_facts(view: GroupView, programs: ProgramView, lag_problem: str, now_ms: int) -> Iterator[tuple[str, str]]:
+    newest = programs.round
+    yield "state", f"{view.state}: {counted(programs.size, 'member', 'members')}"
+    if programs.are_workers:
+        yield "type", f"workers, which share connectors; 'kiel-groups workers describe {view.group}' shows them"
+    else:
+        yield "type", f"{programs.protocol_type or '?'}: programs, which share other work than partitions"
+    if programs.state == "by brokers":
+        yield "", f"'kiel-groups describe {view.group} --coordination brokers' shows their membership"
+    else:
+        yield "leader", _leader(view, {member.member_id for member in programs.members})
+    if newest is not None:
+        yield "generation", f"{newest.generation}, {newest.state}, {ago(newest.created_at_ms, now_ms)}"
+        yield "cause", newest.cause
+        yield "protocol", newest.protocol or "not chosen yet"
+    if view.foreign_members:
+        yield "foreign", some(member.name for member in view.foreign_members)
+    if view.partitions:
+        yield "lag", whole_lag(_group_lag(view), view.partitions, lag_problem)
+
+
+def _committer(group: str) -> str:
+    """
+    Describe the program that commits the offsets.
+
+    A Spark query or an archive that is given no group uses a group with a known prefix.
+    """
+    other = "" if group.startswith(SPARK_GROUPS) else "another program, such as "
+    return f"committed by {other}a Spark query or an archive"
+
+
+def _follows(view: GroupView) -> Iterator[str]:
+    """Yield the settings that operators have changed in the group's config; they override the leader's options."""
+    dynamic_config = view.dynamic_config
+    if dynamic_config is None:
+        yield "refused, see above"
+        return
+    if dynamic_config.allocator is not None:
+        yield f"allocator {dynamic_config.allocator}"
+    for name, milliseconds in dynamic_config.debounce:
+        yield f"debounce {name} {milliseconds:,}"
+    if dynamic_config.static_grace_ms is not None:
+        yield f"static_grace_ms {dynamic_config.static_grace_ms:,}"
+    unknown = dynamic_config.unknown_drained(view.slots)
+    for slot in sorted(dynamic_config.drained):
+        if slot in unknown:
+            yield f"drained {slot} (not a member)"
+        elif slot in view.slots:
+            yield f"drained {slot}"
+
+
+def _group_lag(view: GroupView) -> str:
+    if view.programs is not None and not view.partitions:
+        return ""
+    return "?" if view.known_lag is None else lag_text(view.partitions)
+
+
+def _leader(view: GroupView, members: Collection[MemberId]) -> str:
+    if view.leader is None:
+        return "?" if view.closed else "none"
+    spare = sum(candidate not in members for candidate in view.candidates[1:])
+    aside = "" if view.leader in members else ", an allocator process"
+    spares = counted(spare, "spare allocator process", "spare allocator processes")
+    return f"{view.leader}{aside}; {spares}" if spare else view.leader + aside
+
+
+def _history(entries: Iterable[HistoryEntry], now_ms: int) -> Table:
+    table = report_table()
+    table.add_column("generation", justify="right", overflow="fold")
+    table.add_column("planned", overflow="fold")
+    for column in ("moved", "members", "took"):
+        table.add_column(column, justify="right", overflow="fold")
+    table.add_column("cause", overflow="fold")
+    for entry in entries:
+        numbers = (f"{entry.moved:,}", f"{entry.members:,}", f"{entry.took_ms:,} ms")
+        table.add_row(str(entry.generation), ago(entry.created_at_ms, now_ms), *numbers, entry.cause)
+    return table
+
+
+def _members(view: GroupView, now_ms: int) -> Table:
+    table = report_table()
+    table.add_column("member", overflow="fold")
+    table.add_column("host", overflow="fold", max_width=20)
+    table.add_column("pid", justify="right", overflow="fold")
+    table.add_column("joined", overflow="fold")
+    table.add_column("partitions", justify="right", overflow="fold")
+    table.add_column("lag", justify="right", overflow="fold")
+    for member in view.members:
+        info = member.info
+        leads = " leads" if member.leads else ""
+        table.add_row(
+            f"{short_name(info.member_id)}{leads}" + (f", {info.instance_id}" if info.instance_id else ""),
+            info.host,
+            str(info.pid),
+            ago(info.started_at_ms, now_ms),
+            member.share,
+            lag_text(member.owned),
+        )
+    return table
+
+
+def _program_members(members: Iterable[RoundMember], leader: MemberId | None, now_ms: int) -> Table:
+    table = report_table()
+    table.add_column("member", overflow="fold")
+    table.add_column("host", overflow="fold", max_width=20)
+    table.add_column("pid", justify="right", overflow="fold")
+    table.add_column("joined", overflow="fold")
+    table.add_column("protocols", overflow="fold")
+    for member in members:
+        table.add_row(
+            short_name(member.member_id) + (" leads" if member.member_id == leader else ""),
+            member.host,
+            str(member.pid),
+            ago(member.started_at_ms, now_ms),
+            ", ".join(each.name for each in member.offer.protocols),
+        )
+    return table
+
+
+def _owner(partition: PartitionView, members: frozenset[MemberId]) -> str:
+    owner = "none" if partition.owner is None else partition.owner
+    if partition.owner in members:
+        owner = short_name(owner)
+    if partition.target in (None, partition.owner):
+        return owner
+    return f"{owner} → {short_name(partition.target)}"
+
+
+def lag_report(group: str, partitions: Collection[PartitionView], lag_problem: str) -> list[RenderableType]:
+    """
+    Return the report.
+
+    Args:
+        group: The group's name.
+        partitions: The group's partitions, by topic.
+        lag_problem: The reason why some offsets or log ends are unknown; "" if all are known.
+    """
+    parts: list[RenderableType] = list(topic_parts(partitions, {each.topic_partition for each in partitions}))
+    lag = f"{lag_text(partitions)}, in {counted(partitions, 'partition', 'partitions')}"
+    return [*parts, f"lag of group {group}: {whole_lag(lag, partitions, lag_problem)}"]

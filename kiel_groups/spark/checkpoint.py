@@ -1,0 +1,217 @@
+"""What a query's checkpoint stores: offsets as JSON, and whether the last batch was completed."""
+
+from __future__ import annotations
+
+import json
+import logging
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+from urllib.parse import urlsplit
+
+from kiel_groups.errors import ConfigError, ProtocolError
+from kiel_groups.model import TopicPartition
+
+__all__ = [
+    "OffsetRange",
+    "Positions",
+    "Span",
+    "new_token",
+    "ranges_between",
+    "is_done",
+    "local_folder",
+]
+
+log = logging.getLogger(__name__)
+
+
+# The positions of a query, as its checkpoint stores them in JSON, and the ranges of offsets between two positions.
+#
+# ``{"topic": {"0": {"from": 10, "to": 42, "token": 8589934}}}``: the partition is read up to offset 42 (exclusive), in
+# an interval of reading that began at offset 10. ``token`` identifies the interval. If the start and the end of a batch
+# have different tokens, reading does not continue from the start, but begins at ``from``. An interval begins with the
+# query, with a partition that appears later, after a loss of data, and, for a group's member, with each claim of the
+# partition. So a repeated batch has the same records, even if a log has changed since. A member adds ``"group"``, the
+# offset that the group had committed when the batch was planned.
+#
+# ``"@query"``, which cannot be a topic's name, is the id of the query; the default name of its group contains that id.
+# ``"@initial"`` marks the start of a new query that is not a group member.
+
+
+# Names that no topic can have.
+_QUERY = "@query"
+_INITIAL = "@initial"
+_TOKEN_BITS = 48
+
+
+class Span(NamedTuple):
+    """
+    The position in one partition: the next offset ``to``, and the interval of reading that it belongs to.
+
+    ``begin`` is the first offset of the interval, and ``token`` identifies it. Before Spark 4.2, a source does not
+    learn the query's position. Then ``token`` is None, and ``begin`` is the start of the first batch; in later batches
+    it equals ``to``. ``group`` is the offset that the group had committed when the batch was planned: while it is
+    unchanged, no other member has read the partition.
+    """
+
+    begin: int
+    to: int
+    token: int | None = None
+    group: int | None = None
+
+    def up_to(self, offset: int) -> Span:
+        """Return this span with the next offset ``offset``. Without a token, the span also begins at this offset."""
+        return self._replace(to=offset) if self.token is not None else Span(offset, offset)
+
+
+class OffsetRange(NamedTuple):
+    """The messages of one partition from ``start`` (inclusive) to ``end`` (exclusive)."""
+
+    topic_partition: TopicPartition
+    start: int
+    end: int
+
+    @property
+    def size(self) -> int:
+        """The number of offsets; a compacted log may have fewer messages."""
+        return self.end - self.start
+
+
+@dataclass(frozen=True, slots=True)
+class Positions:
+    """
+    The position of a query in each partition.
+
+    ``query`` is the id of the query, or None if unknown. ``initial`` marks the start of a new query that is not a
+    group member.
+    """
+
+    spans: Mapping[TopicPartition, Span] = field(default_factory=dict)
+    query: str | None = None
+    initial: bool = False
+
+    def offsets(self) -> dict[TopicPartition, int]:
+        """Return the next offset of each partition."""
+        return {partition: span.to for partition, span in self.spans.items()}
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the positions as JSON for the checkpoint; equal positions give equal documents."""
+        document: dict[str, Any] = {} if self.query is None else {_QUERY: self.query}
+        if self.initial:
+            document[_INITIAL] = True
+        for (topic, number), span in sorted(self.spans.items()):
+            document.setdefault(topic, {})[str(number)] = _entry(span)
+        return document
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any]) -> Positions:
+        """
+        Decode a document of ``to_json``.
+
+        Raises:
+            ProtocolError: The document has another form, because another data source wrote it.
+        """
+        try:
+            spans = {
+                TopicPartition(topic, int(number)): Span(
+                    entry.get("from", entry["to"]), entry["to"], entry.get("token"), entry.get("group")
+                )
+                for topic, entries in document.items()
+                if topic not in (_QUERY, _INITIAL)
+                for number, entry in entries.items()
+            }
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            raise ProtocolError(
+                f"the checkpoint holds offsets of another kind: {document!r}; a query that is to read with another"
+                " source than before needs a checkpoint of its own"
+            ) from error
+        return cls(spans, document.get(_QUERY), document.get(_INITIAL, False))
+
+
+def new_token() -> int:
+    """Return a random number that identifies a new interval of reading."""
+    return uuid.uuid4().int & ((1 << _TOKEN_BITS) - 1)
+
+
+def _entry(span: Span) -> dict[str, int]:
+    if span.token is None:
+        return {"to": span.to} if span.begin == span.to else {"from": span.begin, "to": span.to}
+    interval = {"from": span.begin, "to": span.to, "token": span.token}
+    return interval if span.group is None else {**interval, "group": span.group}
+
+
+def ranges_between(start: Positions, end: Positions, earliest: Mapping[TopicPartition, int]) -> list[OffsetRange]:
+    """
+    Return the ranges that a batch reads, in ascending order of partitions, without empty ones.
+
+    Args:
+        start: The end of the previous batch, or the start of the query.
+        end: The end of this batch; partitions without an entry are not read.
+        earliest: The first offsets of the partitions that are not in ``start``, and have no token in ``end``.
+    """
+    ranges = []
+    for partition, span in sorted(end.spans.items()):
+        known = start.spans.get(partition)
+        if known is not None and span.token is None:
+            # A process that repeats the first batch has resolved ``start`` again; ``begin`` has the original start.
+            begin = span.begin if start.initial else known.to
+        elif known is not None and span.token == known.token:
+            begin = known.to
+        elif span.token is not None:
+            begin = span.begin
+        else:
+            begin = earliest[partition]
+        if begin < span.to:
+            ranges.append(OffsetRange(partition, begin, span.to))
+    return ranges
+
+
+# Read from a query's checkpoint whether its last batch is done: Spark does not notify a source of that.
+#
+# Spark writes ``offsets/<number>`` when it has planned a batch, and ``commits/<number>`` once the sink has stored it.
+# Both are in the checkpoint folder, which the user names in an option of the query's writer.
+
+
+def local_folder(name: str, text: str) -> Path:
+    """
+    Return the folder of a checkpoint location, which must be a path or a ``file:`` URI of this machine.
+
+    Raises:
+        ConfigError: The location has no path, or is on another file system, which this source cannot read.
+    """
+    location = urlsplit(text.strip())
+    if location.scheme not in ("", "file") or location.netloc or not location.path:
+        raise ConfigError(
+            f"{name}: {text!r} given to the reader, which looks into folders of the driver's machine only; expected a"
+            " path or none at all: only the writer has to have it, and the last batch is committed by the next run"
+        )
+    return Path(location.path)
+
+
+def is_done(checkpoint: Path, end: Positions) -> bool:
+    """
+    Return whether the last batch that the checkpoint records as done ended exactly at ``end``.
+
+    Return False if the checkpoint cannot be read: the next run repeats a missing commit, but the commit of an
+    unfinished batch would lose its records.
+    """
+    try:
+        done = [int(path.name) for path in (checkpoint / "commits").iterdir() if path.name.isdecimal()]
+        if not done:
+            return False
+        lines = (checkpoint / "offsets" / str(max(done))).read_text("utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        log.warning("not committing the last batch, as the checkpoint does not show whether it is done: %s", error)
+        return False
+    # The file begins with lines of Spark's own. Then it has one line for each source of the query.
+    wanted = end.to_json()
+    return any(_parsed(line) == wanted for line in lines)
+
+
+def _parsed(line: str) -> object:
+    try:
+        return json.loads(line)
+    except (ValueError, RecursionError):
+        return None

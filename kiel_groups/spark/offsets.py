@@ -1,0 +1,378 @@
+"""The offsets of a query on the driver: what options mean, and those that its group has committed."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Collection, Mapping
+from enum import Enum
+
+from kiel_groups.clients.net.offset_requests import check_offset_api, commit_offsets, fetch_offsets
+from kiel_groups.config import BROKER_V1, check_name
+from kiel_groups.errors import BrokerError, ConfigError, KielGroupsError, OffsetOutOfRangeError, ProtocolError
+from kiel_groups.group.znodes.contents import GroupSettings, Snapshot
+from kiel_groups.group.znodes.layout import GroupLayout
+from kiel_groups.metrics import Metrics
+from kiel_groups.model import TopicPartition
+from kiel_groups.ops.cluster_admin import zookeeper
+from kiel_groups.ops.group_inspection import read_group, refuse_programs
+from kiel_groups.spark.checkpoint import OffsetRange
+from kiel_groups.spark.log_view import LogView
+from kiel_groups.spark.options import EARLIEST, GROUP, LATEST, Place, ReadOptions
+from kiel_groups.wire.error_codes import NO_ERROR
+from kiel_groups.wording import counted, some
+
+__all__ = [
+    "check_bounds",
+    "handle_data_loss",
+    "resolve",
+    "GroupOffsets",
+    "committed_offsets",
+    "refuse_live_group",
+]
+
+log = logging.getLogger(__name__)
+
+
+_EARLIEST_OFFSET = -2
+_LATEST_OFFSET = -1
+
+
+def resolve(
+    name: str,
+    place: Place,
+    partitions: Collection[TopicPartition],
+    view: LogView,
+    committed: Mapping[TopicPartition, int],
+) -> dict[TopicPartition, int]:
+    """
+    Resolve the value of an option, such as ``earliest``, to an offset for each partition.
+
+    Args:
+        name: The name of the option, for errors.
+        place: The value of the option.
+        partitions: All partitions that the query reads.
+        view: Looks up first and next offsets, where the option asks for them.
+        committed: The group's offsets, for ``group``. A partition without an offset starts at its earliest offset.
+
+    Raises:
+        ConfigError: The option gives offsets, but not for exactly these partitions.
+        BrokerError: A lookup failed.
+    """
+    wanted = _wanted(name, place, partitions, committed)
+    resolved = {partition: offset for partition, offset in wanted.items() if offset >= 0}
+    for special, lookup in ((_EARLIEST_OFFSET, view.earliest), (_LATEST_OFFSET, view.latest)):
+        if asked := [partition for partition, offset in wanted.items() if offset == special]:
+            resolved |= lookup(asked)
+    return {partition: resolved[partition] for partition in sorted(resolved)}
+
+
+def _wanted(
+    name: str, place: Place, partitions: Collection[TopicPartition], committed: Mapping[TopicPartition, int]
+) -> Mapping[TopicPartition, int]:
+    if place == EARLIEST:
+        return dict.fromkeys(partitions, _EARLIEST_OFFSET)
+    if place == LATEST:
+        return dict.fromkeys(partitions, _LATEST_OFFSET)
+    if place == GROUP:
+        return {partition: committed.get(partition, _EARLIEST_OFFSET) for partition in partitions}
+    assert not isinstance(place, str)
+    if missing := sorted(set(partitions) - place.keys()):
+        raise ConfigError(
+            f"{name}: {_names(missing)} missing; every partition needs an offset there, -2 for the earliest and -1 for"
+            " the latest"
+        )
+    if unknown := sorted(place.keys() - set(partitions)):
+        raise ConfigError(f"{name}: {_names(unknown)} named, and not among the partitions that are read; drop it")
+    return place
+
+
+def check_bounds(
+    starts: Mapping[TopicPartition, int],
+    ends: Mapping[TopicPartition, int],
+    earliest: Mapping[TopicPartition, int],
+    latest: Mapping[TopicPartition, int],
+    *,
+    fail_on_data_loss: bool,
+) -> dict[TopicPartition, OffsetRange]:
+    """
+    Return the range of a batch in each partition, limited to the offsets in the logs.
+
+    Raises:
+        ConfigError: A range ends before it begins.
+        OffsetOutOfRangeError: A range is not entirely in its log, and ``fail_on_data_loss`` is set.
+    """
+    found = {}
+    for partition, start in starts.items():
+        end, first, last = ends[partition], earliest[partition], latest[partition]
+        if start > end and end < last:
+            raise ConfigError(f"endingOffsets: {partition} ends at offset {end}, before it starts at {start}")
+        if start < first or max(start, end) > last:
+            handle_data_loss(
+                f"{partition}: offsets {start} to {end} are to be read, and the log has {first} to {last}",
+                fail_on_data_loss=fail_on_data_loss,
+            )
+        found[partition] = OffsetRange(partition, min(max(start, first), last), min(end, last))
+    return found
+
+
+def handle_data_loss(what: str, *, fail_on_data_loss: bool, offset_znode: str | None = None) -> None:
+    """
+    Raise an error or log a warning, as the options say, because messages were lost before they were read.
+
+    Args:
+        what: The partition and the missing offsets, for the message.
+        fail_on_data_loss: Whether to raise.
+        offset_znode: The znode of the group's offset, if a query with a new checkpoint would start at that offset.
+
+    Raises:
+        OffsetOutOfRangeError: ``fail_on_data_loss`` is set.
+    """
+    if fail_on_data_loss:
+        first = "" if offset_znode is None else f"set the group's offset ('set {offset_znode} 0' in zkCli) and "
+        start = f"{first}start with a new checkpoint"
+        raise OffsetOutOfRangeError(
+            f"{what}: retention was faster, or the topic was deleted and created again."
+            f" {start[0].upper()}{start[1:]} (a batch: with other offsets; an archive: in another folder), or set"
+            " failOnDataLoss to false to go on with what there is"
+        )
+    log.warning("%s; continuing with the messages that are left, as failOnDataLoss is false", what)
+
+
+def _names(partitions: list[TopicPartition]) -> str:
+    return f"{some(partitions, most=3)} {'are' if len(partitions) > 1 else 'is'}"
+
+
+# Read a group's offsets, and commit the offsets of a query that is not a member, so that tools can show its lag.
+#
+# The query itself resumes from its checkpoint. A commit covers only batches that are known to be done, never a batch
+# whose sink failed. A commit never moves a stored offset back, unless the log was created again.
+
+
+_MOST_NAMES = 3
+#: How often to check for live members of the group, in seconds: each check opens a session with ZooKeeper.
+_CHECK_INTERVAL_S = 5.0
+#: The stand-in for the offset of a partition that has no stored offset.
+_NOTHING = -1
+
+
+def committed_offsets(
+    view: LogView, group: str | None, partitions: Collection[TopicPartition]
+) -> dict[TopicPartition, int]:
+    """
+    Fetch the next offsets that a group has committed. Partitions without a committed offset are left out.
+
+    Raises:
+        ConfigError: The brokers are of 0.8.0, which does not store offsets.
+        BrokerError: No broker gave a usable answer.
+    """
+    assert group is not None
+    try:
+        view.run(lambda: check_offset_api(view.cluster, group))
+    except ConfigError as error:
+        raise ConfigError(
+            "startingOffsets: 'group' needs brokers that store offsets, and those of Kafka 0.8.0 do not; name the"
+            " offsets as JSON, or let a stream join its group with membership=join"
+        ) from error
+    return view.run(lambda: fetch_offsets(view.cluster, group, partitions))
+
+
+def refuse_live_group(options: ReadOptions) -> None:
+    """
+    Check that the group of the options has no live member; do nothing if the query does not commit for a named group.
+
+    Raises:
+        ConfigError: The group has live members, whose offsets would move, has its offsets in Kafka, or its members are
+            programs. Or the options do not name its ZooKeeper.
+        CoordinationError: ZooKeeper did not answer.
+    """
+    group = options.group
+    if group is None or not options.commits:
+        return
+    if options.zookeeper is None:
+        raise ConfigError(
+            f"kafka.group.id: whether group {group} has live members, whose offsets this query would move, is recorded"
+            " in ZooKeeper; name it with kiel.zookeeper.connect, or set kiel.commit to false"
+        )
+    check_name(group, "kafka.group.id")
+    with zookeeper(options.zookeeper.hosts) as client:
+        refuse_programs(client, group)
+        znodes = read_group(client, group)
+    if _is_in_kafka(znodes, group):
+        raise ConfigError(
+            f"kafka.group.id: group {group} has its offsets in Kafka (store {BROKER_V1!r}), where this query would not"
+            " commit; join it with membership=join, choose another id, or set kiel.commit to false"
+        )
+    if members := _live_members(znodes, group):
+        named = ", ".join(members[:_MOST_NAMES]) + (", …" if len(members) > _MOST_NAMES else "")
+        raise ConfigError(
+            f"kafka.group.id: group {group} has live members ({named}), whose offsets this query would move; join it"
+            " with membership=join, choose another id, or set kiel.commit to false"
+        )
+
+
+def _is_in_kafka(znodes: Snapshot, group: str) -> bool:
+    """Return whether the members of the group store its offsets in Kafka, where OffsetCommit v0 does not."""
+    path = GroupLayout(group).config
+    try:
+        return path in znodes and GroupSettings.parse(znodes[path].data, path).store == BROKER_V1
+    except ProtocolError:
+        return False
+
+
+def _live_members(znodes: Snapshot, group: str) -> list[str]:
+    layout = GroupLayout(group)
+    folders = (f"{layout.members}/", f"{layout.ids}/", f"{layout.kiel_members}/")
+    return sorted({path.rpartition("/")[2] for path in znodes if path.startswith(folders)})
+
+
+class _OffsetApi(Enum):
+    """Whether the brokers store offsets; those of Kafka 0.8.0 do not."""
+
+    UNCHECKED = "unchecked"
+    SERVED = "served"
+    MISSING = "missing"
+
+
+class GroupOffsets:
+    """
+    Commits the offsets of one query that is not a member of its group.
+
+    Args:
+        view: The brokers that store the offsets.
+        options: Whether to commit, and how to treat failures.
+    """
+
+    def __init__(self, view: LogView, options: ReadOptions) -> None:
+        self._view = view
+        self._options = options
+        self._api = _OffsetApi.UNCHECKED
+        self._warned_no_group = False
+        #: The group's offsets as last fetched or committed.
+        self._stored: dict[TopicPartition, int] = {}
+        #: Partitions that were deleted or created again: their stored offsets belong to the previous log.
+        self._recreated: set[TopicPartition] = set()
+        self._warned_ahead: set[TopicPartition] = set()
+        self._next_check_s = time.monotonic()
+
+    def begin(self, group: str | None, offsets: Mapping[TopicPartition, int]) -> bool:
+        """
+        Commit the start offsets of a query for the partitions that have no stored offset.
+
+        So a query that restarts before its first batch is done still finds its original start. Stored offsets remain
+        until a batch has passed them.
+
+        Returns:
+            Whether every partition has a stored offset now. A failure is logged, and the next call tries again.
+
+        Raises:
+            KielGroupsError: The commit failed, and ``failOnCommitError`` is set.
+        """
+        return self._attempt(group, offsets, only_missing=True)
+
+    def commit(self, group: str | None, offsets: Mapping[TopicPartition, int]) -> bool:
+        """
+        Commit offsets that are ahead of the stored offsets, or that belong to a recreated log.
+
+        A failure is logged, and the next call tries again.
+
+        Args:
+            group: The group, or None while the query has none.
+            offsets: The next offset of each partition.
+
+        Returns:
+            Whether these offsets, or later offsets, are stored.
+
+        Raises:
+            KielGroupsError: The commit failed, and ``failOnCommitError`` is set.
+        """
+        return self._attempt(group, offsets, only_missing=False)
+
+    def _attempt(self, group: str | None, offsets: Mapping[TopicPartition, int], *, only_missing: bool) -> bool:
+        if not self._options.commits:
+            return False
+        if group is None:
+            if not self._warned_no_group:
+                self._warned_no_group = True
+                log.warning("this query commits nothing, as Spark before 4.2 hides its own group; use kafka.group.id")
+            return False
+        try:
+            return self._store(group, offsets, only_missing=only_missing)
+        except KielGroupsError as error:
+            if self._options.fail_on_commit_error:
+                raise
+            log.error("group %s: the offsets of this query are not committed, and lag behind: %s", group, error)
+            return False
+
+    def _store(self, group: str, offsets: Mapping[TopicPartition, int], *, only_missing: bool) -> bool:
+        if not self._is_offset_api_served(group):
+            return False
+        if self._ahead(offsets, only_missing):
+            # Other queries of the group, tools and new members may have committed since.
+            found = self._view.run(lambda: fetch_offsets(self._view.cluster, group, list(offsets)))
+            self._stored |= dict.fromkeys(offsets, _NOTHING) | found
+        if not only_missing:
+            self._warn_of_later_offsets(group, offsets)
+        ahead = self._ahead(offsets, only_missing)
+        if not ahead:
+            return True
+        if time.monotonic() >= self._next_check_s:
+            refuse_live_group(self._options)
+            self._next_check_s = time.monotonic() + _CHECK_INTERVAL_S
+        answers = self._view.run(lambda: commit_offsets(self._view.cluster, Metrics(), group, ahead, ""))
+        written = {partition: ahead[partition] for partition, answer in answers.items() if answer == NO_ERROR}
+        self._stored |= written
+        self._recreated -= written.keys()
+        for partition, answer in answers.items():
+            if answer != NO_ERROR:
+                raise BrokerError(f"the offset of {partition} was not stored: {answer}: {answer.hint}")
+        return True
+
+    def _ahead(self, offsets: Mapping[TopicPartition, int], only_missing: bool) -> dict[TopicPartition, int]:
+        """
+        Return the offsets to commit.
+
+        These are the offsets of partitions without a stored offset and, unless ``only_missing``, offsets that are ahead
+        of the stored offset or belong to a recreated log.
+        """
+        return {
+            partition: offset
+            for partition, offset in offsets.items()
+            if (stored := self._stored.get(partition, _NOTHING)) == _NOTHING
+            or (not only_missing and (offset > stored or partition in self._recreated))
+        }
+
+    def _warn_of_later_offsets(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:
+        """Warn of stored offsets that are ahead of the query, once for each partition."""
+        later = {each for each, offset in offsets.items() if offset < self._stored[each]} - self._recreated
+        if not (fresh := sorted(later - self._warned_ahead)):
+            return
+        self._warned_ahead.update(fresh)
+        log.warning(
+            "group %s: the stored offsets of %s are ahead of this query, first %s (%d, and the query is at %d);"
+            " they stay until the query has passed them. If one is from before the topic was created again, set it:"
+            " 'set %s %d' in zkCli",
+            group,
+            counted(fresh, "partition"),
+            fresh[0],
+            self._stored[fresh[0]],
+            offsets[fresh[0]],
+            GroupLayout(group).offset(fresh[0]),
+            offsets[fresh[0]],
+        )
+
+    def forget(self, partitions: Collection[TopicPartition]) -> None:
+        """Allow lower offsets to replace the stored offsets: the logs of these partitions were deleted or recreated."""
+        self._recreated.update(partitions)
+
+    def _is_offset_api_served(self, group: str) -> bool:
+        if self._api is _OffsetApi.UNCHECKED:
+            try:
+                self._view.run(lambda: check_offset_api(self._view.cluster, group))
+                self._api = _OffsetApi.SERVED
+            except ConfigError:
+                if self._options.fail_on_commit_error:
+                    raise
+                self._api = _OffsetApi.MISSING
+                log.warning("group %s: brokers of Kafka 0.8.0 store no offsets; nothing is committed", group)
+        return self._api is _OffsetApi.SERVED

@@ -1,0 +1,699 @@
+"""Parse and check the options of a query, which users pass with ``.option(…)``, and its schema."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any, Final, TypeAlias
+
+import pyarrow as pa
+from pyspark.sql.types import (
+    BinaryType,
+    DataType,
+    IntegerType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+from kiel_groups.config import (
+    CLIENT_ID,
+    KAFKA_PORT,
+    BrokerConfig,
+    HostPort,
+    ZooKeeperConfig,
+    check_name,
+    parse_hosts,
+)
+from kiel_groups.errors import ConfigError
+from kiel_groups.model import TopicPartition
+from kiel_groups.spark.checkpoint import local_folder
+
+__all__ = [
+    "OPTION_NAMES",
+    "check_known",
+    "spelled",
+    "OFFSETS_EXAMPLE",
+    "duration_ms",
+    "flag",
+    "one_of",
+    "offsets_by_partition",
+    "parsed_json",
+    "partition_list",
+    "pattern",
+    "refuse_headers",
+    "whole_number",
+    "READ_SCHEMA",
+    "arrow_schema",
+    "check_read_schema",
+    "EARLIEST",
+    "GROUP",
+    "LATEST",
+    "Place",
+    "ReadOptions",
+    "OptionTexts",
+    "WriteColumns",
+    "WriteOptions",
+]
+
+
+#: Batches and writes ignore ``kiel.zookeeper.connect``, but accept it, so that one set of options fits every query.
+_EVERYWHERE = (
+    "kafka.bootstrap.servers",
+    "kafka.client.id",
+    "kafka.request.timeout.ms",
+    "includeHeaders",
+    "kiel.zookeeper.connect",
+)
+_ANY_READ = (
+    "subscribe",
+    "subscribePattern",
+    "assign",
+    "startingOffsets",
+    "failOnDataLoss",
+    "minPartitions",
+    "maxPartitions",
+    "maxRecordsPerPartition",
+    "fetchOffset.numRetries",
+    "fetchOffset.retryIntervalMs",
+    "kafka.group.id",
+    "kafkaConsumer.pollTimeoutMs",
+    "kafka.fetch.max.bytes",
+    "kiel.max.message.bytes",
+)
+_STREAM_READ = (
+    "maxOffsetsPerTrigger",
+    "minOffsetsPerTrigger",
+    "maxTriggerDelay",
+    "membership",
+    "kiel.commit",
+    "failOnCommitError",
+    "checkpointLocation",
+)
+_WRITE = ("topic", "kafka.acks", "kafka.retries", "kafka.compression.type", "kafka.linger.ms")
+
+#: The options of each kind of query.
+OPTION_NAMES = {
+    "batch": (*_EVERYWHERE, *_ANY_READ, "endingOffsets"),
+    "stream": (*_EVERYWHERE, *_ANY_READ, *_STREAM_READ),
+    "write": (*_EVERYWHERE, *_WRITE),
+}
+_SPELLING = {name.lower(): name for names in OPTION_NAMES.values() for name in names}
+
+#: Spark's own options, which it passes to every source and sink.
+_SPARKS_OWN = {
+    "path",
+    "paths",
+    "checkpointlocation",
+    "queryname",
+    "asyncprogresstrackingenabled",
+    "asyncprogresstrackingcheckpointintervalms",
+}
+
+_NO_TIME = "messages of Kafka 0.8 carry no time, and its index knows segments only; use startingOffsets, endingOffsets"
+_NO_SECURITY = "brokers of Kafka 0.8 know neither encryption nor passwords; use a network that keeps others out"
+_BROKERS = "the option is called kafka.bootstrap.servers"
+_ZOOKEEPER = "the option is called kiel.zookeeper.connect"
+_SPARK_DOES = "Spark's checkpoint keeps the place, and this source commits by itself; see kiel.commit"
+_BYTES = "keys and values are binary columns; cast or decode them in Spark"
+#: Options of Spark's own Kafka source, and names that this package and others use elsewhere, that are refused, by the
+#: beginning of the name, with the reason.
+_REFUSED = {
+    "startingtimestamp": _NO_TIME,
+    "endingtimestamp": _NO_TIME,
+    "startingoffsetsbytimestamp": _NO_TIME,
+    "endingoffsetsbytimestamp": _NO_TIME,
+    "groupidprefix": "name the whole group with kafka.group.id; without it, each query has one of its own",
+    "kafka.auto.offset.reset": "startingOffsets says where a new query starts",
+    "kafka.enable.auto.commit": _SPARK_DOES,
+    "kafka.auto.commit": _SPARK_DOES,
+    "kafka.key.": _BYTES,
+    "kafka.value.": _BYTES,
+    "kafka.security.": _NO_SECURITY,
+    "kafka.ssl.": _NO_SECURITY,
+    "kafka.sasl.": _NO_SECURITY,
+    "kafka.isolation.level": "Kafka 0.8 has no transactions",
+    "kafka.transactional": "Kafka 0.8 has no transactions",
+    "kafka.enable.idempotence": "Kafka 0.8 has no idempotent producers; a write may repeat records, as the docs say",
+    "kafka.zookeeper.connect": _ZOOKEEPER,
+    "zookeeper": _ZOOKEEPER,
+    "zk": _ZOOKEEPER,
+    "brokers": _BROKERS,
+    "broker.list": _BROKERS,
+    "kafka.brokers": _BROKERS,
+    "metadata.broker.list": _BROKERS,
+    "kafka.metadata.broker.list": _BROKERS,
+    "group": "the option is called kafka.group.id",
+}
+
+
+def spelled(name: str) -> str:
+    """Return the name of an option as the documentation spells it."""
+    return _SPELLING.get(name.lower(), name)
+
+
+def check_known(options: Iterable[str], kind: str) -> None:
+    """
+    Check that every option applies to this kind of query.
+
+    Args:
+        options: The names of the options, in any case.
+        kind: ``"batch"`` or ``"stream"`` for reading, or ``"write"``.
+
+    Raises:
+        ConfigError: An option does not apply; the message has the reason, or suggests a similar option.
+    """
+    known = {name.lower() for name in OPTION_NAMES[kind]}
+    for name in sorted(name.lower() for name in options):
+        if name not in known and name not in _SPARKS_OWN:
+            raise ConfigError(f"{spelled(name)}: {_reason(name, kind)}")
+
+
+def _reason(name: str, kind: str) -> str:
+    for beginning, reason in _REFUSED.items():
+        if name.startswith(beginning):
+            return f"refused: {reason}"
+    if name in _SPELLING:
+        homes = " or ".join(_KINDS[other] for other, names in OPTION_NAMES.items() if spelled(name) in names)
+        return f"has no meaning when {_KINDS[kind]}; it is for {homes}"
+    near = get_close_matches(name, [known.lower() for known in OPTION_NAMES[kind]], 1)
+    hint = f"; did you mean {spelled(near[0])}?" if near else f"; known ones: {', '.join(sorted(OPTION_NAMES[kind]))}"
+    return f"there is no such option when {_KINDS[kind]}{hint}"
+
+
+_KINDS = {"batch": "reading a batch", "stream": "reading a stream", "write": "writing"}
+
+
+#: Offsets by partition, as errors show them.
+OFFSETS_EXAMPLE = '{"topic": {"0": 23, "1": -1}}'
+
+_UNITS_MS = {
+    **dict.fromkeys(("ms", "millisecond", "milliseconds"), 1),
+    **dict.fromkeys(("s", "sec", "second", "seconds"), 1_000),
+    **dict.fromkeys(("m", "min", "minute", "minutes"), 60_000),
+    **dict.fromkeys(("h", "hour", "hours"), 3_600_000),
+    **dict.fromkeys(("d", "day", "days"), 86_400_000),
+}
+#: The digits of the largest offset. Python refuses to parse thousands.
+_MOST_DIGITS = 19
+#: A decimal number without leading zeros, so that no partition can be given twice.
+_PARTITION = re.compile(r"0|[1-9][0-9]{0,9}")
+#: The limits of Kafka's protocol: 64 bits for an offset, 32 bits for a partition.
+_LARGEST_OFFSET = (1 << 63) - 1
+_LARGEST_PARTITION = (1 << 31) - 1
+_DURATION = re.compile(r"([0-9]{1,18})\s*([a-z]*)")
+
+
+def flag(name: str, text: str) -> bool:
+    """Parse ``true`` or ``false``, in any case."""
+    return one_of(name, text, ("true", "false")) == "true"
+
+
+def one_of(name: str, text: str, choices: Collection[str]) -> str:
+    """Parse one of a few words in any case, and return it in lower case."""
+    word = text.strip().lower()
+    if word not in choices:
+        raise ConfigError(f"{name}: {text!r} given; expected {' or '.join(choices)}")
+    return word
+
+
+def whole_number(name: str, text: str, least: int) -> int:
+    """Parse a decimal number that is at least ``least``."""
+    digits = text.strip()
+    if not (digits.isascii() and digits.isdigit()) or len(digits) > _MOST_DIGITS or int(digits) < least:
+        raise ConfigError(f"{name}: {text!r} given; expected a whole number of at least {least}")
+    return int(digits)
+
+
+def duration_ms(name: str, text: str) -> int:
+    """Parse a duration such as ``500ms``, ``30s``, ``15m``, ``2h``, ``1d`` or, without a unit, milliseconds."""
+    found = _DURATION.fullmatch(text.strip().lower())
+    if found is None or (found[2] and found[2] not in _UNITS_MS):
+        raise ConfigError(f"{name}: {text!r} given; expected a time such as '30s' or '15m'")
+    return int(found[1]) * _UNITS_MS.get(found[2], 1)
+
+
+def refuse_headers(name: str, text: str) -> None:
+    """Accept ``false`` and refuse ``true``, because messages of Kafka 0.8 have no headers."""
+    if flag(name, text):
+        raise ConfigError(f"{name}: refused: messages of Kafka 0.8 have no headers; drop it")
+
+
+def pattern(name: str, text: str) -> re.Pattern[str]:
+    """Parse a regular expression for whole topic names; blanks around the expression are removed."""
+    expression = text.strip()
+    if not expression:
+        raise ConfigError(f"{name}: {text!r} is blank, and no topic has such a name; expected such as 'logs-.*'")
+    try:
+        return re.compile(expression)
+    except re.error as error:
+        raise ConfigError(f"{name}: {text!r} is no regular expression: {error}") from error
+
+
+def parsed_json(name: str, text: str, example: str) -> dict[str, object]:
+    """
+    Parse a JSON object whose keys are topics.
+
+    Raises:
+        ConfigError: The text is not a JSON object, repeats a key, or has a key that cannot be a topic's name.
+    """
+
+    def once_each(pairs: list[tuple[str, object]]) -> dict[str, object]:
+        # The parser would keep the last of two equal keys, and drop the first one silently.
+        for key, times in Counter(key for key, _ in pairs).items():
+            if times > 1:
+                raise ConfigError(f"{name}: {key!r} is given {times} times; name each topic and partition once")
+        return dict(pairs)
+
+    try:
+        value = json.loads(text, object_pairs_hook=once_each)
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(f"{name}: {text!r:.300} is no JSON ({error}); expected such as {example}") from error
+    if not isinstance(value, dict):
+        raise ConfigError(f"{name}: {text!r} given; expected such as {example}")
+    for topic in value:
+        check_name(topic, name)
+    return value
+
+
+def partition_list(name: str, text: str) -> tuple[TopicPartition, ...]:
+    """Parse the partitions of ``{"topic": [0, 1]}``, and return them in ascending order."""
+    example = '{"topic": [0, 1]}'
+    found = set()
+    for topic, numbers in parsed_json(name, text, example).items():
+        if not isinstance(numbers, list) or not all(
+            _is_number(number) and 0 <= number <= _LARGEST_PARTITION for number in numbers
+        ):
+            raise ConfigError(f"{name}: {numbers!r} given for {topic}; expected such as {example}")
+        found |= {TopicPartition(topic, number) for number in numbers}
+    if not found:
+        raise ConfigError(f"{name}: {text!r} names no partition; expected such as {example}")
+    return tuple(sorted(found))
+
+
+def offsets_by_partition(name: str, text: str, special: Collection[int]) -> dict[TopicPartition, int]:
+    """
+    Parse the offsets of ``{"topic": {"0": 23, "1": -2}}``; ``special`` has the negative offsets that are allowed.
+
+    Raises:
+        ConfigError: The text has another form, or an offset or a partition out of range.
+    """
+    found = {}
+    for topic, offsets in parsed_json(name, text, OFFSETS_EXAMPLE).items():
+        if not isinstance(offsets, dict):
+            raise ConfigError(f"{name}: {offsets!r} given for {topic}; expected such as {OFFSETS_EXAMPLE}")
+        for number, offset in offsets.items():
+            if not _PARTITION.fullmatch(number) or int(number) > _LARGEST_PARTITION:
+                raise ConfigError(f"{name}: {number!r} is no partition of {topic}; expected such as {OFFSETS_EXAMPLE}")
+            if not _is_number(offset) or not (0 <= offset <= _LARGEST_OFFSET or offset in special):
+                allowed = "".join(f", {each}" for each in special)
+                raise ConfigError(
+                    f"{name}: the offset {offset!r} of {topic}:{number} cannot be; expected 0 or more{allowed},"
+                    f" {_LARGEST_OFFSET} at most"
+                )
+            found[TopicPartition(topic, int(number))] = offset
+    return found
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+_COLUMNS: Final[dict[str, tuple[DataType, pa.DataType]]] = {
+    "key": (BinaryType(), pa.binary()),
+    "value": (BinaryType(), pa.binary()),
+    "topic": (StringType(), pa.string()),
+    "partition": (IntegerType(), pa.int32()),
+    "offset": (LongType(), pa.int64()),
+    # Messages of magic 0 have no timestamp: the column is null, and the type is -1.
+    "timestamp": (TimestampType(), pa.timestamp("us", tz="UTC")),
+    "timestampType": (IntegerType(), pa.int32()),
+}
+
+#: The schema of a read if the user gives none.
+READ_SCHEMA = StructType([StructField(name, kind, True) for name, (kind, _) in _COLUMNS.items()])
+
+
+def check_read_schema(schema: StructType) -> StructType:
+    """
+    Check that a user's schema consists of known columns, in any order, and return it.
+
+    Raises:
+        ConfigError: A column is unknown, given twice, or has another type; the message names the known columns or type.
+    """
+    for field in schema.fields:
+        known = _COLUMNS.get(field.name)
+        if known is None:
+            raise ConfigError(f"schema: there is no column {field.name!r}; there are {', '.join(_COLUMNS)}")
+        if field.dataType != known[0]:
+            raise ConfigError(
+                f"schema: {field.name} is given as {field.dataType.simpleString()}, and is {known[0].simpleString()};"
+                " cast it after reading"
+            )
+        if not field.nullable and field.name in ("key", "value", "timestamp"):
+            raise ConfigError(f"schema: {field.name} is given as not nullable, and may be null")
+    names = schema.fieldNames()
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        raise ConfigError(f"schema: {twice[0]} is named twice")
+    if not names:
+        raise ConfigError(f"schema: no column is named; there are {', '.join(_COLUMNS)}")
+    return schema
+
+
+def arrow_schema(schema: StructType) -> pa.Schema:
+    """Return the Arrow schema that Spark expects of every batch, with equal names, order, types and nullability."""
+    return pa.schema([pa.field(each.name, _COLUMNS[each.name][1], each.nullable) for each in schema.fields])
+
+
+# Parse the options of a read, check them against each other, and refuse invalid options with the reason.
+#
+# Options have the names and meanings of Spark's own Kafka source, as far as they apply to Kafka 0.8. Spark passes names
+# in lower case, together with some options of its own, which are accepted.
+
+
+#: Where to start or end: a word, or an offset for each partition (-2 for the earliest, -1 for the latest).
+Place: TypeAlias = str | Mapping[TopicPartition, int]
+
+EARLIEST = "earliest"
+LATEST = "latest"
+GROUP = "group"
+
+_EARLIEST_OFFSET = -2
+_LATEST_OFFSET = -1
+
+
+class OptionTexts:
+    """The texts of options as Spark passes them, found by their documented names in any case."""
+
+    def __init__(self, options: Mapping[str, str]) -> None:
+        self._texts = {name.lower(): text for name, text in options.items()}
+
+    def __contains__(self, name: object) -> bool:
+        return isinstance(name, str) and name.lower() in self._texts
+
+    def get(self, name: str, parse: Callable[..., Any], default: Any, *arguments: object) -> Any:
+        """Return an option parsed by ``parse(name, text, *arguments)``, or the default if it was not given."""
+        text = self._texts.get(name.lower())
+        return default if text is None else parse(name, text, *arguments)
+
+    def brokers(self) -> tuple[HostPort, ...]:
+        """Return the addresses of ``kafka.bootstrap.servers``, which is mandatory."""
+        name = "kafka.bootstrap.servers"
+        if name not in self:
+            raise ConfigError(f"{name}: not given; name one broker at least, as 'host:{KAFKA_PORT}'")
+        return parse_hosts(self._texts[name], KAFKA_PORT, name)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadOptions:
+    """
+    The options of a batch or a stream; times in milliseconds, sizes in bytes.
+
+    Exactly one of ``topics``, ``topic_pattern`` and ``assigned`` is given. ``group`` is None if the options name no
+    group.
+    """
+
+    brokers: tuple[HostPort, ...]
+    topics: tuple[str, ...]
+    topic_pattern: re.Pattern[str] | None
+    assigned: tuple[TopicPartition, ...]
+    starting: Place
+    ending: Place
+    fail_on_data_loss: bool
+    min_partitions: int | None
+    max_partitions: int | None
+    max_records_per_partition: int | None
+    max_offsets_per_trigger: int | None
+    min_offsets_per_trigger: int | None
+    max_trigger_delay_ms: int
+    offset_retries: int
+    offset_retry_interval_ms: int
+    group: str | None
+    zookeeper: ZooKeeperConfig | None
+    joins: bool
+    commits: bool
+    fail_on_commit_error: bool
+    checkpoint: Path | None
+    client_id: str
+    request_timeout_ms: int
+    poll_timeout_ms: int
+    fetch_max_bytes: int
+    max_message_bytes: int
+
+    @property
+    def broker_config(self) -> BrokerConfig:
+        """The settings of connections to the brokers."""
+        return BrokerConfig(hosts=self.brokers, client_id=self.client_id, request_timeout_ms=self.request_timeout_ms)
+
+    @classmethod
+    def parse(cls, options: Mapping[str, str], *, streaming: bool) -> ReadOptions:
+        """
+        Parse and check the options that Spark passes.
+
+        Args:
+            options: The texts of the options, by names in any case.
+            streaming: Whether the query is a stream. Some options apply only to streams, others only to batches.
+
+        Raises:
+            ConfigError: An option is unknown, or has no meaning in Kafka 0.8 or in this kind of query; a value is not
+                valid; or two options contradict each other. The message names the option and the reason.
+        """
+        check_known(options, "stream" if streaming else "batch")
+        texts = OptionTexts(options)
+        texts.get("includeHeaders", refuse_headers, None)
+        default = LATEST if streaming else EARLIEST
+        read = cls(
+            brokers=texts.brokers(),
+            topics=texts.get("subscribe", _topics, ()),
+            topic_pattern=texts.get("subscribePattern", pattern, None),
+            assigned=texts.get("assign", partition_list, ()),
+            starting=texts.get("startingOffsets", _start, default, streaming),
+            ending=texts.get("endingOffsets", _end, LATEST),
+            fail_on_data_loss=texts.get("failOnDataLoss", flag, True),
+            min_partitions=texts.get("minPartitions", whole_number, None, 1),
+            max_partitions=texts.get("maxPartitions", whole_number, None, 1),
+            max_records_per_partition=texts.get("maxRecordsPerPartition", whole_number, None, 1),
+            max_offsets_per_trigger=texts.get("maxOffsetsPerTrigger", whole_number, None, 1),
+            min_offsets_per_trigger=texts.get("minOffsetsPerTrigger", whole_number, None, 1),
+            max_trigger_delay_ms=texts.get("maxTriggerDelay", duration_ms, 15 * 60_000),
+            offset_retries=texts.get("fetchOffset.numRetries", whole_number, 3, 0),
+            offset_retry_interval_ms=texts.get("fetchOffset.retryIntervalMs", whole_number, 1_000, 0),
+            group=texts.get("kafka.group.id", _name, None),
+            zookeeper=texts.get("kiel.zookeeper.connect", zookeeper_config, None),
+            joins=texts.get("membership", one_of, "none", ("none", "join")) == "join",
+            commits=texts.get("kiel.commit", flag, True),
+            fail_on_commit_error=texts.get("failOnCommitError", flag, False),
+            checkpoint=texts.get("checkpointLocation", local_folder, None) if streaming else None,
+            client_id=texts.get("kafka.client.id", _text, CLIENT_ID),
+            request_timeout_ms=texts.get("kafka.request.timeout.ms", whole_number, 30_000, 1),
+            poll_timeout_ms=texts.get("kafkaConsumer.pollTimeoutMs", whole_number, 120_000, 1),
+            fetch_max_bytes=texts.get("kafka.fetch.max.bytes", whole_number, 1 << 20, 1),
+            max_message_bytes=texts.get("kiel.max.message.bytes", whole_number, 64 << 20, 1),
+        )
+        _check_together(read, texts)
+        return read
+
+
+def _topics(name: str, text: str) -> tuple[str, ...]:
+    names = [each.strip() for each in text.split(",") if each.strip()]
+    if not names:
+        raise ConfigError(f"{name}: {text!r} names no topic; expected 'topic' or 'one,other'")
+    return tuple(dict.fromkeys(check_name(each, name) for each in names))
+
+
+def _start(name: str, text: str, streaming: bool) -> Place:
+    word = text.strip().lower()
+    if word == LATEST and not streaming:
+        raise ConfigError(f"{name}: a batch that starts at 'latest' has nothing to read; expected 'earliest' or JSON")
+    if streaming:
+        return _place(name, text, (EARLIEST, LATEST, GROUP), (_EARLIEST_OFFSET, _LATEST_OFFSET))
+    return _place(name, text, (EARLIEST, GROUP), (_EARLIEST_OFFSET,))
+
+
+def _end(name: str, text: str) -> Place:
+    word = text.strip().lower()
+    if word == EARLIEST:
+        raise ConfigError(f"{name}: a batch that ends at 'earliest' has nothing to read; expected 'latest' or JSON")
+    return _place(name, text, (LATEST,), (_LATEST_OFFSET,))
+
+
+def _place(name: str, text: str, words: Sequence[str], special: Collection[int]) -> Place:
+    """Parse one of a few words in any case, or offsets in JSON; ``special`` as for ``offsets_by_partition``."""
+    word = text.strip().lower()
+    if word in words:
+        return word
+    if not word.startswith("{"):
+        named = ", ".join(map(repr, words))
+        raise ConfigError(f"{name}: {text!r} given; expected {named}, or offsets such as {OFFSETS_EXAMPLE}")
+    return offsets_by_partition(name, text, special)
+
+
+def _name(name: str, text: str) -> str:
+    return check_name(text.strip(), name)
+
+
+def _text(_: str, text: str) -> str:
+    return text
+
+
+def zookeeper_config(name: str, text: str) -> ZooKeeperConfig:
+    """Parse a ZooKeeper connect string. Errors have the name of the option."""
+    try:
+        return ZooKeeperConfig.parse(text)
+    except ConfigError as error:
+        raise ConfigError(str(error).replace("zk_hosts", name)) from error
+
+
+def _check_together(read: ReadOptions, texts: OptionTexts) -> None:
+    chosen = [name for name in ("subscribe", "subscribePattern", "assign") if name in texts]
+    if len(chosen) != 1:
+        given = " and ".join(chosen) or "none of them"
+        raise ConfigError(f"one of subscribe, subscribePattern and assign says what to read; {given} given")
+    if read.starting == GROUP and read.group is None:
+        raise ConfigError("startingOffsets: 'group' is where a group has got to; name it with kafka.group.id")
+    _check_bounds(read, texts)
+    _check_membership(read)
+    if read.fail_on_commit_error and not read.commits:
+        raise ConfigError(f"{spelled('failoncommiterror')} has nothing to watch where kiel.commit is false; drop one")
+
+
+def _check_bounds(read: ReadOptions, texts: OptionTexts) -> None:
+    bounds = (
+        ("minPartitions", read.min_partitions, "maxPartitions", read.max_partitions),
+        ("minOffsetsPerTrigger", read.min_offsets_per_trigger, "maxOffsetsPerTrigger", read.max_offsets_per_trigger),
+    )
+    for least, at_least, most, at_most in bounds:
+        if at_least is not None and at_most is not None and at_least > at_most:
+            raise ConfigError(f"{least} is {at_least}, above {most}, which is {at_most}")
+    if "maxTriggerDelay" in texts and read.min_offsets_per_trigger is None:
+        raise ConfigError("maxTriggerDelay bounds the wait for minOffsetsPerTrigger; give that too, or drop it")
+
+
+def _check_membership(read: ReadOptions) -> None:
+    if not read.joins:
+        return
+    if read.group is None:
+        raise ConfigError("membership: 'join' needs the group that is to be joined; name it with kafka.group.id")
+    if read.zookeeper is None:
+        raise ConfigError("membership: 'join' needs the ZooKeeper of the cluster; name it with kiel.zookeeper.connect")
+    if read.assigned:
+        raise ConfigError("assign: a member of a group reads what it is allotted; use subscribe or subscribePattern")
+    if not read.commits:
+        raise ConfigError("kiel.commit: a member has to commit, or others would read again what it has read; drop it")
+    if not isinstance(read.starting, str):
+        raise ConfigError(
+            "startingOffsets: a member starts where its group has got to; expected 'earliest', 'latest' or 'group'"
+        )
+
+
+_ACKS = {"all": -1, "-1": -1, "0": 0, "1": 1}
+_CODECS = ("none", "gzip", "snappy", "lz4")
+
+_TEXT_OR_BYTES: tuple[DataType, ...] = (StringType(), BinaryType())
+_ALLOWED: Mapping[str, tuple[DataType, ...]] = {
+    "key": _TEXT_OR_BYTES,
+    "value": _TEXT_OR_BYTES,
+    "topic": (StringType(),),
+    "partition": (IntegerType(),),
+}
+#: Columns of a read that are ignored, because a written message has no such field.
+_IGNORED = ("offset", "timestamp", "timestamptype")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WriteOptions:
+    """
+    The options of a write; times in milliseconds.
+
+    ``topic`` is None if a column names the topic of each row. ``acks`` is -1 for all in-sync replicas.
+    """
+
+    brokers: tuple[HostPort, ...]
+    topic: str | None
+    client_id: str
+    request_timeout_ms: int
+    acks: int
+    retries: int
+    compression: str | None
+    linger_ms: int
+
+    @classmethod
+    def parse(cls, options: Mapping[str, str]) -> WriteOptions:
+        """
+        Parse and check the options that Spark passes.
+
+        Raises:
+            ConfigError: An option is unknown or has no meaning in Kafka 0.8, or a value is not valid.
+        """
+        check_known(options, "write")
+        texts = OptionTexts(options)
+        texts.get("includeHeaders", refuse_headers, None)
+        texts.get("kiel.zookeeper.connect", zookeeper_config, None)
+        return cls(
+            brokers=texts.brokers(),
+            topic=texts.get("topic", lambda name, text: check_name(text.strip(), name), None),
+            client_id=texts.get("kafka.client.id", lambda _, text: text, CLIENT_ID),
+            request_timeout_ms=texts.get("kafka.request.timeout.ms", whole_number, 30_000, 1),
+            acks=texts.get("kafka.acks", lambda name, text: _ACKS[one_of(name, text, _ACKS)], -1),
+            retries=texts.get("kafka.retries", whole_number, 10, 0),
+            compression=texts.get("kafka.compression.type", _codec, None),
+            linger_ms=texts.get("kafka.linger.ms", whole_number, 5, 0),
+        )
+
+
+def _codec(name: str, text: str) -> str | None:
+    codec = one_of(name, text, _CODECS)
+    return None if codec == "none" else codec
+
+
+@dataclass(frozen=True, slots=True)
+class WriteColumns:
+    """The indexes of the columns in a row: None for a missing column, or for ``topic`` if an option names the topic."""
+
+    value: int
+    key: int | None
+    topic: int | None
+    partition: int | None
+
+    @classmethod
+    def of(cls, schema: StructType, topic: str | None) -> WriteColumns:
+        """
+        Find the columns by their names, in any case.
+
+        Args:
+            schema: The schema of the rows.
+            topic: The topic of the options, which takes precedence over a column.
+
+        Raises:
+            ConfigError: There is no value column; neither an option nor a column names the topic; or a column is
+                unknown, occurs twice, or has a type that is not allowed.
+        """
+        places: dict[str, int] = {}
+        for place, field in enumerate(schema.fields):
+            name = field.name.lower()
+            if name in _IGNORED:
+                continue
+            allowed = _ALLOWED.get(name)
+            if allowed is None:
+                raise ConfigError(
+                    f"column {field.name}: has no place in a message; select {', '.join(_ALLOWED)} only"
+                    f" ({', '.join(sorted(_IGNORED))} are ignored)"
+                )
+            if field.dataType not in allowed:
+                kinds = " or ".join(kind.simpleString() for kind in allowed)
+                raise ConfigError(f"column {field.name}: is {field.dataType.simpleString()}, expected {kinds}; cast it")
+            if name in places:
+                raise ConfigError(f"column {field.name}: there are two of that name; select one")
+            places[name] = place
+        if "value" not in places:
+            raise ConfigError("there is no column 'value', which every message needs; null is a value, too")
+        if topic is None and "topic" not in places:
+            raise ConfigError("nothing says which topic to write to; give the option topic, or a column of that name")
+        return cls(places["value"], places.get("key"), None if topic else places.get("topic"), places.get("partition"))

@@ -1,0 +1,97 @@
+"""Fetch v0: read message sets of partitions that the broker leads."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from struct import Struct
+from typing import ClassVar, NamedTuple
+
+from kiel_groups.model import TopicPartition
+from kiel_groups.wire.error_codes import ErrorCode, error_code
+from kiel_groups.wire.primitives import Buffer, Reader, Writer, read_partitions, write_partitions
+
+__all__ = [
+    "FetchRequest",
+    "FetchResponse",
+    "FetchPosition",
+    "FetchedPartition",
+    "CLIENT_REPLICA_ID",
+]
+
+
+#: The replica id of a client, in a field where brokers put their own id.
+CLIENT_REPLICA_ID = -1
+
+#: Offset and size; error, high watermark and the size of the message set. A request may have a thousand of each.
+_POSITION, _RESULT = Struct(">qi"), Struct(">hqi")
+
+
+class FetchPosition(NamedTuple):
+    """The offset to read from in one partition, and how many bytes the answer may hold for this partition."""
+
+    offset: int
+    max_bytes: int
+
+
+class FetchedPartition(NamedTuple):
+    """
+    The messages of one partition at and after the requested position.
+
+    ``high_watermark`` is the offset after the last message that consumers may see, or -1 after an error.
+    ``message_set`` is a view into the response. The set may begin before the requested position and end inside a
+    message, or with filler.
+    """
+
+    error: ErrorCode
+    high_watermark: int
+    message_set: memoryview
+
+
+@dataclass(frozen=True, slots=True)
+class FetchResponse:
+    """The answer, partition by partition. Each partition has its own error."""
+
+    partitions: Mapping[TopicPartition, FetchedPartition]
+
+
+@dataclass(frozen=True, slots=True)
+class FetchRequest:
+    """
+    Read message sets. The broker answers when it has ``min_bytes`` in all, or after ``max_wait_ms``.
+
+    The answer holds up to the sum of all ``max_bytes``. For a partition whose next message is larger than its
+    ``max_bytes``, the answer holds a part of that message; brokers of 3.x leave it out. Newer brokers answer with
+    messages of magic 0, whatever their logs have, and may end them with filler.
+    """
+
+    API_KEY: ClassVar[int] = 1
+    API_VERSION: ClassVar[int] = 0
+
+    max_wait_ms: int
+    min_bytes: int
+    partitions: Mapping[TopicPartition, FetchPosition]
+
+    @property
+    def expects_response(self) -> bool:
+        return True
+
+    def encode_body(self) -> bytes:
+        writer = Writer()
+        writer.int32(CLIENT_REPLICA_ID)
+        writer.int32(self.max_wait_ms)
+        writer.int32(self.min_bytes)
+        write_partitions(writer, self.partitions.items(), _write_position)
+        return writer.getvalue()
+
+    def decode_response(self, payload: Buffer) -> FetchResponse:
+        return FetchResponse(read_partitions(Reader(payload, "a fetch response"), _read_result, _RESULT.size))
+
+
+def _write_position(writer: Writer, position: FetchPosition) -> None:
+    writer.fields(_POSITION, position.offset, position.max_bytes)
+
+
+def _read_result(reader: Reader) -> FetchedPartition:
+    error, high_watermark, size = reader.fields(_RESULT)
+    return FetchedPartition(error_code(error), high_watermark, reader.blob_of(size))

@@ -1,0 +1,139 @@
+"""Divide the work of a group among its workers: in turn, or so that they keep what they had."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from itertools import cycle
+from typing import NamedTuple, Protocol, TypeAlias
+
+from kiel_groups.allocators.registry import look_up
+from kiel_groups.workers.values import ConnectorId, TaskId, Work
+
+__all__ = [
+    "Allocate",
+    "WorkAllocation",
+    "work_in_order",
+    "rotate_work",
+    "retain_work",
+    "WORK_ALLOCATORS",
+    "WorkAllocator",
+    "work_allocator",
+]
+
+
+#: The work of each member, ordered as by ``work_in_order``. Each member has an entry, even without work.
+WorkAllocation: TypeAlias = Mapping[str, tuple[Work, ...]]
+
+
+class Allocate(Protocol):
+    """A function that divides work among members."""
+
+    def __call__(
+        self, members: Collection[str], works: Collection[Work], previous: Mapping[Work, str]
+    ) -> WorkAllocation:
+        """
+        Return the work of each member. The order of the arguments does not matter.
+
+        Args:
+            members: The ids of the members that get work. If there are none, no work is assigned.
+            works: The connectors and tasks to assign.
+            previous: The member that had each piece of work before, if it is known.
+        """
+
+
+def work_in_order(works: Collection[Work]) -> list[Work]:
+    """Return all connectors, sorted by name, and then all tasks, sorted by connector as text, then by number."""
+    connectors = sorted(work for work in set(works) if isinstance(work, ConnectorId))
+    return [*connectors, *sorted(work for work in set(works) if isinstance(work, TaskId))]
+
+
+# Assign work to workers in turn, as Kafka Connect does.
+#
+# One cursor runs over the sorted members: first for all connectors, then for all tasks, without a restart in between.
+# So no two loads differ by more than one, counted over connectors and tasks together.
+
+
+def rotate_work(members: Collection[str], works: Collection[Work], previous: Mapping[Work, str]) -> WorkAllocation:
+    """Assign work to the sorted members in turn; see ``Allocate``. Previous members do not count."""
+    assigned: dict[str, list[Work]] = {member: [] for member in sorted(members)}
+    if assigned:
+        for member, work in zip(cycle(assigned), work_in_order(works), strict=False):
+            assigned[member].append(work)
+    return {member: tuple(its) for member, its in assigned.items()}
+
+
+# Let workers keep the work that they had, as far as loads allow that, so that a restart or a join moves little.
+#
+# Loads differ by at most one, counted over connectors and tasks together. Where some members get one piece more than
+# others, those that had most get it. So no allocation with such loads moves fewer pieces.
+
+
+def retain_work(members: Collection[str], works: Collection[Work], previous: Mapping[Work, str]) -> WorkAllocation:
+    """
+    Let members keep their work, and assign the rest to those with the least; see ``Allocate``.
+
+    A member that has to give up a part of its work keeps the first pieces, in the order of ``work_in_order``.
+    """
+    kept: dict[str, list[Work]] = {member: [] for member in sorted(members)}
+    if not kept:
+        return {}
+    ordered = work_in_order(works)
+    moving: list[Work] = []
+    for work in ordered:
+        kept.get(previous.get(work, ""), moving).append(work)
+    quotas = _quotas(kept, len(ordered))
+    for member, its in kept.items():
+        moving += its[quotas[member] :]
+        del its[quotas[member] :]
+    _fill(kept, quotas, work_in_order(moving))
+    return {member: tuple(work_in_order(its)) for member, its in kept.items()}
+
+
+def _quotas(kept: Mapping[str, Collection[Work]], count: int) -> dict[str, int]:
+    """Return how many pieces each member gets; the members that had most get one more if there is a remainder."""
+    least, remainder = divmod(count, len(kept))
+    by_load = sorted(kept, key=lambda member: (-len(kept[member]), member))
+    return {member: least + (place < remainder) for place, member in enumerate(by_load)}
+
+
+def _fill(kept: Mapping[str, list[Work]], quotas: Mapping[str, int], works: Collection[Work]) -> None:
+    """Assign work in turn to the members that are below their quotas, so that each connector's tasks spread."""
+    rest = iter(works)
+    below = list(kept)
+    while below := [member for member in below if len(kept[member]) < quotas[member]]:
+        for member in below:
+            # The quotas of all members together are the number of all pieces.
+            kept[member].append(next(rest))
+
+
+class WorkAllocator(NamedTuple):
+    """
+    An allocator of work.
+
+    Args:
+        allocate: The function that divides the work.
+        sees_owners: Whether the function needs to know which member had which work.
+    """
+
+    allocate: Allocate
+    sees_owners: bool
+
+
+WORK_ALLOCATORS: Mapping[str, WorkAllocator] = {
+    "round_robin": WorkAllocator(rotate_work, sees_owners=False),
+    "sticky": WorkAllocator(retain_work, sees_owners=True),
+}
+
+
+def work_allocator(name: str, setting: str = "work_allocator") -> WorkAllocator:
+    """
+    Return an allocator by its name.
+
+    Args:
+        name: One of ``WORK_ALLOCATORS``.
+        setting: The setting to name in an error.
+
+    Raises:
+        ConfigError: There is no allocator of that name; the text lists the names.
+    """
+    return look_up(name, WORK_ALLOCATORS, "allocator of work", setting)

@@ -1,0 +1,319 @@
+"""The interfaces of connectors and tasks, and the contexts that they get from their worker."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Collection, Coroutine, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Protocol, TypeAlias, TypeVar
+
+from kiel_groups.model import Record, TopicPartition
+from kiel_groups.workers.plugins.config_definition import ConfigDefinition, Settings
+
+__all__ = [
+    "ConnectorContext",
+    "JsonObject",
+    "JsonValue",
+    "SinkTaskContext",
+    "SourceTaskContext",
+    "TaskContext",
+    "SinkTask",
+    "SourceRecord",
+    "SourceTask",
+    "Task",
+    "Connector",
+    "SinkConnector",
+    "SourceConnector",
+]
+
+
+# Define what connectors and tasks get from their worker: contexts, which are passed to ``start``.
+#
+# Contexts may be used from every thread. Their coroutine methods run on the worker's event loop; a method of a task
+# that runs on a thread, because it is no coroutine function, calls them through ``run``.
+
+
+#: A value that JSON can hold.
+JsonValue: TypeAlias = "str | int | float | bool | Sequence[JsonValue] | Mapping[str, JsonValue] | None"
+
+#: An object of JSON, such as the offset of a source.
+JsonObject: TypeAlias = Mapping[str, JsonValue]
+
+_T = TypeVar("_T")
+
+
+class ConnectorContext(Protocol):
+    """The worker as a connector sees it."""
+
+    @property
+    def name(self) -> str:
+        """The name of the connector."""
+
+    @property
+    def config(self) -> Mapping[str, str]:
+        """All settings of the connector as users have given them, also the standard ones: texts without defaults."""
+
+    def request_task_reconfiguration(self) -> None:
+        """
+        Have the worker call ``task_configs`` again, for example because the source has a new table.
+
+        It returns at once. Nothing changes if the new configurations equal the present ones.
+        """
+
+    def raise_error(self, error: BaseException) -> None:
+        """Report an error that no method of the connector can raise, such as one of a thread. The connector fails."""
+
+
+class TaskContext(Protocol):
+    """The worker as a task sees it."""
+
+    @property
+    def connector(self) -> str:
+        """The name of the task's connector."""
+
+    @property
+    def task(self) -> int:
+        """The number of the task within its connector, from 0."""
+
+    @property
+    def fencing_token(self) -> int:
+        """
+        A number that grows each time a worker claims the task.
+
+        A store is safe from late writes of earlier owners if it refuses a token that is smaller than one it has seen.
+        """
+
+    @property
+    def should_stop(self) -> bool:
+        """Whether the task has to return soon from what it does: ``stop`` follows."""
+
+    async def pause(self, seconds: float) -> bool:
+        """Wait for the given time, or until the task has to stop, and return ``should_stop``."""
+
+    def report_problem(self, problem: str) -> None:
+        """
+        Show in the status of the task why it makes no progress, such as a system that does not answer.
+
+        The task stays RUNNING; commands that check it name the problem. It is over when this is called with ``""``.
+
+        Args:
+            problem: One line, or "".
+        """
+
+    def run(self, coroutine: Coroutine[Any, Any, _T]) -> _T:
+        """
+        Run a coroutine on the worker's event loop, and return its result: ``context.run(context.pause(1))``.
+
+        Only methods that run on a thread may call it. A coroutine function awaits the coroutine instead.
+        """
+
+
+class SourceTaskContext(TaskContext, Protocol):
+    """The worker as a source task sees it."""
+
+    async def offset(self, partition: JsonObject) -> Mapping[str, Any] | None:
+        """Return the source offset of the last record that was stored for a source partition, or None without any."""
+
+
+class SinkTaskContext(TaskContext, Protocol):
+    """The worker as a sink task sees it."""
+
+    async def produce(self, topic: str, key: bytes | None, value: bytes | None) -> None:
+        """
+        Write a record to a topic, such as a dead letter. It returns when all in-sync replicas have stored the record.
+
+        Raises:
+            KielGroupsError: The record was not written, or it is unknown whether it was.
+        """
+
+
+# Define the interfaces of tasks, which copy records into topics, or from topics to another system.
+#
+# Every method may be a coroutine function, which runs on the worker's event loop, or a plain one, which runs on a
+# thread. The methods of one task never run at the same time.
+
+
+@dataclass(frozen=True, slots=True)
+class SourceRecord:
+    """
+    A record that a source task has read, and the position to continue from once it is delivered.
+
+    Args:
+        source_partition: The part of the source that the record is from, such as ``{"filename": "/var/log/syslog"}``.
+        source_offset: The position *after* the record in that part, such as ``{"position": 4711}``.
+        topic: The topic that the record is written to.
+        value: The value of the record, or None for a null value.
+        key: The key of the record, or None.
+        partition: The partition of the topic. If it is None, the producer chooses one, by the key if there is one.
+    """
+
+    source_partition: JsonObject
+    source_offset: JsonObject
+    topic: str
+    value: bytes | None
+    key: bytes | None = None
+    partition: int | None = None
+
+
+class Task:
+    """
+    What source tasks and sink tasks have in common. A task is created without arguments.
+
+    A method that raises an error makes the task FAILED, and ``stop`` follows. If the task gives up because
+    ``context.should_stop`` is True, it raises ``TaskStoppedError``: it does not fail then, and nothing is committed.
+    The constructor runs on the worker's event loop if any method is a coroutine function, and on a thread otherwise.
+    """
+
+    #: The settings of a task, if they differ from those of its connector. Standard settings are added.
+    config: ClassVar[ConfigDefinition | None] = None
+
+    def stop(self) -> Awaitable[None] | None:
+        """
+        Release what the task holds. This is the last call, also after an error and if ``start`` has failed.
+
+        The worker waits for ``task.stop.timeout.ms`` for the call that still runs and for this one.
+        """
+        return None
+
+
+class SourceTask(Task, ABC):
+    """Reads records from another system. The worker writes them to topics, and then stores their source offsets."""
+
+    def start(self, context: SourceTaskContext, settings: Settings) -> Awaitable[None] | None:
+        """
+        Prepare the task. This is the first call.
+
+        Args:
+            context: What the task gets from its worker; valid until ``stop`` returns.
+            settings: The settings of the task, checked and typed.
+        """
+        return None
+
+    @abstractmethod
+    def poll(self) -> Sequence[SourceRecord] | Awaitable[Sequence[SourceRecord]]:
+        """
+        Return the next records, in the order of their offsets.
+
+        Without records, the call waits briefly, for example with ``context.pause``, and returns nothing.
+        """
+
+    def flush(self) -> Awaitable[None] | None:
+        """
+        Finish what has to be done before source offsets are stored.
+
+        The worker calls it when all records that ``poll`` has returned are in their topics.
+        """
+        return None
+
+
+class SinkTask(Task, ABC):
+    """Writes records from topics to another system. The worker reads them as a member of a consumer group."""
+
+    def start(self, context: SinkTaskContext, settings: Settings) -> Awaitable[None] | None:
+        """
+        Prepare the task. This is the first call.
+
+        Args:
+            context: What the task gets from its worker; valid until ``stop`` returns.
+            settings: The settings of the task, checked and typed.
+        """
+        return None
+
+    def open(self, partitions: Collection[TopicPartition]) -> Awaitable[None] | None:
+        """Prepare for partitions that the task has got, before their first record."""
+        return None
+
+    @abstractmethod
+    def put(self, records: Sequence[Record]) -> Awaitable[None] | None:
+        """
+        Take records, with keys and values as bytes or None. They may be kept until ``flush``.
+
+        A task that is busy with its records for five minutes loses its partitions, as any consumer does: others get
+        them, with the records since the last commit. If this call has to wait longer for its system, it should raise.
+        """
+
+    def flush(self, offsets: Mapping[TopicPartition, int]) -> Awaitable[None] | None:
+        """
+        Write out all records that ``put`` has taken. If this returns, the worker commits the offsets.
+
+        Args:
+            offsets: The next offset of each partition, after the last record that ``put`` has taken.
+        """
+        return None
+
+    def close(self, partitions: Collection[TopicPartition]) -> Awaitable[None] | None:
+        """
+        Release what the task has for partitions that it loses.
+
+        If the partitions are given back in order, a ``flush`` comes before. If none does, other tasks may have the
+        partitions already: drop those of their records that are not written yet.
+        """
+        return None
+
+
+# Define the interfaces of connectors, which divide work among tasks.
+#
+# Every method may be a coroutine function, which runs on the worker's event loop, or a plain one, which runs on a
+# thread. The methods of one connector never run at the same time.
+
+
+class Connector(ABC):
+    """
+    What source connectors and sink connectors have in common. A connector is created without arguments.
+
+    A method that raises an error makes the connector FAILED, and so does the constructor; its tasks continue. The
+    constructor runs on the worker's event loop if any method is a coroutine function, and on a thread otherwise.
+    """
+
+    #: The version of the plugin, as users see it.
+    version: ClassVar[str] = "unknown"
+
+    #: The settings of this kind of connector, without those of every connector.
+    config: ClassVar[ConfigDefinition] = ConfigDefinition()
+
+    #: The class of the tasks.
+    task_class: ClassVar[type[SourceTask] | type[SinkTask]]
+
+    @classmethod
+    def check(cls, settings: Settings) -> Mapping[str, str | Sequence[str]]:
+        """
+        Return what is wrong with settings that are legal each by itself: one text or several by the setting's name.
+
+        It is called without a connector, also before one exists, and may not have effects.
+        """
+        return {}
+
+    def start(self, context: ConnectorContext, settings: Settings) -> Awaitable[None] | None:
+        """
+        Prepare the connector. This is the first call.
+
+        Args:
+            context: What the connector gets from its worker; valid until ``stop`` returns.
+            settings: The settings of the connector, checked and typed.
+        """
+        return None
+
+    @abstractmethod
+    def task_configs(self, most: int) -> Sequence[Mapping[str, str]] | Awaitable[Sequence[Mapping[str, str]]]:
+        """
+        Return the settings of each task, as texts. Usually they are ``context.config`` with additions.
+
+        Args:
+            most: The largest number of tasks that users allow (``tasks.max``).
+        """
+
+    def stop(self) -> Awaitable[None] | None:
+        """Release what the connector holds. This is the last call, also after an error."""
+        return None
+
+
+class SourceConnector(Connector):
+    """Copies data of another system into topics."""
+
+    task_class: ClassVar[type[SourceTask]]
+
+
+class SinkConnector(Connector):
+    """Copies the records of ``topics`` to another system. The topics' partitions are shared among its tasks."""
+
+    task_class: ClassVar[type[SinkTask]]

@@ -1,0 +1,223 @@
+"""Call the REST interfaces of workers, with bounds for time and size."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Mapping
+from http import HTTPStatus
+from types import TracebackType
+from typing import Any, NamedTuple
+from urllib.parse import quote, urlsplit
+
+from tornado.httpclient import AsyncHTTPClient, HTTPError, HTTPRequest
+
+from kiel_groups.errors import (
+    ConfigError,
+    ConnectorExistsError,
+    KielGroupsError,
+    NoWorkerError,
+    ProtocolError,
+    RebalanceError,
+    TokenError,
+    UnknownConnectorError,
+)
+
+__all__ = [
+    "HttpAnswer",
+    "HttpExchange",
+    "connector_path",
+    "WorkerClient",
+]
+
+
+#: The largest answer, in bytes. One with the traces of a thousand failed tasks has 8 MiB.
+_LARGEST_ANSWER = 32 << 20
+
+#: How long a connection may take, in seconds.
+_CONNECT_TIMEOUT_S = 5.0
+
+#: Tornado's status of a request that was not answered in time.
+_NOT_ANSWERED = 599
+
+
+def connector_path(name: str) -> str:
+    """Return the path of a connector."""
+    return f"/connectors/{quote(name, safe='')}"
+
+
+class HttpAnswer(NamedTuple):
+    """An answer of a worker: its status, its JSON document or None, ``Location``, and whether to ask again later."""
+
+    status: int
+    document: Any
+    location: str
+    is_temporary: bool
+
+    @property
+    def message(self) -> str:
+        """The text of an error, or "" if the answer has none."""
+        text = self.document.get("message") if isinstance(self.document, dict) else None
+        return text if isinstance(text, str) else ""
+
+
+class HttpExchange:
+    """
+    Sends requests on an event loop.
+
+    Args:
+        token: The token of the workers, or "".
+        timeout_s: How long a request may take with its answer, in seconds.
+    """
+
+    def __init__(self, token: str, timeout_s: float) -> None:
+        self._token = token
+        self._timeout_s = timeout_s
+        self._client = AsyncHTTPClient(force_instance=True, max_clients=50, max_body_size=_LARGEST_ANSWER)
+
+    async def send(self, method: str, url: str, body: bytes = b"") -> HttpAnswer:
+        """
+        Send a request, and return the answer, whatever its status.
+
+        Args:
+            method: The method, such as GET.
+            url: The URL with path and query.
+            body: A JSON document, or nothing.
+
+        Raises:
+            NoWorkerError: No worker answers there in time.
+            ConfigError: The URL is none.
+            ProtocolError: The answer is a redirect, or not JSON: it is not of a worker.
+        """
+        headers = {"Authorization": f"Bearer {self._token}"} if self._token else {}
+        headers |= {"Content-Type": "application/json"} if body else {}
+        try:
+            request = HTTPRequest(
+                url,
+                method,
+                headers,
+                body if method in {"POST", "PUT"} or body else None,
+                connect_timeout=min(_CONNECT_TIMEOUT_S, self._timeout_s),
+                request_timeout=self._timeout_s,
+                # The token goes to no other place than the given one.
+                follow_redirects=False,
+                user_agent="kiel-groups",
+                allow_nonstandard_methods=True,
+            )
+            response = await self._client.fetch(request, raise_error=False)
+        except (HTTPError, OSError) as error:
+            raise NoWorkerError(f"no worker answers at {_address(url)}: {_reason(error)}") from error
+        except ValueError as error:
+            raise ConfigError(f"{url!r:.200} is not the URL of a worker: {error}") from error
+        if response.code == _NOT_ANSWERED:
+            raise NoWorkerError(f"no worker answers at {_address(url)}: {response.reason or 'no answer'}")
+        if HTTPStatus.MULTIPLE_CHOICES <= response.code < HTTPStatus.BAD_REQUEST:
+            raise ProtocolError(
+                f"{_address(url)} is not the interface of a worker: it redirects to"
+                f" {response.headers.get('Location', '')!r:.200}, where the request is not sent; expected the URL of a"
+                " worker itself"
+            )
+        document = None
+        if response.body:
+            try:
+                document = json.loads(response.body)
+            except (ValueError, RecursionError) as error:
+                raise ProtocolError(
+                    f"{_address(url)} is not the interface of a worker: its answer {response.code} is not JSON"
+                ) from error
+        is_temporary = response.code >= HTTPStatus.BAD_REQUEST and "Retry-After" in response.headers
+        return HttpAnswer(response.code, document, response.headers.get("Location", ""), is_temporary)
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._client.close()
+
+
+def _address(url: str) -> str:
+    """Return the URL of a worker without the path of a request, which only distracts from a wrong host or port."""
+    parts = urlsplit(url)
+    return f"{parts.scheme}://{parts.netloc}"
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, HTTPError):
+        return error.message
+    text = getattr(error, "strerror", None) or str(error) or type(error).__name__
+    return str(text).lower() if isinstance(error, ConnectionError) else str(text)
+
+
+#: The pause before a request is sent again, in seconds.
+_PAUSE_S = 0.5
+
+#: Statuses of refusals that may pass: a rebalance, and a ZooKeeper, a leader or an owner that does not answer.
+_PASSING = frozenset({HTTPStatus.CONFLICT, HTTPStatus.SERVICE_UNAVAILABLE})
+
+
+class WorkerClient:
+    """
+    A client of one worker, to be used in ``async with``.
+
+    Args:
+        url: The URL of the worker's REST interface.
+        token: The token of the workers, or "".
+        timeout_s: How long a request may take, in seconds.
+        patience_s: How long to repeat a request that was refused for a reason that passes, in seconds. The default is
+            more than the default session timeout, after which the group replaces a leader that has died.
+    """
+
+    def __init__(self, url: str, token: str = "", *, timeout_s: float = 65.0, patience_s: float = 15.0) -> None:
+        if not url.startswith(("http://", "https://")):
+            raise ConfigError(f"{url!r} is not the URL of a worker; expected one such as http://127.0.0.1:8083")
+        self._url = url.rstrip("/")
+        self._exchange = HttpExchange(token, timeout_s)
+        self._patience_s = patience_s
+
+    async def __aenter__(self) -> WorkerClient:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._exchange.close()
+
+    async def call(self, method: str, path: str, document: Mapping[str, Any] | None = None) -> Any:
+        """
+        Send a request, and return the document of the answer, or None if it has none.
+
+        Args:
+            method: The method, such as GET.
+            path: The path, percent-encoded, such as ``connector_path`` returns it.
+            document: The body.
+
+        Raises:
+            NoWorkerError: No worker answers.
+            UnknownConnectorError: There is no such connector.
+            ConnectorExistsError: A connector of this name exists.
+            RebalanceError: The group was still rebalancing when the patience ended.
+            TokenError: The token is missing or wrong.
+            ConfigError: A setting or the URL is wrong.
+            KielGroupsError: The worker failed.
+        """
+        body = b"" if document is None else json.dumps(document).encode()
+        end_s = asyncio.get_running_loop().time() + self._patience_s
+        while True:
+            answer = await self._exchange.send(method, f"{self._url}{path}", body)
+            if answer.status < HTTPStatus.MULTIPLE_CHOICES:
+                return answer.document
+            is_late = asyncio.get_running_loop().time() + _PAUSE_S > end_s
+            if is_late or not (answer.status in _PASSING and answer.is_temporary):
+                raise self._error(answer)
+            await asyncio.sleep(_PAUSE_S)
+
+    def _error(self, answer: HttpAnswer) -> KielGroupsError:
+        text = answer.message or f"the worker at {self._url} answered with status {answer.status}"
+        match answer.status:
+            case HTTPStatus.NOT_FOUND if answer.message:
+                return UnknownConnectorError(text)
+            case HTTPStatus.UNAUTHORIZED:
+                return TokenError(text)
+            case HTTPStatus.CONFLICT:
+                return RebalanceError(text) if answer.is_temporary else ConnectorExistsError(text)
+            case status if HTTPStatus.BAD_REQUEST <= status < HTTPStatus.INTERNAL_SERVER_ERROR:
+                return ConfigError(text)
+        return KielGroupsError(text)

@@ -1,0 +1,537 @@
+"""Serve the REST interface of a worker over HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import binascii
+import json
+import logging
+import os
+import resource
+import socket
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from errno import EADDRINUSE, EMFILE
+from hmac import compare_digest
+from http import HTTPStatus
+from importlib import metadata
+from types import TracebackType
+from typing import Any, cast
+from urllib.parse import urlsplit
+
+from tornado.http1connection import HTTP1Connection
+from tornado.httpserver import HTTPServer
+from tornado.iostream import IOStream
+from tornado.netutil import bind_sockets
+from tornado.web import Application, HTTPError, RequestHandler, stream_request_body
+
+from kiel_groups.errors import ConfigError
+from kiel_groups.workers.plugins.secret_texts import error_texts
+from kiel_groups.workers.rest.calls import (
+    Answer,
+    ConfigMask,
+    Operation,
+    RequestForwarding,
+    RestCall,
+    RestError,
+    RestSite,
+    refusal_of,
+    status_text,
+)
+from kiel_groups.workers.rest.client import HttpExchange
+from kiel_groups.workers.rest.operations import ROUTES
+from kiel_groups.workers.rest.rest_settings import LARGEST_BODY, LARGEST_READ, RestSettings, is_address, is_loopback
+from kiel_groups.workers.rest.worker_control import WorkerControl
+
+__all__ = [
+    "AccessRules",
+    "RequestRules",
+    "RouteHandler",
+    "BoundedServer",
+    "RestListener",
+    "RestServer",
+]
+
+log = logging.getLogger(__name__)
+
+
+# Decide which requests the REST interface of a worker accepts.
+#
+# A token, if there is one, must come with each request. Web pages must not use the interface: a browser on the machine
+# of a worker reaches loopback, too, and a connector may run any code. So requests of pages are refused by their header
+# ``Origin``. The owner of a page may also let its host name resolve to loopback; such requests are refused by ``Host``.
+
+
+class AccessRules:
+    """
+    The rules of one worker.
+
+    Args:
+        settings: The worker's REST interface.
+    """
+
+    def __init__(self, settings: RestSettings) -> None:
+        self._token = settings.token.encode()
+        # A page does not have the token; and proxies in front of a worker with a token may have names of their own.
+        self._refuses_pages = not settings.token
+        self._hosts = {"localhost", settings.host.lower(), settings.host_to_advertise.lower()}
+
+    def check(self, headers: Mapping[str, str]) -> None:
+        """
+        Check the headers of a request.
+
+        Raises:
+            RestError: The request is refused.
+        """
+        if self._token and not compare_digest(_given_token(headers.get("Authorization", "")), self._token):
+            raise RestError(
+                HTTPStatus.UNAUTHORIZED,
+                "the token is missing or wrong; expected it in the header 'Authorization: Bearer TOKEN'",
+                {"WWW-Authenticate": "Bearer"},
+            )
+        if not self._refuses_pages:
+            return
+        given = headers.get("Host", "")
+        host = _host_of(f"//{given}")
+        # Every browser sends it; a health check by HTTP/1.0 may not.
+        if given and not (is_address(host) or host in self._hosts):
+            raise RestError(
+                HTTPStatus.FORBIDDEN, f"the header 'Host' has {host!r:.100}; expected the address of this worker"
+            )
+        origin = headers.get("Origin")
+        if origin is not None and not (is_loopback(_host_of(origin)) or _host_of(origin) in self._hosts):
+            raise RestError(
+                HTTPStatus.FORBIDDEN, f"the header 'Origin' has {origin!r:.100}: pages of other sites are refused"
+            )
+
+
+def _host_of(url: str) -> str:
+    """Return the host in a URL, or "" if there is none."""
+    try:
+        return urlsplit(url).hostname or ""
+    except ValueError:
+        return ""
+
+
+def _given_token(header: str) -> bytes:
+    """Return the token of a bearer, or the password of basic credentials: clients of Kafka Connect know only these."""
+    scheme, _, credentials = header.strip().partition(" ")
+    if scheme.lower() == "bearer":
+        return credentials.strip().encode()
+    if scheme.lower() == "basic":
+        try:
+            return base64.b64decode(credentials.strip(), validate=True).partition(b":")[2]
+        except (binascii.Error, ValueError):
+            return b""
+    return b""
+
+
+#: How long a client may take to receive an answer, in seconds.
+SEND_TIMEOUT_S = 30.0
+
+_WITH_BODY = frozenset({"POST", "PUT", "PATCH"})
+
+
+@dataclass(frozen=True, slots=True)
+class RequestRules:
+    """
+    The rules for all requests to a worker.
+
+    Args:
+        access: Which requests are accepted.
+        timeout_s: How long a request may take once it is read, in seconds.
+    """
+
+    access: AccessRules
+    timeout_s: float
+
+
+@stream_request_body
+class RouteHandler(RequestHandler):
+    """Serves one request. Tornado creates a handler for each one."""
+
+    def initialize(self, site: RestSite, rules: RequestRules, operations: Mapping[str, Operation]) -> None:
+        """Receive the arguments of the route from Tornado."""
+        self._site = site
+        self._rules = rules
+        self._operations = operations
+        self._body = bytearray()
+        self._received = 0
+        self._is_too_large = False
+        #: Whether the answer is written already, before the end of the body.
+        self._is_refused = False
+
+    def set_default_headers(self) -> None:
+        """Name the program, but not Tornado's version, and forbid proxies to store the answer."""
+        self.set_header("Server", "kiel-groups")
+        self.set_header("Cache-Control", "no-store")
+
+    def prepare(self) -> None:
+        """Refuse a request by its headers, before its body is read."""
+        self._rules.access.check(self.request.headers)
+        if not self._operations:
+            raise RestError(HTTPStatus.NOT_FOUND, status_text(HTTPStatus.NOT_FOUND))
+        if self._operation is None and self.request.method != "OPTIONS":
+            raise RestError(
+                HTTPStatus.METHOD_NOT_ALLOWED, status_text(HTTPStatus.METHOD_NOT_ALLOWED), {"Allow": self._allowed}
+            )
+        length = self.request.headers.get("Content-Length", "0")
+        # More digits than these are too many bytes, too.
+        size = int(length[:16]) if length.isascii() and length.isdigit() else 0
+        if size > LARGEST_READ:
+            raise _too_large()
+        # The body is read nevertheless: a client that is still sending might not get to read the answer.
+        self._is_too_large = size > LARGEST_BODY
+        self._check_type(has_body=length != "0" or "Transfer-Encoding" in self.request.headers)
+
+    def _check_type(self, *, has_body: bool) -> None:
+        """Refuse a body that is not declared as JSON: browsers send other types from any page to any site."""
+        kind = self.request.headers.get("Content-Type", "").partition(";")[0].strip().lower()
+        if has_body and self.request.method in _WITH_BODY and kind != "application/json":
+            raise RestError(
+                HTTPStatus.UNSUPPORTED_MEDIA_TYPE,
+                f"the header 'Content-Type' has {kind!r:.100}; expected 'application/json'",
+            )
+
+    def data_received(self, chunk: bytes) -> None:
+        """Keep a part of the body, unless the body is too large; if it is far too large, answer before its end."""
+        self._received += len(chunk)
+        if self._is_too_large or len(self._body) + len(chunk) > LARGEST_BODY:
+            self._is_too_large = True
+            self._body.clear()
+        else:
+            self._body += chunk
+        if self._received > LARGEST_READ and not self._is_refused:
+            self._refuse_early()
+
+    def _refuse_early(self) -> None:
+        """
+        Write the answer now, and continue to read until the end of the body, or the end of its time limit.
+
+        A connection that is closed with unread data is reset, and a client that still sends would lose the answer.
+        """
+        self._is_refused = True
+        document = _document(_too_large())
+        self._write(Answer(document, HTTPStatus.REQUEST_ENTITY_TOO_LARGE))
+        self.set_header("Content-Length", str(len(json.dumps(document))))
+        self.flush()
+
+    async def _serve(self, *arguments: str) -> None:
+        if self._is_refused:
+            return
+        if self._is_too_large:
+            raise _too_large()
+        operation = self._operation
+        if operation is None:
+            self.set_header("Allow", self._allowed)
+            self._write(Answer(status=HTTPStatus.NO_CONTENT))
+            return
+        call = RestCall(
+            self.request.method or "",
+            self.request.path,
+            arguments,
+            {name: self.get_query_arguments(name) for name in self.request.query_arguments},
+            bytes(self._body),
+        )
+        async with asyncio.timeout(self._rules.timeout_s):
+            answer = await operation(self._site, call)
+        self._write(answer)
+
+    get = head = post = put = patch = delete = options = _serve
+
+    def finish(self, chunk: str | bytes | dict[str, Any] | None = None) -> asyncio.Future[None]:
+        """
+        End the answer, and close the connection if the client does not take it in time.
+
+        A client without access loses its connection with the answer: it would keep one by a request now and then.
+        """
+        stream = cast(HTTP1Connection, self.request.connection).stream
+        is_refused = self.get_status() in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN)
+        if is_refused:
+            self.set_header("Connection", "close")
+        timer = asyncio.get_running_loop().call_later(SEND_TIMEOUT_S, stream.close)
+
+        def end(sent: asyncio.Future[None]) -> None:
+            timer.cancel()
+            if is_refused or sent.exception() is not None:
+                stream.close()
+
+        sending = super().finish(chunk)
+        sending.add_done_callback(end)
+        return sending
+
+    def write_error(self, status_code: int, **kwargs: Any) -> None:
+        """Answer an error as Kafka Connect does."""
+        refusal = _refusal(kwargs["exc_info"][1])
+        for name, value in refusal.headers.items():
+            self.set_header(name, value)
+        self._write(Answer(_document(refusal), refusal.status))
+
+    def log_exception(
+        self,
+        typ: type[BaseException] | None,
+        value: BaseException | None,
+        tb: TracebackType | None,
+    ) -> None:
+        """Log an error with a status of 500 or above, with its traceback if this package has not raised it."""
+        if value is None:
+            return
+        refusal = _refusal(value)
+        if refusal.status >= HTTPStatus.INTERNAL_SERVER_ERROR:
+            is_known = isinstance(value, RestError | TimeoutError) or type(value).__module__ == "kiel_groups.errors"
+            trace = "" if is_known or typ is None else f"\n{error_texts(value).trace}"
+            log.warning("%.20s %.300s failed: %s%s", self.request.method, self.request.path, refusal, trace)
+
+    @property
+    def _operation(self) -> Operation | None:
+        method = self.request.method or ""
+        return self._operations.get("GET" if method == "HEAD" else method)
+
+    @property
+    def _allowed(self) -> str:
+        return ", ".join(sorted({*self._operations, "OPTIONS", *({"HEAD"} if "GET" in self._operations else ())}))
+
+    def _write(self, answer: Answer) -> None:
+        self.set_status(answer.status)
+        if answer.location:
+            self.set_header("Location", answer.location)
+        if answer.document is None:
+            self.clear_header("Content-Type")
+        else:
+            self.set_header("Content-Type", "application/json")
+            self.write(json.dumps(answer.document))
+
+
+def _too_large() -> RestError:
+    text = f"the body is too large; expected at most {LARGEST_BODY:,} bytes"
+    return RestError(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, text)
+
+
+def _document(refusal: RestError) -> dict[str, object]:
+    """Return the document of an error, as Kafka Connect has it."""
+    return {"error_code": refusal.status, "message": str(refusal)}
+
+
+def _refusal(error: BaseException) -> RestError:
+    """Return an error, also one of Tornado, as it is answered."""
+    if isinstance(error, HTTPError):
+        return RestError(error.status_code, status_text(error.status_code))
+    return refusal_of(error)
+
+
+# Serve the REST interface of a worker over HTTP.
+#
+# The ZooKeeper session, the brokers and the tasks of a worker come before its REST interface. So the interface uses a
+# bounded number of connections, and leaves some file descriptors free. Meanwhile, further connections wait in the
+# system's queue: a socket with a connection that cannot be accepted would wake the event loop again and again.
+
+
+#: How long a client may take for the headers of a request, also of its next one, and for its body, in seconds.
+_IDLE_TIMEOUT_S, _BODY_TIMEOUT_S = 10.0, 30.0
+
+#: The most connections, of the file descriptors that the process may have, at most one in four. A request that is
+#: forwarded takes a second descriptor.
+_MOST_CONNECTIONS, _DESCRIPTORS_FOR_EACH = 1_000, 4
+
+#: The descriptors that no connection takes, however many the rest of the process uses: one in eight, at most these.
+_MOST_RESERVED, _DESCRIPTORS_FOR_EACH_RESERVED = 64, 8
+
+#: The pause after a connection for which no descriptor is left, in seconds.
+_PAUSE_S = 1.0
+
+#: The time between two warnings of such pauses, in seconds.
+_WARNING_S = 60.0
+
+#: The connections that are accepted before other work gets its turn.
+_AT_ONCE = 16
+
+#: More than any length that Tornado parses. Tornado would answer a larger body without a document; the handler, which
+#: drops what it does not need, refuses it instead.
+_UNBOUNDED = 1 << 16_384
+
+
+class RestListener:
+    """
+    The sockets that a worker listens on. They are open before it joins its group, because it joins with the URL.
+
+    Args:
+        settings: Where to listen.
+
+    Raises:
+        ConfigError: The address is in use, or is not one of this machine.
+    """
+
+    def __init__(self, settings: RestSettings) -> None:
+        self.settings = settings
+        try:
+            # "localhost" with a port of the system's choice would get one per address.
+            family = socket.AF_INET if settings.host == "localhost" else socket.AF_UNSPEC
+            self.sockets = bind_sockets(settings.port, settings.host, family)
+        except OSError as error:
+            reason = error.strerror or str(error)
+            hint = "; choose another port, or 0 for one of the system's choice" if error.errno == EADDRINUSE else ""
+            raise ConfigError(
+                f"the REST interface cannot listen on {settings.host}:{settings.port}: {reason}{hint}"
+            ) from error
+        #: The URL under which other workers reach this one.
+        self.url = settings.url(self.sockets[0].getsockname()[1])
+
+    def close(self) -> None:
+        """Close the sockets, unless a server has them."""
+        for each in self.sockets:
+            each.close()
+
+
+class BoundedServer(HTTPServer):
+    """
+    A server that accepts nothing while it has too many connections, or while file descriptors are short.
+
+    Tornado's own accepts all. After the last descriptor, it would try again for ever without a pause.
+    """
+
+    _listening: tuple[socket.socket, ...] = ()
+    _open = 0
+    _is_accepting = False
+    _retry: asyncio.TimerHandle | None = None
+    _next_warning_s = float("-inf")
+
+    def add_sockets(self, sockets: Iterable[socket.socket]) -> None:
+        """Accept connections from now on, within the limits that the process has now."""
+        self._loop = asyncio.get_running_loop()
+        self._listening = tuple(sockets)
+        limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        if limit == resource.RLIM_INFINITY:
+            limit = 1 << 31
+        self._most = max(1, min(_MOST_CONNECTIONS, limit // _DESCRIPTORS_FOR_EACH))
+        self._most_descriptors = limit - min(_MOST_RESERVED, limit // _DESCRIPTORS_FOR_EACH_RESERVED)
+        self._resume()
+
+    def _resume(self) -> None:
+        self._retry = None
+        if not self._is_accepting and self._open < self._most:
+            self._is_accepting = True
+            for listening in self._listening:
+                self._loop.add_reader(listening, self._accept, listening)
+
+    def _accept(self, listening: socket.socket) -> None:
+        for _ in range(_AT_ONCE):
+            try:
+                self._check_descriptors(listening)
+                connection, address = listening.accept()
+            except (BlockingIOError, ConnectionAbortedError):
+                return
+            except OSError as error:
+                # The socket stays ready: without a pause, the loop would try again at once.
+                self._pause(f"{error.strerror or error}")
+                self._retry = self._loop.call_later(_PAUSE_S, self._resume)
+                return
+            stream = IOStream(connection)
+            self._open += 1
+            self.handle_stream(stream, address)
+            if self._open >= self._most:
+                self._pause(
+                    f"{self._open} are open, one for each {_DESCRIPTORS_FOR_EACH} file descriptors that the process may"
+                    f" have, and at most {_MOST_CONNECTIONS}"
+                )
+                return
+
+    def _check_descriptors(self, listening: socket.socket) -> None:
+        """Raise OSError if the next connection would take a descriptor that is reserved."""
+        # A new descriptor has the smallest number that is free.
+        number = os.dup(listening.fileno())
+        os.close(number)
+        if number >= self._most_descriptors:
+            raise OSError(EMFILE, f"the process uses {number} file descriptors, which are nearly all")
+
+    def _pause(self, why: str) -> None:
+        self._stop_accepting()
+        now_s = self._loop.time()
+        if now_s >= self._next_warning_s:
+            self._next_warning_s = now_s + _WARNING_S
+            log.warning(
+                "the REST interface accepts no connection at the moment: %s; further ones wait; those that are idle are"
+                " closed after %g s",
+                why,
+                _IDLE_TIMEOUT_S,
+            )
+
+    def _stop_accepting(self) -> None:
+        if self._is_accepting:
+            self._is_accepting = False
+            for listening in self._listening:
+                self._loop.remove_reader(listening)
+
+    def on_close(self, server_conn: object) -> None:
+        super().on_close(server_conn)
+        self._open -= 1
+        if self._retry is None:
+            self._resume()
+
+    def stop(self) -> None:
+        """Accept nothing more. The caller closes the sockets."""
+        if self._retry is not None:
+            self._retry.cancel()
+        self._stop_accepting()
+        self._listening = ()
+        super().stop()
+
+
+class RestServer:
+    """
+    The server of one worker, on its event loop.
+
+    Args:
+        listener: The sockets, which the server closes.
+        control: The worker.
+        mask: Hides the secrets of settings.
+        version: The version that the worker reports; by default, that of this package.
+    """
+
+    def __init__(self, listener: RestListener, control: WorkerControl, mask: ConfigMask, version: str = "") -> None:
+        settings = listener.settings
+        self._listener = listener
+        self._exchange = HttpExchange(settings.token, settings.timeout_s)
+        site = RestSite(control, mask, RequestForwarding(control, listener.url, self._exchange), version or _version())
+        shared = {"site": site, "rules": RequestRules(AccessRules(settings), settings.timeout_s)}
+        application = Application(
+            [(f"{route.pattern}/?", RouteHandler, {**shared, "operations": route.operations}) for route in ROUTES],
+            default_handler_class=RouteHandler,
+            default_handler_args={**shared, "operations": {}},
+            log_function=_log_request,
+        )
+        self._server = BoundedServer(
+            application,
+            max_body_size=_UNBOUNDED,
+            idle_connection_timeout=_IDLE_TIMEOUT_S,
+            body_timeout=_BODY_TIMEOUT_S,
+        )
+
+    def start(self) -> None:
+        """Begin to answer requests."""
+        self._server.add_sockets(self._listener.sockets)
+
+    async def close(self) -> None:
+        """Stop listening, and close all connections."""
+        self._server.stop()
+        self._listener.close()
+        await self._server.close_all_connections()
+        self._exchange.close()
+
+
+def _version() -> str:
+    """Return the version of this package, or "unknown" if it runs without having been installed."""
+    try:
+        return metadata.version("kiel-groups")
+    except metadata.PackageNotFoundError:
+        return "unknown"
+
+
+def _log_request(handler: RequestHandler) -> None:
+    """Log what a request has changed. The query and the body may have secrets."""
+    request = handler.request
+    level = logging.DEBUG if request.method in {"GET", "HEAD", "OPTIONS"} else logging.INFO
+    status = handler.get_status()
+    if status in {HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN}:
+        level = logging.WARNING
+    log.log(level, "%.20s %.300s by %s: %d", request.method, request.path, request.remote_ip, status)

@@ -1,0 +1,168 @@
+"""The values that the parts of a worker share: ids of work, configurations, assignments and statuses."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import NamedTuple, TypeAlias
+
+__all__ = [
+    "ConnectorId",
+    "TaskId",
+    "Work",
+    "ConfigSnapshot",
+    "ConnectorEntry",
+    "TargetState",
+    "WorkState",
+    "WorkStatus",
+    "WorkerAssignment",
+]
+
+
+class ConnectorId(NamedTuple):
+    """A connector as a piece of work: the object that watches its source or sink, and configures the tasks."""
+
+    connector: str
+
+    def __str__(self) -> str:
+        return self.connector
+
+
+class TaskId(NamedTuple):
+    """
+    One task of a connector. Its text form is ``connector-number``, as in Kafka Connect.
+
+    Task ids are ordered by connector as text, then by number.
+    """
+
+    connector: str
+    task: int
+
+    def __str__(self) -> str:
+        return f"{self.connector}-{self.task}"
+
+
+#: A piece of work that one worker at a time runs.
+Work: TypeAlias = ConnectorId | TaskId
+
+
+class TargetState(StrEnum):
+    """Whether the work of a connector has to run, or to pause."""
+
+    STARTED = "STARTED"
+    PAUSED = "PAUSED"
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectorEntry:
+    """
+    The configuration of one connector, and of its tasks.
+
+    Args:
+        config: The settings of the connector, as users have given them.
+        target: Whether the connector and its tasks have to run.
+        tasks: The settings of each task, by its number; None if the connector has not made any task yet.
+        problem: Why the stored configuration cannot be used; "" if it can. Its tasks do not run.
+        created: A number that differs between a connector and a former one of the same name.
+    """
+
+    config: Mapping[str, str]
+    target: TargetState = TargetState.STARTED
+    tasks: tuple[Mapping[str, str], ...] | None = None
+    problem: str = ""
+    created: int = field(default=0, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigSnapshot:
+    """
+    All connectors of a worker group at one offset of its configuration.
+
+    Args:
+        offset: The number of the last change that the snapshot contains. Each change has a larger one.
+        connectors: The connectors by name.
+    """
+
+    offset: int = 0
+    connectors: Mapping[str, ConnectorEntry] = field(default_factory=dict)
+
+    def sorted_connectors(self) -> list[ConnectorId]:
+        """Return all connectors in the order of their names, also those without tasks or with a problem."""
+        return [ConnectorId(name) for name in sorted(self.connectors)]
+
+    def sorted_tasks(self) -> list[TaskId]:
+        """Return the tasks that can be assigned, ordered by the connector's name as text, then by number."""
+        return [task for name in sorted(self.connectors) for task in self.tasks_of(name)]
+
+    def tasks_of(self, connector: str) -> list[TaskId]:
+        """Return the tasks of a connector; none if it has no task set yet, has a problem, or does not exist."""
+        entry = self.connectors.get(connector)
+        if entry is None or entry.problem or entry.tasks is None:
+            return []
+        return [TaskId(connector, number) for number in range(len(entry.tasks))]
+
+    def works(self) -> list[Work]:
+        """Return all work that can be assigned: the sorted connectors, then the sorted tasks."""
+        return [*self.sorted_connectors(), *self.sorted_tasks()]
+
+
+class WorkState(StrEnum):
+    """The states of a connector or a task, with the names of Kafka Connect."""
+
+    #: No worker runs it: it was given back, or it has no owner yet.
+    UNASSIGNED = "UNASSIGNED"
+    #: Its owner runs it.
+    RUNNING = "RUNNING"
+    #: Its owner has it, and does not run it, because users have paused its connector.
+    PAUSED = "PAUSED"
+    #: It has raised an error, or cannot be started. Its owner keeps it.
+    FAILED = "FAILED"
+
+
+@dataclass(frozen=True, slots=True)
+class WorkStatus:
+    """
+    The status of a connector or a task.
+
+    Args:
+        state: What it does.
+        worker: ``host:port`` of the owner's REST interface.
+        trace: The trace of the error; "" unless the state is FAILED.
+        generation: The generation of the group in which the owner got it.
+        problem: Why it makes no progress although it has not failed, in one line; "" if it does.
+    """
+
+    state: WorkState
+    worker: str
+    trace: str = ""
+    generation: int = 0
+    problem: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerAssignment:
+    """
+    The work of one worker in one generation, and the configuration that it was assigned by.
+
+    Args:
+        leader: The member id of the leader.
+        leader_url: The URL of the leader's REST interface.
+        offset: The configuration offset that the worker must have read before it starts anything. If ``is_failed``,
+            it is the largest one that any worker has read.
+        connectors: The names of the assigned connectors, sorted.
+        tasks: The assigned tasks, sorted.
+        is_failed: Whether the leader has assigned nothing to any worker, because its configuration is behind.
+    """
+
+    leader: str
+    leader_url: str
+    offset: int
+    connectors: tuple[str, ...] = ()
+    tasks: tuple[TaskId, ...] = ()
+    is_failed: bool = False
+
+    @property
+    def works(self) -> tuple[Work, ...]:
+        """All work of this assignment: its connectors, then its tasks."""
+        return (*map(ConnectorId, self.connectors), *self.tasks)

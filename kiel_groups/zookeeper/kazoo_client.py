@@ -1,0 +1,357 @@
+"""Extend kazoo's client: interruptible requests, a stop that does not wait, a handler that costs less."""
+
+from __future__ import annotations
+
+import errno
+import logging
+import math
+import os
+import select
+import socket
+import threading
+from collections.abc import Callable, Sequence
+from itertools import accumulate, repeat
+from operator import mul
+from typing import Any
+
+from kazoo.client import KazooClient
+from kazoo.exceptions import ConnectionClosedError
+from kazoo.handlers.threading import SequentialThreadingHandler
+from kazoo.protocol.serialization import CloseInstance, Connect
+from kazoo.protocol.states import KeeperState
+
+from kiel_groups.config import ZOOKEEPER_PORT, HostPort, ZooKeeperConfig, parse_hosts
+from kiel_groups.errors import NoZooKeeperError
+from kiel_groups.group.lease import answer_limit_s
+from kiel_groups.metrics import Metrics
+
+__all__ = [
+    "Wakeup",
+    "ImmediateHandler",
+    "Connection",
+    "InterruptibleClient",
+    "begin_stop",
+    "connect_limit_s",
+    "observe_connect",
+    "check_hosts",
+    "no_answer",
+]
+
+log = logging.getLogger(__name__)
+
+
+class Wakeup:
+    """
+    Replaces both ends of kazoo's pair of sockets by a counter in the kernel, which is readable while it is not 0.
+
+    For each request, the caller writes a byte to the pair, and kazoo's thread reads a byte when it sends the request.
+    Without a connection the thread reads none, and a pair of sockets has room for 278 bytes. A caller that makes more
+    requests then, such as the event loop, would block until a server answers, or forever if the client is stopped
+    before that.
+    """
+
+    def __init__(self) -> None:
+        self._descriptor = os.eventfd(0, os.EFD_SEMAPHORE | os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._closed = False
+
+    def __del__(self) -> None:
+        # Not in close(): another thread may be about to write, and the number might belong to another file by then.
+        os.close(self._descriptor)
+
+    def fileno(self) -> int:
+        return self._descriptor
+
+    def send(self, wakes: bytes) -> int:
+        """
+        Add one wake-up for each byte, without blocking.
+
+        Raises:
+            OSError: The pair is closed.
+        """
+        self._check_open()
+        os.eventfd_write(self._descriptor, len(wakes))
+        return len(wakes)
+
+    def recv(self, _count: int) -> bytes:
+        """
+        Remove one wake-up.
+
+        Raises:
+            OSError: There is no wake-up, or the pair is closed.
+        """
+        self._check_open()
+        os.eventfd_read(self._descriptor)
+        return b"\0"
+
+    def close(self) -> None:
+        """Make every later ``send`` and ``recv`` fail. Further calls do nothing."""
+        self._closed = True
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise OSError(errno.EBADF, os.strerror(errno.EBADF))
+
+
+class _ImmediateQueue:
+    """Replaces kazoo's callback queue and the thread that empties it: ``put`` runs the callback at once."""
+
+    def put(self, callback: Callable[[], object]) -> None:
+        try:
+            callback()
+        except Exception:
+            # The thread that reads from the server must not end.
+            log.exception("a kazoo callback failed")
+
+
+class ImmediateHandler(SequentialThreadingHandler):  # type: ignore[misc]
+    """
+    Delivers responses and watch events on the thread that reads them, in the order in which the server sent them.
+
+    The callbacks must not block; here they only wake an event loop or a thread. kazoo's own handler passes each
+    response through a queue to another thread, and creates an epoll object for each poll of a socket, five or six times
+    a request. Together that is half of the cost of a request.
+
+    Args:
+        connect_limit_s: How long a host has to accept a connection, in seconds. kazoo would wait a whole session
+            timeout for a host that drops packets, and lose the session although another server is available.
+    """
+
+    name = "prompt_handler"
+
+    def __init__(self, connect_limit_s: float = math.inf) -> None:
+        super().__init__()
+        self._connect_limit_s = connect_limit_s
+        self.callback_queue = self.completion_queue = _ImmediateQueue()
+
+    def start(self) -> None:
+        self._running = True
+
+    def stop(self) -> None:
+        self._running = False
+
+    def create_socket_pair(self) -> tuple[Wakeup, Wakeup]:
+        """Return the pair that wakes kazoo's thread: the end that it reads, and the end that other threads write."""
+        wakes = Wakeup()
+        return wakes, wakes
+
+    def create_connection(self, *args: Any, timeout: float = math.inf, **kwargs: Any) -> Any:
+        # kazoo passes no timeout when it asks a server, over a separate connection, whether it accepts writes.
+        return super().create_connection(*args, timeout=min(timeout, self._connect_limit_s), **kwargs)
+
+    def select(
+        self, readable: Sequence[Any], writable: Sequence[Any], _other: Sequence[Any], timeout: float | None = None
+    ) -> tuple[list[Any], list[Any], list[Any]]:
+        """Work as ``select.select``, without its limit on descriptor numbers. A ``timeout`` of None is no limit."""
+        poller = select.poll()
+        for sockets, events in ((readable, select.POLLIN), (writable, select.POLLOUT)):
+            for each in sockets:
+                poller.register(each, events)
+        found = poller.poll(None if timeout is None else math.ceil(1000 * timeout))
+        # A broken or closed socket counts as ready: its next use raises the error.
+        ready = {descriptor for descriptor, _ in found}
+        return [s for s in readable if s.fileno() in ready], [s for s in writable if s.fileno() in ready], []
+
+
+# Extend kazoo's client: interruptible requests, a stop that does not wait, connections that can be dropped.
+#
+# The module also reports which session and timeout a server grants to the client, and limits the time that a server may
+# take to accept the client.
+
+
+#: The least time that a server has for each step of a connection, in seconds: a busy server must not count as dead.
+LEAST_CONNECT_S = 0.5
+
+_REFUSING = (KeeperState.AUTH_FAILED, KeeperState.CLOSED, KeeperState.EXPIRED_SESSION)
+
+
+def connect_limit_s(asked_timeout_ms: int) -> float:
+    """
+    Return how many seconds a server may take to accept a connection, and then to answer Connect.
+
+    kazoo waits a whole session timeout for each of the two, which is longer than a lease. A host that drops packets
+    never accepts. A frozen server, or one of 3.9.5 just after its start, accepts the connection and does not answer.
+    When a dead connection is noticed, a third of the session timeout is over. The rest of the lease, a sixth, must
+    suffice for one such server and the next server.
+
+    Args:
+        asked_timeout_ms: The session timeout that the client requests, in milliseconds.
+    """
+    return max(LEAST_CONNECT_S, answer_limit_s(asked_timeout_ms) / 2)
+
+
+class InterruptibleClient(KazooClient):  # type: ignore[misc]
+    """
+    A kazoo client that does not swallow a KeyboardInterrupt.
+
+    kazoo treats any exception that is raised while it wakes its connection thread as the end of the connection. A
+    Ctrl-C that interrupts the main thread at that moment would be lost, and the session with it.
+    """
+
+    def _call(self, request: Any, answer: Any) -> bool | None:
+        if self._state in _REFUSING:
+            refused: bool | None = super()._call(request, answer)
+            return refused
+        wake = self._connection._write_sock
+        try:
+            self._queue.append((request, answer))
+            if wake is None:  # closed by another thread meanwhile
+                raise OSError
+            wake.send(b"\0")
+        except OSError:
+            answer.set_exception(ConnectionClosedError("Connection has been closed"))
+        except BaseException:
+            # kazoo sends one request for each byte. An extra byte does no harm. If one were missing, the last request,
+            # which may be the close of the session, would never be sent.
+            if wake is not None:
+                wake.send(b"\0")
+            raise
+        return None
+
+
+def begin_stop(client: KazooClient) -> None:
+    """Start to stop a client as kazoo's ``stop()`` does, without waiting. A connected client closes its session."""
+    wake = client._connection._write_sock
+    if wake is None or client._stopped.is_set():
+        return
+    client._stopped.set()
+    client._queue.append((CloseInstance, None))
+    try:
+        wake.send(b"\0")
+    except OSError:
+        log.debug("the kazoo client has stopped already", exc_info=True)
+
+
+class Connection:
+    """
+    The current connection of a client, which callers on any thread may drop.
+
+    Several callers may find the same connection dead, one after the other. Only the first caller drops the connection,
+    so that the client's next connection is not dropped as well.
+    """
+
+    def __init__(self, client: KazooClient, metrics: Metrics) -> None:
+        self.client = client
+        self._metrics = metrics
+        self._dropped: socket.socket | None = None
+        self._dropping = threading.Lock()
+
+    @property
+    def current(self) -> socket.socket | None:
+        """
+        The current connection's socket.
+
+        Read this property before sending a request, to pass its value to ``leave``. kazoo uses one socket for each
+        connection.
+        """
+        connection: socket.socket | None = self.client._connection._socket
+        return connection
+
+    def leave(self, used: socket.socket | None, why: str) -> None:
+        """Shut down the socket ``used`` if it is current. kazoo then resumes the session on the next server."""
+        with self._dropping:
+            # A client that is stopping has sent its last request, the close of the session.
+            if used is None or used is self._dropped or used is not self.current or self.client._stopped.is_set():
+                return
+            self._dropped = used
+        self._metrics.count("zookeeper_connections_dropped")
+        log.warning("ZooKeeper %s; dropping the connection and reconnecting", why)
+        try:
+            used.shutdown(socket.SHUT_RDWR)
+        except OSError:
+            log.debug("the socket was closed already", exc_info=True)
+
+
+def observe_connect(client: KazooClient, asked_timeout_ms: int, granted: Callable[[int, int], None]) -> None:
+    """
+    Call ``granted(session_id, timeout_ms)`` on kazoo's thread with each server's response to Connect.
+
+    kazoo itself does not keep the granted timeout, only the requested one. The granted timeout is 0 if the server does
+    not know the session any more.
+
+    Before the first session there is no lease to keep. So each attempt may take twice as long as the previous one, up
+    to kazoo's own limit, and slow servers can be joined, too.
+    """
+    connection = client._connection
+    invoke = connection._invoke
+    limit_s = connect_limit_s(asked_timeout_ms)
+    first_limits_s = accumulate(repeat(2), mul, initial=limit_s)
+
+    def invoke_observed(timeout: float, request: Any, xid: int | None = None) -> Any:
+        if not isinstance(request, Connect):
+            return invoke(timeout, request, xid)
+        wait_s = limit_s if client._session_id else next(first_limits_s)
+        answer = invoke(min(timeout, wait_s), request, xid)
+        granted(answer[0].session_id, answer[0].time_out)
+        return answer
+
+    connection._invoke = invoke_observed
+
+
+# Find out why ZooKeeper does not answer: hosts that have no address, and servers that refuse further connections.
+#
+# kazoo retries such hosts until the connect timeout, and does not report why the connection failed.
+
+
+#: How long a server may take to close a connection that it does not want, in seconds. Others wait for a request.
+_CLOSING_S = 0.3
+
+
+def check_hosts(config: ZooKeeperConfig) -> None:
+    """
+    Resolve the addresses of all hosts. This may block.
+
+    Raises:
+        NoZooKeeperError: No host has an address, so no connection can succeed.
+    """
+    servers = _servers(config)
+    unresolved = _unresolved(servers)
+    if len(unresolved) == len(servers):
+        raise NoZooKeeperError(f"the host of ZooKeeper has no address: {', '.join(unresolved)}; is the name right?")
+
+
+def no_answer(config: ZooKeeperConfig, limit_s: float) -> str:
+    """
+    Return the text of the error that no server has opened a session within ``limit_s``, with the likely reason.
+
+    This may block, for less than a second for each host.
+    """
+    servers = _servers(config)
+    if full := next((server for server in servers if _closes_at_once(server)), None):
+        return (
+            f"ZooKeeper at {config.hosts} opened no session within {limit_s:g} s: {full} closes each connection at"
+            " once, as a server does that has as many from one address as its maxClientCnxns allows (60 by default),"
+            " or as its maxCnxns allows in all; close some, or raise the limit"
+        )
+    unresolved = _unresolved(servers)
+    aside = f" (without an address: {', '.join(unresolved)})" if unresolved else ""
+    return f"no ZooKeeper answered at {config.hosts} within {limit_s:g} s; is it running, and the port right?{aside}"
+
+
+def _closes_at_once(server: HostPort) -> bool:
+    """Return whether a server accepts a connection, and closes it before it has received a request."""
+    try:
+        connection = socket.create_connection(server, _CLOSING_S)
+    except OSError:
+        return False
+    with connection:
+        try:
+            return connection.recv(1) == b""
+        except TimeoutError:
+            return False
+        except OSError:  # ZooKeeper resets the connection.
+            return True
+
+
+def _servers(config: ZooKeeperConfig) -> Sequence[HostPort]:
+    return parse_hosts(config.hosts.removesuffix(config.chroot), ZOOKEEPER_PORT, "zookeeper")
+
+
+def _unresolved(servers: Sequence[HostPort]) -> list[str]:
+    """Return the host names that do not resolve, each with the reason."""
+    unresolved = []
+    for server in servers:
+        try:
+            socket.getaddrinfo(server.host, server.port)
+        except OSError as error:
+            unresolved.append(f"{server.host} ({error.strerror})")
+    return unresolved

@@ -1,0 +1,176 @@
+"""The requests of one session: transactions as kazoo's requests, and answers that arrive on the event loop."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from typing import Any, TypeAlias
+
+from kazoo.client import KazooClient, TransactionRequest
+from kazoo.exceptions import (
+    AuthFailedError,
+    BadVersionError,
+    ConnectionClosedError,
+    KazooException,
+    NoAuthError,
+    NodeExistsError,
+    NoNodeError,
+    NotEmptyError,
+    RolledBackError,
+    RuntimeInconsistency,
+    SessionExpiredError,
+    SessionMovedError,
+)
+from kazoo.protocol.states import ZnodeStat
+
+from kiel_groups.errors import SessionLostError
+from kiel_groups.group.znodes.transactions import Answer, Check, Create, Delete, Done, Failure, Operation, Put, Refused
+
+__all__ = [
+    "MOVED",
+    "answer_of",
+    "reports_move",
+    "transaction_of",
+    "PendingRequests",
+    "Request",
+]
+
+
+#: The end of a log line about a server that reports that the session has moved.
+MOVED = "reported that the session has moved to another server"
+
+_FAILURES: tuple[tuple[type[KazooException], Failure], ...] = (
+    (NoNodeError, Failure.NO_NODE),
+    (NodeExistsError, Failure.NODE_EXISTS),
+    (BadVersionError, Failure.BAD_VERSION),
+    (NotEmptyError, Failure.NOT_EMPTY),
+    (NoAuthError, Failure.NO_AUTH),
+)
+#: The errors that kazoo reports for those operations of a refused transaction that did not cause the refusal.
+_BYSTANDERS = (RolledBackError, RuntimeInconsistency)
+
+
+def transaction_of(client: KazooClient, operations: Iterable[Operation]) -> TransactionRequest:
+    """Build kazoo's transaction from operations, without sending it."""
+    transaction = client.transaction()
+    for operation in operations:
+        match operation:
+            case Check(path, version):
+                transaction.check(path, version)
+            case Create(path, data, ephemeral, is_sequence):
+                transaction.create(path, data, ephemeral=ephemeral, sequence=is_sequence)
+            case Put(path, data, version):
+                transaction.set_data(path, data, version)
+            case Delete(path, version):
+                transaction.delete(path, version)
+    return transaction
+
+
+def reports_move(results: Any) -> bool:
+    """
+    Return whether a transaction failed with SessionMovedError.
+
+    ZooKeeper's leader raises it wrongly if it processes a client's abandoned connection after the connection that
+    replaced it. Servers of 3.4 then refuse every transaction and keep the connection open. Later versions close it, as
+    all versions do for other requests. Only a new connection makes the session usable again.
+    """
+    return isinstance(results, list) and any(isinstance(result, SessionMovedError) for result in results)
+
+
+def answer_of(results: Sequence[Any]) -> Answer:
+    """Convert kazoo's results to an answer. kazoo returns a transaction's errors among the results, and raises none."""
+    errors = [(index, result) for index, result in enumerate(results) if isinstance(result, Exception)]
+    for index, error in errors:
+        if not isinstance(error, _BYSTANDERS):
+            return Refused(index, next((known for kind, known in _FAILURES if isinstance(error, kind)), Failure.OTHER))
+    if errors:
+        return Refused(0, Failure.OTHER)
+    return Done(
+        versions=tuple([result.version if isinstance(result, ZnodeStat) else None for result in results]),
+        paths=tuple([result if isinstance(result, str) else None for result in results]),
+    )
+
+
+_SESSION_OVER = (SessionExpiredError, ConnectionClosedError, AuthFailedError)
+
+#: Starts one asynchronous kazoo request and returns kazoo's result object.
+Request: TypeAlias = Callable[[], Any]
+
+
+class PendingRequests:
+    """
+    The requests of one session that are not answered yet.
+
+    Requests that are sent together are answered together: a thousand reads wake the event loop once.
+
+    Args:
+        call_loop: Calls a function with arguments on the event loop; may be called from any thread.
+    """
+
+    def __init__(self, call_loop: Callable[..., None]) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._call_loop = call_loop
+        self._end_reason: str | None = None
+        #: In the order of sending, so that unanswered requests fail in that order when the session ends.
+        self._unanswered: dict[asyncio.Future[list[Any]], None] = {}
+
+    def send(self, requests: Sequence[Request]) -> asyncio.Future[list[Any]]:
+        """
+        Start kazoo requests.
+
+        The requests reach the server in the order in which they are given. Requests of an earlier call come first.
+
+        Returns:
+            The future to pass to ``answers``.
+
+        Raises:
+            SessionLostError: The session is over.
+        """
+        if self._end_reason is not None:
+            raise SessionLostError(f"the ZooKeeper session is over: {self._end_reason}")
+        sent: asyncio.Future[list[Any]] = self._loop.create_future()
+        self._unanswered[sent] = None
+        # Answers arrive on kazoo's threads. If the last two arrive at once, both may find the set complete.
+        answers: dict[int, Any] = {}
+        count = len(requests)
+
+        def answered(number: int, result: Any) -> None:
+            answers[number] = result.value if result.exception is None else result.exception
+            if len(answers) == count:
+                self._call_loop(_settle, sent, answers)
+
+        for number, request in enumerate(requests):
+            request().rawlink(partial(answered, number))
+        return sent
+
+    async def answers(self, sent: asyncio.Future[list[Any]]) -> list[Any]:
+        """
+        Wait for the answers to the requests of one ``send``.
+
+        Returns:
+            ZooKeeper's answer, or the error, for each request.
+
+        Raises:
+            SessionLostError: The session is over.
+        """
+        try:
+            answers = await sent
+        finally:
+            self._unanswered.pop(sent, None)
+        for answer in answers:
+            if isinstance(answer, _SESSION_OVER):
+                raise SessionLostError(f"the ZooKeeper session is over: {answer!r}") from answer
+        return answers
+
+    def end(self, reason: str) -> None:
+        """Fail all unanswered requests, and every later ``send``, because the session is over."""
+        self._end_reason = reason
+        for sent in list(self._unanswered):
+            if not sent.done():
+                sent.set_exception(SessionLostError(f"the ZooKeeper session is over: {reason}"))
+
+
+def _settle(sent: asyncio.Future[list[Any]], answers: dict[int, Any]) -> None:
+    if not sent.done():
+        sent.set_result([answers[number] for number in range(len(answers))])

@@ -1,0 +1,184 @@
+"""Provide the external dependencies of members: clocks, randomness, names, threads and clients of ZooKeeper."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import random
+import socket
+import threading
+import time
+import uuid
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from typing import Protocol, TypeVar
+
+from kazoo.client import KazooClient
+
+from kiel_groups.config import ZooKeeperConfig
+from kiel_groups.zookeeper.kazoo_client import (
+    ImmediateHandler,
+    InterruptibleClient,
+    check_hosts,
+    connect_limit_s,
+    no_answer,
+)
+
+__all__ = [
+    "Ticker",
+    "in_thread",
+    "Runtime",
+    "Ticking",
+]
+
+log = logging.getLogger(__name__)
+
+
+# Run blocking functions on daemon threads, off the event loop.
+#
+# The threads are daemons so that a call that never returns does not keep the process alive. Callers go through
+# ``runtime``, where the simulator replaces the threads.
+
+
+_Result = TypeVar("_Result")
+
+
+def in_thread(function: Callable[[], _Result], name: str) -> asyncio.Future[_Result]:
+    """
+    Run a function on a new daemon thread.
+
+    asyncio's default executor is not used, because ``asyncio.run`` waits for its threads before it returns.
+
+    Returns:
+        A future of the running loop; cancelling it abandons the thread.
+    """
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[_Result] = loop.create_future()
+
+    def settle(result: _Result | None, error: BaseException | None) -> None:
+        if future.done():
+            return
+        if error is not None:
+            future.set_exception(error)
+        else:
+            future.set_result(result)  # type: ignore[arg-type]
+
+    def run() -> None:
+        result, error = None, None
+        try:
+            result = function()
+        except Exception as raised:
+            error = raised
+        try:
+            loop.call_soon_threadsafe(settle, result, error)
+        except RuntimeError:
+            log.debug("%s ended after its event loop was closed", name)
+
+    threading.Thread(target=run, name=f"kiel-groups-{name}", daemon=True).start()
+    return future
+
+
+class Ticker:
+    """
+    Calls ``tick`` repeatedly on a thread of its own.
+
+    ``tick`` returns the seconds until the next call, or None to end the thread. ``wake`` shortens the wait for the next
+    call. ``tick`` must not raise, because an exception would end the thread unnoticed.
+    """
+
+    def __init__(self, tick: Callable[[], float | None], name: str) -> None:
+        self._tick = tick
+        self._wake = threading.Event()
+        self._thread = threading.Thread(target=self._run, name=f"kiel-groups-{name}", daemon=True)
+
+    def start(self) -> None:
+        """Start the thread, which calls ``tick`` at once."""
+        self._thread.start()
+
+    def wake(self) -> None:
+        """Have the thread call ``tick`` soon. Any thread may call this method, which never blocks."""
+        self._wake.set()
+
+    def _run(self) -> None:
+        while (pause_s := self._tick()) is not None:
+            self._wake.wait(pause_s)
+            self._wake.clear()
+
+
+# Provide the external dependencies of coordination: clocks, names, randomness, threads, and the ZooKeeper client.
+#
+# The application's objects create a ``Runtime`` and pass it to all parts of their members. The simulator passes its
+# own, so it runs the same code on simulated time, without threads, against a simulated ZooKeeper.
+
+
+#: Silenced: kazoo logs every broken connection, and this library logs the effects. A level set by the user is kept.
+kazoo_log = logging.getLogger("kiel_groups.kazoo")
+if kazoo_log.level == logging.NOTSET:
+    kazoo_log.setLevel(logging.CRITICAL)
+
+
+class Ticking(Protocol):
+    """The interface of ``Ticker``: a function that is called repeatedly."""
+
+    def start(self) -> None: ...
+    def wake(self) -> None: ...
+
+
+class Runtime:
+    """The runtime of a real process, without a state of its own; the simulator derives its own from it."""
+
+    #: Return the seconds of a clock that also runs while the computer is suspended, as leases do. Loops read it before
+    #: each record, so no Python code is in between.
+    boot_time_s = staticmethod(partial(time.clock_gettime, time.CLOCK_BOOTTIME))
+
+    def wall_ms(self) -> int:
+        """Return the milliseconds since 1970."""
+        return int(time.time() * 1000)
+
+    def unique_name(self) -> str:
+        """Return a globally unique name of 32 hexadecimal digits."""
+        return uuid.uuid4().hex
+
+    def host(self) -> str:
+        """Return the name of this host."""
+        return socket.gethostname()
+
+    def pid(self) -> int:
+        """Return the id of this process."""
+        return os.getpid()
+
+    def uniform(self, low: float, high: float) -> float:
+        """Return a random number between ``low`` and ``high``, so that many members do not act at once."""
+        return random.uniform(low, high)
+
+    def in_thread(self, function: Callable[[], _Result], name: str) -> asyncio.Future[_Result]:
+        """Run a blocking function on a thread, off the event loop; see the function ``in_thread``."""
+        return in_thread(function, name)
+
+    def ticker(self, tick: Callable[[], float | None], name: str) -> Ticking:
+        """Create a ticker that calls a function repeatedly, off the event loop; see ``Ticker``."""
+        return Ticker(tick, name)
+
+    async def check_hosts(self, config: ZooKeeperConfig) -> None:
+        """Raise NoZooKeeperError if no host has an address; see ``check_hosts``."""
+        with suppress(TimeoutError):  # Name resolution is slow; kazoo will try the hosts itself.
+            async with asyncio.timeout(config.connect_timeout_ms / 1000):
+                await in_thread(partial(check_hosts, config), "hosts")
+
+    async def no_answer(self, config: ZooKeeperConfig) -> str:
+        """Return the text of the error that no server has opened a session in time; see ``no_answer``."""
+        limit_s = config.connect_timeout_ms / 1000
+        return await in_thread(partial(no_answer, config, limit_s), "hosts")
+
+    def client(self, config: ZooKeeperConfig, session: tuple[int, bytes] | None = None) -> KazooClient:
+        """Create a kazoo client without starting it. The client resumes the session of a given id and password."""
+        return InterruptibleClient(
+            client_id=session,
+            hosts=config.hosts,
+            timeout=config.session_timeout_ms / 1000,
+            connection_retry={"max_tries": -1, "delay": 0.05, "backoff": 2, "max_delay": 1.0},
+            logger=kazoo_log,
+            handler=ImmediateHandler(connect_limit_s(config.session_timeout_ms)),
+        )

@@ -1,0 +1,595 @@
+"""Wrap one ZooKeeper session for the event loop: opened once, closed once, never used again."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+import threading
+from collections.abc import Callable, Coroutine, Iterable, Sequence
+from enum import Enum, auto
+from functools import partial
+from typing import Any, NamedTuple
+
+from kazoo.client import KazooClient
+from kazoo.exceptions import (
+    ConnectionLoss,
+    NoAuthError,
+    NoNodeError,
+    OperationTimeoutError,
+)
+from kazoo.protocol.states import KazooState, KeeperState, WatchedEvent
+
+from kiel_groups.config import ZooKeeperConfig
+from kiel_groups.errors import ChrootMissingError, CoordinationError, SessionLostError
+from kiel_groups.group.lease import answer_limit_s
+from kiel_groups.group.znodes.transactions import (
+    Answer,
+    Create,
+    Done,
+    Failure,
+    Operation,
+    Refused,
+    Unknown,
+)
+from kiel_groups.metrics import Metrics
+from kiel_groups.zookeeper.delivery_gate import GATE_PAUSE_S, DeliveryGate
+from kiel_groups.zookeeper.kazoo_client import Connection, begin_stop, observe_connect
+from kiel_groups.zookeeper.pending_requests import MOVED, PendingRequests, answer_of, reports_move, transaction_of
+from kiel_groups.zookeeper.runtime import Runtime
+
+__all__ = [
+    "SessionClose",
+    "Session",
+    "SessionEvent",
+    "Node",
+]
+
+log = logging.getLogger(__name__)
+
+
+# Start the client of one ZooKeeper session, and close the session, whether or not the client is connected at that
+# moment.
+#
+# A session that is not closed keeps its owner znodes for the whole session timeout, although its gate is shut and no
+# consumer uses them. kazoo closes a session over its connection. Without a connection, kazoo's client stops and leaves
+# the session open. This module then resumes the session with a new client, whose first request closes the session.
+
+
+#: The pause between two checks of a client, in seconds; a change of the session's state wakes the thread at once.
+CLIENT_CHECK_S = 0.05
+#: How long kazoo's thread may take to end when its client is closed, in seconds.
+THREAD_S = 1.0
+
+
+class SessionClose:
+    """
+    Starts and stops a session's client, and closes the session.
+
+    A client that resumes the session connects with the session's id and password, sends one request, Close, and stops.
+    If a server answers that the session is over, kazoo would open a new session. The client is stopped before that.
+
+    Args:
+        config: The servers, and the session timeout to request.
+        client: The session's own client.
+        stopped: Called on this object's thread when the session's own client has ended, with or without a close.
+        ended: Called on this object's thread at the end: the session is closed, was never opened, or must have expired.
+        runtime: Clock, threads, and the clients that resume the session.
+    """
+
+    def __init__(
+        self,
+        config: ZooKeeperConfig,
+        client: KazooClient,
+        stopped: Callable[[], None],
+        ended: Callable[[], None],
+        runtime: Runtime,
+    ) -> None:
+        self._config = config
+        self._client = client
+        self._stopped = stopped
+        self._ended = ended
+        self._runtime = runtime
+        self._is_own = True
+        self._is_closing = False
+        #: Held while the client starts, and by its stop: a client that is stopped before its start has ended runs on.
+        self._start_lock = threading.Lock()
+        #: Id and password; None before there was a session.
+        self._session: tuple[int, bytes] | None = None
+        self._timeout_ms = config.session_timeout_ms
+        #: Whether a server has reported that the session is over.
+        self._is_over = False
+        self._connected = False
+        #: When to give up, in seconds of boot time: by then the servers have expired the session themselves.
+        self._give_up_s = float("inf")
+        #: When the current client started to stop, in seconds of boot time; None before that.
+        self._stopping_s: float | None = None
+        self._ticker = runtime.ticker(self._step, "close")
+
+    def start_client(self) -> None:
+        """Start the session's own client, unless the close has begun. Any thread may call this method."""
+        with self._start_lock:
+            if not self._is_closing:
+                self._client.start_async()
+
+    def granted(self, session_id: int, timeout_ms: int) -> None:
+        """Process a server's response to Connect. This is called on kazoo's thread."""
+        if self._session is not None and (timeout_ms <= 0 or session_id != self._session[0]):
+            self._is_over = True
+            if not self._is_own:
+                self._client._stopped.set()
+        self._timeout_ms = max(self._timeout_ms, timeout_ms)
+
+    def state_changed(self, state: str) -> None:
+        """
+        Process a change of the connection's state.
+
+        This is called on kazoo's thread. The order in which kazoo calls its listeners is not fixed.
+        """
+        if state == KazooState.CONNECTED:
+            self._connected = True
+            self._session = self._session or self._client.client_id
+        else:
+            # Only the answer to Close ends a client that is connected.
+            self._is_over |= state == KazooState.LOST and self._connected
+            self._connected = False
+        self._ticker.wake()
+
+    def begin(self) -> None:
+        """Start a thread that closes the session. Any thread may call this method, but only once."""
+        self._give_up_s = self._runtime.boot_time_s() + self._timeout_ms / 1000
+        # Without the lock, which would block the caller: a start that does not see this is waited for by the stop.
+        self._is_closing = True
+        self._ticker.start()
+
+    def _step(self) -> float | None:
+        """Perform the next step of the close. Return the seconds until the following step, or None at the end."""
+        now_s, client = self._runtime.boot_time_s(), self._client
+        if self._stopping_s is None:
+            if self._is_own or client.connected or self._is_over or now_s >= self._give_up_s:
+                self._stopping_s = now_s
+                with self._start_lock:
+                    begin_stop(client)
+        elif client.client_state == KeeperState.CLOSED:
+            self._end_client()
+            if self._is_over or self._session is None or now_s >= self._give_up_s:
+                self._ended()
+                return None
+            self._resume(self._session)
+        elif now_s - self._stopping_s >= answer_limit_s(self._timeout_ms):
+            # The server does not answer in time. Another server may.
+            self._stopping_s = now_s
+            self._drop_connection()
+        return CLIENT_CHECK_S
+
+    def _end_client(self) -> None:
+        client = self._client
+        try:
+            client.handler.stop()
+            client._connection.stop(THREAD_S)
+            client.close()
+        except Exception:
+            log.debug("the ZooKeeper client of a closed session did not stop cleanly", exc_info=True)
+        if self._is_own:
+            self._stopped()
+        elif self._is_over:
+            log.info("closed a ZooKeeper session that was abandoned without a connection")
+
+    def _resume(self, session: tuple[int, bytes]) -> None:
+        self._is_own, self._stopping_s = False, None
+        self._client = client = self._runtime.client(self._config, session)
+        observe_connect(client, self._config.session_timeout_ms, self.granted)
+        client.add_listener(self.state_changed)
+        client.start_async()
+
+    def _drop_connection(self) -> None:
+        try:
+            self._client._connection._socket.shutdown(socket.SHUT_RDWR)
+        except (OSError, AttributeError):
+            log.debug("the connection was closed already", exc_info=True)
+
+
+# Wrap one ZooKeeper session for the event loop: opened once, closed once, never used again.
+#
+# kazoo runs callbacks on threads of its own and, after an expiry, silently continues with a new session. Here every
+# result arrives on the event loop, and the end of the session is the end of the object: unanswered requests fail with
+# SessionLostError, and so does every later request.
+
+
+_LOST = (ConnectionLoss, OperationTimeoutError)
+
+#: The most reads that one call has in flight. More would only fill kazoo's queue and delay the heartbeats behind them.
+MOST_READS = 500
+
+
+class SessionEvent(Enum):
+    """A change of a session's connection or of the session itself."""
+
+    #: The connection broke; the session may still live.
+    SUSPENDED = auto()
+    #: The connection is back, on the same session; watches are gone and must be set again.
+    RESUMED = auto()
+    #: The session is over for good.
+    ENDED = auto()
+
+
+class Node(NamedTuple):
+    """
+    A znode's data and state, as read from ZooKeeper.
+
+    ``owner`` is the id of the session that an ephemeral znode belongs to, 0 for any other znode. ``pzxid`` is the zxid
+    of the last change of the znode's children.
+    """
+
+    data: bytes
+    version: int
+    czxid: int
+    mzxid: int
+    owner: int
+    pzxid: int = 0
+
+
+Watcher = Callable[[], None]
+
+
+class Session:
+    """
+    One ZooKeeper session, for use on the event loop.
+
+    If the connection breaks, reads are repeated when it is back, but the answer to a transaction is Unknown.
+    ``listener`` is called on the loop with each SessionEvent.
+    """
+
+    def __init__(
+        self, config: ZooKeeperConfig, metrics: Metrics, listener: Callable[[SessionEvent], None], runtime: Runtime
+    ) -> None:
+        self.gate = DeliveryGate()
+        self.ended: str | None = None
+        self._config = config
+        self._metrics = metrics
+        self._listener = listener
+        self._runtime = runtime
+        self._id = 0
+        self._opened = False
+        self._loop = asyncio.get_running_loop()
+        self._close_started = threading.Lock()
+        self._closed = asyncio.Event()
+        #: Held until the session is over, for callers that have no event loop to wait on.
+        self._open_lock = threading.Lock()
+        self._open_lock.acquire()
+        self._requests = PendingRequests(self._call_loop)
+        self._connected = asyncio.Event()
+        #: Replaced and never changed, because kazoo's thread reads it.
+        self._connect_listeners: tuple[Callable[[], None], ...] = ()
+        self._watchers: dict[Watcher, Callable[[WatchedEvent], None]] = {}
+        self.client = runtime.client(config)
+        self.connection = Connection(self.client, metrics)
+        self._close = SessionClose(config, self.client, self._client_stopped, self._open_lock.release, runtime)
+
+    @property
+    def id(self) -> int:
+        """The session's id, or 0 before the session is open."""
+        return self._id
+
+    @property
+    def timeout_ms(self) -> int:
+        """The session timeout that the server granted, in milliseconds, at most the first granted timeout."""
+        return self.gate.timeout_ms
+
+    @property
+    def connected(self) -> bool:
+        return self._connected.is_set() and self.ended is None
+
+    def add_connect_listener(self, listener: Callable[[], None]) -> None:
+        """Call a function on kazoo's thread each time that the client has connected, after the gate knows of that."""
+        self._connect_listeners = (*self._connect_listeners, listener)
+
+    @property
+    def is_orphaned(self) -> bool:
+        """Whether the session's event loop is closed, so that nothing can use the session. Safe on any thread."""
+        return self._loop.is_closed()
+
+    @property
+    def trusted(self) -> bool:
+        """Whether the gate is open at this moment."""
+        return self.gate.is_open(self._runtime.boot_time_s())
+
+    async def wait_trusted(self) -> None:
+        """
+        Wait until the gate is open. Callers await this before every write that only an owner may send.
+
+        Raises:
+            SessionLostError: The gate is shut for good.
+        """
+        while not self.trusted:
+            if self.gate.shut_reason is not None:
+                raise SessionLostError(f"the ZooKeeper session is not trusted any more: {self.gate.shut_reason}")
+            await asyncio.sleep(GATE_PAUSE_S)
+
+    async def open(self) -> None:
+        """
+        Connect and wait for the session. The caller sets the time limit.
+
+        Raises:
+            NoZooKeeperError: No host has an address.
+            ChrootMissingError: The chroot does not exist.
+            SessionLostError: The session is over already.
+        """
+        await self._runtime.check_hosts(self._config)
+        observe_connect(self.client, self._config.session_timeout_ms, self._granted)
+        self.client.add_listener(self._state_changed)
+        await self._runtime.in_thread(self._close.start_client, "connect")
+        await self._connected.wait()
+        if self._config.chroot and await self.get("/") is None:
+            raise ChrootMissingError(
+                f"the chroot {self._config.chroot} does not exist in ZooKeeper at {self._config.hosts};"
+                " create it first, or leave it out of the address"
+            )
+
+    def _granted(self, session_id: int, timeout_ms: int) -> None:
+        """Process a server's response to Connect, on kazoo's thread, before kazoo notifies its listeners."""
+        self._close.granted(session_id, timeout_ms)
+        if self._id not in (0, session_id):
+            # After an expiry or a refusal kazoo has opened another session, which must not be used.
+            self.gate.shut("session over")
+        elif timeout_ms > 0:
+            self._id = session_id
+            self.gate.grant(timeout_ms, self._runtime.boot_time_s())
+
+    def _state_changed(self, state: str) -> None:
+        """Update the gate at once, on kazoo's thread, and notify the loop."""
+        self.gate.suspended = state != KazooState.CONNECTED
+        if state == KazooState.LOST:
+            self.gate.shut("session over")
+        elif state == KazooState.CONNECTED:
+            for listener in self._connect_listeners:
+                listener()
+        self._close.state_changed(state)
+        self._call_loop(self._on_state, state)
+
+    def _on_state(self, state: str) -> None:
+        if state == KazooState.LOST:
+            self.end("expired or closed by the server")
+        elif state == KazooState.SUSPENDED:
+            self._connected.clear()
+            self._listener(SessionEvent.SUSPENDED)
+        elif not self._connected.is_set():
+            self._connected.set()
+            if self._opened and not self.ended:
+                self._listener(SessionEvent.RESUMED)
+            self._opened = True
+
+    def end(self, reason: str) -> None:
+        """
+        Stop using the session: shut the gate and fail all unanswered requests. Later calls do nothing.
+
+        The caller must still call ``close``.
+        """
+        if self.ended is not None:
+            return
+        self.ended = reason
+        self.gate.shut(reason)
+        self._requests.end(reason)
+        self._listener(SessionEvent.ENDED)
+
+    def abandon(self, reason: str) -> None:
+        """End and close the session from any thread, even if the event loop never runs again."""
+        self.gate.shut(reason)
+        self._call_loop(self.end, reason)
+        self._begin_closing()
+
+    def abandoned_within(self, reason: str, timeout_s: float) -> bool:
+        """Call ``abandon``, wait without an event loop, and return whether the session ended within ``timeout_s``."""
+        self.abandon(reason)
+        closed = self._open_lock.acquire(timeout=timeout_s)
+        if closed:
+            self._open_lock.release()
+        return closed
+
+    def close(self) -> asyncio.Future[None]:
+        """
+        Close the session. ZooKeeper then deletes its ephemeral znodes immediately.
+
+        The close begins before this returns, and continues if the future that is returned is cancelled. The future is
+        done when kazoo's client has stopped. If the client had no connection or got no answer, a thread closes the
+        session in the background, over another connection, unless the process or the session ends first.
+        """
+        self.gate.shut("closed")
+        self._begin_closing()
+        return asyncio.ensure_future(self._wait_closed())
+
+    async def _wait_closed(self) -> None:
+        await self._closed.wait()
+        self.end("closed")
+
+    def _begin_closing(self) -> None:
+        """Start to close the session, unless an earlier call did. Any thread may call this method."""
+        if self._close_started.acquire(blocking=False):
+            self._close.begin()
+
+    def _client_stopped(self) -> None:
+        self._call_loop(self._closed.set)
+
+    def _call_loop(self, function: Callable[..., None], *arguments: Any) -> None:
+        """
+        Call a function on the loop. If the loop is closed, nothing can use the session any more: begin to close it.
+
+        Any thread may call this method.
+        """
+        try:
+            self._loop.call_soon_threadsafe(function, *arguments)
+        except RuntimeError:
+            log.debug("the event loop is closed; dropping an answer of ZooKeeper")
+            self._begin_closing()
+
+    async def _read(self, ask: Callable[..., Any], path: str, watcher: Watcher | None) -> Any:
+        return (await self._read_many(ask, [path], [watcher]))[0]
+
+    async def _read_many(
+        self, ask: Callable[..., Any], paths: Sequence[str], watchers: Sequence[Watcher | None] | None
+    ) -> list[Any]:
+        """
+        Send pipelined reads, and repeat the reads that a broken connection lost.
+
+        Returns:
+            What each read found, or None for a missing znode.
+
+        Raises:
+            SessionLostError: The session is over.
+            CoordinationError: ZooKeeper refused a read because rights are missing.
+        """
+        found: list[Any] = [None] * len(paths)
+        pairs = zip(paths, watchers or [None] * len(paths), strict=True)
+        requests = [partial(ask, path, self._kazoo_watcher(watcher)) for path, watcher in pairs]
+        waiting = list(range(len(paths)))
+        while waiting:
+            asked, waiting = waiting[:MOST_READS], waiting[MOST_READS:]
+            sent = self._requests.send([requests[number] for number in asked])
+            for number, answer in zip(asked, await self._requests.answers(sent), strict=True):
+                if isinstance(answer, _LOST):
+                    self._metrics.count("zookeeper_reads_repeated")
+                    waiting.append(number)
+                elif isinstance(answer, NoAuthError):
+                    raise CoordinationError(f"ZooKeeper refused to read {paths[number]}: not authorised (its ACL)")
+                elif isinstance(answer, Exception) and not isinstance(answer, NoNodeError):
+                    raise answer
+                elif not isinstance(answer, Exception):
+                    found[number] = answer
+        return found
+
+    def _kazoo_watcher(self, watcher: Watcher | None) -> Callable[[WatchedEvent], None] | None:
+        """Return the same callback each time for a watcher, so that kazoo calls it once if a watch is set twice."""
+        if watcher is None:
+            return None
+        if watcher not in self._watchers:
+            self._watchers[watcher] = lambda _event: self._call_loop(watcher)
+        return self._watchers[watcher]
+
+    def forget(self, watcher: Watcher) -> None:
+        """Drop the callback of a watcher that will not be used again."""
+        self._watchers.pop(watcher, None)
+
+    async def get(self, path: str, watcher: Watcher | None = None) -> Node | None:
+        """
+        Read a znode's data and state. If the znode does not exist, return None and set no watch.
+
+        ``watcher`` is called on the loop when the znode changes or the connection breaks: a hint to read again.
+        """
+        return _with_data(await self._read(self.client.get_async, path, watcher))
+
+    async def exists(self, path: str, watcher: Watcher | None = None) -> Node | None:
+        """Read a znode's state without its data, or None if it does not exist. A watch is set in both cases."""
+        return _without_data(await self._read(self.client.exists_async, path, watcher))
+
+    async def children(self, path: str, watcher: Watcher | None = None) -> list[str] | None:
+        """Read the names of a znode's children. If the znode does not exist, return None and set no watch."""
+        children: list[str] | None = await self._read(self.client.get_children_async, path, watcher)
+        return children
+
+    async def get_many(self, paths: Sequence[str], watchers: Sequence[Watcher] | None = None) -> list[Node | None]:
+        """Perform ``get`` for many znodes in one pipeline, each with its watcher, in the order of ``paths``."""
+        return [_with_data(found) for found in await self._read_many(self.client.get_async, paths, watchers)]
+
+    async def exists_many(self, paths: Sequence[str], watchers: Sequence[Watcher] | None = None) -> list[Node | None]:
+        """Perform ``exists`` for many znodes in one pipeline, each with its watcher, in the order of ``paths``."""
+        return [_without_data(stat) for stat in await self._read_many(self.client.exists_async, paths, watchers)]
+
+    async def children_many(self, paths: Sequence[str]) -> list[list[str] | None]:
+        """Perform ``children`` for many znodes in one pipeline, in the order of ``paths``."""
+        return await self._read_many(self.client.get_children_async, paths, None)
+
+    async def transact(self, operations: Iterable[Operation]) -> Answer:
+        """
+        Send one transaction.
+
+        The answer Done proves that the session was alive when the transaction was sent, and renews the lease from then.
+
+        Raises:
+            SessionLostError: The session is over.
+            CoordinationError: ZooKeeper refused the transaction because rights are missing.
+        """
+        return await self.submit(operations)
+
+    def submit(self, operations: Iterable[Operation]) -> Coroutine[Any, Any, Answer]:
+        """
+        Send one transaction at once, and return a coroutine that waits for its answer as ``transact`` does.
+
+        The server handles requests in order, so a read that is sent after this call is no older than the transaction.
+
+        Raises:
+            SessionLostError: The session is over.
+        """
+        listed = list(operations)
+        used, sent_s = self.connection.current, self._runtime.boot_time_s()
+        sent = self._requests.send([transaction_of(self.client, listed).commit_async])
+        return self._outcome(listed, sent_s, used, sent)
+
+    async def _outcome(
+        self, listed: Sequence[Operation], sent_s: float, used: socket.socket | None, sent: asyncio.Future[list[Any]]
+    ) -> Answer:
+        (results,) = await self._requests.answers(sent)
+        moved = reports_move(results)
+        if moved:
+            self.connection.leave(used, MOVED)
+        if moved or isinstance(results, _LOST):
+            self._metrics.count("zookeeper_transactions_unknown")
+            return Unknown()
+        if isinstance(results, Exception):
+            raise results
+        answer = answer_of(results)
+        if isinstance(answer, Done):
+            self.gate.renew(sent_s)
+        elif isinstance(answer, Refused) and answer.failure is Failure.NO_AUTH:
+            raise CoordinationError(f"ZooKeeper refused to write {listed[answer.index].path}: not authorised (its ACL)")
+        return answer
+
+    async def ensure(self, folders: Iterable[str]) -> None:
+        """
+        Create persistent znodes and their parents where they are missing.
+
+        Raises:
+            SessionLostError: The session is over.
+            CoordinationError: ZooKeeper refused to create or read a znode.
+        """
+        missing = list(folders)
+        while True:
+            missing = await self._missing(missing)
+            # A znode that exists has all of its parents.
+            for folder in await self._missing(parent for known in missing for parent in _with_parents(known)):
+                answer: Answer = Unknown()
+                while isinstance(answer, Unknown):
+                    answer = await self.transact([Create(folder)])
+                if (
+                    isinstance(answer, Refused)
+                    and answer.failure is Failure.NO_NODE
+                    and await self.get("/") is not None
+                ):
+                    # The parent was deleted since, so start again. If the chroot were gone, that would never end.
+                    break
+                if isinstance(answer, Refused) and answer.failure is not Failure.NODE_EXISTS:
+                    raise CoordinationError(f"ZooKeeper refused to create {folder}: {answer.failure.name}")
+            else:
+                return
+
+    async def _missing(self, paths: Iterable[str]) -> list[str]:
+        listed = sorted(set(paths))
+        return [path for path, node in zip(listed, await self.exists_many(listed), strict=True) if node is None]
+
+
+def _with_parents(path: str) -> list[str]:
+    """Return the parents of a path and the path itself: ``/a`` and ``/a/b`` for ``/a/b``."""
+    names = path.strip("/").split("/")
+    return ["/" + "/".join(names[:count]) for count in range(1, len(names) + 1)]
+
+
+def _with_data(found: Any) -> Node | None:
+    # zkCli and Kafka create znodes without data as null.
+    return None if found is None else _node(found[0] or b"", found[1])
+
+
+def _without_data(stat: Any) -> Node | None:
+    return None if stat is None else _node(b"", stat)
+
+
+def _node(data: bytes, stat: Any) -> Node:
+    return Node(data, stat.version, stat.czxid, stat.mzxid, stat.ephemeralOwner, stat.pzxid)

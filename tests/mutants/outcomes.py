@@ -1,0 +1,80 @@
+"""A producer says of each record whether it is stored, not stored, or unknown."""
+
+from __future__ import annotations
+
+from tests.mutants.mutant import Mutant
+
+__all__ = ["MUTANTS"]
+
+MUTANTS = (
+    Mutant(
+        "a refusal by a leader that may have appended the records counts as failed",
+        "clients/produce/sender.py",
+        "(error.number in _NOT_LEADER and not waits_for_replicas)",
+        "error.number in _NOT_LEADER",
+        "tests/unit/clients/produce/test_sender.py",
+    ),
+    Mutant(
+        "a refused batch keeps an unknown outcome",
+        "clients/produce/sender.py",
+        "            batch.unresolved_tries -= 1\n",
+        "            pass\n",
+        "tests/unit/clients/produce/test_sender.py",
+    ),
+    Mutant(
+        "a batch that was not answered counts as failed instead of unknown",
+        "clients/produce/sender.py",
+        "            batch.unresolved_tries += 1\n",
+        "            pass\n",
+        "tests/unit/clients/test_producer_close.py",
+    ),
+    Mutant(
+        "records without an answer are reported as not sent when the event loop is closed",
+        "clients/producer.py",
+        "        unknown = self._sender.unknown\n        if unsent",
+        "        unknown = 0\n        if unsent",
+        "tests/unit/clients/test_interrupted_producer.py",
+    ),
+    Mutant(
+        "answers are matched to requests by their order",
+        "clients/net/connection.py",
+        "self._in_flight.pop(self._arriving_id, None)",
+        "self._in_flight.pop(next(iter(self._in_flight)), None)",
+        "tests/unit/clients/net/test_connection.py",
+    ),
+    Mutant(
+        "a request that a reset connection has not taken counts as sent",
+        "clients/net/connection.py",
+        "            self._written.clear()\n\n    async def",
+        "            pass\n\n    async def",
+        "tests/unit/clients/net/test_answer_stream.py",
+    ),
+    Mutant(
+        "an error that is not expected blocks a partition of the producer",
+        "clients/produce/sender.py",
+        "        except Exception as error:\n            # A bug, or garbage",
+        "        except KielGroupsError as error:\n            # A bug, or garbage",
+        "tests/unit/clients/produce/test_sender.py",
+    ),
+    Mutant(
+        "metadata requests name unknown topics, and brokers create them",
+        "clients/net/cluster_metadata.py",
+        "is_listed = self.listing.is_reliable and topics <= self._topics.keys()",
+        "is_listed = self.listing.is_reliable",
+        "tests/unit/clients/net/test_cluster_metadata.py",
+    ),
+    Mutant(
+        "a connection that has brought an unreadable answer is used again",
+        "clients/fetch/fetcher.py",
+        "                    answer.connection.close()\n",
+        "                    pass\n",
+        "tests/unit/clients/fetch/test_damaged_answers.py",
+    ),
+    Mutant(
+        "a batch that was damaged on its way loses its records without a key",
+        "clients/produce/sender.py",
+        "        elif queue.needs_keys:\n",
+        "        elif True:\n",
+        "tests/unit/clients/produce/test_sender.py",
+    ),
+)

@@ -1,0 +1,104 @@
+"""Whether a topic was deleted and created again, by what brokers answer."""
+
+from __future__ import annotations
+
+import pytest
+
+from kiel_groups.group.seen_topics import LogSight, SeenTopics, Verdict, judge_logs
+
+pytestmark = pytest.mark.unit
+
+
+def watched() -> tuple[SeenTopics, list[str]]:
+    """Return seen topics, and a list of what they report."""
+    seen, reports = SeenTopics(), list[str]()
+    seen.changed = lambda topic: reports.append(f"changed {topic}")
+    seen.doubted = lambda topic: reports.append(f"doubted {topic}")
+    return seen, reports
+
+
+def test_another_id_is_another_topic() -> None:
+    """The first id, and the same one, say nothing new."""
+    seen, reports = watched()
+    for topic_id in ("a", "a", "b", "b"):
+        seen.identified("t", topic_id)
+    assert (seen.number("t"), reports) == (1, ["changed t"])
+
+
+def test_a_former_id_is_the_answer_of_a_broker_with_old_metadata() -> None:
+    """It must not reset the positions in the new log."""
+    seen, reports = watched()
+    for topic_id in ("a", "b", "a", "b"):
+        seen.identified("t", topic_id)
+    assert (seen.number("t"), reports) == (1, ["changed t"])
+
+
+def test_a_topic_that_was_missing_is_doubted_and_not_changed() -> None:
+    """The client may have had no right to see it; the logs decide."""
+    seen, reports = watched()
+    seen.missing("t")
+    assert seen.was_missing("t")
+    seen.listed("t")
+    assert (seen.number("t"), reports, seen.was_missing("t")) == (0, ["doubted t"], True)
+    seen.settle("t")
+    assert not seen.was_missing("t")
+
+
+def test_a_topic_with_an_id_is_not_suspected_for_having_been_missing() -> None:
+    """Its id says whether it is the same."""
+    seen, _ = watched()
+    seen.identified("t", "a")
+    seen.missing("t")
+    assert not seen.was_missing("t")
+    assert seen.take_doubtful() == frozenset()
+
+
+def test_stored_offsets_are_doubtful_once_and_as_long_as_the_topic_is_missing() -> None:
+    """A member that takes the doubt while the topic is missing has it again when the topic is there (seed 8)."""
+    seen, _ = watched()
+    seen.missing("t")
+    assert seen.take_doubtful() == seen.take_doubtful() == {"t"}
+    seen.listed("t")
+    assert seen.take_doubtful() == {"t"}
+    assert seen.take_doubtful() == frozenset()
+
+
+def test_stored_offsets_of_other_members_are_doubtful_after_a_change() -> None:
+    """Their owners may not have noticed it, and coordinators of 0.9 keep the offsets of deleted topics (seed 140)."""
+    seen, _ = watched()
+    seen.renew("t")
+    assert seen.take_doubtful() == {"t"}
+    assert seen.take_doubtful() == frozenset()
+
+
+SAME = LogSight(50, 0, 90, has_record=True)
+OTHER = LogSight(50, 0, 90, has_record=False)
+FIRST = LogSight(50, 0, 90, has_record=False, is_first=True)
+SHORT = LogSight(50, 0, 20)
+PLAIN = LogSight(50, 0, 90)
+
+
+@pytest.mark.parametrize(
+    ("sights", "unknown", "missing", "verdict"),
+    [
+        ([SAME], True, True, Verdict.SAME),
+        ([SHORT, OTHER, SAME], True, True, Verdict.SAME),
+        ([OTHER], True, False, Verdict.NEW),
+        ([OTHER], False, True, Verdict.NEW),
+        ([FIRST], False, False, Verdict.NEW),
+        ([PLAIN, FIRST], False, False, Verdict.NEW),
+        ([SHORT], False, True, Verdict.NEW),
+        # What an unclean election leaves: the reset policy goes on to apply.
+        ([OTHER], False, False, Verdict.UNKNOWN),
+        ([SHORT], False, False, Verdict.UNKNOWN),
+        # The fetch that a broker denies right after its start, and a log that the election has truncated.
+        ([SHORT], True, False, Verdict.UNKNOWN),
+        ([PLAIN], True, True, Verdict.UNKNOWN),
+        ([], True, True, Verdict.UNKNOWN),
+    ],
+)
+def test_logs_say_whether_their_topic_is_another_one(
+    sights: list[LogSight], unknown: bool, missing: bool, verdict: Verdict
+) -> None:
+    """A topic is deleted as a whole; what a truncated log shows is no new log."""
+    assert judge_logs(sights, was_unknown=unknown, was_missing=missing) is verdict

@@ -1,0 +1,50 @@
+"""The places of absent static members."""
+
+from __future__ import annotations
+
+import pytest
+
+from kiel_groups.group.planner import absences, next_end_ms
+from kiel_groups.group.znodes.contents import MemberAssignment
+from kiel_groups.model import TopicPartition
+
+pytestmark = pytest.mark.unit
+
+
+OWNED = frozenset({TopicPartition("t", 0)})
+
+
+PRESENT = MemberAssignment(3, "g_host-1-a", OWNED)
+
+
+AWAY = MemberAssignment(3, "g_host-1-b", OWNED, away_since_ms=1_000)
+
+
+def test_the_place_of_an_absent_static_member_is_kept_for_its_grace() -> None:
+    """
+    The place of an absent static member is kept for its grace. The grace counts from the time in the assignment, so a
+    new leader does not restart it.
+    """
+    away = absences({"one": PRESENT, "two": AWAY}, {"two"}, 1_000, 500)
+    assert away == {"one": MemberAssignment(3, "g_host-1-a", OWNED, away_since_ms=1_000)}
+    assert absences({"two": AWAY}, set(), 1_499, 500) == {"two": AWAY}
+    assert absences({"two": AWAY}, set(), 1_500, 500) == {}
+    assert next_end_ms({"two": AWAY}, 500) == 1_500
+    assert next_end_ms({}, 500) is None
+
+
+def test_no_place_is_kept_for_present_or_dynamic_members() -> None:
+    """
+    No place is kept for present members, for dynamic members, whose ids are never used again, and for unreadable
+    assignments.
+    """
+    assignments = {"one": PRESENT, "g_host-1-a": PRESENT, "garbage": None}
+    assert absences(assignments, {"one"}, 0, 500) == {}
+
+
+def test_a_time_in_the_future_does_not_lengthen_the_grace() -> None:
+    """
+    A time in the future, written by a leader whose clock was ahead, counts as the present time, and so does not
+    lengthen the grace.
+    """
+    assert absences({"two": AWAY}, set(), 10, 500)["two"].away_since_ms == 10

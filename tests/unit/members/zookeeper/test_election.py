@@ -1,0 +1,65 @@
+"""The election driver creates an election znode with the right path, data and flags."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import pytest
+
+from kiel_groups.group.candidate import EnterElection
+from kiel_groups.group.znodes.layout import GroupLayout
+from kiel_groups.group.znodes.transactions import Answer, Check, Create, Done, Operation
+from kiel_groups.members.zookeeper.leader import Election
+from kiel_groups.zookeeper.tasks import TaskSet
+from tests.helpers.contexts import session_context
+from tests.helpers.waiting import run_ready_tasks
+
+pytestmark = pytest.mark.unit
+
+LAYOUT = GroupLayout("g")
+ID = "g_box-1700000000123-10a"
+
+
+class FakeSession:
+    """A session that records transactions, and appends sequence number 12 to each sequential znode."""
+
+    def __init__(self) -> None:
+        self.transactions: list[list[Operation]] = []
+        self.names: list[str] = []
+
+    async def transact(self, operations: Iterable[Operation]) -> Answer:
+        listed = list(operations)
+        self.transactions.append(listed)
+        paths = tuple(f"{each.path}0000000012" if isinstance(each, Create) else None for each in listed)
+        self.names += [path.rpartition("/")[2] for path in paths if path is not None]
+        return Done((None,) * len(listed), paths)
+
+    async def children(self, path: str) -> list[str]:
+        assert path == LAYOUT.election
+        return self.names
+
+
+async def test_the_election_znode_has_its_golden_bytes() -> None:
+    """
+    The election znode is ephemeral and sequential, has the member id as its data, and is created only if the member
+    znode exists.
+    """
+    session = FakeSession()
+    led: list[tuple[str, bool]] = []
+    errors: list[BaseException] = []
+    election = Election(
+        session_context(session, member_id=ID, tasks=TaskSet(errors.append)),
+        LAYOUT.member(ID),
+        on_leading=lambda path, succeeds: led.append((path, succeeds)),
+        on_resigned=pytest.fail,
+    )
+    election.feed(EnterElection())
+    await run_ready_tasks()
+    ((check, create),) = session.transactions
+    assert check == Check("/kiel-groups/g/members/g_box-1700000000123-10a")
+    assert isinstance(create, Create)
+    prefix, infix, rest = create.path.partition("-n_")
+    assert (prefix.rpartition("/")[0], infix, rest) == ("/kiel-groups/g/election", "-n_", "")
+    assert (create.data, create.ephemeral, create.sequence) == (b"g_box-1700000000123-10a", True, True)
+    assert errors == []
+    assert led == [(f"{create.path}0000000012", False)]

@@ -1,0 +1,60 @@
+"""The sticky allocator of work: what stays, what moves, and to which member."""
+
+from __future__ import annotations
+
+import pytest
+
+from kiel_groups.workers.allocation import retain_work
+from kiel_groups.workers.values import ConnectorId, TaskId, Work
+
+pytestmark = pytest.mark.unit
+
+A, B, C, D = (ConnectorId(name) for name in "abcd")
+T0, T1, T2 = (TaskId("a", number) for number in range(3))
+
+
+@pytest.mark.parametrize(
+    ("members", "works", "previous", "expected"),
+    [
+        pytest.param([], [A], {A: "x"}, {}, id="no member"),
+        pytest.param(["x"], [], {A: "x"}, {"x": ()}, id="deleted work"),
+        pytest.param(["y", "x"], [A, B, C], {}, {"x": (A, C), "y": (B,)}, id="nothing known: in turn"),
+        pytest.param(["x", "y"], [A, B], {A: "y", B: "x"}, {"x": (B,), "y": (A,)}, id="all stays"),
+        pytest.param(
+            ["x", "y"], [A, B, C], {A: "y", B: "y", C: "x"}, {"x": (C,), "y": (A, B)}, id="one more stays where it was"
+        ),
+        pytest.param(
+            ["x", "y", "z"],
+            [A, B, C, D, T0, T1],
+            {A: "x", B: "x", C: "x", D: "y", T0: "y", T1: "y"},
+            {"x": (A, B), "y": (D, T0), "z": (C, T1)},
+            id="a member joins: one piece of each moves",
+        ),
+        pytest.param(
+            ["x", "y"],
+            [A, B, T0, T1],
+            {A: "x", B: "gone", T0: "gone", T1: "y"},
+            {"x": (A, B), "y": (T0, T1)},
+            id="a member is gone: its work alone moves",
+        ),
+        pytest.param(
+            ["x", "z"],
+            [A, B, C, D],
+            {A: "x", B: "x", C: "y", D: "y"},
+            {"x": (A, B), "z": (C, D)},
+            id="a member restarts under another id: the others keep their work",
+        ),
+        pytest.param(
+            ["x", "y"],
+            [A, T0, T1, T2],
+            {A: "x", T0: "x", T1: "x", T2: "x"},
+            {"x": (A, T0), "y": (T1, T2)},
+            id="the first pieces stay",
+        ),
+    ],
+)
+def test_work_stays_where_it_was(
+    members: list[str], works: list[Work], previous: dict[Work, str], expected: dict[str, tuple[Work, ...]]
+) -> None:
+    """Members keep their work up to an even load; what moves goes to the members with the least, in turn."""
+    assert retain_work(members, works, previous) == expected

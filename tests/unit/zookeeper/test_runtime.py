@@ -1,0 +1,23 @@
+"""The real runtime's clock."""
+
+from __future__ import annotations
+
+import time
+from functools import partial
+
+import pytest
+
+from kiel_groups.zookeeper.runtime import Runtime
+
+pytestmark = pytest.mark.unit
+
+
+def test_leases_are_measured_by_the_clock_that_counts_suspension() -> None:
+    """
+    Leases are measured by a clock that also counts the time in which the computer is suspended. With another clock, a
+    lease would outlast its session. No computer is suspended for a test, so it looks at the function itself.
+    """
+    clock = Runtime().boot_time_s
+    assert isinstance(clock, partial)
+    assert (clock.func, clock.args) == (time.clock_gettime, (time.CLOCK_BOOTTIME,))
+    assert clock() <= Runtime().boot_time_s()
