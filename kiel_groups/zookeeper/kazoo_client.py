@@ -293,7 +293,7 @@ def observe_connect(client: KazooClient, asked_timeout_ms: int, granted: Callabl
 
 
 #: How long a server may take to close a connection that it does not want, in seconds. Others wait for a request.
-_CLOSING_S = 0.3
+_CLOSING_S = 2.0
 
 
 def check_hosts(config: ZooKeeperConfig) -> None:
@@ -313,7 +313,7 @@ def no_answer(config: ZooKeeperConfig, limit_s: float) -> str:
     """
     Return the text of the error that no server has opened a session within ``limit_s``, with the likely reason.
 
-    This may block, for less than a second for each host.
+    This may block, for two seconds for each host.
     """
     servers = _servers(config)
     if full := next((server for server in servers if _closes_at_once(server)), None):

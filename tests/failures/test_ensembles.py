@@ -201,6 +201,7 @@ async def test_the_zookeeper_leader_believes_that_a_session_has_moved(
         # kind.
         member = await checked.join(zk_hosts=followers)
         await checked.wait_for_partitions(member, 4)
+        await eventually(lambda: len(checked.owners()) == 4, "the server that is read has the claims, too")
         session = member.consumer._connected.member._member_session.session  # type: ignore[union-attr]
         connected, before = server_of(cluster, member), (session.client.client_id, checked.owners())
         await asyncio.to_thread(

@@ -149,7 +149,10 @@ class History:
         elif is_before_seek and not adopts:
             kind = WriteKind.CHOSEN
         else:
-            kind = WriteKind.RESET if may_reset else WriteKind.COMMIT
+            # Without automatic commits, a reset may leave the stored offset as it was, and deliver from a later one. It
+            # is written all the same if its data was no number (seed 7000186).
+            is_kept = repairs and offset == before
+            kind = WriteKind.RESET if may_reset and not is_kept else WriteKind.COMMIT
         return OffsetWrite(
             kind, entry, change, partition, writer, offset, before, processed, repairs, adopts, may_reset
         )
