@@ -117,7 +117,7 @@ def broker_config(brokers: str | Iterable[str], **settings: Unpack[BrokerSetting
 
 def check_functions(**settings: Callable[..., Any] | None) -> None:
     """
-    Check that a client's function arguments can be called. None stands for the client's default.
+    Check that a client's function arguments can be called. None means the client's default.
 
     Raises:
         ConfigError: An argument cannot be called.

@@ -172,7 +172,7 @@ class GroupLayout:
 # The paths of the znodes of a group's workers, all relative to the chroot.
 #
 # A connector's name may have any characters, so its znodes have a percent-encoded name. ``connector`` as the last part
-# of a path stands for the connector itself, beside the numbers of its tasks.
+# of a path means the connector itself, beside the numbers of its tasks.
 
 
 #: The name of a connector's owner znode, beside those of its tasks.

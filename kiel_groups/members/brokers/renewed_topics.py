@@ -110,7 +110,7 @@ class RenewedTopics:
         renew: Callable[[Any, Any], Any],
     ) -> Mapping[TopicPartition, StoredOffset]:
         """
-        Store the starts of new logs, whatever the coordinator has: while a group has members, nobody else stores.
+        Store the starts of new logs, whatever the coordinator has: while a group has members, no other client stores.
 
         Without a membership, or an answer, nothing is stored, and the caller tries again.
         """

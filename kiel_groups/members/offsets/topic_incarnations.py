@@ -37,7 +37,7 @@ class TopicIncarnations:
     Watches the topics of a member's partitions during one session.
 
     A topic that is created again has another creation zxid. Its log is a new one, for which positions in the old log
-    are meaningless. As soon as a new incarnation is read, the tracker is told, and the topic is put into
+    are meaningless. As soon as a new incarnation is read, the tracker is notified, and the topic is put into
     ``recreations`` with its new creation zxid.
     """
 

@@ -25,7 +25,7 @@ __all__ = ["ENTRY_POINTS", "INSTALLED", "ConnectorPlugin", "PluginProblem", "Plu
 #: The group of entry points by which packages offer connectors: any name, and ``module:Class``.
 ENTRY_POINTS = "kiel_groups.connectors"
 
-#: What stands for all entry points among the allowed classes.
+#: The item of the allowed classes that means all entry points.
 INSTALLED = "installed"
 
 _SUFFIX = "Connector"
