@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import math
-from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -18,7 +16,7 @@ from kiel_groups.group.partition_offsets import Commit, PartitionOffsets, StartO
 from kiel_groups.group.znodes.contents import FirstOffsets, parse_topic
 from kiel_groups.group.znodes.layout import topic_path
 from kiel_groups.group.znodes.transactions import Create, Operation, Put
-from kiel_groups.members.offsets.owned_offsets import OwnedOffsets, Starts, Written
+from kiel_groups.members.offsets.owned_offsets import Starts, Written
 from kiel_groups.members.offsets.topic_incarnations import TopicIncarnations
 from kiel_groups.members.offsets.zookeeper_store import OffsetZnodes
 from kiel_groups.members.partition_handler import LogOffsets, StoreAnswer
@@ -26,14 +24,13 @@ from kiel_groups.model import OffsetAndMetadata, TopicPartition
 from kiel_groups.wording import counted, some
 from kiel_groups.zookeeper.fenced_writes import FencedWriter, Renew, give_up
 from kiel_groups.zookeeper.session import Node
-from kiel_groups.zookeeper.tasks import MemberContext
+from kiel_groups.zookeeper.tasks import CloseLimit, MemberContext
 
 __all__ = [
     "KafkaStore",
     "NewOffset",
     "StoreOutcome",
     "StoredNotes",
-    "OffsetRenewal",
     "GroupStarts",
     "KafkaClaimOpener",
 ]
@@ -101,9 +98,12 @@ class KafkaStore:
         context: The member; the lease of its session limits each request.
         writer: The writer that waits for the gate of the member's session.
         topics: The incarnations of the member's topics.
+        limit: Limits all waits for brokers, because the member leaves.
     """
 
-    def __init__(self, context: MemberContext, writer: FencedWriter, topics: TopicIncarnations) -> None:
+    def __init__(
+        self, context: MemberContext, writer: FencedWriter, topics: TopicIncarnations, limit: CloseLimit
+    ) -> None:
         self._context = context
         self._brokers = context.handler.kafka_offsets
         self._tracker = context.tracker
@@ -111,15 +111,7 @@ class KafkaStore:
         self._topics = topics
         #: Whether offsets get a note; not if the brokers' offset.metadata.max.bytes has no room for one.
         self._notes = True
-        #: When to stop waiting for brokers altogether, on the event loop's clock; and the timeout of the current wait.
-        self._give_up_s = math.inf
-        self._timeout: asyncio.Timeout | None = None
-
-    def hurry(self, within_s: float) -> None:
-        """Limit all waits for brokers to ``within_s`` seconds from now, because the member leaves."""
-        self._give_up_s = asyncio.get_running_loop().time() + within_s
-        if self._timeout is not None and not self._timeout.expired():
-            self._timeout.reschedule(min(self._give_up_s, self._timeout.when() or math.inf))
+        self._limit = limit
 
     # ------------------------------------------------------------------ the OffsetStore
 
@@ -220,7 +212,7 @@ class KafkaStore:
                 text, unknown = "", unknown | too_long
             waiting = {partition: each for partition, each in waiting.items() if partition in unknown}
             pause_s = backoff.next_s()
-            if asyncio.get_running_loop().time() + pause_s >= min(until_s, self._give_up_s):
+            if asyncio.get_running_loop().time() + pause_s >= min(until_s, self._limit.by_s):
                 break
             if waiting:
                 await asyncio.sleep(pause_s)
@@ -257,25 +249,19 @@ class KafkaStore:
             for partition, each in offsets.items()
         }
         lease_s = gate.deadline_s - runtime.boot_time_s()
-        at_most_s = min(asyncio.get_running_loop().time() + lease_s, until_s, self._give_up_s)
         try:
-            async with asyncio.timeout_at(at_most_s) as self._timeout:
+            async with self._limit.timeout(min(lease_s, until_s - asyncio.get_running_loop().time())):
                 return await self._brokers.store(texts)
         except TimeoutError:
             return dict.fromkeys(offsets, StoreAnswer.UNKNOWN)
-        finally:
-            self._timeout = None
 
     async def _resolve(self, offsets: Mapping[TopicPartition, NewOffset], outcome: StoreOutcome) -> None:
         """Read the offsets whose outcome is unknown; count those that are stored."""
-        until_s = min(asyncio.get_running_loop().time() + REREAD_S, self._give_up_s)
         try:
-            async with asyncio.timeout_at(until_s) as self._timeout:
+            async with self._limit.timeout(REREAD_S):
                 found = (await self._brokers.read(outcome.unknown)).found
         except TimeoutError:
             found = {}
-        finally:
-            self._timeout = None
         for partition, each in found.items():
             note = NotedText.parse(each.metadata).note
             wanted = offsets[partition]
@@ -308,38 +294,6 @@ def _noted(note: CommitNote, text: str) -> str:
 def _created(stored: OffsetAndMetadata) -> int | None:
     note = NotedText.parse(stored.metadata).note
     return None if note is None else note.created
-
-
-#: How often stored offsets are committed again, in seconds; brokers keep them for a day by default.
-RENEWAL_S = 3_600.0
-
-
-class OffsetRenewal:
-    """
-    Renews the stored offsets of one member's partitions during one session.
-
-    If the outcome of a commit is unknown, Kafka may have a newer offset, which the next commit settles.
-    """
-
-    def __init__(self, context: MemberContext, owned: OwnedOffsets) -> None:
-        self._tracker = context.tracker
-        self._runtime = context.runtime
-        self._owned = owned
-
-    async def run(self) -> None:
-        """Renew the offsets again and again, until this task is cancelled or the session is over."""
-        while True:
-            # With jitter, so that a thousand members do not commit together.
-            await asyncio.sleep(RENEWAL_S * self._runtime.uniform(0.67, 1.0))
-            async with self._owned.writing:
-                states = {each: self._tracker.of(each) for each in sorted(self._tracker.open_partitions())}
-                again = {
-                    partition: Commit(state.committed, state.version)
-                    for partition, state in states.items()
-                    if state is not None and not state.sent
-                }
-                if again:
-                    await self._owned.attempt(again)
 
 
 # Decide where a group without offsets in Kafka begins to read a topic, once for all of its partitions.
@@ -544,24 +498,13 @@ class KafkaClaimOpener:
         self._topics = topics
         self._starts = starts
 
-    async def start(self, partitions: Collection[TopicPartition]) -> Starts:
+    async def open(self, topic: str, partitions: Sequence[TopicPartition]) -> Starts:
         """
-        Open freshly claimed partitions, and return their start positions.
+        Open freshly claimed partitions of a topic, given in ascending order, and return their start positions.
 
         A partition starts at the group's offset in Kafka, unless that belongs to a deleted topic of the same name; then
         it starts at the beginning of the new log. Without an offset in Kafka, it starts as ``GroupStarts`` says.
         """
-        by_topic: dict[str, list[TopicPartition]] = defaultdict(list)
-        for partition in sorted(partitions):
-            by_topic[partition.topic].append(partition)
-        starts = Starts({}, {})
-        for topic, listed in by_topic.items():
-            opened = await self._open(topic, listed)
-            starts.found.update(opened.found)
-            starts.failures.update(opened.failures)
-        return starts
-
-    async def _open(self, topic: str, partitions: Sequence[TopicPartition]) -> Starts:
         while True:
             await self._topics.catch_up()
             created = self._topics.creation(topic)

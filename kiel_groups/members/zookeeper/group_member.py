@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Collection, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from functools import partial
-from typing import TypeVar
 
 from kiel_groups.allocators import Allocator
 from kiel_groups.config import GroupConfig, HostPort
@@ -31,14 +30,14 @@ from kiel_groups.members.partition_handler import PartitionHandler, Work
 from kiel_groups.members.zookeeper.foreign_members import find_foreign_members
 from kiel_groups.members.zookeeper.group_session import GroupSession, SessionSupervisor
 from kiel_groups.members.zookeeper.leader import Candidacy
-from kiel_groups.members.zookeeper.member_offsets import MemberOffsets
 from kiel_groups.members.zookeeper.owned_partitions import OwnedPartitions
-from kiel_groups.members.zookeeper.owner_znodes import OwnerZnodes, PartitionLeaders, registered_brokers
+from kiel_groups.members.zookeeper.owner_znodes import registered_brokers
 from kiel_groups.members.zookeeper.planner import PartitionPlanner
 from kiel_groups.members.zookeeper.registration import SubscriptionRegistration
 from kiel_groups.model import CONNECT_TYPE, TopicPartition
 from kiel_groups.zookeeper.session import Node, Session
 from kiel_groups.zookeeper.tasks import CloseLimit, MemberContext, ProcessContext, SessionContext
+from kiel_groups.zookeeper.watchdog import caught_up
 
 __all__ = [
     "admit_program",
@@ -225,14 +224,8 @@ class MemberRole:
         self.proof = context.layout.member(context.member_id)
         self.candidacy = Candidacy(context, partial(PartitionPlanner, context, allocator), self.proof)
         self.registration = SubscriptionRegistration(context, lambda: subscription.topics)
-        self.offsets = offsets = MemberOffsets.compose(context)
-        self.owned_partitions = OwnedPartitions(
-            context,
-            OwnerZnodes(context, offsets.writer, offsets.znodes),
-            offsets,
-            PartitionLeaders(context, offsets.writer),
-            subscription,
-        )
+        self.owned_partitions = OwnedPartitions(context, subscription)
+        self.offsets = self.owned_partitions.offsets
 
     async def register(self) -> None:
         """Register the member and its subscription; raises as ``SubscriptionRegistration.register``."""
@@ -298,12 +291,6 @@ class MemberRole:
         self.owned_partitions.end()
 
 
-T = TypeVar("T")
-
-#: The pause between checks whether the application has resumed, after the watchdog ended a session, in seconds.
-CATCH_UP_S = 0.05
-
-
 class GroupMember:
     """
     Membership of one consumer in one group, from ``start`` to ``close``.
@@ -345,23 +332,13 @@ class GroupMember:
 
     async def _join(self, by_s: float) -> GroupSession[MemberRole]:
         if self._member_session is not None and self._member_session.stalled:
-            await self._wait_until_caught_up()
+            await caught_up(self._handler.in_progress, self._handler.in_progress())
             # The time that the application took does not count against the connect timeout.
             by_s = asyncio.get_running_loop().time() + self._process.zookeeper.connect_timeout_ms / 1000
         member_session = GroupSession(self._process, self._kind, first=self._member_session is None)
         await member_session.join(by_s)
         self._handler.gate_changed(member_session.session.gate)
         return member_session
-
-    async def _wait_until_caught_up(self) -> None:
-        """
-        Wait until the application makes progress, after the watchdog ended a session.
-
-        If the member joined earlier, its new partitions would stall like those that it has just lost.
-        """
-        stalled = self._handler.in_progress()
-        while any(now.token is then.token for now in self._handler.in_progress() for then in stalled):  # noqa: ASYNC110
-            await asyncio.sleep(CATCH_UP_S)
 
     @property
     def _member_session(self) -> GroupSession[MemberRole] | None:
@@ -414,7 +391,8 @@ class GroupMember:
             SessionLostError: There is no session at the moment, or its lease has expired; nothing more was stored.
             CoordinationError: ZooKeeper refused the write because rights are missing; this member stops.
         """
-        return await self._write(lambda role: role.offsets.owned.commit_finished(metadata))
+        with self._writing() as role:
+            return await role.offsets.owned.commit(metadata)
 
     async def commit_chosen(self, offsets: Mapping[TopicPartition, int]) -> frozenset[TopicPartition]:
         """
@@ -424,12 +402,13 @@ class GroupMember:
             The partitions.
 
         Raises:
-            ConfigError: As ``ChosenCommits.commit``.
-            CommitFailedError: As ``ChosenCommits.commit``.
+            ConfigError: As ``OwnedOffsets.commit_chosen``.
+            CommitFailedError: As ``OwnedOffsets.commit_chosen``.
             SessionLostError: As ``commit_on_session``.
             CoordinationError: As ``commit_on_session``.
         """
-        return await self._write(lambda role: role.offsets.chosen.commit(offsets))
+        with self._writing() as role:
+            return await role.offsets.owned.commit_chosen(offsets)
 
     async def partitions_with_offsets(self) -> list[TopicPartition]:
         """Return the partitions in which the group may have an offset; raises as ``stored_offsets``."""
@@ -466,7 +445,8 @@ class GroupMember:
             SessionLostError: As ``commit_on_session``.
             CoordinationError: As ``commit_on_session``.
         """
-        return await self._write(lambda role: role.offsets.owned.store_reset(partition, reset))
+        with self._writing() as role:
+            return await role.offsets.owned.store_reset(partition, reset)
 
     async def confirm_leaders(self) -> None:
         """
@@ -476,14 +456,17 @@ class GroupMember:
             SessionLostError: As ``commit_on_session``.
             CoordinationError: As ``commit_on_session``.
         """
-        await self._write(lambda role: role.owned_partitions.confirm_leaders())
+        with self._writing() as role:
+            await role.owned_partitions.confirm_leaders()
 
-    async def _write(self, write: Callable[[MemberRole], Awaitable[T]]) -> T:
+    @contextmanager
+    def _writing(self) -> Iterator[MemberRole]:
+        """Yield the role on a session whose gate is open; the member stops if ZooKeeper refuses a write for good."""
         member_session = self._member_session
         if member_session is None or not member_session.session.trusted:
             raise SessionLostError(f"group {self._config.group}: no session to commit with at the moment")
         try:
-            return await write(member_session.role)
+            yield member_session.role
         except CommitFailedError:
             # It concerns these offsets only.
             raise
