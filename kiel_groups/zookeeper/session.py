@@ -498,26 +498,16 @@ class Session:
         """Perform ``children`` for many znodes in one pipeline, in the order of ``paths``."""
         return await self._read_many(self.client.get_children_async, paths, None)
 
-    async def transact(self, operations: Iterable[Operation]) -> Answer:
+    def transact(self, operations: Iterable[Operation]) -> Coroutine[Any, Any, Answer]:
         """
-        Send one transaction.
+        Send one transaction at once, and return a coroutine that waits for its answer.
 
+        The server handles requests in order, so a read that is sent after this call is no older than the transaction.
         The answer Done proves that the session was alive when the transaction was sent, and renews the lease from then.
 
         Raises:
             SessionLostError: The session is over.
-            CoordinationError: ZooKeeper refused the transaction because rights are missing.
-        """
-        return await self.submit(operations)
-
-    def submit(self, operations: Iterable[Operation]) -> Coroutine[Any, Any, Answer]:
-        """
-        Send one transaction at once, and return a coroutine that waits for its answer as ``transact`` does.
-
-        The server handles requests in order, so a read that is sent after this call is no older than the transaction.
-
-        Raises:
-            SessionLostError: The session is over.
+            CoordinationError: ZooKeeper refused the transaction because rights are missing; raised by the coroutine.
         """
         listed = list(operations)
         used, sent_s = self.connection.current, self._runtime.boot_time_s()

@@ -78,7 +78,7 @@ MUTANTS = (
     Mutant(
         "offsets of idle partitions expire in Kafka",
         "members/offsets/owned_offsets.py",
-        "                self._settle(again, await self._store.commit(again, \"\"))",
+        '                self._settle(again, await self._store.commit(again, ""))',
         "                pass",
         "tests/sim/test_kafka_offsets.py",
     ),

@@ -17,8 +17,8 @@ MUTANTS = (
     Mutant(
         "a leader proves its leadership by a check of the root instead of its election znode",
         "members/zookeeper/leader.py",
-        "proving = self._session.submit([Check(candidate)])",
-        'proving = self._session.submit([Check("/")])',
+        "proving = self._session.transact([Check(candidate)])",
+        'proving = self._session.transact([Check("/")])',
         "tests/unit/members/zookeeper/test_leader_driver.py",
     ),
     Mutant(
@@ -86,10 +86,10 @@ MUTANTS = (
     Mutant(
         "a leader reads the inputs of a plan before it proves its leadership",
         "members/zookeeper/leader.py",
-        "            proving = self._session.submit([Check(candidate)])\n"
+        "            proving = self._session.transact([Check(candidate)])\n"
         "            proof, make_plan = await asyncio.gather(proving, self._planner.read())\n",
         "            make_plan = await self._planner.read()\n"
-        "            proof = await self._session.submit([Check(candidate)])\n",
+        "            proof = await self._session.transact([Check(candidate)])\n",
         "tests/unit/members/zookeeper/test_leader_driver.py",
     ),
     Mutant(

@@ -111,7 +111,13 @@ class ConsumerMember:
         self._on_failure = on_failure
         self._hooks = ConsumerHooks(context, handler, subscription, topics, assignors, self._tasks)
         self._member = CoordinatedMember(
-            context, partial(BrokerCoordinator, context, self._hooks), self._hooks, on_failure
+            context.group,
+            context.timing.find_timeout_ms,
+            context.metrics,
+            context.runtime,
+            partial(BrokerCoordinator, context, self._hooks),
+            self._hooks,
+            on_failure,
         )
         self._offsets = CoordinatorOffsets(
             context, self._member, self._tracker, context.timing.find_timeout_ms, topics.seen

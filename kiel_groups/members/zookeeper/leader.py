@@ -315,7 +315,7 @@ class LeaderDriver:
         """Prove leadership and read the inputs, then have the plan made."""
         try:
             # The server handles requests in order, so the reads follow the proof without waiting for its answer.
-            proving = self._session.submit([Check(candidate)])
+            proving = self._session.transact([Check(candidate)])
             proof, make_plan = await asyncio.gather(proving, self._planner.read())
             if not self.check(proof, "leadership could not be proved"):
                 self._feed(leader_state.Planned(term, None, _now_s(), failed=True))
