@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property
 
 from kiel_groups.config import GroupConfig
-from kiel_groups.errors import CoordinationError, KielGroupsError, ProtocolError, SessionLostError
+from kiel_groups.errors import KielGroupsError, ProtocolError, SessionLostError
 from kiel_groups.group.znodes.layout import ROOT, GroupLayout, WorkerLayout
-from kiel_groups.group.znodes.transactions import Create, Done, Failure, Unknown
+from kiel_groups.group.znodes.transactions import Create
 from kiel_groups.group.znodes.worker_contents import WorkerInfo
-from kiel_groups.listeners import Stall
-from kiel_groups.members.partition_handler import Work
-from kiel_groups.members.zookeeper.group_member import admit_program
-from kiel_groups.members.zookeeper.group_session import GroupSession, SessionSupervisor
-from kiel_groups.members.zookeeper.leader import Candidacy
+from kiel_groups.members.zookeeper.group_session import GroupSession, SessionRole, SessionSupervisor
+from kiel_groups.members.zookeeper.registration import admit_program, create_registration
 from kiel_groups.model import CONNECT_TYPE
 from kiel_groups.wording import some
 from kiel_groups.zookeeper.fenced_writes import FencedWriter
@@ -158,10 +155,8 @@ class WorkerKind:
         return WorkerRole(context, self._info)
 
 
-class WorkerRole:
+class WorkerRole(SessionRole):
     """A worker on one session; see ``SessionRole``."""
-
-    candidacy: Candidacy | None = None
 
     def __init__(self, context: SessionContext, info: WorkerInfo) -> None:
         self._context = context
@@ -193,20 +188,12 @@ class WorkerRole:
             session_timeout_ms=self.session.timeout_ms,
             started_at_ms=self._context.started_ms,
         )
-        data = info.encode()
-        unanswered = False
-        while not isinstance(answer := await self.session.transact([Create(self.proof, data, ephemeral=True)]), Done):
-            if isinstance(answer, Unknown):
-                unanswered = True
-            elif answer.failure is Failure.NO_NODE:
-                await self.session.ensure([self.layout.workers])
-            elif unanswered and answer.failure is Failure.NODE_EXISTS:
-                # The name has the session's id, so the znode is this worker's own.
-                break
-            else:
-                raise CoordinationError(
-                    f"group {self._context.group}: ZooKeeper refused to register {self.proof}: {answer.failure.name}"
-                )
+        await create_registration(
+            self.session,
+            self._context.group,
+            [Create(self.proof, info.encode(), ephemeral=True)],
+            lambda: self.session.ensure([self.layout.workers]),
+        )
 
     async def joined(self) -> None:
         """Warn of workers that are set up in another way; see ``_warn_of_others``."""
@@ -252,9 +239,6 @@ class WorkerRole:
                     found.append(WorkerInfo.parse(node.data, self.layout.workers))
         return found
 
-    def recheck(self) -> None:
-        """Do nothing: claims and stores read again what they watch."""
-
     async def restore(self) -> None:
         """
         Warn of workers that have come since.
@@ -262,16 +246,3 @@ class WorkerRole:
         The heartbeat finds out if the worker's znode was deleted, and ends the session.
         """
         await self._warn_of_others()
-
-    def in_progress(self) -> Collection[Work]:
-        """Return nothing: tasks have limits of their own."""
-        return ()
-
-    def stalled(self, stall: Stall) -> None:
-        """Do nothing: the watchdog has logged the stall of the event loop."""
-
-    async def release(self, *, alone: bool) -> None:
-        """Do nothing: the worker has released its work before it closes the session."""
-
-    def end(self) -> None:
-        """Do nothing: the worker is notified of the session's end."""

@@ -199,14 +199,14 @@ MUTANTS = (
     ),
     Mutant(
         "a member takes over an assignment of another generation, or of another member",
-        "members/programs/round_member.py",
+        "members/programs/rounds.py",
         "return found.assignment if (found.generation, found.member_id) == (generation, self._member_id) else None",
         "return found.assignment",
         "tests/unit/members/programs/test_round_member.py",
     ),
     Mutant(
         "a round waits for latecomers for ever",
-        "members/programs/round_planner.py",
+        "members/programs/rounds.py",
         "            if not late or loop.time() >= by_s:\n",
         "            if not late:\n",
         "tests/unit/members/programs/test_round_planner.py",

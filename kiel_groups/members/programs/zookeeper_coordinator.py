@@ -1,12 +1,14 @@
-"""The leader of a group of programs on ZooKeeper, as the coordinator of one member."""
+"""The leader of a group of programs on ZooKeeper, as the coordinator of one member, and the member on its sessions."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from typing import Any, TypeVar
 
+from kiel_groups.config import GroupConfig
 from kiel_groups.errors import (
     BrokerError,
     ConfigError,
@@ -16,7 +18,8 @@ from kiel_groups.errors import (
     NoZooKeeperError,
 )
 from kiel_groups.group.member_events import CoordinatorCode, GroupRequest
-from kiel_groups.group.znodes.round_contents import Offer, OfferedProtocol
+from kiel_groups.group.znodes.layout import GroupLayout
+from kiel_groups.group.znodes.round_contents import Offer, OfferedProtocol, RoundLayout
 from kiel_groups.members.brokers.coordinator import (
     BeatReport,
     BeatTarget,
@@ -27,19 +30,82 @@ from kiel_groups.members.brokers.coordinator import (
 from kiel_groups.members.brokers.gate import GenerationGate
 from kiel_groups.members.brokers.hooks import JoinedGroup, MemberHooks
 from kiel_groups.members.brokers.transport import BeatAnswer, FindError
-from kiel_groups.members.programs.round_role import RoundKind, RoundRole
-from kiel_groups.members.zookeeper.group_session import GroupSession, is_fatal
+from kiel_groups.members.programs.rounds import RoundMembership, RoundPlanner
+from kiel_groups.members.zookeeper.group_session import GroupSession, SessionRole, is_fatal
+from kiel_groups.members.zookeeper.leader import Candidacy
+from kiel_groups.members.zookeeper.registration import admit_program
 from kiel_groups.model import GenerationToken
 from kiel_groups.wire.error_codes import NO_ERROR, error_code
 from kiel_groups.zookeeper.delivery_gate import DeliveryGate
-from kiel_groups.zookeeper.tasks import CloseLimit, ProcessContext, TaskSet
+from kiel_groups.zookeeper.session import Session
+from kiel_groups.zookeeper.tasks import CloseLimit, ProcessContext, SessionContext, TaskSet
 
 __all__ = [
+    "RoundKind",
+    "RoundRole",
     "SessionGate",
     "ZooKeeperCoordinator",
 ]
 
 log = logging.getLogger(__name__)
+
+
+class RoundKind:
+    """
+    The roles of one member of a group of programs on its sessions; see ``RoleKind``.
+
+    Args:
+        protocol_type: The type of the member's program, which all members of a group share.
+        offer: Returns what the member joins with now.
+        rebalance_timeout_s: How long a round waits for members, while this process leads.
+    """
+
+    paused = "this member is paused"
+
+    def __init__(self, protocol_type: str, offer: Callable[[], Awaitable[Offer]], rebalance_timeout_s: float) -> None:
+        self._protocol_type = protocol_type
+        self._offer = offer
+        self._rebalance_timeout_s = rebalance_timeout_s
+
+    def layout(self, group: str) -> GroupLayout:
+        """Return the paths of a group of programs."""
+        return RoundLayout(group)
+
+    async def admit(self, session: Session, layout: GroupLayout, config: GroupConfig) -> None:
+        """Check that the group's members are programs of the same type; raises as ``admit_program``."""
+        await admit_program(session, layout, self._protocol_type)
+
+    def new_role(self, context: SessionContext) -> RoundRole:
+        return RoundRole(context, self._offer, self._rebalance_timeout_s)
+
+
+class RoundRole(SessionRole):
+    """A member of a group of programs on one session; see ``SessionRole``."""
+
+    def __init__(
+        self, context: SessionContext, offer: Callable[[], Awaitable[Offer]], rebalance_timeout_s: float
+    ) -> None:
+        self.proof = context.layout.member(context.member_id)
+        self.membership = membership = RoundMembership(context, offer)
+        planner = partial(RoundPlanner, context, membership.exchange, rebalance_timeout_s)
+        self.candidacy = Candidacy(context, planner, self.proof)
+
+    async def register(self) -> None:
+        """Register the member; raises as ``RoundMembership.register``."""
+        await self.membership.register()
+
+    async def joined(self) -> None:
+        """Follow the rounds."""
+        self.membership.recheck()
+
+    def recheck(self) -> None:
+        """Read the newest round again."""
+        self.membership.recheck()
+
+    async def restore(self) -> None:
+        """Read the newest round again, in case its watch was lost; restore the member znode."""
+        self.membership.recheck()
+        await self.membership.restore()
 
 
 class SessionGate(GenerationGate):

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from functools import partial
 
 from kiel_groups.allocators import Allocator
 from kiel_groups.config import GroupConfig
 from kiel_groups.errors import KielGroupsError
 from kiel_groups.group.znodes.layout import GroupLayout
-from kiel_groups.listeners import Stall
-from kiel_groups.members.partition_handler import Work
-from kiel_groups.members.zookeeper.group_member import refuse_programs
-from kiel_groups.members.zookeeper.group_session import GroupSession, SessionSupervisor
+from kiel_groups.members.zookeeper.group_session import GroupSession, SessionRole, SessionSupervisor
 from kiel_groups.members.zookeeper.leader import Candidacy
 from kiel_groups.members.zookeeper.planner import PartitionPlanner
+from kiel_groups.members.zookeeper.registration import refuse_programs
 from kiel_groups.zookeeper.session import Session
 from kiel_groups.zookeeper.tasks import ProcessContext, SessionContext
 
@@ -102,7 +100,7 @@ class AllocatorKind:
         return AllocatorRole(context, self._allocator)
 
 
-class AllocatorRole:
+class AllocatorRole(SessionRole):
     """
     An allocator process on one session, which registers nothing and owns nothing; see ``SessionRole``.
 
@@ -117,9 +115,6 @@ class AllocatorRole:
         # A candidate has no znode of its own to check. Checking the election folder still goes through the quorum.
         self.proof = context.layout.election
         self.candidacy = Candidacy(context, partial(PartitionPlanner, context, allocator), self.proof)
-
-    async def register(self) -> None:
-        """Do nothing: the election znode is the only one."""
 
     async def joined(self) -> None:
         """
@@ -145,16 +140,3 @@ class AllocatorRole:
     async def restore(self) -> None:
         """Read the group's settings again, in case a watch was lost. The candidacy restores the election znode."""
         await self._follow_settings()
-
-    def in_progress(self) -> Collection[Work]:
-        """Return nothing: there is no application."""
-        return ()
-
-    def stalled(self, stall: Stall) -> None:
-        """Do nothing: the watchdog has logged the stall of the event loop."""
-
-    async def release(self, *, alone: bool) -> None:
-        """Do nothing: the close deletes the election znode."""
-
-    def end(self) -> None:
-        """Do nothing: there is nothing to drop."""

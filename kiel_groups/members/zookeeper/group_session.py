@@ -44,16 +44,16 @@ __all__ = [
 log = logging.getLogger(__name__)
 
 
-class SessionRole(Protocol):
-    """The role of a process on one session."""
+class SessionRole:
+    """
+    The role of a process on one session. These methods do nothing: a role overrides those that it needs.
 
-    @property
-    def proof(self) -> str:
-        """The znode that each heartbeat checks, and without which this process is no candidate."""
+    ``proof`` is the znode that each heartbeat checks, and without which this process is no candidate. ``candidacy`` is
+    the part that this process takes in the election, or None if it takes none.
+    """
 
-    @property
-    def candidacy(self) -> Candidacy | None:
-        """The part that this process takes in the election, or None if it takes none."""
+    proof: str
+    candidacy: Candidacy | None = None
 
     async def register(self) -> None:
         """Create the znodes that register this process."""
@@ -69,9 +69,10 @@ class SessionRole(Protocol):
 
     def in_progress(self) -> Collection[Work]:
         """Return the application's work in progress; also called from other threads."""
+        return ()
 
     def stalled(self, stall: Stall) -> None:
-        """Report work that makes no progress; called on a thread of its own."""
+        """Report work that makes no progress, which the log says already; called on a thread of its own."""
 
     async def release(self, *, alone: bool) -> None:
         """

@@ -27,9 +27,8 @@ from kiel_groups.group.planner import (
 from kiel_groups.group.znodes.contents import GroupState, MemberAssignment, MemberInfo, parse_topic
 from kiel_groups.group.znodes.group_settings import DynamicConfig, Weights, generation_of, parse_weights
 from kiel_groups.group.znodes.layout import BROKER_IDS, topic_path
-from kiel_groups.members.zookeeper.foreign_members import ForeignMemberMonitor
-from kiel_groups.members.zookeeper.leader import MakePlan, PlanRequests
-from kiel_groups.members.zookeeper.ownership_monitor import OwnershipMonitor
+from kiel_groups.members.zookeeper.leader import LeaderDriver, MakePlan
+from kiel_groups.members.zookeeper.monitors import ForeignMemberMonitor, OwnershipMonitor
 from kiel_groups.model import Allocation, MemberId, Slot, TopicPartition
 from kiel_groups.wording import counted
 from kiel_groups.zookeeper.session import Node
@@ -314,7 +313,7 @@ class PartitionPlanner:
         requests: Asks the leader to plan.
     """
 
-    def __init__(self, context: SessionContext, allocator: Allocator, requests: PlanRequests) -> None:
+    def __init__(self, context: SessionContext, allocator: Allocator, requests: LeaderDriver) -> None:
         self._session = context.session
         self._layout = context.layout
         self._member_id = context.member_id
