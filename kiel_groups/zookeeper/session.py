@@ -41,6 +41,8 @@ from kiel_groups.zookeeper.runtime import Runtime
 __all__ = [
     "SessionClose",
     "Session",
+    "children_watched",
+    "get_watched",
     "SessionEvent",
     "Node",
 ]
@@ -564,6 +566,23 @@ class Session:
     async def _missing(self, paths: Iterable[str]) -> list[str]:
         listed = sorted(set(paths))
         return [path for path, node in zip(listed, await self.exists_many(listed), strict=True) if node is None]
+
+
+async def get_watched(session: Session, path: str, watcher: Watcher) -> Node | None:
+    """Read a znode and watch it. If it does not exist, return None and watch for its creation."""
+    node = await session.get(path, watcher)
+    # A read of a missing znode sets no watch.
+    if node is None and await session.exists(path, watcher) is not None:
+        node = await session.get(path, watcher)
+    return node
+
+
+async def children_watched(session: Session, path: str, watcher: Watcher) -> list[str] | None:
+    """Read the names of a znode's children and watch them. If the znode does not exist, watch for its creation."""
+    names = await session.children(path, watcher)
+    if names is None and await session.exists(path, watcher) is not None:
+        names = await session.children(path, watcher)
+    return names
 
 
 def _with_parents(path: str) -> list[str]:

@@ -109,8 +109,8 @@ MUTANTS = (
     Mutant(
         "the older of two members with one instance id gets their slot",
         "members/zookeeper/planner.py",
-        "newest[found[1].slot][0] < found[0]",
-        "newest[found[1].slot][0] > found[0]",
+        "newest[info.slot][0] < registered",
+        "newest[info.slot][0] > registered",
         "tests/unit/members/zookeeper/test_plan_reader.py",
     ),
     Mutant(

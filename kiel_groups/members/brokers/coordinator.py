@@ -14,8 +14,7 @@ from kiel_groups.errors import BrokerError, ConfigError, GroupConfigError, KielG
 from kiel_groups.group.member_events import CoordinatorCode, GroupRequest
 from kiel_groups.members.brokers.gate import GenerationGate
 from kiel_groups.members.brokers.hooks import CoordinatedContext, JoinedGroup, MemberHooks
-from kiel_groups.members.brokers.transport import BeatAnswer, FindError, GroupTransport
-from kiel_groups.metrics import Metrics
+from kiel_groups.members.brokers.transport import BeatAnswer, FindError
 from kiel_groups.model import GenerationToken
 from kiel_groups.wire.consumer_protocol import PROTOCOL_TYPE
 from kiel_groups.wire.error_codes import NO_ERROR, UNKNOWN_MEMBER_ID, ErrorCode, error_code
@@ -30,7 +29,6 @@ from kiel_groups.wire.group_requests import (
     SyncGroupRequest,
     SyncGroupResponse,
 )
-from kiel_groups.zookeeper.runtime import Runtime
 from kiel_groups.zookeeper.tasks import CloseLimit
 
 __all__ = [
@@ -171,31 +169,18 @@ class CoordinatorHeartbeat:
     Proves a membership to the coordinator at regular intervals, while there is a target.
 
     Args:
-        group: The group's name.
-        transport: Sends the heartbeats.
-        interval_ms: The time between two heartbeats.
-        session_timeout_ms: The session timeout that the member joins with.
-        metrics: Observes ``heartbeat``, the time to an answer, and counts ``heartbeats`` by code.
-        runtime: Clock and thread.
+        context: The member's settings, its transport, and its runtime; its metrics observe ``heartbeat``, the time to
+            an answer, and count ``heartbeats`` by code.
         answered: Called on the event loop with the target of a heartbeat and its answer.
     """
 
-    def __init__(
-        self,
-        group: str,
-        transport: GroupTransport,
-        interval_ms: int,
-        session_timeout_ms: int,
-        metrics: Metrics,
-        runtime: Runtime,
-        answered: BeatReport,
-    ) -> None:
-        self._group = group
-        self._transport = transport
-        self._interval_s = interval_ms / 1000
-        self._limit_s = session_timeout_ms / 1000 * _ANSWER_SHARE
-        self._metrics = metrics
-        self._runtime = runtime
+    def __init__(self, context: CoordinatedContext, answered: BeatReport) -> None:
+        self._group = context.group.group
+        self._transport = context.transport
+        self._interval_s = context.timing.heartbeat_interval_ms / 1000
+        self._limit_s = context.timing.session_timeout_ms / 1000 * _ANSWER_SHARE
+        self._metrics = context.metrics
+        self._runtime = context.runtime
         self._report = answered
         self._loop = home_loop()
         #: Written by the event loop and read by the thread, each by one plain assignment.
@@ -209,7 +194,7 @@ class CoordinatorHeartbeat:
         self._to_leave: BeatTarget | None = None
         self._is_started = False
         self._ended = threading.Event()
-        self._ticker = runtime.ticker(self._tick, "heartbeat")
+        self._ticker = context.runtime.ticker(self._tick, "heartbeat")
 
     def follow(self, target: BeatTarget | None) -> None:
         """
@@ -394,15 +379,7 @@ class BrokerCoordinator:
         self._offer = JoinOffer("", ())
         #: The join or the sync under way, or what the hooks read before a join.
         self._sending: asyncio.Future[Any] | None = None
-        self._heartbeat = CoordinatorHeartbeat(
-            context.group.group,
-            context.transport,
-            context.timing.heartbeat_interval_ms,
-            context.timing.session_timeout_ms,
-            context.metrics,
-            context.runtime,
-            report,
-        )
+        self._heartbeat = CoordinatorHeartbeat(context, report)
 
     @property
     def beats_while_draining(self) -> bool:

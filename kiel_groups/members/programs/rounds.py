@@ -37,7 +37,7 @@ from kiel_groups.members.zookeeper.planner import WatchedValues
 from kiel_groups.members.zookeeper.registration import create_registration
 from kiel_groups.model import MemberId
 from kiel_groups.wording import counted, some
-from kiel_groups.zookeeper.session import Node
+from kiel_groups.zookeeper.session import Node, get_watched
 from kiel_groups.zookeeper.tasks import SessionContext, SlowStep
 
 __all__ = [
@@ -146,9 +146,7 @@ class RoundMembership:
 
     async def _read_state(self) -> RoundState | None:
         path = self._layout.group_state
-        node = await self._session.get(path, self.recheck)
-        if node is None and await self._session.exists(path, self.recheck) is not None:
-            node = await self._session.get(path, self.recheck)
+        node = await get_watched(self._session, path, self.recheck)
         if node is None:
             return None
         try:
@@ -342,7 +340,6 @@ class RoundPlanner:
         self._timeout_s = rebalance_timeout_s
         self._requests = requests
         self._values = WatchedValues(context, self._on_change)
-        self._names: set[MemberId] = set()
         self._changed = asyncio.Event()
         #: Set if another process may have written the state of the round under way.
         self._disturbed = asyncio.Event()
@@ -410,17 +407,8 @@ class RoundPlanner:
 
     async def _members(self) -> Sequence[RoundMember]:
         """Read the live members in the order of their registration; those that cannot be read are left out."""
-        names = await self._session.children(self._layout.members, self._values.watcher("members")) or []
-        for name in self._names - set(names):
-            self._values.drop(f"member {name}")
-        self._names = set(names)
-        found = await self._values.cached_many("member", sorted(names), self._layout.member, self._registered)
-        registered = sorted((each for each in found.values() if each is not None), key=lambda each: each[0])
-        return [member for _, member in registered]
-
-    def _registered(self, name: MemberId, node: Node) -> tuple[int, RoundMember] | None:
-        parsed = self._values.parsed(partial(RoundMember.parse, name), node, self._layout.member(name))
-        return None if parsed is None else (node.czxid, parsed)
+        found = await self._values.members(self._layout, RoundMember.parse)
+        return [member for _, member in sorted(found.values(), key=lambda each: each[0])]
 
     async def _cancellable(self, inputs: RoundInputs, candidate: str, cause: str, since_s: float) -> Publication | None:
         """Make a plan that ``stop`` ends."""

@@ -13,7 +13,7 @@ from kiel_groups.members.zookeeper.group_session import GroupSession, SessionRol
 from kiel_groups.members.zookeeper.leader import Candidacy
 from kiel_groups.members.zookeeper.planner import PartitionPlanner
 from kiel_groups.members.zookeeper.registration import refuse_programs
-from kiel_groups.zookeeper.session import Session
+from kiel_groups.zookeeper.session import Session, get_watched
 from kiel_groups.zookeeper.tasks import ProcessContext, SessionContext
 
 __all__ = [
@@ -126,11 +126,7 @@ class AllocatorRole(SessionRole):
         await self._follow_settings()
 
     async def _follow_settings(self) -> None:
-        path = self._layout.config
-        node = await self._session.get(path, self.recheck)
-        # A read of a missing znode sets no watch.
-        if node is None and await self._session.exists(path, self.recheck) is not None:
-            node = await self._session.get(path, self.recheck)
+        node = await get_watched(self._session, self._layout.config, self.recheck)
         await refuse_programs(self._session, self._layout, node)
 
     def recheck(self) -> None:

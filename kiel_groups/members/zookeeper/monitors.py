@@ -20,7 +20,7 @@ from kiel_groups.group.ownership_audit import OwnerMismatch, alarms, find_mismat
 from kiel_groups.group.znodes.contents import parse_owner, unsigned_hex
 from kiel_groups.group.znodes.layout import GroupLayout
 from kiel_groups.model import MemberId, TopicPartition
-from kiel_groups.zookeeper.session import Session
+from kiel_groups.zookeeper.session import Session, children_watched
 from kiel_groups.zookeeper.tasks import SessionContext
 
 __all__ = [
@@ -70,9 +70,10 @@ async def find_foreign_members(
     if foreign:
         foreign &= set(await session.children(layout.ids) or ())
         foreign = await _without_our_own(session, layout, sorted(foreign))
-    kiel = await session.children(layout.kiel_members, watcher)
-    if kiel is None and watcher is not None and await session.exists(layout.kiel_members, watcher) is not None:
-        kiel = await session.children(layout.kiel_members, watcher)
+    if watcher is None:
+        kiel = await session.children(layout.kiel_members)
+    else:
+        kiel = await children_watched(session, layout.kiel_members, watcher)
     if foreign:
         return ForeignMembers(tuple(sorted(foreign)), layout.ids)
     return ForeignMembers(tuple(sorted(kiel)), layout.kiel_members) if kiel else ForeignMembers()

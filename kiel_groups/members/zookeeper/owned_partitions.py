@@ -33,7 +33,7 @@ from kiel_groups.model import TopicPartition
 from kiel_groups.wording import counted, some
 from kiel_groups.zookeeper.fenced_writes import FencedWriter
 from kiel_groups.zookeeper.runtime import Runtime
-from kiel_groups.zookeeper.session import Node
+from kiel_groups.zookeeper.session import Node, get_watched
 from kiel_groups.zookeeper.tasks import CloseLimit, MemberContext, SessionContext
 
 __all__ = [
@@ -341,9 +341,7 @@ class OwnedPartitions:
                 audit_due_s = loop.time() + self._context.audit_interval_s()
 
     async def _read_assignment(self) -> claims.AssignmentRead | claims.Replaced:
-        node = await self._session.get(self._assignment_path, self._assignment_changed)
-        if node is None and await self._session.exists(self._assignment_path, self._assignment_changed) is not None:
-            node = await self._session.get(self._assignment_path, self._assignment_changed)
+        node = await get_watched(self._session, self._assignment_path, self._assignment_changed)
         if node is None:
             return claims.AssignmentRead(None)
         try:
