@@ -7,14 +7,14 @@ import logging
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 
 from kiel_groups.config import GroupConfig
 from kiel_groups.errors import KielGroupsError, ProtocolError, SessionLostError
 from kiel_groups.group.znodes.layout import ROOT, GroupLayout, WorkerLayout
 from kiel_groups.group.znodes.transactions import Create
 from kiel_groups.group.znodes.worker_contents import WorkerInfo
-from kiel_groups.members.zookeeper.group_session import GroupSession, SessionRole, SessionSupervisor
+from kiel_groups.members.zookeeper.group_session import GroupSession, RoleKind, SessionRole, SessionSupervisor
 from kiel_groups.members.zookeeper.registration import admit_program, create_registration
 from kiel_groups.model import CONNECT_TYPE
 from kiel_groups.wording import some
@@ -24,7 +24,6 @@ from kiel_groups.zookeeper.tasks import CloseLimit, ProcessContext, SessionConte
 
 __all__ = [
     "WorkerSession",
-    "WorkerKind",
     "WorkerRole",
 ]
 
@@ -58,7 +57,8 @@ class WorkerSession:
     ) -> None:
         self._process = process
         self._group = process.config.group
-        self._kind = WorkerKind(url, token_digest, coordination)
+        info = WorkerInfo(url=url, token_digest=token_digest, coordination=coordination)
+        self._kind = RoleKind("this worker's writes are paused", _SessionLayout, _admit, partial(WorkerRole, info))
         self._opened = opened
         self._lost = lost
         self._tasks = TaskSet(self._failed)
@@ -124,41 +124,19 @@ class _SessionLayout(GroupLayout):
         return (ROOT, self.root, WorkerLayout(self.group).workers)
 
 
-class WorkerKind:
+async def _admit(session: Session, layout: GroupLayout, _config: GroupConfig) -> None:
     """
-    The roles of one worker on its sessions; see ``RoleKind``.
+    Check that the group's members are workers, whatever coordinates them; raises as ``admit_program``.
 
-    Args:
-        url: The address of the worker's REST interface, for operators.
-        token_digest: Identifies the token of that interface, to find workers with another one; see ``WorkerInfo``.
-        coordination: What coordinates the worker, to find workers with another coordination.
+    The settings on ZooKeeper keep members of other types out of a group that brokers coordinate.
     """
-
-    paused = "this worker's writes are paused"
-
-    def __init__(self, url: str, token_digest: str | None = None, coordination: str | None = None) -> None:
-        self._info = WorkerInfo(url=url, token_digest=token_digest, coordination=coordination)
-
-    def layout(self, group: str) -> GroupLayout:
-        """Return the paths that the session needs."""
-        return _SessionLayout(group)
-
-    async def admit(self, session: Session, layout: GroupLayout, config: GroupConfig) -> None:
-        """
-        Check that the group's members are workers, whatever coordinates them; raises as ``admit_program``.
-
-        Its settings keep members of other types out of a group that brokers coordinate.
-        """
-        await admit_program(session, layout, CONNECT_TYPE)
-
-    def new_role(self, context: SessionContext) -> WorkerRole:
-        return WorkerRole(context, self._info)
+    await admit_program(session, layout, CONNECT_TYPE)
 
 
 class WorkerRole(SessionRole):
     """A worker on one session; see ``SessionRole``."""
 
-    def __init__(self, context: SessionContext, info: WorkerInfo) -> None:
+    def __init__(self, info: WorkerInfo, context: SessionContext) -> None:
         self._context = context
         self._info = info
         #: The workers that this one has warned of.

@@ -31,7 +31,7 @@ from kiel_groups.members.brokers.gate import GenerationGate
 from kiel_groups.members.brokers.hooks import JoinedGroup, MemberHooks
 from kiel_groups.members.brokers.transport import BeatAnswer, FindError
 from kiel_groups.members.programs.rounds import RoundMembership, RoundPlanner
-from kiel_groups.members.zookeeper.group_session import GroupSession, SessionRole, is_fatal
+from kiel_groups.members.zookeeper.group_session import GroupSession, RoleKind, SessionRole, is_fatal
 from kiel_groups.members.zookeeper.leader import Candidacy
 from kiel_groups.members.zookeeper.registration import admit_program
 from kiel_groups.model import GenerationToken
@@ -41,42 +41,12 @@ from kiel_groups.zookeeper.session import Session
 from kiel_groups.zookeeper.tasks import CloseLimit, ProcessContext, SessionContext, TaskSet
 
 __all__ = [
-    "RoundKind",
     "RoundRole",
     "SessionGate",
     "ZooKeeperCoordinator",
 ]
 
 log = logging.getLogger(__name__)
-
-
-class RoundKind:
-    """
-    The roles of one member of a group of programs on its sessions; see ``RoleKind``.
-
-    Args:
-        protocol_type: The type of the member's program, which all members of a group share.
-        offer: Returns what the member joins with now.
-        rebalance_timeout_s: How long a round waits for members, while this process leads.
-    """
-
-    paused = "this member is paused"
-
-    def __init__(self, protocol_type: str, offer: Callable[[], Awaitable[Offer]], rebalance_timeout_s: float) -> None:
-        self._protocol_type = protocol_type
-        self._offer = offer
-        self._rebalance_timeout_s = rebalance_timeout_s
-
-    def layout(self, group: str) -> GroupLayout:
-        """Return the paths of a group of programs."""
-        return RoundLayout(group)
-
-    async def admit(self, session: Session, layout: GroupLayout, config: GroupConfig) -> None:
-        """Check that the group's members are programs of the same type; raises as ``admit_program``."""
-        await admit_program(session, layout, self._protocol_type)
-
-    def new_role(self, context: SessionContext) -> RoundRole:
-        return RoundRole(context, self._offer, self._rebalance_timeout_s)
 
 
 class RoundRole(SessionRole):
@@ -160,7 +130,8 @@ class ZooKeeperCoordinator:
         self._process = process
         self._hooks = hooks
         self._group = process.config.group
-        self._kind = RoundKind(hooks.protocol_type, self._offer, rebalance_timeout_s)
+        self._rebalance_timeout_s = rebalance_timeout_s
+        self._kind = RoleKind("this member is paused", RoundLayout, self._admit, self._new_role)
         self._report = report
         self._tasks = TaskSet(self._failed)
         self._number = 0
@@ -174,6 +145,12 @@ class ZooKeeperCoordinator:
     def beats_while_draining(self) -> bool:
         """Return True: a session lasts, whatever the member does."""
         return True
+
+    async def _admit(self, session: Session, layout: GroupLayout, _config: GroupConfig) -> None:
+        await admit_program(session, layout, self._hooks.protocol_type)
+
+    def _new_role(self, context: SessionContext) -> RoundRole:
+        return RoundRole(context, self._offer, self._rebalance_timeout_s)
 
     async def _offer(self) -> Offer:
         protocols = await self._hooks.protocols()

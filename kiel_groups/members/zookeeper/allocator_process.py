@@ -9,7 +9,7 @@ from kiel_groups.allocators import Allocator
 from kiel_groups.config import GroupConfig
 from kiel_groups.errors import KielGroupsError
 from kiel_groups.group.znodes.layout import GroupLayout
-from kiel_groups.members.zookeeper.group_session import GroupSession, SessionRole, SessionSupervisor
+from kiel_groups.members.zookeeper.group_session import GroupSession, RoleKind, SessionRole, SessionSupervisor
 from kiel_groups.members.zookeeper.leader import Candidacy
 from kiel_groups.members.zookeeper.planner import PartitionPlanner
 from kiel_groups.members.zookeeper.registration import refuse_programs
@@ -17,9 +17,9 @@ from kiel_groups.zookeeper.session import Session, get_watched
 from kiel_groups.zookeeper.tasks import ProcessContext, SessionContext
 
 __all__ = [
-    "AllocatorKind",
     "AllocatorProcess",
     "AllocatorRole",
+    "allocator_kind",
 ]
 
 
@@ -41,7 +41,7 @@ class AllocatorProcess:
         self, process: ProcessContext, allocator: Allocator, on_failure: Callable[[KielGroupsError], None]
     ) -> None:
         self._process = process
-        self._kind = AllocatorKind(allocator)
+        self._kind = allocator_kind(allocator)
         self._supervisor = SessionSupervisor(process, self._join, on_failure)
 
     async def start(self) -> None:
@@ -75,29 +75,14 @@ class AllocatorProcess:
         await self._supervisor.close()
 
 
-class AllocatorKind:
-    """The roles of an allocator process on its sessions; see ``RoleKind``."""
+def allocator_kind(allocator: Allocator) -> RoleKind[AllocatorRole]:
+    """Return the roles of an allocator process on its sessions."""
+    return RoleKind("this candidate is paused", GroupLayout, _admit, partial(AllocatorRole, allocator))
 
-    paused = "this candidate is paused"
 
-    def __init__(self, allocator: Allocator) -> None:
-        self._allocator = allocator
-
-    def layout(self, group: str) -> GroupLayout:
-        """Return the paths of a group of consumers."""
-        return GroupLayout(group)
-
-    async def admit(self, session: Session, layout: GroupLayout, config: GroupConfig) -> None:
-        """
-        Check that the members are consumers, or may become such: they choose the group's other settings.
-
-        Raises:
-            GroupConfigError: The members are programs, which would not understand a plan of partitions.
-        """
-        await refuse_programs(session, layout, await session.get(layout.config))
-
-    def new_role(self, context: SessionContext) -> AllocatorRole:
-        return AllocatorRole(context, self._allocator)
+async def _admit(session: Session, layout: GroupLayout, _config: GroupConfig) -> None:
+    """Check that the members are consumers, or may become such: they choose the group's other settings."""
+    await refuse_programs(session, layout, await session.get(layout.config))
 
 
 class AllocatorRole(SessionRole):
@@ -108,7 +93,7 @@ class AllocatorRole(SessionRole):
     writes, and stops if the members are programs: while it led, they would wait for an assignment without end.
     """
 
-    def __init__(self, context: SessionContext, allocator: Allocator) -> None:
+    def __init__(self, allocator: Allocator, context: SessionContext) -> None:
         self._layout = context.layout
         self._session = context.session
         self._tasks = context.tasks

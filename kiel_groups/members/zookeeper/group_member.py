@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 from functools import partial
 
 from kiel_groups.allocators import Allocator
-from kiel_groups.config import GroupConfig, HostPort
+from kiel_groups.config import HostPort
 from kiel_groups.errors import (
     CommitFailedError,
     CoordinationError,
@@ -21,19 +21,17 @@ from kiel_groups.group.subscription import SubscriptionState
 from kiel_groups.group.znodes.layout import GroupLayout
 from kiel_groups.listeners import Stall
 from kiel_groups.members.partition_handler import PartitionHandler, Work
-from kiel_groups.members.zookeeper.group_session import GroupSession, SessionRole, SessionSupervisor
+from kiel_groups.members.zookeeper.group_session import GroupSession, RoleKind, SessionRole, SessionSupervisor
 from kiel_groups.members.zookeeper.leader import Candidacy
 from kiel_groups.members.zookeeper.owned_partitions import OwnedPartitions
 from kiel_groups.members.zookeeper.owner_znodes import registered_brokers
 from kiel_groups.members.zookeeper.planner import PartitionPlanner
 from kiel_groups.members.zookeeper.registration import SubscriptionRegistration, check_admission
 from kiel_groups.model import TopicPartition
-from kiel_groups.zookeeper.session import Session
 from kiel_groups.zookeeper.tasks import CloseLimit, MemberContext, ProcessContext, SessionContext
 from kiel_groups.zookeeper.watchdog import caught_up
 
 __all__ = [
-    "MemberKind",
     "MemberRole",
     "GroupMember",
 ]
@@ -43,29 +41,6 @@ log = logging.getLogger(__name__)
 
 #: How long a leaving member waits for a plan without it, beyond the longest debounce, in seconds.
 PATIENCE_S = 0.5
-
-
-class MemberKind:
-    """The roles of one member on its sessions; see ``RoleKind``."""
-
-    paused = "delivery is paused"
-
-    def __init__(self, handler: PartitionHandler, subscription: SubscriptionState, allocator: Allocator) -> None:
-        self._handler = handler
-        self._subscription = subscription
-        self._allocator = allocator
-
-    def layout(self, group: str) -> GroupLayout:
-        """Return the paths of a group of consumers."""
-        return GroupLayout(group)
-
-    async def admit(self, session: Session, layout: GroupLayout, config: GroupConfig) -> None:
-        """Check the group's settings and its members; raises as ``check_admission``."""
-        await check_admission(session, layout, config)
-
-    def new_role(self, context: SessionContext) -> MemberRole:
-        member = MemberContext.of(context, self._handler, self._subscription.offsets)
-        return MemberRole(member, self._subscription, self._allocator)
 
 
 class MemberRole(SessionRole):
@@ -168,7 +143,9 @@ class GroupMember:
         self._process = process
         self._config = process.config
         self._handler = handler
-        self._kind = MemberKind(handler, subscription, allocator)
+        self._subscription = subscription
+        self._allocator = allocator
+        self._kind = RoleKind("delivery is paused", GroupLayout, check_admission, self._new_role)
         self._supervisor = SessionSupervisor(process, self._join, on_failure)
 
     async def start(self) -> None:
@@ -182,6 +159,10 @@ class GroupMember:
             ForeignMemberError: Foreign members are alive in the group.
         """
         await self._supervisor.start()
+
+    def _new_role(self, context: SessionContext) -> MemberRole:
+        member = MemberContext.of(context, self._handler, self._subscription.offsets)
+        return MemberRole(member, self._subscription, self._allocator)
 
     async def _join(self, by_s: float) -> GroupSession[MemberRole]:
         if self._member_session is not None and self._member_session.stalled:
