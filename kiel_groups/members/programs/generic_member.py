@@ -20,7 +20,7 @@ from kiel_groups.errors import ClosedError, ConfigError, KielGroupsError
 from kiel_groups.members.brokers.coordinator import BrokerCoordinator
 from kiel_groups.members.brokers.hooks import CoordinatedContext, MemberHooks
 from kiel_groups.members.brokers.member import CoordinatedMember
-from kiel_groups.members.brokers.transport import CoordinatorBrokers
+from kiel_groups.members.brokers.transport import ClusterTransport
 from kiel_groups.members.brokers.versions import GroupVersions
 from kiel_groups.members.programs.checked_hooks import CheckedHooks, MessageSizes, ZnodeSizes
 from kiel_groups.members.programs.zookeeper_coordinator import ZooKeeperCoordinator
@@ -201,7 +201,7 @@ class GenericMember:
         context = CoordinatedContext(
             group=self._config,
             timing=self._timing,
-            transport=CoordinatorBrokers(self._cluster, self._config.group),
+            transport=ClusterTransport(self._cluster, self._config.group),
             versions=self._versions,
             metrics=self.metrics,
             runtime=self._runtime,

@@ -14,7 +14,6 @@ from kiel_groups.errors import (
     CoordinationError,
     DuplicateInstanceError,
     KielGroupsError,
-    NoOffsetsError,
     ProtocolError,
 )
 from kiel_groups.group import claims
@@ -25,9 +24,9 @@ from kiel_groups.members.offsets.claim_opening import ClaimOpener
 from kiel_groups.members.offsets.kafka_store import GroupStarts, KafkaClaimOpener, KafkaStore
 from kiel_groups.members.offsets.owned_offsets import NewLogStore, OffsetStore, OwnedOffsets, Starts, owner_words
 from kiel_groups.members.offsets.topic_incarnations import RecreatedTopics, TopicIncarnations
+from kiel_groups.members.offsets.unopened_claims import UnopenedClaims
 from kiel_groups.members.offsets.zookeeper_store import BrokerCommits, OffsetZnodes
 from kiel_groups.members.zookeeper.owner_znodes import OwnerZnodes, PartitionLeaders
-from kiel_groups.members.zookeeper.unopened_claims import UnopenedClaims
 from kiel_groups.metrics import Metrics
 from kiel_groups.model import TopicPartition
 from kiel_groups.wording import counted, some
@@ -251,7 +250,7 @@ class OwnedPartitions:
         self._leaders = PartitionLeaders(context, self.offsets.writer)
         self._subscription = subscription
         self._claims = claims.Claims()
-        self._unopened = UnopenedClaims(context.group, context.metrics)
+        self._unopened = UnopenedClaims(context.group, context.metrics, context.handler)
         self.times = RebalanceTimes(context.metrics, context.runtime, context.began_s)
         self._due = asyncio.Event()
         self._empty, self._leaving = asyncio.Event(), asyncio.Event()
@@ -557,11 +556,6 @@ class OwnedPartitions:
         if starts.failures:
             # Waiting loses nothing, and the claim keeps other members from starting at another position.
             self._unopened.attempt_failed(topic, starts.failures)
-        refusals = [error for error in starts.failures.values() if isinstance(error, NoOffsetsError)]
-        if refusals:
-            # Only an operator may be able to fix this, so the caller that consumes this topic gets the error. Calls for
-            # other topics do not.
-            self._handler.start_unknown(topic, refusals[0])
         return starts.found
 
     def _opened(self, starts: Mapping[TopicPartition, StartPosition]) -> None:
