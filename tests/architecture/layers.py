@@ -79,7 +79,6 @@ LAYERS = (
     "embedded/servers",
     "embedded/clusters",
     "embedded",
-    "testing",
     "demo",
     "cli/parameters",
     "cli/terminal",
@@ -102,8 +101,6 @@ APART = (
     ("ops/views", "clients"),
     ("ops", "sync"),
     ("spark", "ops/views"),
-    ("testing", "clients"),
-    ("testing", "embedded"),
 )
 
 #: Pairs of modules of one layer that do not depend on each other, neither directly nor through other modules.
@@ -133,8 +130,7 @@ PURE_LAYERS = (
 
 #: The layers that may import each library. Other layers use the library only through these layers.
 ONLY_IN = {
-    # testing replaces kazoo's connections.
-    "kazoo": ("zookeeper", "ops", "testing"),
+    "kazoo": ("zookeeper", "ops"),
     "tornado": ("clients/calls", "workers/shipped/http_target", "workers/rest"),
     "aiokafka": ("wire/message_sets/encoder", "wire/message_sets/python_decoder"),
     "cramjam": ("wire/codecs",),

@@ -13,7 +13,7 @@ from typing import Any, Literal, Protocol
 from kazoo.client import KazooClient
 
 from kiel_groups.embedded import ZooKeeperEnsemble, ZooKeeperServer
-from kiel_groups.testing import FakeEnsemble, Host, Timeline, fake_client
+from tests.fakes import FakeEnsemble, Host, Timeline, fake_client
 from tests.helpers.answer_losers import AnswerLoser
 from tests.helpers.waiting import eventually, eventually_blocking
 

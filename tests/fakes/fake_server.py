@@ -10,8 +10,8 @@ from typing import Any, Protocol
 from kazoo.exceptions import NoNodeError
 from kazoo.protocol.serialization import Connect, Exists, GetChildren, GetChildren2, GetData, Ping, Sync, Transaction
 
-from kiel_groups.testing.fake_network import Event, Granted, Link, Reply
-from kiel_groups.testing.znode_tree import Change, Kind, Tree
+from tests.fakes.fake_network import Event, Granted, Link, Reply
+from tests.fakes.znode_tree import Change, Kind, Tree
 
 __all__ = ["Entry", "FakeServer", "PendingRequest", "Quorum"]
 

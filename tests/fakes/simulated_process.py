@@ -21,10 +21,10 @@ from typing import Any, TypeVar, TypeVarTuple, Unpack
 from kazoo.client import KazooClient
 
 from kiel_groups.config import ZooKeeperConfig
-from kiel_groups.testing.fake_client import Host, fake_client
-from kiel_groups.testing.fake_ensemble import FakeEnsemble
-from kiel_groups.testing.timeline import Timeline
 from kiel_groups.zookeeper.runtime import Runtime, Ticking
+from tests.fakes.fake_client import Host, fake_client
+from tests.fakes.fake_ensemble import FakeEnsemble
+from tests.fakes.timeline import Timeline
 
 __all__ = ["SimulatedProcess", "SimulatedLoop", "SimulatedRuntime"]
 

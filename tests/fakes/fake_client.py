@@ -16,11 +16,11 @@ from kazoo.protocol.serialization import Close, Connect, GetChildren, GetChildre
 from kazoo.protocol.states import EVENT_TYPE_MAP, Callback, KeeperState, WatchedEvent
 
 from kiel_groups.backoff import Backoff
-from kiel_groups.testing.fake_ensemble import FakeEnsemble
-from kiel_groups.testing.fake_handler import FakeHandler, OrderedWatchersClient, run_until
-from kiel_groups.testing.fake_network import Event, Granted, Link, Loss, Reply
-from kiel_groups.testing.fake_server import DELETED, PING_XID, FakeServer
 from kiel_groups.zookeeper.kazoo_client import connect_limit_s
+from tests.fakes.fake_ensemble import FakeEnsemble
+from tests.fakes.fake_handler import FakeHandler, OrderedWatchersClient, run_until
+from tests.fakes.fake_network import Event, Granted, Link, Loss, Reply
+from tests.fakes.fake_server import DELETED, PING_XID, FakeServer
 
 __all__ = ["Host", "fake_client"]
 

@@ -7,7 +7,7 @@ from typing import Any, Literal, NamedTuple, Protocol
 
 from kazoo.protocol.serialization import Transaction
 
-from kiel_groups.testing.timeline import Timeline
+from tests.fakes.timeline import Timeline
 
 __all__ = ["Link", "Loss", "Reply", "Event", "Granted", "End"]
 

@@ -14,8 +14,6 @@ from dataclasses import replace
 from typing import Any, NamedTuple, TypeVar
 
 from kiel_groups.model import OffsetAndMetadata, TopicPartition
-from kiel_groups.testing.fake_group import FakeGroup, GroupState, StoredGroup, join_error
-from kiel_groups.testing.timeline import Timeline
 from kiel_groups.wire.error_codes import (
     CONSUMER_COORDINATOR_NOT_AVAILABLE,
     ILLEGAL_GENERATION,
@@ -48,6 +46,8 @@ from kiel_groups.wire.group_requests import (
 )
 from kiel_groups.wire.metadata import BrokerAddress
 from kiel_groups.wire.offsets import FetchedOffset, OffsetCommitRequestV2, OffsetFetchRequestV1
+from tests.fakes.fake_group import FakeGroup, GroupState, StoredGroup, join_error
+from tests.fakes.timeline import Timeline
 
 __all__ = ["AcceptedCommit", "FakeCoordinator"]
 

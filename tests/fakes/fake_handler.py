@@ -11,7 +11,7 @@ from kazoo.client import KazooClient
 from kazoo.handlers.threading import KazooTimeoutError
 from kazoo.protocol.states import Callback
 
-from kiel_groups.testing.timeline import Stuck, Timeline
+from tests.fakes.timeline import Stuck, Timeline
 
 __all__ = ["FakeHandler", "OrderedWatchersClient", "run_until"]
 

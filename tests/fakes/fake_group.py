@@ -14,7 +14,6 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import TypeAlias
 
-from kiel_groups.testing.timeline import Timeline
 from kiel_groups.wire.error_codes import (
     ILLEGAL_GENERATION,
     INCONSISTENT_GROUP_PROTOCOL,
@@ -31,6 +30,7 @@ from kiel_groups.wire.group_requests import (
     SyncGroupRequest,
     SyncGroupResponse,
 )
+from tests.fakes.timeline import Timeline
 
 __all__ = ["FakeGroup", "FakeGroupMember", "GroupState", "JoinCall", "StoredGroup", "SyncCall", "join_error"]
 

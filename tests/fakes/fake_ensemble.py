@@ -16,10 +16,10 @@ from typing import Any
 from kazoo.exceptions import KazooException, RuntimeInconsistency, SessionExpiredError, SessionMovedError
 from kazoo.protocol.serialization import Close, Sync, Transaction
 
-from kiel_groups.testing.fake_network import Link
-from kiel_groups.testing.fake_server import Entry, FakeServer, PendingRequest
-from kiel_groups.testing.timeline import Timeline
-from kiel_groups.testing.znode_tree import Tree
+from tests.fakes.fake_network import Link
+from tests.fakes.fake_server import Entry, FakeServer, PendingRequest
+from tests.fakes.timeline import Timeline
+from tests.fakes.znode_tree import Tree
 
 __all__ = ["FakeEnsemble", "Entry", "FakeSession"]
 
