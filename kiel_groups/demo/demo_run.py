@@ -20,11 +20,11 @@ from kiel_groups.demo.fleet import DemoError, Fleet, FleetSettings, Worker
 from kiel_groups.demo.input_records import Input, lines_of, shipped
 from kiel_groups.demo.receipts import Proof, foreign_lines, prove
 from kiel_groups.demo.tables import offset_table, status_line
-from kiel_groups.embedded.clusters.embedded_cluster import Cluster
-from kiel_groups.embedded.jars.classpaths import zookeeper_class_path
-from kiel_groups.embedded.jars.download_progress import fetch_servers
-from kiel_groups.embedded.jars.jar_cache import java_class_path
-from kiel_groups.embedded.processes.server_process import in_thread, server_folder
+from kiel_groups.embedded.cluster import Cluster
+from kiel_groups.embedded.download_display import fetch_servers
+from kiel_groups.embedded.jars import java_class_path
+from kiel_groups.embedded.processes import in_thread, server_folder
+from kiel_groups.embedded.releases import zookeeper_class_path
 from kiel_groups.group.znodes.contents import Snapshot
 from kiel_groups.model import TopicPartition
 from kiel_groups.ops.group_inspection import group_reader

@@ -10,8 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from kiel_groups.demo.receipts import Receipt, ReceiptFile
-from kiel_groups.embedded.processes.child_process import ChildProcess, log_tail
-from kiel_groups.embedded.processes.server_process import in_thread
+from kiel_groups.embedded.processes import ChildProcess, in_thread, log_tail
 from kiel_groups.errors import KielGroupsError
 
 __all__ = ["DemoError", "Fleet", "FleetSettings", "Worker"]

@@ -19,7 +19,7 @@ MOST_LINES = 700
 #: Folders that contain a program besides its tests.
 PROGRAMS = ("architecture", "chaos", "failures", "mutants", "sim")
 #: Folders of what replaces servers and networks. They import nothing else of the tests.
-REPLACEMENTS = ("fakes",)
+REPLACEMENTS = ("fakes", "proxies")
 
 
 def imported(path: Path) -> list[str]:
@@ -71,9 +71,10 @@ def test_helpers_do_not_import_the_tests_that_use_them() -> None:
 @pytest.mark.parametrize("folder", REPLACEMENTS)
 def test_a_replacement_of_servers_imports_nothing_else_of_the_tests(folder: str) -> None:
     """What replaces servers or networks imports only itself and the package, and no client of the package."""
-    found = {(path.name, name) for path in (TESTS / folder).rglob("*.py") for name in imported(path)}
-    assert {(path, name) for path, name in found if not name.startswith(f"tests.{folder}.")} == set()
-    used = {name for path in (TESTS / folder).rglob("*.py") for name in imports(path)}
+    files = [path for path in (TESTS / folder).rglob("*.py") if not path.stem.startswith("test_")]
+    found = {(path.name, name) for path in files for name in imported(path)}
+    assert {(path, name) for path, name in found if not f"{name}.".startswith(f"tests.{folder}.")} == set()
+    used = {name for path in files for name in imports(path)}
     assert not {name for name in used if name.startswith(("kiel_groups.clients", "kiel_groups.sync"))}
 
 

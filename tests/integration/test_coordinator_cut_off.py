@@ -24,6 +24,7 @@ from tests.helpers.cluster_data import zookeeper
 from tests.helpers.members import Group, Member, group_of
 from tests.helpers.raw_requests import ask_at
 from tests.helpers.waiting import eventually
+from tests.proxies.cuttable_servers import ClusterOfCuttableBrokers
 
 pytestmark = pytest.mark.integration
 
@@ -123,7 +124,7 @@ async def cut_off_group(start_cluster: Callable[..., Cluster], version: str) -> 
 
     A new controller of 0.9 leaves brokers that it has never seen alive among the replicas in sync.
     """
-    cluster = start_cluster(3, kafka=version, cuttable_brokers=True, broker_overrides=OVERRIDES)
+    cluster = start_cluster(3, kafka=version, kind=ClusterOfCuttableBrokers, broker_overrides=OVERRIDES)
     await cluster.create_topic("t", 3, replication=3)
     coordinators = {name: await coordinator_of(cluster, name) for name in map("group-{}".format, range(8))}
     controller = controller_of(cluster)

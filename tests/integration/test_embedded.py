@@ -13,8 +13,7 @@ from pathlib import Path
 import pytest
 
 from kiel_groups.embedded import Cluster, KafkaBroker, ZooKeeperServer
-from kiel_groups.embedded.processes import server_process
-from kiel_groups.embedded.processes.server_process import Server, accepts, runs_folder
+from kiel_groups.embedded.processes import Server, accepts, runs_folder, server_process
 from kiel_groups.errors import ChrootMissingError, ConfigError, NoZooKeeperError, ServerError, UnknownTopicError
 from kiel_groups.ops import cluster_admin
 from tests.helpers.waiting import eventually, eventually_blocking
@@ -188,7 +187,7 @@ def test_servers_end_with_a_killed_parent_and_the_next_start_deletes_their_files
         [
             sys.executable,
             "-c",
-            "from kiel_groups.embedded.processes.server_process import server_folder; server_folder('x')",
+            "from kiel_groups.embedded.processes import server_folder; server_folder('x')",
         ],
         check=True,
     )

@@ -14,9 +14,8 @@ import pytest
 
 from kiel_groups.clients import BEGINNING, GroupedConsumer, Producer, SingleConsumer
 from kiel_groups.embedded import Cluster, KafkaBroker
-from kiel_groups.embedded.jars.kafka_releases import kafka_release
-from kiel_groups.embedded.processes import server_process
-from kiel_groups.embedded.processes.server_process import accepts
+from kiel_groups.embedded.processes import accepts, server_process
+from kiel_groups.embedded.releases import kafka_release
 from kiel_groups.errors import ConfigError, UnknownTopicError
 from kiel_groups.ops import cluster_admin
 

@@ -6,8 +6,7 @@ from collections import Counter
 
 import pytest
 
-from kiel_groups.embedded.jars.classpaths import CLASS_PATHS, PREFETCHED, kafka_class_path
-from kiel_groups.embedded.jars.kafka_releases import DEFAULT_KAFKA, KAFKAS, kafka_release
+from kiel_groups.embedded.releases import CLASS_PATHS, DEFAULT_KAFKA, KAFKAS, PREFETCHED, kafka_release
 from kiel_groups.errors import ConfigError
 from tests.helpers.servers import COORDINATING_KAFKAS, EARLY_KAFKAS, played_kafkas
 
@@ -17,7 +16,7 @@ pytestmark = pytest.mark.unit
 @pytest.mark.parametrize("version", KAFKAS)
 def test_a_class_path_has_each_jar_once(version: str) -> None:
     """A class path has no jar in two versions, all of Kafka's jars have the release, and file names differ."""
-    jars = kafka_class_path(version).coordinates
+    jars = kafka_release(version).classes.coordinates
     assert max(Counter((jar.group, jar.artifact.partition("_2.")[0]) for jar in jars).values()) == 1
     assert {jar.version for jar in jars if jar.group == "org.apache.kafka"} == {version}
     assert len({jar.jar for jar in jars}) == len(jars)

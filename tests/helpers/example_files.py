@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from pathlib import PurePosixPath
 
-from kiel_groups.embedded.jars.classpaths import kafka_class_path
-from kiel_groups.embedded.jars.download import pom
-from kiel_groups.embedded.jars.kafka_releases import DEFAULT_KAFKA, kafka_release
-from kiel_groups.embedded.servers.server_files import (
+from kiel_groups.embedded.jars import pom
+from kiel_groups.embedded.java_servers import (
     LOG4J,
     LOOPBACK,
     Peer,
@@ -16,6 +14,7 @@ from kiel_groups.embedded.servers.server_files import (
     ensemble_settings,
     zookeeper_settings,
 )
+from kiel_groups.embedded.releases import DEFAULT_KAFKA, kafka_release
 
 __all__ = ["configuration_files"]
 
@@ -29,7 +28,7 @@ _ENSEMBLE = range(1, 4)
 def configuration_files() -> dict[str, str]:
     """Return the content of every file, by its path in the repository."""
     files = {
-        "docker/kafka/pom.xml": f"<!-- {_MADE} -->\n{pom(kafka_class_path(DEFAULT_KAFKA))}",
+        "docker/kafka/pom.xml": f"<!-- {_MADE} -->\n{pom(kafka_release(DEFAULT_KAFKA).classes)}",
         "docker/kafka/server.properties": _commented(as_properties(_broker_in_a_container())),
         "docker/kafka/log4j.properties": _commented(LOG4J),
         "zookeeper/zoo.cfg": _commented(as_properties(zookeeper_settings(_data(), _ZOOKEEPER_PORT))),

@@ -8,8 +8,6 @@ from typing import Any
 import pytest
 
 from kiel_groups.config import HostPort
-from kiel_groups.embedded import Exchange, NextFailures, NextRefusals, failing
-from kiel_groups.embedded.faults.faulty_answers import understands, with_addresses, with_error
 from kiel_groups.errors import ConfigError, ProtocolError
 from kiel_groups.model import TopicPartition
 from kiel_groups.wire.error_codes import NOT_LEADER_FOR_PARTITION
@@ -41,6 +39,8 @@ from kiel_groups.wire.offsets import (
 from kiel_groups.wire.primitives import Writer, write_partitions
 from kiel_groups.wire.produce import ProduceRequest
 from tests.helpers.reference_codec import array, blob, int16, int32, string
+from tests.proxies import Exchange, NextFailures, NextRefusals, failing
+from tests.proxies.faulty_answers import understands, with_addresses, with_error
 
 pytestmark = pytest.mark.unit
 

@@ -20,7 +20,7 @@ from enum import Enum
 from typing import TypeAlias
 
 from kiel_groups.config import parse_hosts
-from kiel_groups.embedded.processes.server_process import ReservedPort, Startable
+from kiel_groups.embedded.processes import ReservedPort, Startable
 from kiel_groups.errors import ServerError
 
 __all__ = ["FaultProxy", "Direction", "Side"]

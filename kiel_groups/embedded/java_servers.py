@@ -1,13 +1,20 @@
-"""The settings in the servers' configuration files, for the embedded servers and for the example files."""
+"""
+Configure servers in Java, and make the commands that run them.
+
+The settings are those of the embedded servers; the example files of this repository are made from them, too.
+"""
 
 from __future__ import annotations
 
+import os
+import shutil
 from collections.abc import Mapping
-from pathlib import PurePath
+from pathlib import Path, PurePath
 from typing import NamedTuple, TypeAlias
 
-from kiel_groups.config import HostPort
-from kiel_groups.embedded.jars.kafka_releases import KafkaRelease
+from kiel_groups.embedded.jars import java_class_path
+from kiel_groups.embedded.releases import ClassPath, KafkaRelease
+from kiel_groups.errors import ServerError
 
 __all__ = [
     "CLIENTS",
@@ -16,10 +23,10 @@ __all__ = [
     "LOOPBACK",
     "Peer",
     "Settings",
-    "advertised_settings",
     "as_properties",
     "broker_settings",
     "ensemble_settings",
+    "java_command",
     "kraft_settings",
     "zookeeper_settings",
 ]
@@ -78,7 +85,11 @@ def broker_settings(
     release: KafkaRelease, data: PurePath, port: int, zk_connect: str, *, broker_id: int = 0
 ) -> dict[str, object]:
     """Return the settings in ``server.properties`` of a small broker on the loopback interface, with ZooKeeper."""
-    listening = {"listeners": f"{CLIENTS}://{LOOPBACK}:{port}"} if release.has_listeners else _host_and_port(port)
+    listening = (
+        {"listeners": f"{CLIENTS}://{LOOPBACK}:{port}"}
+        if release.has_listeners
+        else {"host.name": LOOPBACK, "port": port}
+    )
     return {
         "broker.id": broker_id,
         **listening,
@@ -129,12 +140,52 @@ def kraft_settings(
     }
 
 
-def advertised_settings(release: KafkaRelease, address: HostPort) -> dict[str, object]:
-    """Return the settings of a broker that clients and other brokers are to reach at another address than its own."""
-    if release.has_listeners:
-        return {"advertised.listeners": f"{CLIENTS}://{address}"}
-    return {"advertised.host.name": address.host, "advertised.port": address.port}
+def java_command(classes: ClassPath, folder: Path, main: str, *arguments: object, heap_mb: int) -> list[str]:
+    """
+    Return the command that runs the main class of a server, or of one of its tools.
+
+    Args:
+        classes: The server's jars, which are fetched if they are not in the cache.
+        folder: The server's own folder.
+        main: The class with the main method.
+        arguments: The arguments of the main method, such as a configuration file.
+        heap_mb: The largest heap, in MiB.
+
+    Raises:
+        ServerError: Java is not installed, or the jars cannot be fetched.
+    """
+    logging = folder / "log4j.properties"
+    logging.write_text(LOG4J, encoding="utf-8")
+    scratch = folder / "tmp"
+    scratch.mkdir(exist_ok=True)
+    return [
+        _java(),
+        f"-Xmx{heap_mb}m",
+        "-XX:+UseSerialGC",
+        "-XX:TieredStopAtLevel=1",
+        "-Xshare:auto",
+        "-Djava.net.preferIPv4Stack=true",
+        # Without these, a killed server leaves performance data, native code and crash reports in other folders.
+        "-XX:-UsePerfData",
+        f"-Djava.io.tmpdir={scratch}",
+        f"-XX:ErrorFile={folder}/crash.log",
+        # ZooKeeper 3.9 logs through slf4j-simple. All other servers log through log4j.
+        "-Dorg.slf4j.simpleLogger.showDateTime=true",
+        "-Dorg.slf4j.simpleLogger.dateTimeFormat=HH:mm:ss,SSS",
+        f"-Dlog4j.configuration=file:{logging}",
+        "-cp",
+        java_class_path(classes),
+        main,
+        *map(str, arguments),
+    ]
 
 
-def _host_and_port(port: int) -> dict[str, object]:
-    return {"host.name": LOOPBACK, "port": port}
+def _java() -> str:
+    home = os.environ.get("JAVA_HOME")
+    java = (shutil.which("java", path=f"{home}/bin") if home else None) or shutil.which("java")
+    if java is None:
+        raise ServerError(
+            "Java is needed to run ZooKeeper and Kafka, and there is no 'java' here; install a runtime, version 11 or "
+            "later (Debian: apt install default-jre-headless)"
+        )
+    return java

@@ -1,41 +1,170 @@
 """
-The base class of embedded servers: start, stop, kill, pause, restart and wipe a server process.
+Run server processes on loopback ports: processes that die with their parent, locks, folders, and the class of servers.
 
-The blocking work runs on threads, so a server belongs to no event loop. Its coroutine methods may be awaited on one
-loop after another, and ``with`` works without a loop. A lock allows one method of a server at a time.
+Blocking work runs on threads, so a server belongs to no event loop. Its coroutine methods may be awaited on one loop
+after another, and ``with`` works without a loop. A lock allows one method of a server at a time.
 """
 
 from __future__ import annotations
 
 import asyncio
 import atexit
+import fcntl
 import os
 import shutil
 import signal
 import socket
+import subprocess
 import tempfile
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import IO, ClassVar, ParamSpec, Self, TypeVar
 
-from kiel_groups.embedded.processes.child_process import ChildProcess, log_tail
-from kiel_groups.embedded.processes.file_lock import file_lock, try_lock
 from kiel_groups.errors import ServerError
 
 __all__ = [
+    "ChildProcess",
     "ReservedPort",
-    "accepts",
-    "server_folder",
-    "runs_folder",
-    "made_runs_folder",
     "Server",
     "Startable",
+    "accepts",
+    "file_lock",
     "in_thread",
+    "log_tail",
+    "made_runs_folder",
+    "runs_folder",
+    "server_folder",
+    "try_lock",
 ]
+
+
+# A child process that the kernel kills when its parent dies, even by kill -9.
+#
+# ``setpriv --pdeathsig KILL`` asks the kernel for this. The signal is sent when the *thread* that started the child
+# ends, not when the process ends. So a separate thread starts each child and then waits for the child's end.
+
+
+class ChildProcess:
+    """
+    A running child process, whose output is appended to ``log``.
+
+    The child has its own session. So Ctrl-C on the terminal reaches only the parent, which then stops the child.
+
+    Raises:
+        ServerError: The command cannot be run, or ``setpriv`` is not installed.
+    """
+
+    def __init__(self, command: Sequence[str], *, log: Path, folder: Path) -> None:
+        if shutil.which("setpriv") is None:
+            raise ServerError(
+                "'setpriv' was not found; it ties servers to their parent (Debian: apt install util-linux)"
+            )
+        started: Future[subprocess.Popen[bytes]] = Future()
+        self._exited = threading.Event()
+        tied = ["setpriv", "--pdeathsig", "KILL", "--", *command]
+        threading.Thread(
+            target=self._run, args=(tied, log, folder, started), name=f"parent of {folder.name}", daemon=True
+        ).start()
+        self._process = started.result()
+
+    def _run(self, command: Sequence[str], log: Path, folder: Path, started: Future[subprocess.Popen[bytes]]) -> None:
+        try:
+            with log.open("ab") as output:
+                process = subprocess.Popen(
+                    command,
+                    cwd=folder,
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=subprocess.STDOUT,
+                    start_new_session=True,
+                )
+        except OSError as error:
+            started.set_exception(ServerError(f"{command[0]} cannot be run: {error}"))
+            return
+        started.set_result(process)
+        process.wait()
+        self._exited.set()
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def status(self) -> int | None:
+        """
+        The exit status, minus the signal's number if a signal has ended the process, or None while the process runs.
+        """
+        return self._process.returncode if self._exited.is_set() else None
+
+    def wait(self, timeout_s: float) -> bool:
+        """Wait at most ``timeout_s`` for the end of the process, and return whether it has ended."""
+        return self._exited.wait(timeout_s)
+
+    def send(self, number: signal.Signals) -> None:
+        """Send a signal, unless the process has ended."""
+        self._process.send_signal(number)
+
+    def freeze(self) -> None:
+        """Stop the process with SIGSTOP, and return when none of its threads runs, some milliseconds later."""
+        self.send(signal.SIGSTOP)
+        with suppress(ChildProcessError):  # The process has ended, and its thread has already waited for it.
+            os.waitid(os.P_PID, self.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
+
+    def kill(self) -> None:
+        """Kill the process with SIGKILL, which also ends a stopped process, and wait for its end."""
+        self.send(signal.SIGKILL)
+        self._exited.wait()
+
+    def terminate(self, timeout_s: float) -> None:
+        """
+        End the process with SIGTERM. Send SIGCONT, too, in case it is stopped. Kill it if it still runs after
+        ``timeout_s``.
+        """
+        self.send(signal.SIGTERM)
+        self.send(signal.SIGCONT)
+        if not self.wait(timeout_s):
+            self.kill()
+
+
+def log_tail(log: Path, lines: int = 15) -> str:
+    """Return the last lines of a log, indented for an error message."""
+    try:
+        with log.open(encoding="utf-8", errors="replace") as content:
+            return "".join(f"  | {line.rstrip()}\n" for line in deque(content, lines)).rstrip("\n")
+    except OSError as error:
+        return f"  (no log: {error})"
+
+
+# Advisory locks on files. The kernel releases a lock when the process that holds it ends.
+
+
+@contextmanager
+def file_lock(path: Path) -> Iterator[None]:
+    """Hold the lock of ``path`` during the block. Wait while another process or thread holds the lock."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a") as handle:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+
+
+def try_lock(path: Path) -> IO[str] | None:
+    """
+    Lock ``path`` without waiting. Return the open file, which holds the lock until it is closed, or None if ``path`` is
+    locked.
+    """
+    handle = path.open("a")
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        handle.close()
+        return None
+    return handle
 
 
 class ReservedPort:
@@ -80,7 +209,6 @@ def accepts(port: int) -> bool:
 #
 # A run holds the lock of its folder until its process ends. So the next run recognizes and removes the folders of runs
 # that were killed.
-
 
 _LOCK = "lock"
 _RUN = "run-"
@@ -222,6 +350,8 @@ class Server(Startable):
         self._kept: Path | None = None
         self._process: ChildProcess | None = None
         self._was_ready = False
+        #: The size of the log when the process was last started.
+        self._log_start = 0
 
     @property
     def port(self) -> int:
@@ -306,9 +436,6 @@ class Server(Startable):
     def _readiness(self) -> AbstractContextManager[Callable[[], bool]]:
         """Provide, during one start, a function that returns whether the server is ready for clients."""
 
-    def _data(self) -> list[Path]:
-        return [self.folder / "data"]
-
     def _start(self) -> None:
         with self._lock:
             if self.is_running:
@@ -318,17 +445,20 @@ class Server(Startable):
                 # If a port is taken, only a server whose port the system chose can get another one.
                 tries = _PORT_TRIES if 0 in self._wanted_ports else 1
                 for attempt in range(1, tries + 1):
-                    self._reserve_ports()
-                    log_start = self.log.stat().st_size if self.log.exists() else 0
+                    for wanted in self._wanted_ports[len(self._ports) :]:
+                        self._ports.append(ReservedPort(wanted))
+                    self._log_start = self.log.stat().st_size if self.log.exists() else 0
                     self._process = ChildProcess(self._command(), log=self.log, folder=self.folder)
-                    if self._became_ready(self._process, serves, log_start, last_attempt=attempt == tries):
+                    if self._became_ready(self._process, serves, last_attempt=attempt == tries):
                         self._was_ready = True
                         return
-                    self._retry_ports()
+                    # Another process took a port. It may be our own former process, if these are the server's ports.
+                    if self._was_ready:
+                        time.sleep(0.5)
+                    else:
+                        self._release_ports()
 
-    def _became_ready(
-        self, process: ChildProcess, serves: Callable[[], bool], log_start: int, *, last_attempt: bool
-    ) -> bool:
+    def _became_ready(self, process: ChildProcess, serves: Callable[[], bool], *, last_attempt: bool) -> bool:
         """Wait until the server is ready. Return False if a port was taken and another attempt should follow."""
         deadline = time.monotonic() + _START_LIMIT_S
         while not process.wait(_POLL_S):
@@ -337,30 +467,18 @@ class Server(Startable):
             if time.monotonic() > deadline:
                 process.kill()
                 raise ServerError(
-                    f"{self.name} did not serve within {_START_LIMIT_S:g} s; its log ends:\n{self._tail()}"
+                    f"{self.name} did not serve within {_START_LIMIT_S:g} s; its log ends:\n{log_tail(self.log)}"
                 )
-        if _PORT_TAKEN in self._logged(log_start) and not last_attempt:
+        if _PORT_TAKEN in self._logged() and not last_attempt:
             return False
-        raise ServerError(f"{self.name} ended at its start with status {process.status}; its log ends:\n{self._tail()}")
-
-    def _reserve_ports(self) -> None:
-        for wanted in self._wanted_ports[len(self._ports) :]:
-            self._ports.append(ReservedPort(wanted))
+        raise ServerError(
+            f"{self.name} ended at its start with status {process.status}; its log ends:\n{log_tail(self.log)}"
+        )
 
     def _release_ports(self) -> None:
         for port in self._ports:
             port.release()
         self._ports.clear()
-
-    def _retry_ports(self) -> None:
-        """
-        Prepare a retry after another process took a port. Wait if the server was ready on these ports before. If not,
-        choose other ports.
-        """
-        if self._was_ready:
-            time.sleep(0.5)
-        else:
-            self._release_ports()
 
     def _port_number(self, index: int) -> int:
         if len(self._ports) <= index:
@@ -386,8 +504,7 @@ class Server(Startable):
         with self._lock:
             if self.is_running:
                 raise ServerError(f"{self.name} runs, as process {self.pid}; stop it before its data is wiped")
-            for data in self._data():
-                shutil.rmtree(data, ignore_errors=True)
+            shutil.rmtree(self.folder / "data", ignore_errors=True)
 
     def _close(self) -> None:
         with self._lock:
@@ -404,11 +521,8 @@ class Server(Startable):
             raise ServerError(f"{self.name} does not run")
         return self._process
 
-    def _logged(self, since_byte: int) -> bytes:
-        """Return what the log has from this position on."""
+    def _logged(self) -> bytes:
+        """Return what the process has logged since it was last started."""
         with self.log.open("rb") as log:
-            log.seek(since_byte)
+            log.seek(self._log_start)
             return log.read()
-
-    def _tail(self) -> str:
-        return log_tail(self.log)

@@ -16,10 +16,10 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from kiel_groups.config import HostPort, parse_hosts
-from kiel_groups.embedded.faults.fault_proxy import Direction, FaultProxy, Link, Side
-from kiel_groups.embedded.faults.faulty_answers import refusal, understands, with_addresses, with_error
 from kiel_groups.errors import ProtocolError
 from kiel_groups.wire.framing import SIZE_BYTES, decode_size, split_response
+from tests.proxies.fault_proxy import Direction, FaultProxy, Link, Side
+from tests.proxies.faulty_answers import refusal, understands, with_addresses, with_error
 
 __all__ = ["KafkaProxy", "Exchange", "Partial", "Reply", "Answer", "NextFailures", "NextRefusals", "failing"]
 

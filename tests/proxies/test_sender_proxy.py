@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from kiel_groups.embedded.faults.sender_proxy import sender_of
 from tests.helpers.reference_codec import int16, int32, string
+from tests.proxies.sender_proxy import sender_of
 
 pytestmark = pytest.mark.unit
 

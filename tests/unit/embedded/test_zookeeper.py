@@ -1,11 +1,11 @@
-"""Before any server starts, an ensemble rejects an invalid size, and ``cut()`` if it has no proxies."""
+"""Before any server starts, an ensemble rejects an invalid size."""
 
 from __future__ import annotations
 
 import pytest
 
 from kiel_groups.embedded import Cluster, ZooKeeperEnsemble
-from kiel_groups.errors import ConfigError, ServerError
+from kiel_groups.errors import ConfigError
 
 pytestmark = pytest.mark.unit
 
@@ -20,10 +20,3 @@ def test_an_ensemble_has_an_odd_number_of_servers(servers: int) -> None:
         ZooKeeperEnsemble(servers)
     with pytest.raises(ConfigError, match=rf"servers: {servers} given"):
         Cluster(zookeepers=servers)
-
-
-def test_servers_without_proxies_cannot_be_cut_off() -> None:
-    """Servers without proxies cannot be cut off. The error names the option that adds proxies between the servers."""
-    ensemble = ZooKeeperEnsemble(3)
-    with pytest.raises(ServerError, match="an ensemble that is cuttable=True can be cut"):
-        ensemble.cut(*ensemble.servers[:2])

@@ -12,11 +12,11 @@ import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable
 
-from kiel_groups.embedded.faults.fault_proxy import Link
-from kiel_groups.embedded.faults.kafka_proxy import KafkaProxy
 from kiel_groups.errors import ProtocolError
 from kiel_groups.wire.fetch import FetchRequest
 from kiel_groups.wire.primitives import Reader
+from tests.proxies.fault_proxy import Link
+from tests.proxies.kafka_proxy import KafkaProxy
 
 __all__ = ["SenderProxy", "sender_of"]
 

