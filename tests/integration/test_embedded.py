@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from kiel_groups.embedded import Cluster, KafkaBroker, ZooKeeperServer
-from kiel_groups.embedded.processes import Server, accepts, runs_folder, server_process
+from kiel_groups.embedded import Cluster, KafkaBroker, ZooKeeperServer, processes
+from kiel_groups.embedded.processes import Server, accepts, runs_folder
 from kiel_groups.errors import ChrootMissingError, ConfigError, NoZooKeeperError, ServerError, UnknownTopicError
 from kiel_groups.ops import cluster_admin
 from tests.helpers.waiting import eventually, eventually_blocking
@@ -127,13 +127,13 @@ def test_a_port_that_another_process_takes_is_replaced(monkeypatch: pytest.Monke
     """If another process takes the port between its choice and the bind, the server starts on another port."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
 
-        class Loser(server_process.ReservedPort):
+        class Loser(processes.ReservedPort):
             def __init__(self, number: int = 0) -> None:
                 super().__init__(number)
                 monkeypatch.undo()
                 self.number = taken.getsockname()[1]
 
-        monkeypatch.setattr(server_process, "ReservedPort", Loser)
+        monkeypatch.setattr(processes, "ReservedPort", Loser)
         with ZooKeeperServer() as zookeeper:
             assert zookeeper.port != taken.getsockname()[1]
 
