@@ -30,7 +30,7 @@ from kiel_groups.embedded.releases import DEFAULT_KAFKA, KafkaRelease, kafka_rel
 from kiel_groups.errors import CoordinationError, ServerError
 from kiel_groups.ops import cluster_admin
 
-__all__ = ["KRaftBroker", "KRaftController", "KafkaBroker", "cluster_id", "stop_brokers"]
+__all__ = ["CONTROLLER_NODE", "KRaftBroker", "KRaftController", "KafkaBroker", "cluster_id", "stop_brokers"]
 
 _MAIN = "kafka.Kafka"
 _HEAP_MB = 256
@@ -132,7 +132,7 @@ class KafkaBroker(Server):
 _FORMAT = "kafka.tools.StorageTool"
 _FORMAT_LIMIT_S = 60.0
 #: The controller's number. The brokers have 0, 1, ...
-_CONTROLLER_NODE = 1_000
+CONTROLLER_NODE = 1_000
 
 
 def cluster_id(data: Path | None = None) -> str:
@@ -164,11 +164,11 @@ class KRaftController(Server):
     @property
     def voters(self) -> dict[int, int]:
         """The port of each controller, by its number."""
-        return {_CONTROLLER_NODE: self.port}
+        return {CONTROLLER_NODE: self.port}
 
     def _command(self) -> list[str]:
         data = self.folder / "data"
-        settings = kraft_settings(self._release, data, _CONTROLLER_NODE, {CONTROLLER: self.port}, self.voters)
+        settings = kraft_settings(self._release, data, CONTROLLER_NODE, {CONTROLLER: self.port}, self.voters)
         return _command(self._release, self.folder, {**settings, **self._overrides}, self._cluster)
 
     @contextmanager

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 from kiel_groups.config import HostPort, parse_hosts
 from kiel_groups.embedded import Cluster, KafkaBroker, ZooKeeperEnsemble, ZooKeeperServer
 from kiel_groups.embedded.java_servers import CLIENTS, CONTROLLER, LOOPBACK, Peer
+from kiel_groups.embedded.kafka import CONTROLLER_NODE
 from kiel_groups.embedded.processes import Server, Startable
 from kiel_groups.embedded.releases import KafkaRelease
 from tests.proxies.fault_proxy import FaultProxy
@@ -199,9 +200,7 @@ class ClusterOfCuttableBrokers(Cluster):
     def _quorum(self) -> dict[str, object]:
         """Return the setting with the controller's address, which the controller and its brokers share."""
         proxy = self.links.controller
-        if self._controller is None or proxy is None:
-            return {}
-        return {"controller.quorum.voters": ",".join(f"{node}@{proxy.address}" for node in self._controller.voters)}
+        return {} if proxy is None else {"controller.quorum.voters": f"{CONTROLLER_NODE}@{proxy.address}"}
 
     def _start(self) -> None:
         self.links._start()

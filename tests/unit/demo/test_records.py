@@ -6,8 +6,16 @@ from pathlib import Path
 
 import pytest
 
-from kiel_groups.demo.input_records import load_records, number_of, received_number, visitor_of
-from kiel_groups.demo.receipts import Receipt, ReceiptFile, foreign_lines, prove
+from kiel_groups.demo.records import (
+    Receipt,
+    ReceiptFile,
+    foreign_lines,
+    load_records,
+    number_of,
+    prove,
+    received_number,
+    visitor_of,
+)
 from kiel_groups.model import Record
 
 pytestmark = pytest.mark.unit

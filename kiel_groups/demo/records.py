@@ -1,5 +1,7 @@
 """
-Receipts of delivered records, and the proof that is made from them.
+The records that the demo sends, the receipts of their delivery, and the proof that is made from these.
+
+The records are 100,000 page views of a shop, each starting with its number, or the lines of a given file.
 
 A receipt is a line ``partition offset number``. Each consumer writes its receipts to its own file. It writes a receipt
 before it asks for the next record, that is, before the record counts as finished. So each record below the committed
@@ -8,15 +10,107 @@ offset has a receipt, even after kill -9. A record that the demo did not send ha
 
 from __future__ import annotations
 
+import gzip
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from importlib.resources import files
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
+from kiel_groups.errors import ConfigError
+from kiel_groups.model import Record
 from kiel_groups.wording import counted
 
-__all__ = ["Receipt", "ReceiptFile", "Proof", "foreign_lines", "prove"]
+__all__ = [
+    "GROUP",
+    "TOPIC",
+    "Input",
+    "Places",
+    "Proof",
+    "Receipt",
+    "ReceiptFile",
+    "foreign_lines",
+    "lines_of",
+    "load_records",
+    "log_ends",
+    "number_of",
+    "prove",
+    "received_number",
+    "shipped",
+    "visitor_of",
+]
+
+GROUP = "demo"
+TOPIC = "page-views"
+
+#: The partition and the offset that the broker has acknowledged for each record, by the record's number.
+Places: TypeAlias = Mapping[int, tuple[int, int]]
+
+#: All records are in memory at once, and so is a receipt of each.
+_MOST_LINES = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Input:
+    """
+    The records to send, in the order of their numbers, from 0.
+
+    ``keys[n]`` belongs to ``values[n]``. Shipped values start with their number. Lines of the user's file do not, so
+    their number is the key.
+    """
+
+    values: list[bytes]
+    keys: list[bytes]
+    number_in_key: bool
+
+
+def shipped() -> Input:
+    """Return the records that come with the package, with the visitor as key."""
+    values = load_records()
+    return Input(values, [visitor_of(value) for value in values], number_in_key=False)
+
+
+def lines_of(path: Path) -> Input:
+    """
+    Return the lines of a file, without line ends, as records.
+
+    Raises:
+        ConfigError: The file cannot be read, is empty, or has too many lines.
+    """
+    try:
+        values = path.read_bytes().splitlines()
+    except OSError as error:
+        raise ConfigError(f"--records: {path} cannot be read: {error.strerror}") from error
+    if not 0 < len(values) <= _MOST_LINES:
+        raise ConfigError(f"--records: {path} has {len(values):,} lines; expected 1 to {_MOST_LINES:,}")
+    return Input(values, [b"%d" % number for number in range(len(values))], number_in_key=True)
+
+
+def load_records() -> list[bytes]:
+    """Return the shipped records in the order of their numbers, from 0."""
+    return gzip.decompress((files(__package__) / "records.txt.gz").read_bytes()).splitlines()
+
+
+def number_of(value: bytes) -> int:
+    """Return the number at the start of a shipped record."""
+    return int(value.partition(b" ")[0])
+
+
+def visitor_of(value: bytes) -> bytes:
+    """Return the visitor of a page view. As the key, it keeps the views of one visitor in one partition, in order."""
+    return value.split(b" ")[2]
+
+
+def received_number(record: Record, *, number_in_key: bool) -> int | None:
+    """Return the number of a consumed record, or None if the demo did not send it."""
+    value = record.value or b""
+    if not number_in_key and (len(value.split(b" ")) < 3 or record.key != visitor_of(value)):
+        return None
+    try:
+        return int(record.key or b"") if number_in_key else number_of(value)
+    except ValueError:
+        return None
 
 
 class Receipt(NamedTuple):
@@ -87,14 +181,12 @@ class Proof:
         return max(self.delivered.values(), default=0)
 
 
-def prove(
-    sent: Mapping[int, tuple[int, int]], receipts: Iterable[Receipt], committed: Mapping[int, int | None]
-) -> Proof:
+def prove(sent: Places, receipts: Iterable[Receipt], committed: Mapping[int, int | None]) -> Proof:
     """
     Compare the sent records with the receipts and the committed offsets.
 
     Args:
-        sent: Maps a record's number to the partition and offset that the broker acknowledged.
+        sent: The places of the sent records.
         receipts: The receipts of all consumers.
         committed: Maps a partition to the group's committed offset.
     """
@@ -106,14 +198,20 @@ def prove(
         delivered[receipt.number] += 1
         if sent.get(receipt.number) != (receipt.partition, receipt.offset):
             misplaced.append(receipt)
-    ends: dict[int, int] = {}
-    for partition, offset in sent.values():
-        ends[partition] = max(ends.get(partition, 0), offset + 1)
+    ends = log_ends(sent)
     uncommitted = {
         partition: (committed.get(partition), end) for partition, end in ends.items() if committed.get(partition) != end
     }
     missing = tuple(sorted(sent.keys() - delivered.keys()))
     return Proof(len(sent), missing, delivered, tuple(misplaced), uncommitted)
+
+
+def log_ends(sent: Places) -> dict[int, int]:
+    """Return where the log of each partition with records ends."""
+    ends: dict[int, int] = {}
+    for partition, offset in sent.values():
+        ends[partition] = max(ends.get(partition, 0), offset + 1)
+    return ends
 
 
 def foreign_lines(receipts: Iterable[Receipt]) -> Iterator[str]:
