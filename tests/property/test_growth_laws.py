@@ -44,7 +44,7 @@ from kiel_groups.ops.views.checks import check_group
 from kiel_groups.ops.views.documents import group_document
 from kiel_groups.ops.views.group_view import GroupView, view_group
 from kiel_groups.spark import options as option_validation
-from kiel_groups.spark.jobs.query_run import plain_error
+from kiel_groups.spark.spark_session import plain_error
 from kiel_groups.wire.consumer_protocol import ConsumerAssignment
 from kiel_groups.wire.group_requests import DescribeGroupsRequest
 from kiel_groups.wire.metadata import MetadataRequest

@@ -11,7 +11,7 @@ from pyspark import SparkContext, java_gateway
 from pyspark.sql import SparkSession
 
 from kiel_groups.errors import ConfigError
-from kiel_groups.spark.jobs.spark_session import start_session
+from kiel_groups.spark.spark_session import start_session
 
 pytestmark = pytest.mark.unit
 

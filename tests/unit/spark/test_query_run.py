@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kiel_groups.errors import ConfigError, KielGroupsError, OffsetOutOfRangeError
-from kiel_groups.spark.jobs.query_run import plain_error
+from kiel_groups.spark.spark_session import plain_error
 
 pytestmark = pytest.mark.unit
 

@@ -19,23 +19,17 @@ from pyspark.sql.functions import current_timestamp, current_timezone, to_date, 
 from pyspark.sql.streaming.query import StreamingQuery
 
 from kiel_groups.model import TopicPartition
+from kiel_groups.spark.archive_folders import ArchiveFolders, ArchiveSettings
+from kiel_groups.spark.batches import BatchBounds
 from kiel_groups.spark.checkpoint import OffsetRange, Positions, Span
-from kiel_groups.spark.jobs.archive_folders import ArchiveFolders
-from kiel_groups.spark.jobs.archive_settings import ArchiveSettings
-from kiel_groups.spark.jobs.query_run import Batch, LateWorkerError, run_query, shortened_spark_errors
+from kiel_groups.spark.drivers import group_name
 from kiel_groups.spark.log_view import LogView
 from kiel_groups.spark.offsets import GroupOffsets, committed_offsets, handle_data_loss, refuse_live_group, resolve
 from kiel_groups.spark.options import GROUP, ReadOptions
-from kiel_groups.spark.stream.microbatches import BatchBounds
-from kiel_groups.spark.stream.query_driver import group_name
+from kiel_groups.spark.spark_session import Batch, LateWorkerError, run_query, shortened_spark_errors
 from kiel_groups.wording import counted
 
-__all__ = [
-    "ArchivePlan",
-    "plan_archive",
-    "ArchiveSummary",
-    "archive",
-]
+__all__ = ["ArchivePlan", "ArchiveSummary", "archive", "plan_archive"]
 
 log = logging.getLogger(__name__)
 

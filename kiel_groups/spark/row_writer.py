@@ -19,7 +19,7 @@ from kiel_groups.clients.produce.partitioners import hash_partitioner
 from kiel_groups.clients.producer import Producer, RecordMetadata
 from kiel_groups.errors import ConfigError
 from kiel_groups.spark.options import WriteColumns, WriteOptions
-from kiel_groups.spark.tasks.task_inputs import PortablePickle
+from kiel_groups.spark.portable_pickle import PortablePickle
 from kiel_groups.sync import LoopThread
 
 __all__ = ["BatchWriter", "StreamWriter"]
@@ -51,7 +51,7 @@ class _RowWriter(PortablePickle):
             BrokerError: A record could not be stored.
         """
         with LoopThread("the Spark sink's producer") as loop:
-            sender = loop.run(_open_sender(self._options, self._columns))
+            sender = loop.run(_RowSender.opened(self._options, self._columns))
             try:
                 while rows := list(islice(iterator, _ROWS_AT_ONCE)):
                     loop.run(sender.send(rows))
@@ -97,6 +97,11 @@ class _RowSender:
             request_timeout_ms=options.request_timeout_ms,
         )
 
+    @classmethod
+    async def opened(cls, options: WriteOptions, columns: WriteColumns) -> _RowSender:
+        """Create a sender on the running loop, where its producer has to be created."""
+        return cls(options, columns)
+
     async def send(self, rows: Iterable[Sequence[Any]]) -> None:
         """Pass rows to the producer, wait while its buffer is full, and raise the failures of earlier rows."""
         for row in rows:
@@ -133,10 +138,6 @@ class _RowSender:
         for record in self._pending:
             record.cancel()
         await self._producer.close(timeout_ms=0)
-
-
-async def _open_sender(options: WriteOptions, columns: WriteColumns) -> _RowSender:
-    return _RowSender(options, columns)
 
 
 def _bytes(value: Any) -> bytes | None:

@@ -9,20 +9,26 @@ A range is split only if the user asks for that, because its messages would no l
 from __future__ import annotations
 
 import heapq
+import os
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
+from pyspark.sql.datasource import InputPartition
+
 from kiel_groups.config import HostPort
 from kiel_groups.errors import ConfigError
 from kiel_groups.model import TopicPartition
 from kiel_groups.spark.checkpoint import OffsetRange
+from kiel_groups.spark.options import ReadOptions
 
-__all__ = ["ReadTask", "TaskBounds", "plan_tasks"]
+__all__ = ["ReadTask", "TaskBounds", "plan_tasks", "task_partitions"]
 
 #: The most tasks that ``maxRecordsPerPartition`` may cause: Spark's driver keeps every task of a batch in memory.
 _MOST_TASKS = 10_000
+#: Tasks of a batch for each core: with more than one, tasks of different lengths still keep all cores busy.
+_TASKS_PER_CORE = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +44,21 @@ class TaskBounds:
     least_tasks: int | None = None
     most_tasks: int | None = None
     most_records: int | None = None
+
+    @classmethod
+    def of(cls, options: ReadOptions) -> TaskBounds:
+        """
+        Return the bounds that the options set.
+
+        Spark does not tell a source the number of executors or cores. So without ``maxPartitions``, the driver's own
+        number of cores decides.
+        """
+        return cls(
+            parallelism=_TASKS_PER_CORE * (os.cpu_count() or 1),
+            least_tasks=options.min_partitions,
+            most_tasks=options.max_partitions,
+            most_records=options.max_records_per_partition,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,3 +156,8 @@ def _pack(pieces: Sequence[OffsetRange], tasks: int, most_records: int | None) -
         bins[number].append(piece)
         heapq.heapreplace(loads, (load + piece.size, number))
     return [tuple(sorted(bin_)) for bin_ in bins if bin_]
+
+
+def task_partitions(tasks: Sequence[ReadTask]) -> list[InputPartition]:
+    """Wrap tasks for Spark. If there are none, return an empty task, or Spark would create a task of its own."""
+    return [InputPartition(task) for task in tasks] or [InputPartition(ReadTask(None, ()))]

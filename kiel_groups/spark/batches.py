@@ -1,7 +1,7 @@
 """
-Bound a stream's micro-batches by the log ends and the options, detect lost messages, and plan the tasks.
+Bound batches by the log ends and the options, detect lost messages, and plan the tasks.
 
-``LogDriver`` and ``MemberDriver`` use it; each driver decides which partitions to read.
+The drivers of streams use ``BatchBounds`` for their micro-batches; each decides which partitions to read.
 """
 
 from __future__ import annotations
@@ -16,16 +16,11 @@ from kiel_groups.group.znodes.layout import GroupLayout
 from kiel_groups.model import TopicPartition
 from kiel_groups.spark.checkpoint import Positions, Span, ranges_between
 from kiel_groups.spark.log_view import LogView
-from kiel_groups.spark.offsets import handle_data_loss
+from kiel_groups.spark.offsets import check_bounds, committed_offsets, handle_data_loss, resolve
 from kiel_groups.spark.options import GROUP, ReadOptions
-from kiel_groups.spark.tasks.task_inputs import task_bounds
-from kiel_groups.spark.tasks.task_planner import ReadTask, plan_tasks
+from kiel_groups.spark.task_planner import ReadTask, TaskBounds, plan_tasks
 
-__all__ = [
-    "fair_shares",
-    "waits_for_more",
-    "BatchBounds",
-]
+__all__ = ["BatchBounds", "fair_shares", "plan_batch", "waits_for_more"]
 
 log = logging.getLogger(__name__)
 
@@ -188,7 +183,7 @@ class BatchBounds:
         unknown = [p for p, span in end.spans.items() if span.token is None and p not in start.spans]
         ranges = ranges_between(start, end, self._view.earliest(unknown) if unknown else {})
         leaders = self._view.leaders({each.topic_partition for each in ranges})
-        return plan_tasks(ranges, leaders, task_bounds(self._options))
+        return plan_tasks(ranges, leaders, TaskBounds.of(self._options))
 
     def _without_undetected_losses(
         self, known: Mapping[TopicPartition, Span], ends: Mapping[TopicPartition, Span], blind: bool
@@ -205,3 +200,28 @@ class BatchBounds:
                     # Without a known start, the new log is read from its beginning.
                     del spans[partition]
         return spans
+
+
+def plan_batch(options: ReadOptions) -> list[ReadTask]:
+    """
+    Look up the partitions and offsets of a batch, and plan its tasks.
+
+    Raises:
+        ConfigError: The given offsets do not fit the partitions.
+        OffsetOutOfRangeError: A log lacks messages of its range, and ``failOnDataLoss`` is set.
+        BrokerError: The lookup failed.
+    """
+    with LogView(options) as view:
+        partitions = view.partitions()
+        committed = committed_offsets(view, options.group, partitions) if options.starting == GROUP else {}
+        starts = resolve("startingOffsets", options.starting, partitions, view, committed)
+        ends = resolve("endingOffsets", options.ending, partitions, view, {})
+        bounds = check_bounds(
+            starts,
+            ends,
+            view.earliest(partitions),
+            view.latest(partitions),
+            fail_on_data_loss=options.fail_on_data_loss,
+        )
+        ranges = [bounds[partition] for partition in partitions]
+        return plan_tasks(ranges, view.leaders(partitions), TaskBounds.of(options))

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from kiel_groups.model import TopicPartition
+from kiel_groups.spark import drivers
+from kiel_groups.spark.drivers import LogDriver
 from kiel_groups.spark.options import ReadOptions
-from kiel_groups.spark.stream import query_driver
-from kiel_groups.spark.stream.query_driver import LogDriver
 
 pytestmark = pytest.mark.unit
 
@@ -43,9 +43,9 @@ def test_a_start_that_was_not_stored_is_stored_by_the_next_call(monkeypatch: pyt
     If the start of a query could not be stored, the next call stores it. Otherwise, a query restarted before its first
     batch is done would resolve ``latest`` again, and skip records.
     """
-    monkeypatch.setattr(query_driver, "LogView", LogViewOfOnePartition)
-    monkeypatch.setattr(query_driver, "GroupOffsets", OffsetsThatFailOnce)
-    monkeypatch.setattr(query_driver, "resolve", lambda *arguments: {P0: 7})
+    monkeypatch.setattr(drivers, "LogView", LogViewOfOnePartition)
+    monkeypatch.setattr(drivers, "GroupOffsets", OffsetsThatFailOnce)
+    monkeypatch.setattr(drivers, "resolve", lambda *arguments: {P0: 7})
     options = ReadOptions.parse({"kafka.bootstrap.servers": "h:1", "subscribe": "t"}, streaming=True)
     driver: Any = LogDriver(options)
     first = driver.initial()

@@ -1,5 +1,8 @@
 """
-The folders of an archive: its description, its completed batches and its files.
+The settings of an archive, and its folders: its description, its completed batches and its files.
+
+A folder is on this machine, or on a file system that only Spark's Java process reaches. A path without a scheme is on
+this machine. Other folders are named by URIs, such as ``hdfs://namenode/archive``.
 
 Spark's sink writes files under their final names, and then a list of each batch's files into ``_spark_metadata``. Only
 listed files belong to the archive, and each batch is listed once. An interrupted batch leaves files that are not
@@ -12,22 +15,314 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Collection, Iterator
+import os
+import re
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any, Final
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, Final, Protocol
 
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
-from kiel_groups.errors import ConfigError, ProtocolError
+from kiel_groups.errors import ConfigError, KielGroupsError, ProtocolError
 from kiel_groups.spark.checkpoint import Positions, Span
-from kiel_groups.spark.jobs.archive_settings import ArchiveSettings
-from kiel_groups.spark.jobs.folders import draft_of, local_path, make_folder_durably, moved, obstacle, open_folder
+from kiel_groups.spark.environment import can_bound_batches
+from kiel_groups.spark.options import ReadOptions
 from kiel_groups.wording import counted
 
-__all__ = ["ArchiveFolders"]
+__all__ = ["BATCH_RECORDS", "ArchiveFolders", "ArchiveSettings", "FolderError", "HadoopFolder", "LocalFolder"]
 
 log = logging.getLogger(__name__)
+
+_SCHEME = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]+:")
+_LOCAL = "file:"
+
+
+def names_a_host(text: str) -> bool:
+    """Return whether ``text`` is a ``file:`` URI with a host; files on other hosts cannot be written."""
+    return re.match(r"file://[^/]", text) is not None
+
+
+def located(text: str) -> str:
+    """Return the absolute URI of a path or URI, for use in every process. Like Hadoop's URIs, it has no escapes."""
+    if _SCHEME.match(text) and not text.startswith(_LOCAL):
+        return text.rstrip("/")
+    path = re.sub(r"^file:(//)?(?=/)", "", text)
+    return f"{_LOCAL}//{Path(path).absolute()}"
+
+
+def local_path(uri: str) -> Path | None:
+    """Return the path of a URI on this machine, or None if the URI is on another file system."""
+    return Path(uri.removeprefix(f"{_LOCAL}//")) if uri.startswith(_LOCAL) else None
+
+
+def obstacle(folder: Path) -> str | None:
+    """Return the reason why a folder of this machine cannot be written or created, or None if it can."""
+    # Not Path.exists, which raises an error if this user may not list the parent folder.
+    there = next(each for each in (folder, *folder.parents) if os.path.exists(each))
+    if not there.is_dir():
+        return f"{there} is a file"
+    if not os.access(there, os.R_OK | os.W_OK | os.X_OK):
+        return f"this user may not write into {there}"
+    try:
+        # For root, os.access always succeeds; /proc, a full disk or a read-only one refuse only an actual write.
+        with TemporaryDirectory(dir=there, prefix=".probe-") as probe:
+            (Path(probe) / "probe").write_bytes(b"probe")
+    except OSError as error:
+        return f"nothing can be made in {there}: {error.strerror}"
+    return None
+
+
+def moved(source: Path, target: Path) -> None:
+    """
+    Move a file on this machine; even after a crash of the machine, the complete file is at one of the two paths.
+
+    A rename may reach the disk before the contents of the file, and may not reach it until the folders are synced.
+    """
+    _synced(source)
+    source.replace(target)
+    for folder in dict.fromkeys((target.parent, source.parent)):
+        _synced(folder)
+
+
+def make_folder_durably(path: Path) -> None:
+    """Create a folder on this machine, and its parents, so that they survive a crash of the machine."""
+    if not path.is_dir():
+        make_folder_durably(path.parent)
+        path.mkdir(exist_ok=True)
+        _synced(path.parent)
+
+
+def _synced(path: Path) -> None:
+    """Sync a file, or the entries of a folder, to the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+class FolderError(KielGroupsError):
+    """A folder cannot be read or written; the message names it and the reason."""
+
+
+class Folder(Protocol):
+    """A folder, which may not exist yet. Names are paths relative to it. All methods may raise FolderError."""
+
+    def names(self, folder: str = "") -> list[str]:
+        """Return the names of the entries of ``folder``, in any order, or an empty list if there is no folder."""
+
+    def read(self, name: str) -> str | None:
+        """Return the text of a file, or None if the file does not exist."""
+
+    def write(self, name: str, text: str) -> None:
+        """Create or replace a file, and create its missing folders."""
+
+
+def draft_of(name: str) -> str:
+    """Return the name that a file has until it is complete; a killed process may leave a file of this name."""
+    return f".{name}.draft"
+
+
+class LocalFolder:
+    """A Folder on this machine."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def names(self, folder: str = "") -> list[str]:
+        path = self._path / folder
+        return [each.name for each in path.iterdir()] if path.is_dir() else []
+
+    def read(self, name: str) -> str | None:
+        path = self._path / name
+        return path.read_text(encoding="utf-8") if path.is_file() else None
+
+    def write(self, name: str, text: str) -> None:
+        path = self._path / name
+        try:
+            make_folder_durably(path.parent)
+            draft = path.with_name(draft_of(path.name))
+            draft.write_text(text, encoding="utf-8")
+            moved(draft, path)
+        except OSError as error:
+            raise FolderError(f"{path} cannot be written: {error.strerror or error}") from error
+
+
+class HadoopFolder:
+    """A Folder on any file system that Spark knows, through Spark's Java process."""
+
+    def __init__(self, spark: SparkSession, uri: str) -> None:
+        java: Any = spark._jvm
+        self._path_of = java.org.apache.hadoop.fs.Path
+        self._uri = uri
+        with self._reaching():
+            self._files = self._path_of(uri).getFileSystem(spark._jsc.hadoopConfiguration())
+
+    def names(self, folder: str = "") -> list[str]:
+        with self._reaching():
+            path = self._path(folder)
+            found: Iterable[Any] = self._files.listStatus(path) if self._files.exists(path) else ()
+            return [each.getPath().getName() for each in found]
+
+    def read(self, name: str) -> str | None:
+        with self._reaching():
+            path = self._path(name)
+            if not self._files.exists(path):
+                return None
+            stream = self._files.open(path)
+            try:
+                return bytes(stream.readAllBytes()).decode()
+            finally:
+                stream.close()
+
+    def write(self, name: str, text: str) -> None:
+        with self._reaching():
+            stream = self._files.create(self._path(name), True)
+            try:
+                stream.write(text.encode())
+            finally:
+                stream.close()
+
+    @contextmanager
+    def _reaching(self) -> Iterator[None]:
+        """Turn an exception of Java into a FolderError of one line."""
+        try:
+            yield
+        except Py4JJavaError as error:
+            reason = str(error.java_exception.toString()).partition("\n")[0]
+            raise FolderError(f"{self._uri} cannot be used: {reason}") from error
+
+    def _path(self, name: str) -> Any:
+        return self._path_of(f"{self._uri}/{name}" if name else self._uri)
+
+
+def open_folder(uri: str, spark: SparkSession | None) -> Folder:
+    """
+    Return the folder of a URI.
+
+    Args:
+        uri: An absolute URI, as ``located`` returns it.
+        spark: A session; needed for folders that are not on this machine.
+    """
+    path = local_path(uri)
+    if path is not None:
+        return LocalFolder(path)
+    assert spark is not None, f"{uri}: a session is needed to look there"
+    return HadoopFolder(spark, uri)
+
+
+#: Enough for files of a useful size; such a batch takes some seconds to half a minute.
+BATCH_RECORDS = 5_000_000
+#: The default checkpoint within the output; readers of Parquet ignore names that begin with an underscore.
+_CHECKPOINT = "_checkpoint"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ArchiveSettings:
+    """
+    An archive: the topics to read, and the folder of their records.
+
+    Args:
+        topics: The names of the topics; empty if ``pattern`` is given.
+        pattern: A regular expression that matches the whole names of the topics, instead of ``topics``.
+        output: The folder of the archive: a path of this machine, or a URI that Spark knows, such as ``hdfs://…``.
+        brokers: Some brokers of the cluster, separated by commas.
+        zookeeper: The cluster's ZooKeeper servers; needed if ``group`` is given.
+        group: The group to commit offsets for. By default, each archive has a group of its own, ``kiel-spark-…``.
+        start: ``earliest``, ``latest`` or ``group``: where the first run starts to read the existing partitions. Later
+            runs continue, and partitions that appear later are read from their beginning.
+        checkpoint: The folder of the archive's progress; by default ``_checkpoint`` in the output.
+        batch_records: The most records of a batch, or None for no bound. Before Spark 4.2, no bound is possible.
+        interval_s: The seconds from one batch to the next, until the run is stopped. None means that the run ends when
+            it has read the existing records.
+        fail_on_data_loss: Whether to end the run if records were lost before they were archived. Otherwise, the run
+            logs a warning and continues with the records that are left; a recreated topic is read from its beginning.
+
+    Raises:
+        ConfigError: A value is not valid, or two values contradict each other.
+    """
+
+    topics: tuple[str, ...] = ()
+    pattern: str | None = None
+    output: str
+    brokers: str
+    zookeeper: str | None = None
+    group: str | None = None
+    start: str = "earliest"
+    checkpoint: str | None = None
+    batch_records: int | None = BATCH_RECORDS
+    interval_s: float | None = None
+    fail_on_data_loss: bool = True
+
+    def __post_init__(self) -> None:
+        if not self.output.strip():
+            raise ConfigError("output: nothing given; name the folder of the archive")
+        if self.interval_s is not None and self.interval_s <= 0:
+            raise ConfigError(f"interval_s: {self.interval_s:g} given; expected seconds above 0")
+        for name, text in (("output", self.output), ("checkpoint", self.checkpoint or "")):
+            if names_a_host(text):
+                raise ConfigError(
+                    f"{name}: {text!r} names a host; a folder of this machine is written as 'file:///folder'"
+                )
+        inside = f"{self.output_uri}/"
+        if self.checkpoint_uri.startswith(inside) and not self.checkpoint_uri.startswith(f"{inside}_"):
+            raise ConfigError(
+                f"checkpoint: {self.checkpoint} is among the records; name a folder outside of the output, or one in it"
+                " that begins with '_'"
+            )
+        self.read_options()
+
+    @property
+    def output_uri(self) -> str:
+        """The absolute URI of the output."""
+        return located(self.output)
+
+    @property
+    def checkpoint_uri(self) -> str:
+        """The absolute URI of the checkpoint."""
+        return located(self.checkpoint) if self.checkpoint else f"{self.output_uri}/{_CHECKPOINT}"
+
+    @property
+    def is_local(self) -> bool:
+        """Whether both folders are on this machine, and so can be read without Spark."""
+        return None not in (local_path(self.output_uri), local_path(self.checkpoint_uri))
+
+    def source_options(self) -> dict[str, str]:
+        """Return the settings as options of the data source."""
+        named = {
+            "kafka.bootstrap.servers": self.brokers,
+            "subscribe": ",".join(self.topics) or None,
+            "subscribePattern": self.pattern,
+            "startingOffsets": self.start,
+            "kafka.group.id": self.group,
+            "kiel.zookeeper.connect": self.zookeeper,
+            "failOnDataLoss": None if self.fail_on_data_loss else "false",
+            "maxOffsetsPerTrigger": str(self.batch_records) if self._is_bounded else None,
+        }
+        return {name: text for name, text in named.items() if text is not None}
+
+    @property
+    def _is_bounded(self) -> bool:
+        """
+        Whether to bound batches.
+
+        Before Spark 4.2, the default bound is left out. Any other bound is passed on, and the source refuses it.
+        """
+        return self.batch_records is not None and (can_bound_batches() or self.batch_records != BATCH_RECORDS)
+
+    def read_options(self) -> ReadOptions:
+        """
+        Parse the settings as the data source does.
+
+        Raises:
+            ConfigError: The source refuses an option.
+        """
+        return ReadOptions.parse(self.source_options(), streaming=True)
+
 
 #: The file that describes the archive, in each of its folders. The description names both folders.
 _IN_OUTPUT: Final = "_archive.json"

@@ -18,6 +18,8 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 import pyarrow as pa
+from pyspark.sql.datasource import InputPartition
+from pyspark.sql.types import StructType
 
 from kiel_groups.backoff import Backoff, shortening
 from kiel_groups.clients.fetch.partition_fetch import MessageSizes, fill_answer
@@ -34,8 +36,9 @@ from kiel_groups.errors import (
 )
 from kiel_groups.model import TopicPartition
 from kiel_groups.spark.checkpoint import OffsetRange
-from kiel_groups.spark.tasks.task_planner import ReadTask
-from kiel_groups.spark.tasks.worker_connections import BrokerSocket, borrowed, find_leaders, freeze_collector
+from kiel_groups.spark.options import ReadOptions, arrow_schema
+from kiel_groups.spark.task_planner import ReadTask
+from kiel_groups.spark.worker_connections import BrokerSocket, borrowed, find_leaders, freeze_collector
 from kiel_groups.wire.error_codes import LEADER_NOT_AVAILABLE, NO_ERROR, OFFSET_OUT_OF_RANGE, UNKNOWN
 from kiel_groups.wire.fetch import FetchedPartition, FetchPosition, FetchRequest, FetchResponse
 from kiel_groups.wire.list_offsets import EARLIEST, LATEST, ListOffsetsRequest, OffsetQuery
@@ -48,8 +51,7 @@ __all__ = [
     "ask_for",
     "merged",
     "record_batch",
-    "FetchSettings",
-    "read_task",
+    "task_rows",
 ]
 
 log = logging.getLogger(__name__)
@@ -297,26 +299,10 @@ _BACKOFF = Backoff(0.05, 2.0, shortening(random.random))
 _TRIES_OUT_OF_RANGE = 6
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FetchSettings:
+def task_rows(partition: InputPartition, options: ReadOptions, schema: StructType) -> Iterator[pa.RecordBatch]:
     """
-    How a task fetches; times in milliseconds, sizes in bytes.
-
-    ``brokers`` are asked for the new leaders after a leader has moved.
-    """
-
-    brokers: tuple[HostPort, ...]
-    client_id: str
-    request_timeout_ms: int
-    poll_timeout_ms: int
-    fetch_max_bytes: int
-    max_message_bytes: int
-    fail_on_data_loss: bool
-
-
-def read_task(task: ReadTask, settings: FetchSettings, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """
-    Yield all messages in the ranges of a task, each range in the order of its offsets.
+    Yield all messages in the ranges of a task that ``task_partitions`` has wrapped, each range in the order of its
+    offsets.
 
     Raises:
         OffsetOutOfRangeError: A log lacks a range or a part of it, and ``fail_on_data_loss`` is set.
@@ -324,7 +310,7 @@ def read_task(task: ReadTask, settings: FetchSettings, schema: pa.Schema) -> Ite
         ProtocolError: Messages cannot be decoded.
     """
     freeze_collector()
-    return _TaskReader(task, settings, schema).batches()
+    return _TaskReader(partition.value, options, arrow_schema(schema)).batches()
 
 
 class _Sent(NamedTuple):
@@ -337,11 +323,11 @@ class _Sent(NamedTuple):
 class _TaskReader:
     """One run of one task."""
 
-    def __init__(self, task: ReadTask, settings: FetchSettings, schema: pa.Schema) -> None:
-        self._settings = settings
+    def __init__(self, task: ReadTask, options: ReadOptions, schema: pa.Schema) -> None:
+        self._options = options
         self._schema = schema
         self._readings = [
-            RangeReader(each, settings.fail_on_data_loss, settings.max_message_bytes) for each in task.ranges
+            RangeReader(each, options.fail_on_data_loss, options.max_message_bytes) for each in task.ranges
         ]
         self._leaders: Mapping[TopicPartition, HostPort | None] = {
             each.topic_partition: task.leader for each in task.ranges
@@ -370,7 +356,7 @@ class _TaskReader:
         if leader is None:
             partition = readings[0].topic_partition
             raise LEADER_NOT_AVAILABLE.exception(f"{partition} has no leader; is the broker that holds it down?")
-        with borrowed(leader, self._settings.client_id) as broker:
+        with borrowed(leader, self._options.client_id) as broker:
             in_flight: deque[_Sent] = deque()
             for number in range(_LANES):
                 if (failure := self._ask(broker, readings[number::_LANES], in_flight)) is not None:
@@ -389,13 +375,13 @@ class _TaskReader:
 
     @property
     def _timeout_s(self) -> float:
-        return (self._settings.request_timeout_ms + _MAX_WAIT_MS) / 1000
+        return (self._options.request_timeout_ms + _MAX_WAIT_MS) / 1000
 
     def _ask(
         self, broker: BrokerSocket, lane: Sequence[RangeReader], in_flight: deque[_Sent]
     ) -> KielGroupsError | None:
         """Send the next request of a lane, unless the lane is finished. Return the error if sending failed."""
-        positions = ask_for(lane, self._settings.fetch_max_bytes)
+        positions = ask_for(lane, self._options.fetch_max_bytes)
         if not positions:
             return None
         most_bytes = _ANSWER_BYTES + sum(position.max_bytes for position in positions.values())
@@ -441,7 +427,7 @@ class _TaskReader:
 
     @property
     def _most_wait_s(self) -> float:
-        return self._settings.poll_timeout_ms / 1000
+        return self._options.poll_timeout_ms / 1000
 
     # ------------------------------------------------------------------ recovery
 
@@ -464,15 +450,15 @@ class _TaskReader:
         if self._waited_s > self._most_wait_s:
             raise RequestTimeoutError(
                 f"nothing could be read for {self._waited_s:.0f} s (kafkaConsumer.pollTimeoutMs is"
-                f" {self._settings.poll_timeout_ms}); the last reason: {error}"
+                f" {self._options.poll_timeout_ms}); the last reason: {error}"
             ) from error
 
     def _refresh_leaders(self) -> None:
         known = filter(None, self._leaders.values())
-        addresses = list(dict.fromkeys([*self._settings.brokers, *known]))
+        addresses = list(dict.fromkeys([*self._options.brokers, *known]))
         # If no broker answers, the known leaders are kept; the next failure counts towards the limit, too.
         with suppress(NoBrokersError):
-            self._leaders = find_leaders(addresses, self._settings.client_id, self._topics)
+            self._leaders = find_leaders(addresses, self._options.client_id, self._topics)
 
     def _check_bounds(self, reading: RangeReader) -> None:
         """Look up the bounds of the log of a range, and skip the offsets that the log certainly does not have."""
@@ -487,7 +473,7 @@ class _TaskReader:
             self._progressed_at_s = time.monotonic()
 
     def _list_offset(self, leader: HostPort, partition: TopicPartition, at: int) -> int:
-        with borrowed(leader, self._settings.client_id) as broker:
+        with borrowed(leader, self._options.client_id) as broker:
             request = ListOffsetsRequest({partition: OffsetQuery(at)})
             answer = broker.ask(request, most_bytes=_ANSWER_BYTES, timeout_s=self._timeout_s)
         listed = answer.partitions[partition]
