@@ -10,9 +10,9 @@ import logging
 import re
 import uuid
 from abc import ABC, abstractmethod
-from collections.abc import Collection
+from collections.abc import Collection, Coroutine
 from dataclasses import replace
-from typing import cast
+from typing import Any, TypeVar, cast
 
 from kiel_groups.config import CLIENT_ID, GroupConfig, ResetPolicy
 from kiel_groups.errors import ConfigError, GroupConfigError
@@ -23,7 +23,7 @@ from kiel_groups.ops.group_inspection import read_settings
 from kiel_groups.spark.batches import BatchBounds
 from kiel_groups.spark.checkpoint import Positions, Span, is_done, new_token
 from kiel_groups.spark.log_view import LogView
-from kiel_groups.spark.member import SparkMember, default_on_sigterm, on_sigterm
+from kiel_groups.spark.member import CLOSE_S, SETTLE_S, SparkMember, default_on_sigterm, on_sigterm
 from kiel_groups.spark.offsets import GroupOffsets, committed_offsets, refuse_live_group, resolve
 from kiel_groups.spark.options import EARLIEST, GROUP, ReadOptions
 from kiel_groups.spark.task_planner import ReadTask
@@ -32,6 +32,10 @@ __all__ = ["LogDriver", "MemberDriver", "QueryDriver", "group_config", "group_na
 
 log = logging.getLogger(__name__)
 
+T = TypeVar("T")
+
+#: How long one call of a member may take, in seconds; the session's own timeouts are shorter.
+_CALL_S = 60.0
 _QUERY_DIGITS = 12
 _ILLEGAL = re.compile(r"[^a-zA-Z0-9._-]")
 
@@ -240,12 +244,12 @@ class MemberDriver(QueryDriver):
         known = start or self._planned or Positions()
         # Before 4.2, Spark does not pass its position, but asks again only once the batch is done.
         reached = None if start is None else start.spans
-        positions = member.next_batch(self._topics(), reached, known.spans)
+        positions = self._on_loop(member.next_batch(self._topics(), reached, known.spans))
         ends = self._bounds.ends(positions)
         spans = self._bounds.without_losses(positions, ends)
         if recreated := [partition for partition in positions if partition in ends and partition not in spans]:
-            spans |= member.restart(self._view.earliest(recreated), known.spans)
-        planned = Positions(member.plan(self._bounds.advanced(spans, ends, limited=limited)))
+            spans |= self._on_loop(member.restart(self._view.earliest(recreated), known.spans))
+        planned = Positions(self._on_loop(member.plan(self._bounds.advanced(spans, ends, limited=limited))))
         self._planned = planned
         return planned
 
@@ -261,7 +265,12 @@ class MemberDriver(QueryDriver):
 
     def _leave(self, done: Positions | None) -> None:
         if self._member is not None:
-            self._member.close((done or Positions()).spans)
+            try:
+                self._on_loop(self._member.close((done or Positions()).spans), 2 * CLOSE_S)
+            except TimeoutError:
+                log.error(
+                    "group %s: ZooKeeper does not answer; the session will expire by its timeout", self._options.group
+                )
 
     # ------------------------------------------------------------------ membership
 
@@ -271,14 +280,13 @@ class MemberDriver(QueryDriver):
             assert options.zookeeper is not None
             on_sigterm(self._end)
             member = SparkMember(
-                self._view.loop,
                 self._view.cluster,
                 group_config(options),
                 options.zookeeper,
                 fail_on_commit_error=options.fail_on_commit_error,
             )
             try:
-                member.start(self._topics(all_must_exist=True))
+                self._on_loop(member.start(self._topics(all_must_exist=True)), SETTLE_S + _CALL_S)
             except GroupConfigError as error:
                 raise GroupConfigError(
                     f"{error} (of a query, startingOffsets says where a group without offsets starts; 'group' follows"
@@ -287,6 +295,9 @@ class MemberDriver(QueryDriver):
             self._member = member
             log.info("group %s: this query has joined as member %s", options.group, member.member_id)
         return self._member
+
+    def _on_loop(self, call: Coroutine[Any, Any, T], limit_s: float = _CALL_S) -> T:
+        return self._view.loop.run(call, limit_s)
 
     def _topics(self, *, all_must_exist: bool = False) -> Collection[str]:
         if self._options.topics and not all_must_exist:

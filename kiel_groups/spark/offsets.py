@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Collection, Mapping
-from enum import Enum
 
 from kiel_groups.clients.net.offset_requests import check_offset_api, commit_offsets, fetch_offsets
 from kiel_groups.config import BROKER_V1, check_name
@@ -22,14 +21,7 @@ from kiel_groups.spark.options import EARLIEST, GROUP, LATEST, Place, ReadOption
 from kiel_groups.wire.error_codes import NO_ERROR
 from kiel_groups.wording import counted, some
 
-__all__ = [
-    "check_bounds",
-    "handle_data_loss",
-    "resolve",
-    "GroupOffsets",
-    "committed_offsets",
-    "refuse_live_group",
-]
+__all__ = ["GroupOffsets", "check_bounds", "committed_offsets", "handle_data_loss", "refuse_live_group", "resolve"]
 
 log = logging.getLogger(__name__)
 
@@ -226,14 +218,6 @@ def _live_members(znodes: Snapshot, group: str) -> list[str]:
     return sorted({path.rpartition("/")[2] for path in znodes if path.startswith(folders)})
 
 
-class _OffsetApi(Enum):
-    """Whether the brokers store offsets; those of Kafka 0.8.0 do not."""
-
-    UNCHECKED = "unchecked"
-    SERVED = "served"
-    MISSING = "missing"
-
-
 class GroupOffsets:
     """
     Commits the offsets of one query that is not a member of its group.
@@ -246,7 +230,8 @@ class GroupOffsets:
     def __init__(self, view: LogView, options: ReadOptions) -> None:
         self._view = view
         self._options = options
-        self._api = _OffsetApi.UNCHECKED
+        #: Whether the brokers store offsets, which those of Kafka 0.8.0 do not; None before the first check.
+        self._stores_offsets: bool | None = None
         self._warned_no_group = False
         #: The group's offsets as last fetched or committed.
         self._stored: dict[TopicPartition, int] = {}
@@ -366,13 +351,13 @@ class GroupOffsets:
         self._recreated.update(partitions)
 
     def _is_offset_api_served(self, group: str) -> bool:
-        if self._api is _OffsetApi.UNCHECKED:
+        if self._stores_offsets is None:
             try:
                 self._view.run(lambda: check_offset_api(self._view.cluster, group))
-                self._api = _OffsetApi.SERVED
+                self._stores_offsets = True
             except ConfigError:
                 if self._options.fail_on_commit_error:
                     raise
-                self._api = _OffsetApi.MISSING
+                self._stores_offsets = False
                 log.warning("group %s: brokers of Kafka 0.8.0 store no offsets; nothing is committed", group)
-        return self._api is _OffsetApi.SERVED
+        return self._stores_offsets

@@ -46,13 +46,7 @@ from kiel_groups.wire.message_sets.arrow_arrays import binary_array, offset_arra
 from kiel_groups.wire.message_sets.columns import Columns, decode_columns
 from kiel_groups.wire.message_sets.decoder import NoRecords, PartialMessage
 
-__all__ = [
-    "RangeReader",
-    "ask_for",
-    "merged",
-    "record_batch",
-    "task_rows",
-]
+__all__ = ["RangeReader", "ask_for", "merged", "record_batch", "task_rows"]
 
 log = logging.getLogger(__name__)
 

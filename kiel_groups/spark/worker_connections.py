@@ -27,12 +27,7 @@ from kiel_groups.model import TopicPartition
 from kiel_groups.wire.framing import SIZE_BYTES, Request, decode_size, encode_request, split_response
 from kiel_groups.wire.metadata import MetadataRequest
 
-__all__ = [
-    "BrokerSocket",
-    "borrowed",
-    "freeze_collector",
-    "find_leaders",
-]
+__all__ = ["BrokerSocket", "borrowed", "find_leaders", "freeze_collector"]
 
 
 # A blocking connection to one broker, for Spark's workers.
