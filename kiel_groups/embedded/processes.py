@@ -331,7 +331,7 @@ class Startable(ABC):
 
 class Server(Startable):
     """
-    One server process on loopback ports. Its data is kept until the server is wiped or closed.
+    One server process on loopback ports. Its data is kept until the server is closed.
 
     Args:
         name: The name of the server in messages, and of its folder.
@@ -414,10 +414,6 @@ class Server(Startable):
         """Stop the server with SIGTERM, then start it on the same data and port."""
         await in_thread(self._restart)
 
-    async def wipe(self) -> None:
-        """Delete the server's data. Raise ServerError if the server runs."""
-        await in_thread(self._wipe)
-
     def pause(self) -> None:
         """
         Freeze the server with SIGSTOP. Its connections stay open, but it answers nothing after this call has returned.
@@ -499,12 +495,6 @@ class Server(Startable):
         with self._lock:
             self._stop()
             self._start()
-
-    def _wipe(self) -> None:
-        with self._lock:
-            if self.is_running:
-                raise ServerError(f"{self.name} runs, as process {self.pid}; stop it before its data is wiped")
-            shutil.rmtree(self.folder / "data", ignore_errors=True)
 
     def _close(self) -> None:
         with self._lock:
