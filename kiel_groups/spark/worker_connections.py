@@ -72,7 +72,7 @@ class BrokerSocket:
         Write a request, whose answer ``receive`` returns later.
 
         Args:
-            request: Any request of ``kiel_groups.wire.api`` that has an answer.
+            request: Any request of ``kiel_groups.wire`` that has an answer.
             most_bytes: The largest size of its answer, in bytes.
             timeout_s: How long writing may take, in seconds.
 
