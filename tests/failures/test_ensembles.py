@@ -112,7 +112,7 @@ def kill(server: ZooKeeperServer) -> None:
 
 
 async def back_in_the_quorum(server: ZooKeeperServer) -> None:
-    await eventually(server.mode, "the server is in the quorum", 60)
+    await eventually(lambda: mode_of(server), "the server is in the quorum", 60)
 
 
 def server_is_another(cluster: Cluster, member: Member, server: ZooKeeperServer) -> bool:
