@@ -47,7 +47,7 @@ SETTINGS: Mapping[str, Any] = {
 class CutOffGroup:
     """A group on the topic ``t``, and its coordinator, broker ``first``, which is going to be cut off."""
 
-    def __init__(self, cluster: Cluster, group: Group, first: int) -> None:
+    def __init__(self, cluster: ClusterOfCuttableBrokers, group: Group, first: int) -> None:
         self.cluster = cluster
         self.group = group
         self.first = first
@@ -97,7 +97,7 @@ class CutOffGroup:
         return ends
 
 
-async def coordinator_of(cluster: Cluster, group: str, among: Collection[int] = BROKERS) -> int:
+async def coordinator_of(cluster: ClusterOfCuttableBrokers, group: str, among: Collection[int] = BROKERS) -> int:
     """Wait until these brokers name the same one of them as the coordinator of a group, and return it."""
 
     async def named() -> set[int] | None:
@@ -109,7 +109,7 @@ async def coordinator_of(cluster: Cluster, group: str, among: Collection[int] = 
     return coordinator
 
 
-def controller_of(cluster: Cluster) -> int | None:
+def controller_of(cluster: ClusterOfCuttableBrokers) -> int | None:
     """Return the broker that is the controller; None in KRaft mode, where it is no broker."""
     if not cluster.uses_zookeeper:
         return None

@@ -28,20 +28,20 @@ ALL = frozenset((0, 1, 2))
 CUT, OTHERS = 1, (0, 2)
 
 
-async def view_of(cluster: Cluster, broker: int) -> View:
+async def view_of(cluster: ClusterOfCuttableBrokers, broker: int) -> View:
     """Return what a broker tells clients of topic ``t``."""
     (topic,) = (await ask_at(cluster.links.advertised[broker], MetadataRequest(("t",)))).topics
     return {one.partition: (one.leader, frozenset(one.isr)) for one in topic.partitions}
 
 
-async def produced(cluster: Cluster, broker: int, partition: int) -> ErrorCode:
+async def produced(cluster: ClusterOfCuttableBrokers, broker: int, partition: int) -> ErrorCode:
     """Produce a record that all replicas in sync have to store, and return the broker's error code."""
     target = TopicPartition("t", partition)
     request = ProduceRequest(-1, 1_000, {target: encode_message_set([(None, b"value")], None)})
     return (await ask_at(cluster.links.advertised[broker], request)).partitions[target].error
 
 
-async def all_in_sync(cluster: Cluster) -> View | None:
+async def all_in_sync(cluster: ClusterOfCuttableBrokers) -> View | None:
     """Return the view of all brokers if it is the same, and every replica is in sync."""
     first, *rest = [await view_of(cluster, broker) for broker in range(3)]
     whole = len(first) == 3 and all(in_sync == ALL and leader >= 0 for leader, in_sync in first.values())
