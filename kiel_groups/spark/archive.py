@@ -24,8 +24,8 @@ from kiel_groups.spark.batches import BatchBounds
 from kiel_groups.spark.checkpoint import OffsetRange, Positions, Span
 from kiel_groups.spark.drivers import group_name
 from kiel_groups.spark.log_view import LogView
-from kiel_groups.spark.offsets import GroupOffsets, committed_offsets, handle_data_loss, refuse_live_group, resolve
-from kiel_groups.spark.options import GROUP, ReadOptions
+from kiel_groups.spark.offsets import GroupOffsets, handle_data_loss, refuse_live_group, resolve
+from kiel_groups.spark.options import ReadOptions
 from kiel_groups.spark.spark_session import Batch, LateWorkerError, run_query, shortened_spark_errors
 from kiel_groups.wording import counted
 
@@ -102,8 +102,7 @@ def _starts(
     if reached is not None:
         known = reached.offsets()
         return view.earliest([each for each in partitions if each not in known]) | known
-    committed = committed_offsets(view, options.group, partitions) if options.starting == GROUP else {}
-    return resolve("startingOffsets", options.starting, partitions, view, committed)
+    return resolve("startingOffsets", options.starting, partitions, view, options.group)
 
 
 def _planned_ranges(

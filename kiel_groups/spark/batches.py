@@ -16,7 +16,7 @@ from kiel_groups.group.znodes.layout import GroupLayout
 from kiel_groups.model import TopicPartition
 from kiel_groups.spark.checkpoint import Positions, Span, ranges_between
 from kiel_groups.spark.log_view import LogView
-from kiel_groups.spark.offsets import check_bounds, committed_offsets, handle_data_loss, resolve
+from kiel_groups.spark.offsets import check_bounds, handle_data_loss, resolve
 from kiel_groups.spark.options import GROUP, ReadOptions
 from kiel_groups.spark.task_planner import ReadTask, TaskBounds, plan_tasks
 
@@ -213,9 +213,8 @@ def plan_batch(options: ReadOptions) -> list[ReadTask]:
     """
     with LogView(options) as view:
         partitions = view.partitions()
-        committed = committed_offsets(view, options.group, partitions) if options.starting == GROUP else {}
-        starts = resolve("startingOffsets", options.starting, partitions, view, committed)
-        ends = resolve("endingOffsets", options.ending, partitions, view, {})
+        starts = resolve("startingOffsets", options.starting, partitions, view, options.group)
+        ends = resolve("endingOffsets", options.ending, partitions, view)
         bounds = check_bounds(
             starts,
             ends,

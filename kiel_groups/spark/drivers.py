@@ -24,7 +24,7 @@ from kiel_groups.spark.batches import BatchBounds
 from kiel_groups.spark.checkpoint import Positions, Span, is_done, new_token
 from kiel_groups.spark.log_view import LogView
 from kiel_groups.spark.member import CLOSE_S, SETTLE_S, SparkMember, default_on_sigterm, on_sigterm
-from kiel_groups.spark.offsets import GroupOffsets, committed_offsets, refuse_live_group, resolve
+from kiel_groups.spark.offsets import GroupOffsets, refuse_live_group, resolve
 from kiel_groups.spark.options import EARLIEST, GROUP, ReadOptions
 from kiel_groups.spark.task_planner import ReadTask
 
@@ -139,15 +139,14 @@ class LogDriver(QueryDriver):
     def initial(self) -> Positions:
         start = self._resolved()
         if not self._start_is_stored:
-            self._start_is_stored = self._offsets.begin(self._group(start), start.offsets())
+            self._start_is_stored = self._offsets.commit(self._group(start), start.offsets(), only_missing=True)
         return start
 
     def _resolved(self) -> Positions:
         if self._start is None:
             partitions = self._view.partitions()
-            group = self._options.group
-            committed = committed_offsets(self._view, group, partitions) if self._options.starting == GROUP else {}
-            offsets = resolve("startingOffsets", self._options.starting, partitions, self._view, committed)
+            starting, group = self._options.starting, self._options.group
+            offsets = resolve("startingOffsets", starting, partitions, self._view, group)
             token = new_token()
             spans = {partition: Span(offset, offset, token) for partition, offset in offsets.items()}
             self._start = Positions(spans, uuid.uuid4().hex[:_QUERY_DIGITS], initial=True)

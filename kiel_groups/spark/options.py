@@ -39,8 +39,10 @@ from kiel_groups.spark.checkpoint import local_folder
 
 __all__ = [
     "EARLIEST",
+    "EARLIEST_OFFSET",
     "GROUP",
     "LATEST",
+    "LATEST_OFFSET",
     "OPTION_NAMES",
     "READ_SCHEMA",
     "Place",
@@ -331,8 +333,8 @@ EARLIEST = "earliest"
 LATEST = "latest"
 GROUP = "group"
 
-_EARLIEST_OFFSET = -2
-_LATEST_OFFSET = -1
+EARLIEST_OFFSET = -2
+LATEST_OFFSET = -1
 
 
 def _topics(name: str, text: str) -> tuple[str, ...]:
@@ -347,15 +349,15 @@ def _start(name: str, text: str, streaming: bool) -> Place:
     if word == LATEST and not streaming:
         raise ConfigError(f"{name}: a batch that starts at 'latest' has nothing to read; expected 'earliest' or JSON")
     if streaming:
-        return _place(name, text, (EARLIEST, LATEST, GROUP), (_EARLIEST_OFFSET, _LATEST_OFFSET))
-    return _place(name, text, (EARLIEST, GROUP), (_EARLIEST_OFFSET,))
+        return _place(name, text, (EARLIEST, LATEST, GROUP), (EARLIEST_OFFSET, LATEST_OFFSET))
+    return _place(name, text, (EARLIEST, GROUP), (EARLIEST_OFFSET,))
 
 
 def _end(name: str, text: str) -> Place:
     word = text.strip().lower()
     if word == EARLIEST:
         raise ConfigError(f"{name}: a batch that ends at 'earliest' has nothing to read; expected 'latest' or JSON")
-    return _place(name, text, (LATEST,), (_LATEST_OFFSET,))
+    return _place(name, text, (LATEST,), (LATEST_OFFSET,))
 
 
 def _place(name: str, text: str, words: Sequence[str], special: Collection[int]) -> Place:

@@ -33,7 +33,8 @@ class OffsetsThatFailOnce:
     def __init__(self, view: object, options: ReadOptions) -> None:
         self.attempts: list[tuple[str | None, Mapping[TopicPartition, int]]] = []
 
-    def begin(self, group: str | None, offsets: Mapping[TopicPartition, int]) -> bool:
+    def commit(self, group: str | None, offsets: Mapping[TopicPartition, int], *, only_missing: bool = False) -> bool:
+        assert only_missing
         self.attempts.append((group, offsets))
         return len(self.attempts) > 1
 
