@@ -11,8 +11,8 @@ from kiel_groups.lazy_imports import lazy_exports
 from kiel_groups.spark.environment import check_libraries
 
 if TYPE_CHECKING:
-    from kiel_groups.spark.archive_job import ArchivePlan, ArchiveSummary, archive, plan_archive
     from kiel_groups.spark.archive_folders import ArchiveSettings
+    from kiel_groups.spark.archive_job import ArchivePlan, ArchiveSummary, archive, plan_archive
     from kiel_groups.spark.source import KielDataSource
 
 __all__ = ["ArchivePlan", "ArchiveSettings", "ArchiveSummary", "KielDataSource", "archive", "plan_archive"]
