@@ -220,7 +220,7 @@ def test_a_package_describes_itself() -> None:
 
 @pytest.mark.parametrize("package", sorted(packages()))
 def test_a_lazy_name_is_no_module_of_its_package(package: str) -> None:
-    """A module becomes an attribute of its package when it is imported, which would hide a name that is loaded later."""
+    """A module becomes an attribute of its package when it is imported, and would hide a name that is loaded later."""
     lazy = {
         node.value
         for statement in tree(_init(package)).body
