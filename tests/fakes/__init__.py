@@ -2,7 +2,7 @@
 Replace servers in tests: simulated time, a fake ZooKeeper behind kazoo's own client, and a fake coordinator of groups.
 
 The simulator runs whole groups on them, and other tests single parts; their names are imported from here.
-They open no connection, start no server, and use no client of ``kiel_groups``.
+They open no connection, start no server, and use nothing of ``kiel_groups.clients``.
 """
 
 from tests.fakes.fake_client import Host, fake_client
