@@ -31,7 +31,6 @@ __all__ = [
     "NewOffset",
     "StoreOutcome",
     "StoredNotes",
-    "GroupStarts",
     "KafkaClaimOpener",
 ]
 
@@ -296,14 +295,6 @@ def _created(stored: OffsetAndMetadata) -> int | None:
     return None if note is None else note.created
 
 
-# Decide where a group without offsets in Kafka begins to read a topic, once for all of its partitions.
-#
-# Kafka stores the offset of each partition on its own. So ZooKeeper has one znode for each topic, with the first
-# offsets of all its partitions: the member that creates the znode decides, and every owner of a partition without an
-# offset in Kafka starts at its first offset. The znode also tells a group that begins from one whose offsets Kafka has
-# lost.
-
-
 #: A group whose first offsets are older than this has stored offsets in Kafka since, in milliseconds. Until then, a
 #: partition without an offset may be one that no member has owned yet: members that start together join within seconds.
 _BEGUN_MS = 60_000
@@ -312,9 +303,13 @@ _BEGUN_MS = 60_000
 _MOST_NAMES = 10
 
 
-class GroupStarts:
+class KafkaClaimOpener:
     """
-    The first offsets of one group, on one member's session.
+    Opens the claims of one member on its session, whose offsets are in Kafka: it finds where each claimed partition
+    starts, and stores that again.
+
+    The write tells Kafka that the offset is in use, so that it does not expire, and notes the new claim with it. It
+    fences nothing: a delayed request of a former owner may replace it.
 
     Args:
         context: The member; its handler asks the brokers, and its group's ``auto_offset_reset`` is the reset policy.
@@ -335,6 +330,7 @@ class GroupStarts:
         self._context = context
         self._session = context.session
         self._layout = context.layout
+        self._tracker = context.tracker
         self._look_up = context.handler.log_offsets
         self._reset = context.config.auto_offset_reset
         self._writer = writer
@@ -342,7 +338,82 @@ class GroupStarts:
         self._znodes = znodes
         self._store = store
 
-    async def find(self, topic: str, partitions: Collection[TopicPartition], *, is_new_log: bool) -> LogOffsets:
+    async def open(self, topic: str, partitions: Sequence[TopicPartition]) -> Starts:
+        """
+        Open freshly claimed partitions of a topic, given in ascending order, and return their start positions.
+
+        A partition starts at the group's offset in Kafka, unless that belongs to a deleted topic of the same name; then
+        it starts at the beginning of the new log. Without an offset in Kafka, it starts as ``_first_offsets`` says.
+        """
+        while True:
+            await self._topics.catch_up()
+            created = self._topics.creation(topic)
+            self._tracker.claim(partitions, created)
+            may_open = partial(self._may_open, created, {each: self._tracker.claimed(each) for each in partitions})
+            claims = await self._claims(partitions)
+            starts = await self._find(topic, created, claims)
+            new = {p: NewOffset(start.offset, created, claims[p]) for p, start in starts.found.items()}
+            outcome = await self._store.store(new, may_open)
+            if self._topics.creation(topic) == created:
+                found = {partition: start for partition, start in starts.found.items() if may_open(partition)}
+                stored = {partition: start for partition, start in found.items() if partition in outcome.stored}
+                return Starts(stored, starts.failures | self._not_stored(found.keys() - stored.keys()))
+
+    def _may_open(self, created: int, claimed: Mapping[TopicPartition, object], partition: TopicPartition) -> bool:
+        """
+        Return whether a claim is still to be opened in the incarnation of its topic that ``created`` identifies.
+
+        Meanwhile, the claim may have been released, and another one been made.
+        """
+        is_known = self._topics.creation(partition.topic) == created
+        return is_known and self._tracker.claimed(partition) is claimed[partition]
+
+    async def _claims(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
+        """Return the numbers of this session's claims among these partitions."""
+        owners = await self._session.exists_many([self._layout.owner(partition) for partition in partitions])
+        found = zip(partitions, owners, strict=True)
+        return {p: owner.czxid for p, owner in found if owner is not None and owner.owner == self._session.id}
+
+    async def _find(self, topic: str, created: int, claims: Mapping[TopicPartition, int]) -> Starts:
+        """Find the start positions of claims, in Kafka or by the first offsets of the group."""
+        stored, failed = await self._store.stored(claims.keys())
+        found: dict[TopicPartition, StartPosition] = {}
+        failures = dict(failed)
+        outdated = set()
+        for partition, (offset, log_of) in stored.items():
+            if log_of in (None, created):
+                found[partition] = _start(offset, claims[partition], created, StartOrigin.STORED)
+            elif log_of is not None and log_of < created:
+                outdated.add(partition)
+            else:
+                failures[partition] = RetriableBrokerError(
+                    f"group {self._context.group}: the offset of {partition} belongs to a newer topic than the one that"
+                    " ZooKeeper shows to this member"
+                )
+        missing = claims.keys() - found.keys() - failures.keys()
+        if missing:
+            first = await self._first_offsets(topic, missing, is_new_log=bool(outdated))
+            origins = {p: StartOrigin.NEW_LOG if p in outdated else StartOrigin.FIRST for p in missing}
+            found |= {p: _start(at, claims[p], created, origins[p]) for p, at in first.found.items()}
+            failures |= first.failures
+        return Starts(found, failures)
+
+    def _not_stored(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, KielGroupsError]:
+        group = self._context.group
+        return {
+            p: NoBrokersError(f"group {group}: the coordinator has not stored the start of {p}") for p in partitions
+        }
+
+    # ------------------------------------------------------------------ the first offsets of a group
+    #
+    # Kafka stores the offset of each partition on its own. So ZooKeeper has one znode for each topic, with the first
+    # offsets of all its partitions: the member that creates the znode decides, and every owner of a partition without
+    # an offset in Kafka starts at its first offset. The znode also tells a group that begins from one whose offsets
+    # Kafka has lost.
+
+    async def _first_offsets(
+        self, topic: str, partitions: Collection[TopicPartition], *, is_new_log: bool
+    ) -> LogOffsets:
         """
         Return where owned partitions of a topic start that have no offset in Kafka.
 
@@ -477,93 +548,6 @@ class GroupStarts:
 
 def _partitions(topic: str, node: Node) -> list[TopicPartition]:
     return [TopicPartition(topic, number) for number in parse_topic(node.data, topic_path(topic))]
-
-
-# Open claims of a group whose offsets are in Kafka: find where each claimed partition starts, and store that again.
-#
-# The write tells Kafka that the offset is in use, so that it does not expire, and notes the new claim with it. It
-# fences nothing: a delayed request of a former owner may replace it.
-
-
-class KafkaClaimOpener:
-    """Opens the claims of one member on its session."""
-
-    def __init__(
-        self, context: MemberContext, store: KafkaStore, topics: TopicIncarnations, starts: GroupStarts
-    ) -> None:
-        self._context = context
-        self._session = context.session
-        self._tracker = context.tracker
-        self._store = store
-        self._topics = topics
-        self._starts = starts
-
-    async def open(self, topic: str, partitions: Sequence[TopicPartition]) -> Starts:
-        """
-        Open freshly claimed partitions of a topic, given in ascending order, and return their start positions.
-
-        A partition starts at the group's offset in Kafka, unless that belongs to a deleted topic of the same name; then
-        it starts at the beginning of the new log. Without an offset in Kafka, it starts as ``GroupStarts`` says.
-        """
-        while True:
-            await self._topics.catch_up()
-            created = self._topics.creation(topic)
-            self._tracker.claim(partitions, created)
-            may_open = partial(self._may_open, created, {each: self._tracker.claimed(each) for each in partitions})
-            claims = await self._claims(partitions)
-            starts = await self._find(topic, created, claims)
-            new = {p: NewOffset(start.offset, created, claims[p]) for p, start in starts.found.items()}
-            outcome = await self._store.store(new, may_open)
-            if self._topics.creation(topic) == created:
-                found = {partition: start for partition, start in starts.found.items() if may_open(partition)}
-                stored = {partition: start for partition, start in found.items() if partition in outcome.stored}
-                return Starts(stored, starts.failures | self._not_stored(found.keys() - stored.keys()))
-
-    def _may_open(self, created: int, claimed: Mapping[TopicPartition, object], partition: TopicPartition) -> bool:
-        """
-        Return whether a claim is still to be opened in the incarnation of its topic that ``created`` identifies.
-
-        Meanwhile, the claim may have been released, and another one been made.
-        """
-        is_known = self._topics.creation(partition.topic) == created
-        return is_known and self._tracker.claimed(partition) is claimed[partition]
-
-    async def _claims(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
-        """Return the numbers of this session's claims among these partitions."""
-        layout = self._context.layout
-        owners = await self._session.exists_many([layout.owner(partition) for partition in partitions])
-        found = zip(partitions, owners, strict=True)
-        return {p: owner.czxid for p, owner in found if owner is not None and owner.owner == self._session.id}
-
-    async def _find(self, topic: str, created: int, claims: Mapping[TopicPartition, int]) -> Starts:
-        """Find the start positions of claims, in Kafka or by the first offsets of the group."""
-        stored, failed = await self._store.stored(claims.keys())
-        found: dict[TopicPartition, StartPosition] = {}
-        failures = dict(failed)
-        outdated = set()
-        for partition, (offset, log_of) in stored.items():
-            if log_of in (None, created):
-                found[partition] = _start(offset, claims[partition], created, StartOrigin.STORED)
-            elif log_of is not None and log_of < created:
-                outdated.add(partition)
-            else:
-                failures[partition] = RetriableBrokerError(
-                    f"group {self._context.group}: the offset of {partition} belongs to a newer topic than the one that"
-                    " ZooKeeper shows to this member"
-                )
-        missing = claims.keys() - found.keys() - failures.keys()
-        if missing:
-            first = await self._starts.find(topic, missing, is_new_log=bool(outdated))
-            origins = {p: StartOrigin.NEW_LOG if p in outdated else StartOrigin.FIRST for p in missing}
-            found |= {p: _start(at, claims[p], created, origins[p]) for p, at in first.found.items()}
-            failures |= first.failures
-        return Starts(found, failures)
-
-    def _not_stored(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, KielGroupsError]:
-        group = self._context.group
-        return {
-            p: NoBrokersError(f"group {group}: the coordinator has not stored the start of {p}") for p in partitions
-        }
 
 
 def _start(offset: int, claim: int, created: int, origin: StartOrigin) -> StartPosition:

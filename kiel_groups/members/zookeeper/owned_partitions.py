@@ -21,7 +21,7 @@ from kiel_groups.group.partition_offsets import StartPosition
 from kiel_groups.group.subscription import SubscriptionState
 from kiel_groups.group.znodes.contents import MemberAssignment, MemberInfo
 from kiel_groups.members.offsets.claim_opening import ClaimOpener
-from kiel_groups.members.offsets.kafka_store import GroupStarts, KafkaClaimOpener, KafkaStore
+from kiel_groups.members.offsets.kafka_store import KafkaClaimOpener, KafkaStore
 from kiel_groups.members.offsets.owned_offsets import NewLogStore, OffsetStore, OwnedOffsets, Starts, owner_words
 from kiel_groups.members.offsets.topic_incarnations import RecreatedTopics, TopicIncarnations
 from kiel_groups.members.offsets.unopened_claims import UnopenedClaims
@@ -216,10 +216,9 @@ class MemberOffsets:
         new_logs: NewLogStore
         if tracker.rules.in_kafka:
             store = new_logs = kafka = KafkaStore(context, writer, topics, self.limit)
-            starts = GroupStarts(context, writer, topics, znodes, kafka)
-            self.opener = KafkaClaimOpener(context, kafka, topics, starts)
+            self.opener = opener = KafkaClaimOpener(context, writer, topics, znodes, kafka)
             #: Returns the partitions in which the group may have an offset, in ascending order.
-            self.partitions = starts.partitions
+            self.partitions = opener.partitions
         else:
             store = BrokerCommits(context, znodes, writer, self.limit) if tracker.rules.through_brokers else znodes
             new_logs = znodes
