@@ -9,10 +9,13 @@ too.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 from kiel_groups.errors import BrokerError, OffsetOutOfRangeError, RequestTimeoutError, RetriableBrokerError
+from kiel_groups.wire.primitives import FieldType
 
 __all__ = [
+    "ERROR",
     "ErrorCode",
     "error_code",
     "UNKNOWN",
@@ -387,3 +390,9 @@ def error_code(number: int) -> ErrorCode:
     if known is not None:
         return known
     return ErrorCode(number, f"ERROR_{number}", False, False, _UNKNOWN_CODE)
+
+
+#: The type of an error code in an answer.
+ERROR: Final = FieldType[ErrorCode](
+    lambda reader: error_code(reader.int16()), lambda writer, error: writer.int16(error.number), 2
+)

@@ -140,7 +140,7 @@ async def test_an_unexpected_error_of_the_answer_decoder_is_retried() -> None:
     def decode_badly(request: FetchRequest, payload: bytes) -> FetchResponse:
         if failures:
             raise failures.pop()
-        return decode(request, payload)
+        return decode(payload)
 
     with patch.object(FetchRequest, "decode_response", decode_badly):
         async with fetch_bench() as bench:
