@@ -85,7 +85,7 @@ MUTANTS = (
     ),
     Mutant(
         "a wrapper is unpacked whatever its CRC is",
-        "wire/message_sets/compiled_decoder.py",
+        "wire/message_sets/decoder.py",
         "if value_start < 0 or not _messages.crc_matches(wrapper):",
         "if value_start < 0:",
         "tests/unit/wire/message_sets/test_decoder.py",

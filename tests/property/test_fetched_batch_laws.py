@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 
 from kiel_groups.clients.fetch.partition_fetch import FetchedBatch, PartitionFetch
 from kiel_groups.model import Record, TopicPartition
-from kiel_groups.wire.message_sets.decoder import decode_message_set
-from kiel_groups.wire.message_sets.message_runs import message_runs
+from kiel_groups.wire.message_sets.decoder import decode_message_set, message_runs
 from tests.helpers.message_sets import WAYS, message_sets, reading
 
 pytestmark = pytest.mark.property

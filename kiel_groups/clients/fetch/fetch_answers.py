@@ -15,8 +15,7 @@ from kiel_groups.config import FetchConfig
 from kiel_groups.metrics import Metrics
 from kiel_groups.model import TopicPartition
 from kiel_groups.wire.fetch import FetchedPartition
-from kiel_groups.wire.message_sets.decoder import NoRecords, PartialMessage
-from kiel_groups.wire.message_sets.message_runs import MessageRun
+from kiel_groups.wire.message_sets.decoder import MessageRun, NoRecords, PartialMessage
 from kiel_groups.zookeeper.runtime import Runtime
 
 __all__ = ["AnswerReader", "Quantum", "WatermarkCallback"]

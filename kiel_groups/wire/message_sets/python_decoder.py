@@ -31,8 +31,8 @@ from kiel_groups.wire.message_sets.message_layout import (
     offset_at,
     refusal,
     unfinished_message,
+    unwrap,
 )
-from kiel_groups.wire.message_sets.wrappers import unwrap
 
 __all__ = ["decode_uncompiled"]
 

@@ -14,7 +14,7 @@ from kiel_groups.clients.fetch.partition_fetch import PartitionFetch
 from kiel_groups.clients.net.connection import Connection
 from kiel_groups.errors import MessageTooLargeError, ProtocolError
 from kiel_groups.wire.fetch import FetchRequest, FetchResponse
-from kiel_groups.wire.message_sets.message_runs import MessageRun
+from kiel_groups.wire.message_sets.decoder import MessageRun
 from tests.helpers.fake_broker import FETCH, METADATA, FakeBroker, Fault, Log, Request, message_set
 from tests.helpers.fetch_bench import T0, T1, fetch_bench, values
 from tests.helpers.waiting import eventually

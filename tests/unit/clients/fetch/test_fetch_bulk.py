@@ -9,7 +9,7 @@ import pytest
 
 from kiel_groups.clients.fetch import fetch_answers
 from kiel_groups.clients.fetch.fetcher import Selection
-from kiel_groups.wire.message_sets.message_runs import RUN_BYTES
+from kiel_groups.wire.message_sets.decoder import RUN_BYTES
 from tests.helpers.fake_broker import FETCH, FakeBroker, Request, message_set
 from tests.helpers.fetch_bench import T0, T1, T2, FetchBench, fetch_bench, values
 from tests.helpers.reference_codec import encode, wrapper
