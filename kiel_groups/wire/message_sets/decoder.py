@@ -58,7 +58,6 @@ __all__ = [
     "ValueRun",
     "decode_columns",
     "decode_message_set",
-    "message_runs",
     "message_steps",
     "values_of",
 ]
@@ -388,21 +387,6 @@ def values_of(records: Sequence[Record]) -> ValueRun:
 
 def _size_of(record: Record) -> int:
     return OVERHEAD_BYTES + LEAST_SIZE + len(record.key or b"") + len(record.value or b"")
-
-
-def message_runs(
-    message_set: Buffer,
-    topic_partition: TopicPartition,
-    position: int,
-    *,
-    max_decompressed_bytes: int,
-    run_bytes: int = RUN_BYTES,
-) -> Iterator[MessageRun]:
-    """Yield the runs of ``message_steps``, each as soon as it is checked."""
-    steps = message_steps(
-        message_set, topic_partition, position, max_decompressed_bytes=max_decompressed_bytes, run_bytes=run_bytes
-    )
-    return filter(None, steps)
 
 
 def message_steps(

@@ -15,7 +15,7 @@ from kiel_groups.clients.fetch.partition_fetch import FetchedBatch
 from kiel_groups.metrics import Metrics
 from kiel_groups.model import FetchedRecords, PartitionBatch, Record
 from kiel_groups.wire.message_sets import decoder
-from kiel_groups.wire.message_sets.decoder import message_runs
+from kiel_groups.wire.message_sets.decoder import message_steps
 from tests.helpers.delivery_bench import P0
 from tests.helpers.message_sets import WAYS, reading
 from tests.helpers.reference_codec import encode
@@ -31,7 +31,7 @@ Messages = Sequence[tuple[int, bytes | None, bytes | None]]
 
 def fetched(messages: Messages) -> FetchedBatch:
     """Return these messages as the fetcher does."""
-    (run,) = message_runs(encode(list(messages)), P0, 0, max_decompressed_bytes=1 << 20)
+    (run,) = message_steps(encode(list(messages)), P0, 0, max_decompressed_bytes=1 << 20)
     return FetchedBatch(P0, run, 99, 1, run.size_bytes)
 
 
