@@ -24,16 +24,12 @@ __all__ = [
     "OFFSET_OUT_OF_RANGE",
     "INVALID_MESSAGE",
     "UNKNOWN_TOPIC_OR_PARTITION",
-    "INVALID_FETCH_SIZE",
     "LEADER_NOT_AVAILABLE",
     "NOT_LEADER_FOR_PARTITION",
     "REQUEST_TIMED_OUT",
-    "BROKER_NOT_AVAILABLE",
     "REPLICA_NOT_AVAILABLE",
     "MESSAGE_SIZE_TOO_LARGE",
-    "STALE_CONTROLLER_EPOCH",
     "OFFSET_METADATA_TOO_LARGE",
-    "STALE_LEADER_EPOCH",
     "OFFSETS_LOAD_IN_PROGRESS",
     "CONSUMER_COORDINATOR_NOT_AVAILABLE",
     "NOT_COORDINATOR_FOR_CONSUMER",
@@ -41,14 +37,12 @@ __all__ = [
     "MESSAGE_SET_SIZE_TOO_LARGE",
     "NOT_ENOUGH_REPLICAS",
     "NOT_ENOUGH_REPLICAS_AFTER_APPEND",
-    "INVALID_REQUIRED_ACKS",
     "ILLEGAL_GENERATION",
     "INCONSISTENT_GROUP_PROTOCOL",
     "INVALID_GROUP_ID",
     "UNKNOWN_MEMBER_ID",
     "INVALID_SESSION_TIMEOUT",
     "REBALANCE_IN_PROGRESS",
-    "INVALID_COMMIT_OFFSET_SIZE",
     "TOPIC_AUTHORIZATION_FAILED",
     "GROUP_AUTHORIZATION_FAILED",
     "CLUSTER_AUTHORIZATION_FAILED",
@@ -57,7 +51,6 @@ __all__ = [
     "INVALID_PARTITIONS",
     "INVALID_REPLICATION_FACTOR",
     "NOT_CONTROLLER",
-    "INVALID_REQUEST",
     "POLICY_VIOLATION",
     "REASSIGNMENT_IN_PROGRESS",
     "UNSUPPORTED_COMPRESSION_TYPE",
@@ -127,23 +120,23 @@ INVALID_MESSAGE = _code(
 UNKNOWN_TOPIC_OR_PARTITION = _moved(
     3, "UNKNOWN_TOPIC_OR_PARTITION", "this broker does not know the topic or partition (yet); check the name"
 )
-INVALID_FETCH_SIZE = _code(4, "INVALID_FETCH_SIZE", "the fetch asked for a negative number of bytes")
+_code(4, "INVALID_FETCH_SIZE", "the fetch asked for a negative number of bytes")
 LEADER_NOT_AVAILABLE = _moved(5, "LEADER_NOT_AVAILABLE", "a leader is being elected")
 NOT_LEADER_FOR_PARTITION = _moved(6, "NOT_LEADER_FOR_PARTITION", "another broker leads the partition by now")
 REQUEST_TIMED_OUT = _retriable(
     7, "REQUEST_TIMED_OUT", "the replicas did not confirm in time; the messages may be stored"
 )
-BROKER_NOT_AVAILABLE = _moved(8, "BROKER_NOT_AVAILABLE", "the broker in question is not alive")
+_moved(8, "BROKER_NOT_AVAILABLE", "the broker in question is not alive")
 REPLICA_NOT_AVAILABLE = _retriable(9, "REPLICA_NOT_AVAILABLE", "a replica is down; the leader works all the same")
 MESSAGE_SIZE_TOO_LARGE = _code(
     10, "MESSAGE_SIZE_TOO_LARGE", "a message, compressed sets included, exceeds the broker's message.max.bytes"
 )
 _BETWEEN_BROKERS = "brokers tell each other this, clients should not see it"
-STALE_CONTROLLER_EPOCH = _unknown(11, "STALE_CONTROLLER_EPOCH", _BETWEEN_BROKERS)
+_unknown(11, "STALE_CONTROLLER_EPOCH", _BETWEEN_BROKERS)
 OFFSET_METADATA_TOO_LARGE = _code(
     12, "OFFSET_METADATA_TOO_LARGE", "the text committed with the offset exceeds offset.metadata.max.bytes"
 )
-STALE_LEADER_EPOCH = _unknown(13, "STALE_LEADER_EPOCH", _BETWEEN_BROKERS)
+_unknown(13, "STALE_LEADER_EPOCH", _BETWEEN_BROKERS)
 OFFSETS_LOAD_IN_PROGRESS = _retriable(14, "OFFSETS_LOAD_IN_PROGRESS", "the coordinator is still reading the offsets")
 CONSUMER_COORDINATOR_NOT_AVAILABLE = _retriable(
     15, "CONSUMER_COORDINATOR_NOT_AVAILABLE", "the group has no coordinator yet"
@@ -164,7 +157,7 @@ NOT_ENOUGH_REPLICAS_AFTER_APPEND = _retriable(
 
 # 0.9: rights, and the coordinators of groups. None is retriable, since repeating the request does not help: after 22,
 # 25 and 27 the member has to rejoin first, and after the others the user has to change something.
-INVALID_REQUIRED_ACKS = _code(21, "INVALID_REQUIRED_ACKS", "brokers from 0.9 on take -1, 0 and 1 only")
+_code(21, "INVALID_REQUIRED_ACKS", "brokers from 0.9 on take -1, 0 and 1 only")
 ILLEGAL_GENERATION = _code(
     22,
     "ILLEGAL_GENERATION",
@@ -192,7 +185,7 @@ REBALANCE_IN_PROGRESS = _code(
     "REBALANCE_IN_PROGRESS",
     "the group rebalances; the member has to rejoin and sync before such a request can succeed",
 )
-INVALID_COMMIT_OFFSET_SIZE = _code(
+_code(
     28,
     "INVALID_COMMIT_OFFSET_SIZE",
     "the commit is larger than a message of the topic of the offsets may be; commit fewer partitions, or less metadata",
@@ -220,7 +213,7 @@ INVALID_REPLICATION_FACTOR = _code(
     38, "INVALID_REPLICATION_FACTOR", "there are fewer live brokers than replicas, or the number is below 1"
 )
 NOT_CONTROLLER = _retriable(41, "NOT_CONTROLLER", "another broker is the controller by now")
-INVALID_REQUEST = _code(
+_code(
     42,
     "INVALID_REQUEST",
     "the broker's settings do not allow the request; topics are deleted only if delete.topic.enable=true is set",

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 from kiel_groups.model import TopicPartition
 from kiel_groups.wire.error_codes import ERROR, ErrorCode
 from kiel_groups.wire.fetch import CLIENT_REPLICA_ID, FetchPosition, FetchRequest
 from kiel_groups.wire.framing import Request
-from kiel_groups.wire.primitives import INT16, INT32, Buffer, fields, mapping, numbers, structure
+from kiel_groups.wire.primitives import INT16, Buffer, fields, mapping, numbers, structure
 
 __all__ = [
     "FetchProbeRequest",
@@ -42,23 +42,13 @@ class FetchProbeRequest(Request[bool]):
     """
 
     API_KEY, API_VERSION = 1, 3
-    BODY = fields(
-        replica_id=INT32,
-        max_wait_ms=INT32,
-        min_bytes=INT32,
-        max_bytes=INT32,
-        partitions=FetchRequest.BODY["partitions"],
-    )
 
-    replica_id: ClassVar[int] = CLIENT_REPLICA_ID
-    max_wait_ms: ClassVar[int] = 0
-    min_bytes: ClassVar[int] = 0
-    #: The most bytes in v3; in v0 to v2, the number of topics.
-    max_bytes: ClassVar[int] = 0
-    #: No topic in particular: it makes no difference whether it exists. As few bytes as possible are asked for.
-    partitions: ClassVar[Mapping[TopicPartition, FetchPosition]] = {
-        TopicPartition("kiel-groups", 0): FetchPosition(0, 1)
-    }
+    def encode_body(self) -> bytes:
+        """Encode the request: no wait, no bytes to wait for, and as few as possible of no topic in particular."""
+        # The last 0 is the most bytes in v3; in v0 to v2, it is the number of topics.
+        head = numbers(tuple, "iiii").encode((CLIENT_REPLICA_ID, 0, 0, 0))
+        partition = TopicPartition("kiel-groups", 0)
+        return head + FetchRequest.BODY["partitions"].encode({partition: FetchPosition(0, 1)})
 
     @classmethod
     def decode_response(cls, payload: Buffer) -> bool:

@@ -28,7 +28,6 @@ from kiel_groups.wire.message_sets.message_layout import (
     OVERHEAD_BYTES,
     NoRecords,
     PartialMessage,
-    Run,
     check_content,
     check_wrapper,
     damage_in_wrapper,
@@ -265,8 +264,7 @@ class _SetCheck:
                     break
                 pieces.append((content, start, stop))
             if stop < size or last_offset != offset:
-                end = check_wrapper(content, stop, last_offset, source)
-                check_content(content, Run(stop, last_offset, end), offset, source)
+                check_content(content, stop, last_offset, offset, source)
         except ProtocolError as error:
             raise damage_in_wrapper(error, wrapper) from error
         return pieces

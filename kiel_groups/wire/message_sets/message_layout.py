@@ -5,7 +5,6 @@ from __future__ import annotations
 import zlib
 from functools import cache
 from struct import Struct
-from typing import NamedTuple
 
 from kiel_groups.errors import MessageTooLargeError, ProtocolError
 from kiel_groups.model import TopicPartition
@@ -19,7 +18,6 @@ __all__ = [
     "LEAST_SIZE",
     "MAGIC_START",
     "OVERHEAD_BYTES",
-    "Run",
     "message_at",
     "offset_and_size_at",
     "offset_at",
@@ -57,20 +55,6 @@ CODEC_BITS = 0x07
 FILLER_OFFSET = -1
 
 _PLACE = Struct(">qi")
-
-
-class Run(NamedTuple):
-    """
-    Consecutive plain messages.
-
-    ``end`` is the position after these messages, ``last_offset`` the offset of the last message. If a wrapper follows,
-    ``wrapper_end`` is the position after the wrapper. If ``wrapper_end`` is None, the set ends after the run, perhaps
-    with an unfinished message.
-    """
-
-    end: int
-    last_offset: int
-    wrapper_end: int | None
 
 
 def offset_at(data: Buffer, position: int) -> int:
@@ -257,14 +241,18 @@ def check_wrapper(data: Buffer, position: int, last_offset: int, source: TopicPa
     return end
 
 
-def check_content(content: Buffer, run: Run, wrapper_offset: int, source: TopicPartition) -> None:
-    """Check that a wrapper has whole plain messages only, the last one with the wrapper's own offset."""
-    if run.wrapper_end is not None:
+def check_content(content: Buffer, end: int, last_offset: int, wrapper_offset: int, source: TopicPartition) -> None:
+    """
+    Check that a wrapper has whole plain messages only, the last one with the wrapper's own offset.
+
+    ``end`` is where its plain messages end, ``last_offset`` the offset of the last one.
+    """
+    if check_wrapper(content, end, last_offset, source) is not None:
         raise refusal(source, wrapper_offset, "a compressed message inside a compressed message")
-    if run.end != len(content):
+    if end != len(content):
         raise refusal(source, wrapper_offset, "a compressed message whose content is truncated")
-    if run.last_offset != wrapper_offset:
-        raise refusal(source, wrapper_offset, f"a compressed message whose content ends at offset {run.last_offset}")
+    if last_offset != wrapper_offset:
+        raise refusal(source, wrapper_offset, f"a compressed message whose content ends at offset {last_offset}")
 
 
 # Compress a message set into a wrapper, and unpack one.

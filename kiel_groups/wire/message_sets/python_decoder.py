@@ -24,7 +24,6 @@ from kiel_groups.wire.message_sets.message_layout import (
     LEAST_SIZE,
     MAGIC_START,
     OVERHEAD_BYTES,
-    Run,
     check_content,
     check_wrapper,
     damage_in_wrapper,
@@ -105,8 +104,7 @@ def _scan(data: bytes, start: int, last_offset: int) -> tuple[int, int]:
 def _decode_content(data: bytes, last_offset: int, wrapper_offset: int, source: TopicPartition) -> list[Record]:
     """Decode the content of a wrapper: whole plain messages, the last one with the wrapper's own offset."""
     end, last_offset = _scan(data, 0, last_offset)
-    run = Run(end, last_offset, check_wrapper(data, end, last_offset, source))
-    check_content(data, run, wrapper_offset, source)
+    check_content(data, end, last_offset, wrapper_offset, source)
     records: list[Record] = []
     _decode_plain(records, data, 0, end, source)
     return records
