@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from kiel_groups.wire.error_codes import ERROR, NO_ERROR, ErrorCode
 from kiel_groups.wire.framing import Request
@@ -27,7 +27,6 @@ __all__ = [
     "MetadataRequest",
     "MetadataResponse",
     "BrokerAddress",
-    "BROKER",
     "TopicMetadata",
     "PartitionMetadata",
     "TopicIdsRequest",
@@ -44,7 +43,7 @@ class BrokerAddress(NamedTuple):
     port: int
 
 
-BROKER: Final = structure(BrokerAddress, INT32, NULLABLE_STRING, INT32)
+_BROKER = structure(BrokerAddress, INT32, NULLABLE_STRING, INT32)
 
 
 class PartitionMetadata(NamedTuple):
@@ -92,7 +91,7 @@ class MetadataRequest(Request[MetadataResponse]):
     API_KEY, API_VERSION, ANSWER_NAME = 3, 0, "a metadata response"
     BODY = fields(topics=array(STRING))
     ANSWER = structure(
-        MetadataResponse.of, array(BROKER), array(structure(TopicMetadata, ERROR, STRING, array(_PARTITION)))
+        MetadataResponse.of, array(_BROKER), array(structure(TopicMetadata, ERROR, STRING, array(_PARTITION)))
     )
 
     topics: tuple[str, ...] = ()
