@@ -15,48 +15,7 @@ from typing import Final
 from kiel_groups.errors import BrokerError, OffsetOutOfRangeError, RequestTimeoutError, RetriableBrokerError
 from kiel_groups.wire.primitives import FieldType
 
-__all__ = [
-    "ERROR",
-    "ErrorCode",
-    "error_code",
-    "UNKNOWN",
-    "NO_ERROR",
-    "OFFSET_OUT_OF_RANGE",
-    "INVALID_MESSAGE",
-    "UNKNOWN_TOPIC_OR_PARTITION",
-    "LEADER_NOT_AVAILABLE",
-    "NOT_LEADER_FOR_PARTITION",
-    "REQUEST_TIMED_OUT",
-    "REPLICA_NOT_AVAILABLE",
-    "MESSAGE_SIZE_TOO_LARGE",
-    "OFFSET_METADATA_TOO_LARGE",
-    "OFFSETS_LOAD_IN_PROGRESS",
-    "CONSUMER_COORDINATOR_NOT_AVAILABLE",
-    "NOT_COORDINATOR_FOR_CONSUMER",
-    "INVALID_TOPIC",
-    "MESSAGE_SET_SIZE_TOO_LARGE",
-    "NOT_ENOUGH_REPLICAS",
-    "NOT_ENOUGH_REPLICAS_AFTER_APPEND",
-    "ILLEGAL_GENERATION",
-    "INCONSISTENT_GROUP_PROTOCOL",
-    "INVALID_GROUP_ID",
-    "UNKNOWN_MEMBER_ID",
-    "INVALID_SESSION_TIMEOUT",
-    "REBALANCE_IN_PROGRESS",
-    "TOPIC_AUTHORIZATION_FAILED",
-    "GROUP_AUTHORIZATION_FAILED",
-    "CLUSTER_AUTHORIZATION_FAILED",
-    "UNSUPPORTED_VERSION",
-    "TOPIC_ALREADY_EXISTS",
-    "INVALID_PARTITIONS",
-    "INVALID_REPLICATION_FACTOR",
-    "NOT_CONTROLLER",
-    "POLICY_VIOLATION",
-    "REASSIGNMENT_IN_PROGRESS",
-    "UNSUPPORTED_COMPRESSION_TYPE",
-    "GROUP_MAX_SIZE_REACHED",
-    "INVALID_RECORD",
-]
+__all__ = ["ERROR", "ErrorCode", "error_code"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -366,3 +325,5 @@ def error_code(number: int) -> ErrorCode:
 ERROR: Final = FieldType[ErrorCode](
     lambda reader: error_code(reader.int16()), lambda writer, error: writer.int16(error.number), 2
 )
+
+__all__ += [name for name, value in vars().items() if isinstance(value, ErrorCode)]

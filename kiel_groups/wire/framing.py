@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from struct import Struct
 from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
 
+import six
+
 from kiel_groups.errors import ProtocolError
 from kiel_groups.wire.primitives import Buffer, FieldType, Writer
 
@@ -84,7 +86,8 @@ def encode_request(request: Request[object], correlation_id: int, client_id: str
     header.int16(request.API_KEY)
     header.int16(request.API_VERSION)
     header.int32(correlation_id)
-    header.string(client_id)
+    # Nothing has checked the client id. Bytes are accepted, too.
+    header.string(six.ensure_text(client_id))
     head, body = header.getvalue(), request.encode_body()
     return b"".join((_INT32.pack(len(head) + len(body)), head, body))
 

@@ -178,8 +178,8 @@ class Reader:
         start = self._position
         length = self.int16()
         if length < 0:
-            raise self._refusal(start, f"a length of {length}")
-        return self._text(length, start)
+            raise self.refuse(f"a length of {length}", start)
+        return self.text(length, start)
 
     def optional_string(self) -> str:
         """Read text. Null, which brokers of 0.8 send for a missing text, becomes the empty text."""
@@ -189,9 +189,13 @@ class Reader:
         self._position = start
         return self.string()
 
-    def text(self, size: int) -> str:
-        """Read text of as many bytes."""
-        return self._text(size, self._position)
+    def text(self, size: int, start: int | None = None) -> str:
+        """Read text of as many bytes. ``start`` is as for ``take``."""
+        start = self._position if start is None else start
+        try:
+            return str(self.take(size, start), "utf-8")
+        except UnicodeDecodeError as error:
+            raise self.refuse("a text that is no UTF-8", start) from error
 
     def blob(self) -> memoryview:
         """Read bytes as a view. Null becomes the empty view."""
@@ -208,12 +212,17 @@ class Reader:
             return _EMPTY
         start = self._position - _INT32.size
         if length < 0:
-            raise self._refusal(start, f"a length of {length}")
-        return self._take(length, start)
+            raise self.refuse(f"a length of {length}", start)
+        return self.take(length, start)
 
-    def take(self, size: int) -> memoryview:
-        """Read as many bytes, as a view."""
-        return self._take(size, self._position)
+    def take(self, size: int, start: int | None = None) -> memoryview:
+        """Read as many bytes, as a view. ``start`` is the position in the error, that of their length."""
+        end = self._position + size
+        if end > len(self._buffer):
+            raise self._truncated(self._position if start is None else start, size)
+        taken = self._buffer[self._position : end]
+        self._position = end
+        return taken
 
     def array(self, least_bytes: int) -> range:
         """
@@ -233,7 +242,7 @@ class Reader:
         start = self._position if start is None else start
         left = len(self._buffer) - self._position
         if count < 0 or count * least_bytes > left:
-            raise self._refusal(start, f"an array of {count} elements, with {left} bytes left")
+            raise self.refuse(f"an array of {count} elements, with {left} bytes left", start)
         return range(count)
 
     def end(self) -> None:
@@ -245,11 +254,12 @@ class Reader:
         """
         left = len(self._buffer) - self._position
         if left:
-            raise self._refusal(self._position, f"{left} bytes after its end")
+            raise self.refuse(f"{left} bytes after its end")
 
-    def refuse(self, found: str) -> ProtocolError:
-        """Return the error for a value that could be read and makes no sense."""
-        return self._refusal(self._position, found)
+    def refuse(self, found: str, position: int | None = None) -> ProtocolError:
+        """Return the error for what was found at a position, or before the present one."""
+        at = self._position if position is None else position
+        return ProtocolError(f"{self._what} of {len(self._buffer)} bytes holds {found}, at byte {at}")
 
     def fields(self, layout: Struct) -> tuple[int, ...]:
         """Read several numbers at once, which is faster than one after the other."""
@@ -261,25 +271,8 @@ class Reader:
         self._position = start + layout.size
         return values
 
-    def _text(self, size: int, start: int) -> str:
-        try:
-            return str(self._take(size, start), "utf-8")
-        except UnicodeDecodeError as error:
-            raise self._refusal(start, "a text that is no UTF-8") from error
-
-    def _take(self, size: int, start: int) -> memoryview:
-        end = self._position + size
-        if end > len(self._buffer):
-            raise self._truncated(start, size)
-        taken = self._buffer[self._position : end]
-        self._position = end
-        return taken
-
     def _truncated(self, start: int, size: int) -> ProtocolError:
-        return self._refusal(start, f"a value of {size} bytes, with {len(self._buffer) - self._position} bytes left")
-
-    def _refusal(self, position: int, found: str) -> ProtocolError:
-        return ProtocolError(f"{self._what} of {len(self._buffer)} bytes holds {found}, at byte {position}")
+        return self.refuse(f"a value of {size} bytes, with {len(self._buffer) - self._position} bytes left", start)
 
 
 T = TypeVar("T")

@@ -16,7 +16,7 @@ from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, TypeAlias
 
 from kiel_groups.errors import MessageTooLargeError, ProtocolError
 from kiel_groups.model import FetchedRecords, Record, TopicPartition
@@ -307,30 +307,13 @@ class ValueRun(NamedTuple):
     records: Sequence[Record]
 
 
-class MessageRun(Protocol):
-    """
-    One or more messages of a partition, by ascending offset, that were checked.
-
-    ``count`` is the number of messages, ``size_bytes`` their size in a message set without compression.
-    """
-
-    count: int
-    first_offset: int
-    last_offset: int
-    size_bytes: int
-
-    def records(self) -> list[Record]:
-        """Make the records."""
-
-    def values(self) -> ValueRun:
-        """Make a list of the values. Records are made later, one by one."""
-
-    def columns(self) -> Columns:
-        """Make columns of the same messages."""
-
-
 class _CheckedRun:
-    """A run that the compiled code has checked. Its pieces may include messages before ``position``."""
+    """
+    One or more messages of a partition, by ascending offset, that the compiled code has checked.
+
+    ``count`` is the number of messages, ``size_bytes`` their size in a message set without compression. The pieces may
+    include messages before the position of the fetch.
+    """
 
     __slots__ = ("_position", "_source", "count", "first_offset", "last_offset", "pieces", "size_bytes")
 
@@ -356,7 +339,7 @@ class _CheckedRun:
 
 
 class _DecodedRun:
-    """A run whose records were made at once, by the decoder in Python."""
+    """The same for records that were made at once, by the decoder in Python."""
 
     __slots__ = ("_records", "count", "first_offset", "last_offset", "size_bytes")
 
@@ -376,6 +359,9 @@ class _DecodedRun:
     def columns(self) -> Columns:
         """Put the records into columns."""
         return columns_of(self._records, self.last_offset + 1)
+
+
+MessageRun: TypeAlias = _CheckedRun | _DecodedRun
 
 
 def values_of(records: Sequence[Record]) -> ValueRun:
