@@ -200,8 +200,14 @@ class PositionReset:
         await self._member.confirm_leaders()
 
     def _cut(self, partition: TopicPartition, reset: PendingReset, policy: ResetPolicy | int) -> None:
-        """Drop fetched records that are not in the log any more."""
+        """
+        Drop fetched records that are not in the log any more, and report the reset.
+
+        The reset is counted here, not when its position is stored. If the partition is released in between, the release
+        stores the position, and a consumer that closes may get no answer to a write that the server has made.
+        """
         dropped = self._records.truncate(partition, reset.end)
+        self._metrics.count("offset_resets")
         self._metrics.count("records_cut_off", dropped)
         log.warning(
             "%s: offset %d is out of range, the log has %d to %d; resetting to %s, %d, once all fetched records are"

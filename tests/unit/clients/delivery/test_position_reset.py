@@ -38,7 +38,7 @@ T0 = TopicPartition("t", 0)
 class ResetBench:
     """
     The parts of a consumer for one partition. ``store_reset`` raises the errors in ``failures``, and then appends each
-    reset's offset to ``stored``.
+    reset's offset to ``stored``. If ``answer`` is set, it returns after this event only.
     """
 
     def __init__(self, broker: FakeBroker, policy: ResetPolicy, deserializer: Callable[[bytes], Any] | None) -> None:
@@ -51,6 +51,7 @@ class ResetBench:
         self.stored: list[int] = []
         self.failures: list[Exception] = []
         self.failed = asyncio.Event()
+        self.answer: asyncio.Event | None = None
         self.subscription = SubscriptionState()
         self.subscription.subscribe("t")
         self.cluster = ClusterMetadata(broker.config(), self.metrics)
@@ -84,6 +85,8 @@ class ResetBench:
             return None
         self.stored.append(reset.offset_after(state.finished))
         self.subscription.offsets.seek(partition, self.stored[-1])
+        if self.answer is not None:
+            await self.answer.wait()
         return state.position
 
     @property
@@ -397,6 +400,16 @@ async def test_a_reset_that_cannot_be_stored_is_tried_again(error: Exception) ->
         assert bench.committed == 10
 
 
+async def test_a_stored_reset_is_counted_although_the_consumer_closes_before_the_answer() -> None:
+    """A reset whose position the server has stored is counted, also if the consumer never gets the server's answer."""
+    async with reset_bench() as bench:
+        bench.answer = asyncio.Event()
+        await bench.claim(1_000)
+        await eventually(lambda: bench.stored, "the reset is stored")
+        bench.fetcher.close()
+        assert bench.metrics.counter("offset_resets") == 1
+
+
 async def test_with_the_policy_none_an_error_is_raised() -> None:
     """
     With the policy "none", a position outside of the log raises an error with the log's range, and no reset is stored.
@@ -412,7 +425,7 @@ async def test_with_the_policy_none_an_error_is_raised() -> None:
 async def test_a_reset_ends_when_its_partition_is_lost_stopped_or_reset(event: str) -> None:
     """
     A reset ends without being stored when its partition is lost, revoked or reset by an operator. The operator's offset
-    replaces the reset; after a revocation, the release stores it.
+    replaces the reset; after a revocation, the release stores it. The reset is counted all the same.
     """
     async with reset_bench() as bench:
         bench.produce(4)
@@ -431,6 +444,7 @@ async def test_a_reset_ends_when_its_partition_is_lost_stopped_or_reset(event: s
             lambda: not any("reset" in task.get_name() for task in bench.fetcher._tasks), "no reset is running"
         )
         assert bench.stored == []
+        assert bench.metrics.counter("offset_resets") == 1
         assert (bench.state.reset is None) == (event == "moved")
         if event == "moved":
             assert await bench.next() == 1
