@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from rich.text import Text
 
+from kiel_groups.cli import app
 from kiel_groups.config import HostPort, parse_hosts
 from kiel_groups.embedded import Cluster
 from kiel_groups.embedded.jars.kafka_releases import kafka_release
@@ -330,12 +331,15 @@ async def test_brokers_of_0_8_coordinate_no_groups(cluster_39: Cluster, unique: 
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else None,
 )
-def test_mistakes_give_one_line(arguments: list[str], status: int, message: str) -> None:
+def test_mistakes_give_one_line(
+    arguments: list[str], status: int, message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     """The line says what is wrong, and may suggest a remedy."""
-    outcome = kiel_groups(*arguments)
-    assert (outcome.returncode, outcome.stdout) == (status, "")
-    assert message in outcome.stderr
-    assert len(outcome.stderr.splitlines()) == 1
+    assert app.run(arguments) == status
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert message in err
+    assert len(err.splitlines()) == 1
 
 
 def test_a_list_without_groups_says_what_is_not_listed(start_cluster: Callable[..., Cluster]) -> None:

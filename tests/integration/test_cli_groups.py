@@ -12,6 +12,7 @@ from contextlib import contextmanager
 import pytest
 from kazoo.security import make_digest_acl
 
+from kiel_groups.cli import app
 from kiel_groups.embedded import Cluster, ZooKeeperServer
 from kiel_groups.group.znodes.layout import GroupLayout
 from kiel_groups.ops import cluster_admin
@@ -268,14 +269,21 @@ def chroot(cluster: Cluster, path: str) -> Iterator[str]:
     ids=lambda value: " ".join(value) if isinstance(value, list) else None,
 )
 def test_mistakes_give_one_line(
-    cluster_39: Cluster, unique: Unique, arguments: list[str], status: int, message: str
+    cluster_39: Cluster,
+    unique: Unique,
+    arguments: list[str],
+    status: int,
+    message: str,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     """The line says what is wrong, and may suggest a remedy."""
     with chroot(cluster_39, f"/{unique('chroot')}") as empty:
-        outcome = kiel_groups(*(argument.format(hosts=cluster_39.zk_hosts, empty=empty) for argument in arguments))
-    assert (outcome.returncode, outcome.stdout) == (status, "")
-    assert message in outcome.stderr
-    assert len(outcome.stderr.splitlines()) == 1
+        words = [argument.format(hosts=cluster_39.zk_hosts, empty=empty) for argument in arguments]
+        assert app.run(words) == status
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert message in err
+    assert len(err.splitlines()) == 1
 
 
 async def test_a_similar_group_name_is_suggested(cluster_39: Cluster, unique: Unique) -> None:
