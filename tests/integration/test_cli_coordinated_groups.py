@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 from rich.text import Text
 
-from kiel_groups.cli import app
 from kiel_groups.config import HostPort, parse_hosts
 from kiel_groups.embedded import Cluster
 from kiel_groups.embedded.jars.kafka_releases import kafka_release
@@ -27,7 +26,7 @@ from kiel_groups.wire.group_requests import (
     LeaveGroupRequest,
 )
 from tests.helpers.cluster_data import produce
-from tests.helpers.commands import Running, at_a_terminal, kiel_groups
+from tests.helpers.commands import Running, at_a_terminal, kiel_groups, kiel_groups_here
 from tests.helpers.coordinated_members import member_of, members_of
 from tests.helpers.raw_requests import ask, ask_at, connection_to
 from tests.helpers.waiting import eventually
@@ -335,11 +334,10 @@ def test_mistakes_give_one_line(
     arguments: list[str], status: int, message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The line says what is wrong, and may suggest a remedy."""
-    assert app.run(arguments) == status
-    out, err = capsys.readouterr()
-    assert out == ""
-    assert message in err
-    assert len(err.splitlines()) == 1
+    outcome = kiel_groups_here(capsys, *arguments)
+    assert (outcome.returncode, outcome.stdout) == (status, "")
+    assert message in outcome.stderr
+    assert len(outcome.stderr.splitlines()) == 1
 
 
 def test_a_list_without_groups_says_what_is_not_listed(start_cluster: Callable[..., Cluster]) -> None:

@@ -12,12 +12,11 @@ from contextlib import contextmanager
 import pytest
 from kazoo.security import make_digest_acl
 
-from kiel_groups.cli import app
 from kiel_groups.embedded import Cluster, ZooKeeperServer
 from kiel_groups.group.znodes.layout import GroupLayout
 from kiel_groups.ops import cluster_admin
 from tests.helpers.cluster_data import produce, zookeeper
-from tests.helpers.commands import Running, kiel_groups
+from tests.helpers.commands import Running, kiel_groups, kiel_groups_here
 from tests.helpers.members import Group, group_of
 from tests.helpers.waiting import eventually
 
@@ -279,11 +278,10 @@ def test_mistakes_give_one_line(
     """The line says what is wrong, and may suggest a remedy."""
     with chroot(cluster_39, f"/{unique('chroot')}") as empty:
         words = [argument.format(hosts=cluster_39.zk_hosts, empty=empty) for argument in arguments]
-        assert app.run(words) == status
-    out, err = capsys.readouterr()
-    assert out == ""
-    assert message in err
-    assert len(err.splitlines()) == 1
+        outcome = kiel_groups_here(capsys, *words)
+    assert (outcome.returncode, outcome.stdout) == (status, "")
+    assert message in outcome.stderr
+    assert len(outcome.stderr.splitlines()) == 1
 
 
 async def test_a_similar_group_name_is_suggested(cluster_39: Cluster, unique: Unique) -> None:
