@@ -18,9 +18,9 @@ from kiel_groups.group.subscription import SubscriptionState
 from kiel_groups.model import FencingToken, Record, TopicPartition
 
 if TYPE_CHECKING:
-    from kiel_groups.clients.connected.assigned_consumer import AssignedConsumer
-    from kiel_groups.clients.connected.connected_consumer import ConnectedConsumer, ConsumerSettings
-    from kiel_groups.clients.connected.group_membership import Member
+    from kiel_groups.clients.assigned_consumer import AssignedConsumer
+    from kiel_groups.clients.connected_consumer import ConnectedConsumer, ConsumerSettings
+    from kiel_groups.clients.coordination import Member
 
 __all__ = [
     "ConsumerAttributes",

@@ -9,13 +9,13 @@ from typing import Any, Unpack
 from kiel_groups.allocators.assignors import AssignorChoice
 from kiel_groups.allocators.round_robin import round_robin
 from kiel_groups.clients.calls.arguments import BrokerSettings, broker_config, check_functions, check_setting_names
-from kiel_groups.clients.connected.connected_consumer import ConsumerSettings
-from kiel_groups.clients.connected.group_membership import CoordinationChoice, CoordinationName, Timeouts
+from kiel_groups.clients.commits import CommitCallback, ConsumerCommits
+from kiel_groups.clients.connected_consumer import ConsumerSettings
+from kiel_groups.clients.consumer import AssignedPartitions
+from kiel_groups.clients.coordination import CoordinationChoice, CoordinationName, Timeouts
 from kiel_groups.clients.delivery.deserializer import OnBadRecord
 from kiel_groups.clients.delivery.owned_records import OwnedRecords
-from kiel_groups.clients.methods.assigned_partitions import AssignedPartitions
-from kiel_groups.clients.methods.consumer_commits import CommitCallback, ConsumerCommits
-from kiel_groups.clients.methods.topic_subscription import GroupValues
+from kiel_groups.clients.lifecycle import GroupValues
 from kiel_groups.config import DebounceConfig, FetchConfig, GroupConfig, ResetPolicy
 from kiel_groups.listeners import RebalanceListener
 from kiel_groups.metrics import Metrics, kafka_metrics

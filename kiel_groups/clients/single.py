@@ -12,10 +12,10 @@ from kiel_groups.clients.calls.arguments import BrokerSettings, broker_config, c
 from kiel_groups.clients.calls.eager_methods import connect_or_close, starts_at_call
 from kiel_groups.clients.calls.left_loop import LeftLoop, running_loop
 from kiel_groups.clients.compat import ConsumerAttributes
-from kiel_groups.clients.connected.record_reader import ReaderSettings
 from kiel_groups.clients.delivery.deserializer import OnBadRecord
 from kiel_groups.clients.delivery.record_loop import RecordLoop
-from kiel_groups.clients.methods.single_topics import SingleTopics, Start
+from kiel_groups.clients.delivery.record_reader import ReaderSettings
+from kiel_groups.clients.single_topics import SingleTopics, Start
 from kiel_groups.config import FetchConfig, ResetPolicy
 from kiel_groups.constants import BEGINNING, END
 from kiel_groups.errors import IllegalStateError

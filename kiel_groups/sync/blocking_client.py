@@ -22,7 +22,7 @@ from types import SimpleNamespace, TracebackType
 from typing import Any, Concatenate, Generic, ParamSpec, Protocol, Self, TypeVar, overload
 
 from kiel_groups.clients.calls.callers import set_caller
-from kiel_groups.clients.calls.consume_future import give_back
+from kiel_groups.clients.calls.eager_methods import give_back
 from kiel_groups.clients.calls.left_loop import LeftLoop
 from kiel_groups.clients.delivery.listener_calls import check_listener
 from kiel_groups.errors import ClosedError, IllegalStateError, KielGroupsError

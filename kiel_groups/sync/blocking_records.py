@@ -17,7 +17,7 @@ from functools import partial, wraps
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from kiel_groups.clients.calls.left_loop import dropped_by_loop_exit
-from kiel_groups.clients.delivery.current_batch import NO_RECORDS
+from kiel_groups.clients.delivery.in_flight import NO_RECORDS
 from kiel_groups.clients.delivery.record_loop import BlockingSteps, RecordDelivery, RecordLoop
 from kiel_groups.errors import ClosedError, KielGroupsError
 from kiel_groups.model import Record

@@ -18,7 +18,7 @@ from typing import cast
 import pytest
 
 from kiel_groups import GroupedConsumer
-from kiel_groups.clients.connected.group_membership import BrokerCoordination
+from kiel_groups.clients.coordination import BrokerCoordination
 from kiel_groups.embedded import Cluster
 from kiel_groups.members.brokers import coordinator_commits
 from kiel_groups.wire.offsets import OffsetCommitRequestV2

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator
+from functools import partial
 from typing import TYPE_CHECKING
 
 from kiel_groups.clients.calls.callers import current_caller
 from kiel_groups.clients.calls.left_loop import dropped_by_loop_exit
-from kiel_groups.clients.delivery.current_batch import NO_RECORDS
+from kiel_groups.clients.delivery.deserializer import Deserializer
+from kiel_groups.clients.delivery.in_flight import NO_RECORDS
 from kiel_groups.clients.delivery.owned_records import OwnedRecords
+from kiel_groups.clients.fetch.fetcher import ANY
 from kiel_groups.errors import ConfigError, KielGroupsError
 from kiel_groups.model import Record
 from kiel_groups.zookeeper.delivery_gate import GATE_PAUSE_S
@@ -206,11 +209,11 @@ class RecordDelivery:
         # wake up after each record. While the batch has more records, none of them can end.
         if self._progress.waiting:
             self._progress.notify()
-        self.owned.raise_refused()
-        following = self.owned.poll_readable(most_records=self._most, longest_s=LONGEST_AHEAD_S)
+        convert = partial(Deserializer.records, longest_s=LONGEST_AHEAD_S)
+        following = self.owned.poll(ANY, convert, self._most)
         if following is None:
             return False
-        self.in_flight.start(*following.batch, following.records)
+        self.in_flight.start(following.fetched, following.state, following.records)
         return True
 
     async def wait(self) -> None:

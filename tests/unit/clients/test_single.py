@@ -13,8 +13,7 @@ from typing import Any
 import pytest
 from tornado.ioloop import IOLoop
 
-from kiel_groups.clients import BEGINNING, END, SingleConsumer
-from kiel_groups.clients.methods import single_topics
+from kiel_groups.clients import BEGINNING, END, SingleConsumer, single_topics
 from kiel_groups.errors import (
     BadRecordError,
     ClosedError,

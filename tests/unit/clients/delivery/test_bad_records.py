@@ -8,8 +8,10 @@ import logging
 import pytest
 
 from kiel_groups.backoff import Backoff
-from kiel_groups.clients.delivery import bad_records
+from kiel_groups.clients.delivery import owned_records as bad_records
 from kiel_groups.clients.delivery.record_loop import RecordLoop
+from kiel_groups.clients.delivery.record_reader import VALUES
+from kiel_groups.clients.fetch.fetcher import Selection
 from kiel_groups.errors import ConfigError, RecordDeserializationError
 from kiel_groups.model import Record
 from tests.helpers.delivery_bench import CALL, P0, P1, DeliveryBench
@@ -200,7 +202,7 @@ async def test_the_parts_of_consume_have_deserialized_keys() -> None:
     records = [Record("t", 0, 10 + number, key, b"%d" % (number + 1)) for number, key in enumerate(keys)]
     bench.fetcher.add(P0, 10)
     bench.fetcher.batches[0] = bench.fetcher.batches[0]._replace(records=records)  # type: ignore[union-attr]
-    found = bench.values.take("t", 1_000, CALL)
+    found = bench.values.take(Selection("t"), VALUES, CALL, most_bytes=1_000)
     assert list(found) == [1, 4]
     assert found.parts[0].records == [Record("t", 0, 10, "a", 1), Record("t", 0, 13, None, 4)]
     bench.values.finish()

@@ -10,7 +10,9 @@ from typing import cast
 import pytest
 
 from kiel_groups.clients.compat import MemberAttributes
-from kiel_groups.clients.connected.connected_consumer import ConnectedConsumer
+from kiel_groups.clients.connected_consumer import ConnectedConsumer
+from kiel_groups.clients.delivery.record_reader import VALUES
+from kiel_groups.clients.fetch.fetcher import Selection
 from kiel_groups.group.partition_offsets import StartPosition
 from kiel_groups.model import Batch, PartitionBatch, Record, TopicPartition
 from tests.helpers.delivery_bench import CALL, P0, P1, DeliveryBench
@@ -113,13 +115,13 @@ async def test_values_have_the_tokens_of_the_claims_they_were_delivered_under() 
     bench.fetcher.add(P0, 10, 11)
     bench.fetcher.add(P1, 10)
     bench.fetcher.add(P0, 12)
-    batch = bench.values.take("t", 1_000, CALL)
+    batch = bench.values.take(Selection("t"), VALUES, CALL, most_bytes=1_000)
     assert batch == [10, 11, 10, 12]
     claims = [(part.topic_partition, part.fencing_token, part.values) for part in batch.parts]
     assert claims == [(P0, 1, [10, 11]), (P1, 5, [10]), (P0, 1, [12])]
     lose_and_claim_again(bench, 7)
     bench.fetcher.add(P0, 10)
-    again = bench.values.take("t", 1_000, CALL)
+    again = bench.values.take(Selection("t"), VALUES, CALL, most_bytes=1_000)
     assert [part.fencing_token for part in batch.parts] == [1, 5, 1]
     assert [(part.records, part.fencing_token) for part in again.parts] == [([Record("t", 0, 10, None, 10)], 7)]
 
@@ -133,7 +135,7 @@ async def test_records_of_a_batch_have_deserialized_values() -> None:
     fetched = [Record("t", 0, 10, b"k", b"[1]"), Record("t", 0, 11, None, b"{"), Record("t", 0, 12, None, b"null")]
     bench.fetcher.put(P0, fetched)
     bench.fetcher.put(P1, [Record("t", 1, 10, None, b"{")])
-    batch = bench.values.take("t", 1_000, CALL)
+    batch = bench.values.take(Selection("t"), VALUES, CALL, most_bytes=1_000)
     assert batch == [[1], None]
     (part,) = batch.parts
     assert part.records == [Record("t", 0, 10, b"k", [1]), Record("t", 0, 12, None, None)]

@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 
 from kiel_groups.clients.calls.callers import ConsumeCall
-from kiel_groups.clients.delivery.delivery_handler import DeliveryHandler
+from kiel_groups.clients.connected_consumer import DeliveryHandler
 from kiel_groups.clients.delivery.deserializer import Deserializer
 from kiel_groups.clients.delivery.listener_calls import ListenerCalls
 from kiel_groups.clients.delivery.owned_records import OwnedRecords
 from kiel_groups.clients.delivery.position_reset import PositionReset, ResetBrokers
 from kiel_groups.clients.delivery.record_loop import RecordDelivery
-from kiel_groups.clients.delivery.value_delivery import ValueDelivery
-from kiel_groups.clients.fetch.fetcher import Fetcher
+from kiel_groups.clients.delivery.record_reader import VALUES, ValueDelivery
+from kiel_groups.clients.fetch.fetcher import Fetcher, Selection
 from kiel_groups.clients.net.cluster_metadata import ClusterMetadata
 from kiel_groups.config import FetchConfig, ResetPolicy
 from kiel_groups.errors import CommitFailedError, OffsetOutOfRangeError, SessionLostError
@@ -201,7 +201,7 @@ async def test_values_in_flight_are_committed_up_to_the_end_of_the_log() -> None
         await bench.claim(0)
         await eventually(lambda: bench.fetcher.is_buffering(T0), "a batch is buffered")
         call = ConsumeCall()
-        assert len(bench.values.take("t", 1_000, call)) == 8
+        assert len(bench.values.take(Selection("t"), VALUES, call, most_bytes=1_000)) == 8
         call.received = True
         bench.truncate(0, 4)
         await bench.wait_for_reset()
@@ -219,10 +219,10 @@ async def test_values_in_flight_beyond_the_end_of_the_log_are_not_committed() ->
         await bench.claim(0)
         await eventually(lambda: bench.fetcher.is_buffering(T0), "a batch is buffered")
         first, second = ConsumeCall(), ConsumeCall()
-        bench.values.take("t", 1_000, first)
+        bench.values.take(Selection("t"), VALUES, first, most_bytes=1_000)
         bench.produce(4)
         await eventually(lambda: bench.fetcher.is_buffering(T0), "a batch is buffered")
-        bench.values.take("t", 1_000, second)
+        bench.values.take(Selection("t"), VALUES, second, most_bytes=1_000)
         first.received = second.received = True
         bench.truncate(0, 2)
         await bench.wait_for_reset()
@@ -238,7 +238,7 @@ async def test_unclaimed_values_cancel_the_reset() -> None:
         await bench.claim(0)
         await eventually(lambda: bench.fetcher.is_buffering(T0), "a batch is buffered")
         call = ConsumeCall()
-        bench.values.take("t", 1_000, call)
+        bench.values.take(Selection("t"), VALUES, call, most_bytes=1_000)
         bench.truncate(0, 2)
         await bench.wait_for_reset()
         call.superseded = True
@@ -249,7 +249,11 @@ async def test_unclaimed_values_cancel_the_reset() -> None:
         def arrived() -> bool:
             other = ConsumeCall()
             other.received = True
-            offsets.extend(r.offset for part in bench.values.take("t", 1_000, other).parts for r in part.records)
+            offsets.extend(
+                r.offset
+                for part in bench.values.take(Selection("t"), VALUES, other, most_bytes=1_000).parts
+                for r in part.records
+            )
             return len(offsets) == 3
 
         await eventually(arrived, "the values arrived")

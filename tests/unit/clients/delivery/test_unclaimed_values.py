@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from kiel_groups.clients.calls.callers import ConsumeCall
-from kiel_groups.clients.calls.consume_future import start_consume_call
+from kiel_groups.clients.calls.eager_methods import start_consume_call
 from kiel_groups.clients.delivery import in_flight as values_in_flight
-from kiel_groups.clients.delivery import value_delivery
+from kiel_groups.clients.delivery import record_reader as value_delivery
 from tests.helpers.delivery_bench import P0, P1, DeliveryBench, received_call, take_values
 from tests.helpers.waiting import run_ready_tasks, throughout
 

@@ -8,17 +8,17 @@ from collections.abc import Collection, Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any, TypeAlias
 
+from kiel_groups.clients.assigned_consumer import AssignedConsumer
 from kiel_groups.clients.calls.arguments import offsets_of, partitions_of
 from kiel_groups.clients.calls.callers import ConsumeCall, DeliveryStyle, new_consume_call
 from kiel_groups.clients.calls.eager_methods import failed_future, spawn
 from kiel_groups.clients.calls.left_loop import running_loop
 from kiel_groups.clients.compat import StartAt, offset_time
-from kiel_groups.clients.connected.assigned_consumer import AssignedConsumer
-from kiel_groups.clients.connected.record_reader import ReaderSettings, RecordReader
+from kiel_groups.clients.consumer import AssignedPartitions, RecordAccess
 from kiel_groups.clients.delivery.listener_calls import check_listener
 from kiel_groups.clients.delivery.owned_records import OwnedRecords
-from kiel_groups.clients.methods.assigned_partitions import AssignedPartitions
-from kiel_groups.clients.methods.record_access import RecordAccess
+from kiel_groups.clients.delivery.record_reader import VALUES, ReaderSettings, RecordReader
+from kiel_groups.clients.fetch.fetcher import Selection
 from kiel_groups.clients.net.cluster_metadata import ClusterMetadata
 from kiel_groups.clients.net.offset_lookup import LEADERLESS_PATIENCE_S, find_offsets, list_offsets
 from kiel_groups.config import ResetPolicy, check_name, topic_names
@@ -276,7 +276,7 @@ class SingleTopics(RecordAccess, AssignedPartitions):
         self._left_loop.remember()
         call = new_consume_call(self, topic)
         if self._connected is not None:
-            self._connected.reader.finish_topic(topic)
+            self._connected.reader.values.finish([topic], ())
         return self._start_waiting(self._values(topic, start, call), call, "SingleConsumer.consume", Batch)
 
     async def _consume_later(self, topic: str, start: StartAt | None) -> list[Any] | None:
@@ -292,7 +292,9 @@ class SingleTopics(RecordAccess, AssignedPartitions):
             reader = self._require_reader()
             if topic not in self._subscription.topics:
                 await asyncio.wait({self._look_up(topic)}, timeout=due_s - now_s())
-            values = await reader.next_values(topic, call, max(0.0, due_s - now_s()))
+            values = await reader.next(
+                Selection(topic), VALUES, call, max(0.0, due_s - now_s()), most_bytes=self._settings.fetching.max_bytes
+            )
         if values is None:
             await self._left_loop.closed.wait()
         return values

@@ -12,8 +12,8 @@ from tornado.ioloop import IOLoop
 
 from kiel_groups import GroupedConsumer
 from kiel_groups.clients import BEGINNING, SingleConsumer
-from kiel_groups.clients.connected.assigned_consumer import AssignedConsumer
-from kiel_groups.clients.connected.record_reader import ReaderSettings
+from kiel_groups.clients.assigned_consumer import AssignedConsumer
+from kiel_groups.clients.delivery.record_reader import ReaderSettings
 from kiel_groups.config import FetchConfig, GroupConfig
 from kiel_groups.errors import ClosedError, ConfigError, IllegalStateError, KielGroupsError, NoOffsetsError
 from kiel_groups.errors import RetriableBrokerError as Passing

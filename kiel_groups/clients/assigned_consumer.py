@@ -8,9 +8,9 @@ from collections.abc import Awaitable, Callable, Collection, Mapping
 from typing import ClassVar, TypeAlias
 
 from kiel_groups.clients.calls.eager_methods import spawn
-from kiel_groups.clients.connected.record_reader import ReaderSettings, RecordReader
 from kiel_groups.clients.delivery.listener_calls import ListenerCalls
 from kiel_groups.clients.delivery.position_reset import PositionReset, ResetBrokers, ResetRule
+from kiel_groups.clients.delivery.record_reader import ReaderSettings, RecordReader
 from kiel_groups.clients.fetch.start_lookup import StartLookup
 from kiel_groups.clients.net.cluster_metadata import DOUBT, ClusterMetadata
 from kiel_groups.config import ResetPolicy

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from kiel_groups import GroupedConsumer, allocators
-from kiel_groups.clients.connected.group_membership import (
+from kiel_groups.clients.coordination import (
     BrokerCoordination,
     CoordinationChoice,
     Timeouts,

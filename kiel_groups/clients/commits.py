@@ -8,12 +8,12 @@ import logging
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from typing import Any, TypeAlias, cast, overload
 
+from kiel_groups.clients.assigned_consumer import AssignedConsumer
 from kiel_groups.clients.calls.arguments import check_functions, is_partition, offsets_of, partition_of, partitions_of
 from kiel_groups.clients.calls.callers import consume_calls_here
 from kiel_groups.clients.calls.eager_methods import cancels_this_task, failed_future, spawn, starts_at_call
-from kiel_groups.clients.connected.assigned_consumer import AssignedConsumer
-from kiel_groups.clients.connected.connected_consumer import ConnectedConsumer
-from kiel_groups.clients.methods.membership import GroupMembership
+from kiel_groups.clients.connected_consumer import ConnectedConsumer
+from kiel_groups.clients.lifecycle import GroupMembership
 from kiel_groups.errors import ClosedError, CommitFailedError, IllegalStateError, KielGroupsError
 from kiel_groups.metrics import Metrics
 from kiel_groups.model import OffsetAndMetadata, TopicPartition

@@ -1,0 +1,457 @@
+"""
+Read and deliver the records of one connected consumer, with or without a group, on one event loop.
+
+A loop gets records one by one. The calls ``getone()``, ``getmany()``, ``consume_batches()`` and ``consume()`` get what
+is buffered, each in a form of its own. What a call returned is *in flight* until the coroutine that received it asks
+again, for the same topic in the case of ``consume()``. After that, it is finished. Automatic commits store only the
+offsets of what is finished.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import defaultdict
+from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any, Generic, TypeVar
+
+from kiel_groups.clients.calls.arguments import check_functions, check_on_bad_record
+from kiel_groups.clients.calls.callers import ConsumeCall
+from kiel_groups.clients.calls.eager_methods import home_loop
+from kiel_groups.clients.delivery.deserializer import Converted, Deserializer, OnBadRecord
+from kiel_groups.clients.delivery.in_flight import UNCLAIMED_S, Span, ValuesInFlight
+from kiel_groups.clients.delivery.listener_calls import ListenerCalls
+from kiel_groups.clients.delivery.owned_records import OwnedRecords
+from kiel_groups.clients.delivery.record_loop import RecordDelivery
+from kiel_groups.clients.fetch.fetcher import FetchedBatch, Fetcher, ResetCallback, Selection
+from kiel_groups.clients.net.cluster_metadata import ClusterMetadata
+from kiel_groups.config import BrokerConfig, FetchConfig
+from kiel_groups.errors import KielGroupsError
+from kiel_groups.group.partition_offsets import PartitionOffsets
+from kiel_groups.group.subscription import SubscriptionState
+from kiel_groups.metrics import Metrics
+from kiel_groups.model import Batch, FencingToken, PartitionBatch, Record, TopicPartition
+from kiel_groups.wire.message_sets.record_columns import RecordColumns
+from kiel_groups.zookeeper.runtime import Runtime
+
+__all__ = [
+    "COLUMNS",
+    "RECORDS",
+    "VALUES",
+    "Form",
+    "ValueDelivery",
+    "ReaderSettings",
+    "RecordReader",
+]
+
+log = logging.getLogger(__name__)
+
+
+T = TypeVar("T")
+R = TypeVar("R")
+F = TypeVar("F", covariant=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Form(Generic[R, F]):
+    """
+    The form in which calls get records.
+
+    ``convert`` makes the records of one batch, and ``collect`` the result of a call from those of all its batches.
+    """
+
+    convert: Callable[[Deserializer, FetchedBatch, FencingToken], Converted[R]]
+    collect: Callable[[Iterable[tuple[TopicPartition, R]]], F]
+
+
+def _lists(taken: Iterable[tuple[TopicPartition, list[Record]]]) -> dict[TopicPartition, list[Record]]:
+    found: dict[TopicPartition, list[Record]] = {}
+    for partition, records in taken:
+        found.setdefault(partition, []).extend(records)
+    return found
+
+
+def _runs(taken: Iterable[tuple[TopicPartition, RecordColumns]]) -> dict[TopicPartition, list[RecordColumns]]:
+    found: dict[TopicPartition, list[RecordColumns]] = {}
+    for partition, columns in taken:
+        found.setdefault(partition, []).append(columns)
+    return found
+
+
+#: Records by partition, in order within each.
+RECORDS = Form(Deserializer.records, _lists)
+#: Columns by partition: an item for each run of records.
+COLUMNS = Form(Deserializer.columns, _runs)
+#: The values of a topic.
+VALUES: Form[PartitionBatch, Batch] = Form(Deserializer.values, lambda taken: Batch(part for _, part in taken))
+
+
+class _Taken:
+    """What one call has taken so far: the span of each partition, and its last batch."""
+
+    def __init__(self) -> None:
+        self.spans: dict[TopicPartition, Span] = {}
+        self.last: dict[TopicPartition, FetchedBatch] = {}
+
+    def add(self, fetched: FetchedBatch, state: PartitionOffsets) -> None:
+        """Move the position of a partition past a batch, and add the batch to the partition's span."""
+        partition, end = fetched.topic_partition, fetched.last_offset + 1
+        start = self.spans[partition].start if partition in self.spans else fetched.first_offset
+        state.position = end
+        self.spans[partition] = Span(state, start, end)
+        self.last[partition] = fetched
+
+
+class ValueDelivery:
+    """
+    Delivers the owned records to calls, as values of a topic or as records. It owns what is in flight of all calls.
+
+    The values of a topic are tracked under its name, records under None.
+    """
+
+    def __init__(self, owned: OwnedRecords, metrics: Metrics) -> None:
+        self._owned = owned
+        self._in_flight = owned.in_flight
+        self._topics = owned.in_flight.topics
+        self._metrics = metrics
+
+    def take(
+        self,
+        selection: Selection,
+        form: Form[R, T],
+        call: ConsumeCall,
+        most_records: int | None = None,
+        most_bytes: int | None = None,
+    ) -> T:
+        """
+        Return what is buffered of the selected partitions: nothing if there is none, or if the gate is not open.
+
+        Args:
+            selection: The partitions. The values of a topic are tracked under its name.
+            form: The form of the result.
+            call: The call that returns it.
+            most_records: The most records to return; None for no limit.
+            most_bytes: About the size of the records as fetched; None for no limit.
+
+        Raises:
+            KielGroupsError: There are no records, and a partition cannot be read or a start position is unknown.
+        """
+        self._in_flight.last_call = call
+        found: list[tuple[TopicPartition, R]] = []
+        records, size = most_records, most_bytes
+        with self._taking() as taken:
+            while records != 0 and (size is None or size > 0):
+                batch = self._owned.poll(selection, form.convert, records, errors=not taken.spans)
+                if batch is None:
+                    break
+                taken.add(batch.fetched, batch.state)
+                if batch.delivered:
+                    found.append((batch.fetched.topic_partition, batch.records))
+                records = None if records is None else records - batch.delivered
+                size = None if size is None else size - batch.fetched.size_bytes
+        self._track(selection.topic, taken.spans, call, is_empty=not found)
+        return form.collect(found)
+
+    @contextmanager
+    def _taking(self) -> Iterator[_Taken]:
+        """
+        Collect what a call takes. If the block raises, even SystemExit, all of it is delivered again.
+
+        A deserializer may seek. What was taken of that partition before is not counted, as after any seek.
+        """
+        taken = _Taken()
+        try:
+            yield taken
+        except BaseException:
+            for partition, span in taken.spans.items():
+                self._redeliver(partition, span.start)
+            raise
+        for partition, fetched in taken.last.items():
+            if not self._owned.is_current(fetched):
+                taken.spans[partition] = taken.spans[partition]._replace(state=None)
+
+    def _track(
+        self, topic: str | None, spans: dict[TopicPartition, Span], call: ConsumeCall, *, is_empty: bool
+    ) -> None:
+        """Track what a call is about to return. ``is_empty``: the deserializer failed on all of it."""
+        if not spans:
+            return
+        if is_empty:
+            # Nothing that a caller could receive. The call itself may go on, and receive other values or give up.
+            call = ConsumeCall()
+            call.received = call.superseded = True
+        self._topics.setdefault(topic, ValuesInFlight()).add(spans, call, self._owned.boot_time_s())
+        if is_empty:
+            self.finish([topic], {call})
+
+    def finish(self, topics: Iterable[str | None] | None = None, calls: Collection[ConsumeCall] | None = None) -> bool:
+        """
+        Finish values that a caller has received, and return whether values of these topics were in flight.
+
+        Also finish values whose coroutine has asked again or ended, and redeliver values that no caller will receive.
+
+        Args:
+            topics: The topics of the values; None among them means records. None instead of them means everything.
+            calls: The calls that returned the values. None means all calls.
+        """
+        asked = self._topics.keys() & (self._topics if topics is None else set(topics))
+        for topic in asked:
+            self._topics[topic].finish(calls)
+            self._settle(topic)
+        return bool(asked)
+
+    def redeliver_unclaimed(self, topic: str | None) -> bool:
+        """Redeliver values of a topic that no caller will receive. Return whether a caller may still receive values."""
+        return topic in self._topics and self._settle(topic)
+
+    def _settle(self, topic: str | None, now_s: float | None = None, *, finishes: bool = True) -> bool:
+        values, now_s = self._topics[topic], self._owned.boot_time_s() if now_s is None else now_s
+        for partition, start in values.settle(now_s, finishes=finishes).items():
+            self._redeliver(partition, start)
+        if not values.calls:
+            del self._topics[topic]
+        self._owned.progress.notify()
+        return values.is_awaited(now_s)
+
+    def _redeliver(self, partition: TopicPartition, start: int) -> None:
+        state = self._owned.claim_of(partition)
+        if state is not None:
+            log.info("%s: delivering again from offset %d: no caller received the values", partition, start)
+            self._metrics.count("values_unclaimed")
+            state.position = start
+            self._owned.fetch([partition])
+
+    async def all_finished(self) -> None:
+        """Wait until no values are in flight."""
+        await self._owned.progress.until(lambda: not self._topics)
+
+    def drop(self, calls: Collection[ConsumeCall] | None) -> None:
+        """Stop tracking topics whose values all come from these calls (None: all). The values are delivered again."""
+        for topic, values in list(self._topics.items()):
+            if calls is None or values.calls <= set(calls):
+                del self._topics[topic]
+        self._owned.progress.notify()
+
+    async def drop_unclaimed(self, topics: Collection[str]) -> None:
+        """Regularly drop values of these topics that no caller will receive, so that a drain does not wait for them."""
+        while True:
+            now_s = self._owned.boot_time_s()  # Read before the pause: a blocked loop also delays the callers.
+            await asyncio.sleep(UNCLAIMED_S)
+            for topic in self._topics.keys() & {*topics, None}:
+                self._settle(topic, now_s, finishes=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReaderSettings:
+    """
+    The settings of a consumer that its reading depends on.
+
+    Raises:
+        ConfigError: A function has the wrong type.
+    """
+
+    brokers: BrokerConfig
+    fetching: FetchConfig
+    deserializer: Callable[[bytes], Any] | None = None
+    key_deserializer: Callable[[bytes], Any] | None = None
+    on_bad_record: OnBadRecord = "raise"
+    metrics: Metrics = field(default_factory=Metrics)
+    runtime: Runtime = field(default_factory=Runtime)
+
+    def __post_init__(self) -> None:
+        check_functions(deserializer=self.deserializer, key_deserializer=self.key_deserializer)
+        check_on_bad_record(self.on_bad_record)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Asking:
+    """A call that waits, and what it asks for."""
+
+    call: ConsumeCall
+    selection: Selection
+
+
+def _available(callers: Sequence[_Asking], asking: _Asking) -> Selection | None:
+    """
+    Return what a call may take now, or None for nothing.
+
+    Newer calls get records first: the callers of older ones may have given up.
+    """
+    newer = [other.selection.partitions for other in callers[callers.index(asking) + 1 :]]
+    excluded: set[TopicPartition] = set()
+    for partitions in newer:
+        if partitions is None:
+            return None
+        excluded |= partitions
+    return replace(asking.selection, excluded=frozenset(excluded)) if excluded else asking.selection
+
+
+class RecordReader:
+    """
+    The parts of a connected consumer that need no group.
+
+    The application's calls reach the parts ``cluster``, ``records``, ``values`` and ``owned`` from here. Which
+    partitions are read, and while which gate is open, is decided by ``ConnectedConsumer`` or ``AssignedConsumer``.
+
+    Args:
+        settings: How to read.
+        subscription: The state of the consumer's partitions.
+        calls: Calls the hooks of the consumer's listener, if it has one.
+        cluster: The brokers; closed with the reader.
+        reset: Chooses another position when a log does not have the old one.
+    """
+
+    def __init__(
+        self,
+        settings: ReaderSettings,
+        subscription: SubscriptionState,
+        calls: ListenerCalls,
+        cluster: ClusterMetadata,
+        reset: ResetCallback,
+    ) -> None:
+        self._settings = settings
+        self._over: asyncio.Future[KielGroupsError | None] = home_loop().create_future()
+        #: Calls of ``next`` under way, by topic, or under None; the newest last.
+        self._callers: defaultdict[str | None, list[_Asking]] = defaultdict(list)
+        self.cluster = cluster
+        self.fetcher = Fetcher(
+            cluster,
+            settings.fetching,
+            settings.metrics,
+            reset=reset,
+            runtime=settings.runtime,
+            watermark=subscription.set_highwater,
+        )
+        deserializer = Deserializer(
+            settings.deserializer,
+            settings.metrics,
+            settings.runtime.boot_time_s,
+            key_deserializer=settings.key_deserializer,
+            on_bad_record=settings.on_bad_record,
+        )
+        self.owned = OwnedRecords(self.fetcher, subscription, calls, deserializer, settings.runtime, settings.metrics)
+        self.records = RecordDelivery(self.owned)
+        self.values = ValueDelivery(self.owned, settings.metrics)
+
+    def close(self) -> None:
+        """Stop fetching, and close the connections."""
+        self.end(None)
+        self.owned.bad.close()
+        self.fetcher.close()
+        self.cluster.close()
+
+    @property
+    def is_over(self) -> bool:
+        """Whether all deliveries have ended."""
+        return self._over.done()
+
+    def end(self, error: KielGroupsError | None) -> None:
+        """Stop all deliveries. Loops end, or raise ``error`` if an error is given."""
+        if not self._over.done():
+            self._over.set_result(error)
+            self.owned.end()
+            self.owned.progress.notify()
+            self.fetcher.ready.wake_all()
+
+    async def next_record(self) -> Record | None:
+        """
+        Wait for the next record, however long it takes. Return None once the consumer is closed.
+
+        Raises:
+            KielGroupsError: The member stopped for good, or a partition cannot be read.
+        """
+        record = await self._take_else_wait(self.records.take, self.records.wait)
+        if record is None:
+            self._raise_failure()
+        return record
+
+    async def next(
+        self,
+        selection: Selection,
+        form: Form[R, T],
+        call: ConsumeCall,
+        timeout_s: float | None,
+        most_records: int | None = None,
+        most_bytes: int | None = None,
+    ) -> T | None:
+        """
+        Wait for records of the selected partitions, and return them as ``ValueDelivery.take`` does.
+
+        Nothing is returned if no records came within ``timeout_s`` (None: no limit), or if the caller's coroutine has
+        called again. The result is None once the consumer is closed.
+
+        Raises:
+            NoBrokersError: No records came, and ``UNREACHABLE_AFTER`` metadata requests in a row were not answered.
+            KielGroupsError: The member stopped for good, or a partition cannot be read.
+        """
+        loop, topic, asking = asyncio.get_running_loop(), selection.topic, _Asking(call, selection)
+        callers = self._callers[topic]
+        give_up_s = float("inf") if timeout_s is None else loop.time() + timeout_s
+
+        def take_now() -> T | None:
+            # Before the values behind them are taken.
+            self.values.redeliver_unclaimed(topic)
+            available = None if call.superseded else _available(callers, asking)
+            if available is None:
+                taken = form.collect(())
+            else:
+                taken = self.values.take(available, form, call, most_records, most_bytes)
+            if taken or call.superseded:
+                return taken
+            if loop.time() < give_up_s:
+                return None
+            if self.cluster.unreachable is not None:
+                raise self.cluster.unreachable
+            return taken
+
+        def patience_s() -> float | None:
+            remaining_s = None if timeout_s is None else give_up_s - loop.time()
+            if not self.values.redeliver_unclaimed(topic):
+                return remaining_s
+            return UNCLAIMED_S if remaining_s is None else min(remaining_s, UNCLAIMED_S)
+
+        callers.append(asking)
+        try:
+            # A buffered error is raised without a wait. A caller that retries in a loop must not starve the event loop.
+            await asyncio.sleep(0)
+            taken = await self._take_else_wait(take_now, partial(self.owned.wait, selection), patience_s)
+        finally:
+            callers.remove(asking)
+        if taken is None:
+            self._raise_failure()
+        return taken
+
+    async def _take_else_wait(
+        self,
+        take: Callable[[], T | None],
+        wait: Callable[[], Coroutine[Any, Any, None]],
+        patience_s: Callable[[], float | None] = lambda: None,
+    ) -> T | None:
+        """
+        Call ``take`` until it does not return None, and return its result; return None once the consumer has ended.
+
+        Between two tries, wait until ``wait`` returns, as it does when the consumer ends, or ``patience_s()`` seconds
+        have passed.
+        """
+        while not self._over.done():
+            taken = take()
+            if taken is not None:
+                return taken
+            # A record that has arrived is delivered by the next step of this task. A task for the wait would cost two
+            # more, and the next fetch would be sent before the record is delivered.
+            timeout_s = patience_s()
+            if timeout_s is None:
+                await wait()
+                continue
+            with suppress(TimeoutError):
+                async with asyncio.timeout(timeout_s):
+                    await wait()
+        return None
+
+    def _raise_failure(self) -> None:
+        error = self._over.result()
+        if error is not None:
+            raise error
