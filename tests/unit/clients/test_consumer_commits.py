@@ -10,7 +10,8 @@ from typing import Any, cast
 
 import pytest
 
-from kiel_groups import GroupedConsumer, OffsetAndMetadata, TopicPartition
+from kiel_groups import OffsetAndMetadata, TopicPartition
+from kiel_groups.clients import GroupedConsumer
 from kiel_groups.clients.calls.callers import current_caller
 from kiel_groups.errors import ClosedError, CommitFailedError, ConfigError
 from tests.helpers.waiting import run_ready_tasks

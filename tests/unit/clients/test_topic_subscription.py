@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterable
 
 import pytest
 
-from kiel_groups import GroupedConsumer, TopicPartition
+from kiel_groups import TopicPartition
+from kiel_groups.clients import GroupedConsumer
 from kiel_groups.errors import ArgumentTypeError, ConfigError, IllegalStateError
 
 pytestmark = pytest.mark.unit
