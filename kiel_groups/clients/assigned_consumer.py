@@ -177,7 +177,7 @@ class AssignedConsumer:
             owned.drop(assigned)
             await self.calls.revoked(assigned)
 
-    async def close(self, limit: CloseLimit) -> None:
+    async def close(self, limit: CloseLimit, *, autocommit: bool = True) -> None:
         """
         Stop reading, notify the listener, and close the connections.
 
@@ -196,6 +196,10 @@ class AssignedConsumer:
             self._start_lookup.close()
             self.reader.close()
             self._subscription.offsets.end(frozenset(self.reader.owned.ready))
+
+    def finish_topic(self, topic: str) -> None:
+        """Finish the topic's values whose coroutine has asked again or ended."""
+        self.reader.values.finish([topic], ())
 
     def abandon(self) -> None:
         """Stop reading, without an event loop."""

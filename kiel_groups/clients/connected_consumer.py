@@ -7,7 +7,7 @@ import logging
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from kiel_groups.clients.calls.eager_methods import shielded, spawn
 from kiel_groups.clients.coordination import Coordination, Process
@@ -37,6 +37,8 @@ __all__ = [
 ]
 
 log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 
 #: The least time between two commits on request, in seconds. A program that calls ``consume()`` some hundred times a
@@ -188,7 +190,7 @@ class ConnectedConsumer:
             self._background.append(spawn(self._auto_commit.run(), "auto-commit"))
         self._background.append(spawn(self._renew_metadata(), "metadata by age"))
 
-    def subscribe(self, topics: Collection[str], change: Callable[[], bool]) -> bool:
+    def subscribe(self, topics: Collection[str], change: Callable[[], T]) -> T:
         """
         Replace the subscription, and stop delivering the topics that are not in it any more.
 
@@ -196,18 +198,18 @@ class ConnectedConsumer:
 
         Args:
             topics: The topics of the new subscription; none to unsubscribe.
-            change: Changes the subscription's state, and returns whether that changed.
+            change: Changes the subscription's state.
 
         Returns:
-            Whether the subscription changed.
+            What ``change`` returns.
 
         Raises:
             ConfigError: The member cannot register these topics; nothing changes.
         """
         self.member.check_subscription(topics)
-        changed = change()
+        result = change()
         self.reader.owned.follow_subscription()
-        return changed
+        return result
 
     async def close(self, limit: CloseLimit, *, autocommit: bool = True) -> None:
         """

@@ -1,73 +1,49 @@
-"""The ways in which an application gets records of both consumers: a loop, or records of partitions."""
+"""What both consumers offer: a loop and calls that return records, positions and pauses, and questions about topics."""
 
 from __future__ import annotations
 
 import asyncio
-import sys
-import weakref
-from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
-from typing import Any, NoReturn, TypeVar, overload
+import json
+import socket
+from collections import defaultdict
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, overload
 
+from kiel_groups.clients.assigned_consumer import AssignedConsumer
 from kiel_groups.clients.calls.arguments import partition_of, partitions_of, times_of
-from kiel_groups.clients.calls.callers import (
-    ConsumeCall,
-    DeliveryStyle,
-    StyleChoice,
-    consume_calls_here,
-    current_caller,
-    new_consume_call,
-)
-from kiel_groups.clients.calls.eager_methods import failed_future, spawn, start_consume_call, starts_at_call
-from kiel_groups.clients.calls.left_loop import LeftLoop
+from kiel_groups.clients.calls.eager_methods import failed_future, spawn, starts_at_call
 from kiel_groups.clients.delivery.owned_records import OwnedRecords
 from kiel_groups.clients.delivery.record_loop import RecordLoop
-from kiel_groups.clients.delivery.record_reader import COLUMNS, RECORDS, RecordReader
-from kiel_groups.clients.fetch.fetcher import Selection
+from kiel_groups.clients.delivery.record_reader import ReaderSettings
+from kiel_groups.clients.lifecycle import Lifecycle
 from kiel_groups.clients.net.cluster_metadata import ClusterMetadata
 from kiel_groups.clients.net.offset_lookup import At, list_offsets
-from kiel_groups.errors import ClosedError, ConfigError, IllegalStateError, KielGroupsError, UnknownTopicError
-from kiel_groups.group.subscription import SubscriptionState
+from kiel_groups.clients.record_calls import CONSUME_BATCHES, GETMANY, GETONE, RecordCalls
+from kiel_groups.errors import KielGroupsError, UnknownTopicError
 from kiel_groups.model import INTERNAL_TOPICS, OffsetAndTimestamp, Record, TopicPartition
 from kiel_groups.wire.list_offsets import EARLIEST, LATEST
 from kiel_groups.wire.message_sets.record_columns import RecordColumns
 
-__all__ = [
-    "RecordAccess",
-    "ClusterQueries",
-    "AssignedPartitions",
-]
-
-T = TypeVar("T")
+__all__ = ["Consumer"]
 
 
-class RecordAccess:
+class Consumer:
     """
-    Delivers records of both consumers: ``async for``; ``getone()``, ``getmany()`` and ``consume_batches()``; or
-    ``consume()`` of a subclass.
+    The methods of both consumers: they return records, and know positions, pauses, and the topics of the cluster.
 
-    The first use decides on one of the three for the lifetime of the consumer (decision 0006).
+    A partition is assigned from the moment before ``on_partitions_assigned`` is called, until ``on_partitions_revoked``
+    has returned, or its claim is lost, or its topic leaves the subscription.
     """
 
-    _records: weakref.ref[RecordLoop] | None = None
-    _left_loop: LeftLoop
-    _subscription: SubscriptionState
+    def __init__(self, lifecycle: Lifecycle, settings: ReaderSettings) -> None:
+        self.metrics = settings.metrics
+        self._reading = settings
+        self._lifecycle = lifecycle
+        self._left_loop = lifecycle.left_loop
+        self._subscription = lifecycle.subscription
+        self._calls = RecordCalls(lifecycle, type(self).__name__, settings.fetching.max_bytes)
 
-    def __init__(self) -> None:
-        self._style = StyleChoice()
-        #: Calls in progress; for each, the latest calls of its coroutine, one for each topic.
-        self._waiting_calls: dict[asyncio.Future[Any], frozenset[ConsumeCall]] = {}
-
-    def _require_reader(self) -> RecordReader:
-        """Return the reader of a consumer that is connected. Raise ClosedError for any other consumer."""
-        raise NotImplementedError
-
-    def _connected_readers(self) -> list[RecordReader]:
-        """Return the reader of a consumer that is connected, and those that are being closed."""
-        raise NotImplementedError
-
-    def _check_subscribed(self, call: str) -> None:
-        """Raise IllegalStateError if no record can ever come: the consumer has neither topics nor partitions."""
-        self._subscription.check_chosen(call)
+    # ------------------------------------------------------------------ records
 
     def __aiter__(self) -> RecordLoop:
         """
@@ -81,13 +57,7 @@ class RecordAccess:
             ConfigError: Another loop is active, or the consumer is used in another style, such as ``consume()``.
             IllegalStateError: Neither ``subscribe()`` nor ``assign()`` has been called.
         """
-        reader = self._require_reader()
-        self._check_subscribed("a loop over records")
-        self._style.choose(DeliveryStyle.ITERATION)
-        reader.records.begin_loop()
-        records = RecordLoop(reader.records, reader.next_record)
-        self._records = weakref.ref(records)
-        return records
+        return self._calls.loop()
 
     def getone(self, *partitions: TopicPartition) -> asyncio.Future[Record]:
         """
@@ -110,18 +80,7 @@ class RecordAccess:
                 again, with pauses between, until it is passed. The next call may return a record of another partition.
             KielGroupsError: A partition cannot be read. The next call may return a record of another one.
         """
-        return self._start("getone()", partitions, self._getone, _raise_late)
-
-    async def _getone(self, call: ConsumeCall, partitions: frozenset[TopicPartition] | None) -> Record:
-        found = await self._unless_closed(
-            self._require_reader().next(Selection(None, partitions), RECORDS, call, None, 1)
-        )
-        for records in found.values():
-            return records[0]
-        raise IllegalStateError(
-            "getone(): the same coroutine has called for records again before this call returned; await it first, or"
-            " use a task for each"
-        )
+        return self._calls.get(GETONE, partitions)
 
     def getmany(
         self, *partitions: TopicPartition, timeout_ms: int = 0, max_records: int | None = None
@@ -151,20 +110,7 @@ class RecordAccess:
             BadRecordError: As ``getone``. The records before it are returned by an earlier call.
             KielGroupsError: A partition cannot be read. The next call may return records of others.
         """
-
-        async def get(
-            call: ConsumeCall, wanted: frozenset[TopicPartition] | None
-        ) -> dict[TopicPartition, list[Record]]:
-            reader = self._require_reader()
-            return await self._unless_closed(
-                reader.next(Selection(None, wanted), RECORDS, call, timeout_ms / 1000, max_records)
-            )
-
-        try:
-            _check_limits("getmany()", timeout_ms, max_records)
-        except ConfigError as error:
-            return failed_future(error, self._label("getmany"))
-        return self._start("getmany()", partitions, get, dict)
+        return self._calls.get(GETMANY, partitions, timeout_ms, max_records)
 
     def consume_batches(
         self, *partitions: TopicPartition, timeout_ms: int = 0, max_records: int | None = None
@@ -194,126 +140,9 @@ class RecordAccess:
                 are returned by an earlier call.
             KielGroupsError: A partition cannot be read. The next call may return records of others.
         """
+        return self._calls.get(CONSUME_BATCHES, partitions, timeout_ms, max_records)
 
-        async def get(
-            call: ConsumeCall, wanted: frozenset[TopicPartition] | None
-        ) -> dict[TopicPartition, list[RecordColumns]]:
-            reader = self._require_reader()
-            return await self._unless_closed(
-                reader.next(Selection(None, wanted), COLUMNS, call, timeout_ms / 1000, max_records)
-            )
-
-        try:
-            _check_limits("consume_batches()", timeout_ms, max_records)
-            if not self._require_reader().owned.deserializer.keeps_bytes:
-                raise ConfigError(
-                    "consume_batches() returns bytes, and this consumer has a deserializer or key_deserializer, which"
-                    " takes one record at a time: leave it out, or use getmany()"
-                )
-        except KielGroupsError as error:
-            return failed_future(error, self._label("consume_batches"))
-        return self._start("consume_batches()", partitions, get, dict)
-
-    def _start(
-        self,
-        name: str,
-        partitions: tuple[TopicPartition, ...],
-        get: Callable[[ConsumeCall, frozenset[TopicPartition] | None], Coroutine[Any, Any, T]],
-        late: Callable[[], T],
-    ) -> asyncio.Future[T]:
-        """Start a call that returns records, and finish what the caller's earlier calls returned."""
-        label = self._label(name.rstrip("()"))
-        try:
-            wanted = frozenset(partition_of(each, name) for each in partitions) or None
-            reader = self._require_reader()
-            self._check_subscribed(name)
-            self._style.choose(DeliveryStyle.RECORDS)
-        except KielGroupsError as error:
-            return failed_future(error, label)
-        call = new_consume_call(self, None)
-        reader.values.finish([None], ())
-        return self._start_waiting(get(call, wanted), call, label, late)
-
-    def _label(self, method: str) -> str:
-        return f"{type(self).__name__}.{method}"
-
-    def _start_waiting(
-        self, work: Coroutine[Any, Any, T], call: ConsumeCall, label: str, late: Callable[[], T]
-    ) -> asyncio.Task[T]:
-        """Start a call, as ``start_consume_call`` does. The caller waits in it until it is done."""
-        started = start_consume_call(work, call, label, late)
-        self._waiting_calls[started] = consume_calls_here(self)
-        # Not removed by the coroutine: a task that is cancelled before its first step does not run it.
-        started.add_done_callback(self._waiting_calls.pop)
-        return started
-
-    async def _unless_closed(self, asked: Coroutine[Any, Any, T | None]) -> T:
-        """Return what the reader returns. If that is None, the consumer is closed: raise ClosedError after that."""
-        found = await asked
-        if found is None:
-            await self._left_loop.closed.wait()
-            raise ClosedError("the consumer was closed; a new one may join in its place")
-        return found
-
-    def _end_in_flight(self, *, running: bool) -> None:
-        """At a close, finish what the caller has in flight, unless an exception is being handled or no loop runs."""
-        finished = running and sys.exc_info()[0] is None
-        records = self._records() if self._records is not None else None
-        if records is None or not running or records.caller is current_caller():
-            self._end_record(finished=finished)
-        here = consume_calls_here(self)
-        for call in here if finished else ():
-            call.superseded = True
-        waiting = [calls for started, calls in self._waiting_calls.items() if not started.done()]
-        for reader in self._connected_readers():
-            # A coroutine that waits in a call has finished what its earlier calls returned.
-            reader.values.finish(calls=frozenset().union(*waiting))
-            if finished:
-                reader.values.finish(calls=here)
-            else:
-                reader.values.drop(here if running else None)
-
-    def _count_record(self) -> None:
-        """Count the record in flight of a loop as finished by a commit, if the caller runs that loop."""
-        loop = self._records() if self._records is not None else None
-        if loop is not None and loop.caller is current_caller():
-            for reader in self._connected_readers():
-                reader.records.in_flight.count()
-
-    def _end_record(self, *, finished: bool) -> None:
-        """Finish the record in flight of a loop, or deliver it again."""
-        for reader in self._connected_readers():
-            if finished:
-                reader.records.finish()
-            else:
-                reader.records.put_back()
-
-
-def _check_limits(name: str, timeout_ms: int, max_records: int | None) -> None:
-    """Raise ConfigError unless these are arguments of a call that returns records."""
-    if isinstance(timeout_ms, bool) or not isinstance(timeout_ms, int | float) or not timeout_ms >= 0:
-        raise ConfigError(f"{name}: timeout_ms is {timeout_ms!r}; expected milliseconds, at least 0")
-    most = max_records
-    if most is not None and (isinstance(most, bool) or not isinstance(most, int) or most < 1):
-        raise ConfigError(f"{name}: max_records is {most!r}; expected a whole number of at least 1, or None")
-
-
-def _raise_late() -> NoReturn:
-    raise IllegalStateError(
-        "getone(): its result was read so late that the record is delivered again; await the call at once"
-    )
-
-
-class ClusterQueries:
-    """
-    Methods of both consumers that ask the brokers about topics and logs.
-
-    They need a connected consumer, but the partitions need not be assigned to it, nor the topics subscribed.
-    """
-
-    def _require_cluster(self) -> ClusterMetadata:
-        """Return the metadata of a consumer that is connected. Raise ClosedError for any other consumer."""
-        raise NotImplementedError
+    # ------------------------------------------------------------------ topics and logs of the cluster
 
     @starts_at_call
     async def beginning_offsets(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
@@ -399,30 +228,15 @@ class ClusterQueries:
                 )
         return await list_offsets(cluster, wanted, at) if wanted else {}
 
+    def _require_cluster(self) -> ClusterMetadata:
+        """Return the metadata of a consumer that is connected. Raise ClosedError for any other consumer."""
+        return self._lifecycle.require_connected().reader.cluster
 
-class AssignedPartitions(ClusterQueries):
-    """
-    Methods of consumers about their assigned partitions, with the names of kafka-python.
-
-    A partition is assigned from the moment before ``on_partitions_assigned`` is called, until ``on_partitions_revoked``
-    has returned, or its claim is lost, or its topic leaves the subscription.
-    """
-
-    _subscription: SubscriptionState
-
-    def _owned_records(self) -> OwnedRecords | None:
-        """Return the records of a consumer that is connected, or None."""
-        raise NotImplementedError
-
-    async def _await_position(self, partition: TopicPartition) -> None:
-        """Wait until a partition that the application has assigned has a position, or is not assigned any more."""
-        raise NotImplementedError
+    # ------------------------------------------------------------------ assigned partitions and their positions
 
     def assignment(self) -> frozenset[TopicPartition]:
         """Return the partitions that are assigned to this consumer now."""
         return self._subscription.assigned_partitions()
-
-    # Positions
 
     def seek(self, partition: TopicPartition, offset: int) -> None:
         """
@@ -513,9 +327,11 @@ class AssignedPartitions(ClusterQueries):
         """
         partition = partition_of(partition, "position()")
         if (position := self._next_offset(partition)) is None:
-            await self._await_position(partition)
+            connected = self._lifecycle.require_connected()
+            assert isinstance(connected, AssignedConsumer), f"{partition} is assigned and not open"
+            await connected.await_position(partition)
             position = self._next_offset(partition)
-        assert position is not None, f"{partition} is assigned and not open"
+        assert position is not None
         return position
 
     def _next_offset(self, partition: TopicPartition) -> int | None:
@@ -571,7 +387,11 @@ class AssignedPartitions(ClusterQueries):
         highwater, position = self._subscription.highwater(partition), self._next_offset(partition)
         return None if highwater is None or position is None else max(0, highwater - position)
 
-    # Pauses
+    def _owned_records(self) -> OwnedRecords | None:
+        connected = self._lifecycle.connected
+        return None if connected is None else connected.reader.owned
+
+    # ------------------------------------------------------------------ pauses
 
     def pause(self, *partitions: TopicPartition) -> None:
         """
@@ -608,3 +428,39 @@ class AssignedPartitions(ClusterQueries):
     def paused(self) -> frozenset[TopicPartition]:
         """Return the assigned partitions that are paused."""
         return self._subscription.paused_partitions()
+
+    def subscription(self) -> frozenset[str]:
+        """Return the subscribed topics; none with partitions from ``assign``."""
+        return self._subscription.topics
+
+    # ------------------------------------------------------------------ attributes that programs written for kiel read
+
+    @property
+    def name(self) -> str:
+        """This host's name and a number that is unique among the consumers of this process."""
+        return f"{socket.gethostname()}:{id(self)}"
+
+    @property
+    def allocation(self) -> defaultdict[str, list[int]]:
+        """The partitions being read, by topic, in ascending order. Any other topic maps to []."""
+        return self._subscription.offsets.allocation()
+
+    @property
+    def deserializer(self) -> Callable[[bytes], Any]:
+        """The function that makes the values of ``consume()``, by default ``json.loads``."""
+        return self._reading.deserializer or json.loads
+
+    @property
+    def max_wait_time(self) -> int:
+        """How long a broker may wait for ``min_bytes`` before it responds, in milliseconds."""
+        return self._reading.fetching.max_wait_ms
+
+    @property
+    def min_bytes(self) -> int:
+        """How many bytes a broker waits for."""
+        return self._reading.fetching.min_bytes
+
+    @property
+    def max_bytes(self) -> int:
+        """How many bytes one response may hold."""
+        return self._reading.fetching.max_bytes

@@ -3,30 +3,28 @@
 from __future__ import annotations
 
 import asyncio
-import functools
-from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
+from functools import partial
 from typing import Any, ClassVar, NoReturn, Self, Unpack
 
-from kiel_groups.clients.calls.arguments import BrokerSettings, broker_config, check_close_timeout, check_setting_names
-from kiel_groups.clients.calls.eager_methods import connect_or_close, starts_at_call
-from kiel_groups.clients.calls.left_loop import LeftLoop, running_loop
-from kiel_groups.clients.compat import ConsumerAttributes
+from kiel_groups.clients.calls.arguments import BrokerSettings, broker_config, check_setting_names
+from kiel_groups.clients.calls.eager_methods import connect_or_close, fails_in_future, starts_at_call
+from kiel_groups.clients.consumer import Consumer
 from kiel_groups.clients.delivery.deserializer import OnBadRecord
 from kiel_groups.clients.delivery.record_loop import RecordLoop
 from kiel_groups.clients.delivery.record_reader import ReaderSettings
-from kiel_groups.clients.single_topics import SingleTopics, Start
+from kiel_groups.clients.single_topics import SingleLifecycle, Start, StartAt
 from kiel_groups.config import FetchConfig, ResetPolicy
 from kiel_groups.constants import BEGINNING, END
 from kiel_groups.errors import IllegalStateError
+from kiel_groups.listeners import RebalanceListener
 from kiel_groups.metrics import Metrics
-from kiel_groups.model import Record
-from kiel_groups.zookeeper.tasks import CloseLimit
+from kiel_groups.model import Batch, Record, TopicPartition
 
 __all__ = ["SingleConsumer", "Start", "BEGINNING", "END"]
 
 
-class SingleConsumer(SingleTopics, ConsumerAttributes):
+class SingleConsumer(Consumer):
     """
     A consumer that reads every partition of its topics and belongs to no group.
 
@@ -63,6 +61,8 @@ class SingleConsumer(SingleTopics, ConsumerAttributes):
     BEGINNING: ClassVar[int] = BEGINNING
     END: ClassVar[int] = END
 
+    _lifecycle: SingleLifecycle
+
     @check_setting_names
     def __init__(
         self,
@@ -81,8 +81,7 @@ class SingleConsumer(SingleTopics, ConsumerAttributes):
         metrics: Metrics | None = None,
         **broker_settings: Unpack[BrokerSettings],
     ) -> None:
-        self.metrics = metrics or Metrics()
-        self._fetching = FetchConfig(
+        fetching = FetchConfig(
             max_wait_ms=max_wait_time,
             min_bytes=min_bytes,
             max_bytes=max_bytes,
@@ -91,19 +90,15 @@ class SingleConsumer(SingleTopics, ConsumerAttributes):
             fetch_buffer_bytes=fetch_buffer_bytes,
             auto_offset_reset=auto_offset_reset,
         )
-        self._deserializer = deserializer
         settings = ReaderSettings(
             brokers=broker_config(brokers, **broker_settings),
-            fetching=self._fetching,
+            fetching=fetching,
             deserializer=deserializer,
             key_deserializer=key_deserializer,
             on_bad_record=on_bad_record,
-            metrics=self.metrics,
+            metrics=metrics or Metrics(),
         )
-        super().__init__(settings)
-        self._closing: asyncio.Future[None] | None = None
-        self._left_loop = LeftLoop(abandon=self._abandon)
-        self._limit = CloseLimit()
+        super().__init__(SingleLifecycle(settings), settings)
         #: The loop of ``anext(consumer)``, if there is one.
         self._own_loop: RecordLoop | None = None
 
@@ -123,20 +118,12 @@ class SingleConsumer(SingleTopics, ConsumerAttributes):
             NoBrokersError: No broker answered. The text gives the errors of the first five.
             ClosedError: The consumer was closed.
         """
-        self._left_loop.remember()
-        connected = self._require_connected()
-        await connected.reader.cluster.refresh([], "connect")
-        connected.follow()
-
-    @property
-    def allocation(self) -> defaultdict[str, list[int]]:
-        """The partitions being read, by topic, in ascending order. Any other topic maps to []."""
-        return self._subscription.offsets.allocation()
+        await self._lifecycle.connect()
 
     @property
     def closing(self) -> bool:
         """Whether ``close()`` was called."""
-        return self._closing is not None
+        return self._lifecycle.closing is not None
 
     # ------------------------------------------------------------------ records
 
@@ -167,10 +154,105 @@ class SingleConsumer(SingleTopics, ConsumerAttributes):
             ConfigError: A loop is active, or the consumer is used in another style.
         """
         if self._own_loop is None:
-            if self._ended:
+            if self._lifecycle.ended:
                 raise StopAsyncIteration
             self._own_loop = super().__aiter__()
         return await self._own_loop.__anext__()
+
+    def consume(self, topic: str, start: StartAt | None = END) -> asyncio.Future[Batch | None]:
+        """
+        Return the available values of one topic, from all of its partitions. The first call subscribes to it.
+
+        Values that arrive after the caller has given up (``asyncio.wait_for``, ``gen.with_timeout``) are delivered
+        again.
+
+        Args:
+            topic: The topic's name. As long as the topic does not exist, it has no values.
+            start: BEGINNING, END, a datetime (in UTC if it has no time zone) or a timedelta into the past; see
+                ``offsets_for_times`` for how exact a time is. The start applies to the first call for a topic, and
+                when a position is not in the log any more. A partition without a leader delays no other; with END, it
+                is read from its beginning once it has a leader.
+
+        Returns:
+            Values that the deserializer made (``json.loads`` by default), or [] if none came within ``max_wait_time``,
+            or None once the consumer is closed. A value on which the deserializer raises is logged, counted and
+            skipped, unless ``on_bad_record`` is a function, which is then called.
+
+        Raises:
+            ConfigError: The start is invalid, the name is not legal for a topic of Kafka 0.8, or the consumer is used
+                in another style, such as iteration.
+            IllegalStateError: The application has assigned partitions; call ``unsubscribe()`` first.
+            NoBrokersError: No values came, and 8 metadata requests in a row were not answered. The next call may
+                succeed.
+            MessageTooLargeError, ProtocolError, BrokerError: A partition cannot be read. The next call may read other
+                partitions.
+        """
+        read_topic = partial(self._lifecycle.read_topic, topic, start)
+        return self._calls.consume(topic, read_topic, partial(self._lifecycle.check_start, start))
+
+    # ------------------------------------------------------------------ topics and partitions
+
+    def subscribe(
+        self,
+        topics: str | Iterable[str],
+        start: Start = END,
+        partitions: Collection[int] | None = None,
+        listener: RebalanceListener | None = None,
+    ) -> asyncio.Future[None]:
+        """
+        Add topics to those of former calls. (``GroupedConsumer.subscribe`` replaces the topics.)
+
+        The future is done once their start positions are known: with END, later records are delivered. Until then, the
+        topics are not in ``subscription()``.
+
+        Args:
+            topics: One topic or several; topics that are subscribed already are not changed.
+            start: BEGINNING (-2), END (-1), a datetime (in UTC if it has no time zone), a timedelta into the past, or
+                offsets by partition. See ``offsets_for_times`` for how exact a time is.
+            partitions: The partition numbers to read in every topic; by default all, including partitions added later.
+            listener: Notified, until the next call of ``subscribe``, of partitions before their first record is
+                delivered, and of all partitions at ``unsubscribe`` and ``close``. Nothing is ever lost or rebalanced.
+
+        Raises:
+            UnknownTopicError: No broker knows one of the topics.
+            ConfigError: A name is not legal, the start is invalid, or a partition does not exist.
+            ArgumentTypeError: The listener is not an object with hooks. It is a TypeError and a ConfigError.
+            IllegalStateError: The application has assigned partitions; call ``unsubscribe()`` first.
+            BrokerError: The brokers could not look up the start positions.
+            ClosedError: The consumer was closed.
+        """
+        return self._lifecycle.subscribe(topics, start, partitions, listener)
+
+    def assign(self, partitions: Iterable[TopicPartition]) -> None:
+        """
+        Read these partitions. The call takes effect at once, so ``seek`` and ``pause`` may follow at once.
+
+        A partition starts where the application seeks, else as ``auto_offset_reset`` says. Another call replaces the
+        partitions: those that stay keep their position, pause and high watermark.
+
+        Args:
+            partitions: At least one. A partition that does not exist yet is read once it does.
+
+        Raises:
+            ArgumentTypeError: The argument is not a list of partitions. It is a TypeError and a ConfigError.
+            ConfigError: There is no partition, or one has no legal topic and number.
+            IllegalStateError: The consumer has subscribed to topics; call ``unsubscribe()`` first.
+            ClosedError: The consumer was closed.
+        """
+        self._lifecycle.assign(partitions)
+
+    @fails_in_future
+    def unsubscribe(self) -> asyncio.Future[None]:
+        """
+        Leave all topics, or end an assignment of ``assign``. Nothing is delivered any more.
+
+        It takes effect at the call, so ``assign`` may follow at once. With a listener whose partitions are revoked, it
+        takes effect once the listener's hook has returned, because the hook finds the positions: await the future.
+
+        Raises:
+            ClosedError: The consumer was closed.
+        """
+        return self._lifecycle.unsubscribe()
 
     # ------------------------------------------------------------------ what needs a group
 
@@ -232,32 +314,11 @@ class SingleConsumer(SingleTopics, ConsumerAttributes):
             ConfigError: The argument is not valid; nothing is closed.
             IllegalStateError: A hook of the listener that is a coroutine has called this; nothing is closed.
         """
-        check_close_timeout(timeout_s)
-        if running_loop() is not None:
-            if self._connected is not None:
-                self._connected.calls.check_outside("close()")
-            self._limit.shorten(timeout_s)
-        self._closing = self._left_loop.close(
-            self._closing, functools.partial(self._close, timeout_s), "SingleConsumer.close"
-        )
-        return self._closing
+        return self._lifecycle.close(timeout_s)
 
     @starts_at_call
     async def wind_down(self) -> None:
         """Do nothing; kept for programs written for kiel. Without a group, there is nothing to release."""
-
-    async def _close(self, timeout_s: float | None) -> None:
-        # Without a running loop, ``close`` could not tell when the time began.
-        self._limit.shorten(timeout_s)
-        self._ended = True
-        for lookup in self._lookups.values():
-            lookup.cancel()
-        if self._connected is not None:
-            await self._connected.close(self._limit)
-
-    def _abandon(self) -> None:
-        if self._connected is not None:
-            self._connected.abandon()
 
 
 def _groupless(call: str) -> IllegalStateError:

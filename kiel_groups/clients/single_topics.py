@@ -1,51 +1,83 @@
-"""The topics of a consumer without a group, from the starts that the application chooses, or its own partitions."""
+"""The life cycle and the topics of a consumer without a group: from starts that the application chooses."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 from collections.abc import Collection, Iterable, Mapping
-from datetime import UTC, datetime
-from typing import Any, TypeAlias
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from typing import TypeAlias
 
 from kiel_groups.clients.assigned_consumer import AssignedConsumer
 from kiel_groups.clients.calls.arguments import offsets_of, partitions_of
-from kiel_groups.clients.calls.callers import ConsumeCall, DeliveryStyle, new_consume_call
-from kiel_groups.clients.calls.eager_methods import failed_future, spawn
-from kiel_groups.clients.calls.left_loop import running_loop
-from kiel_groups.clients.compat import StartAt, offset_time
-from kiel_groups.clients.consumer import AssignedPartitions, RecordAccess
+from kiel_groups.clients.calls.eager_methods import spawn
+from kiel_groups.clients.calls.left_loop import LeftLoop
 from kiel_groups.clients.delivery.listener_calls import check_listener
-from kiel_groups.clients.delivery.owned_records import OwnedRecords
-from kiel_groups.clients.delivery.record_reader import VALUES, ReaderSettings, RecordReader
-from kiel_groups.clients.fetch.fetcher import Selection
+from kiel_groups.clients.delivery.record_reader import ReaderSettings
+from kiel_groups.clients.lifecycle import Lifecycle
 from kiel_groups.clients.net.cluster_metadata import ClusterMetadata
 from kiel_groups.clients.net.offset_lookup import LEADERLESS_PATIENCE_S, find_offsets, list_offsets
-from kiel_groups.config import ResetPolicy, check_name, topic_names
+from kiel_groups.config import ResetPolicy, topic_names
 from kiel_groups.constants import BEGINNING, END
 from kiel_groups.errors import ClosedError, ConfigError, KielGroupsError
 from kiel_groups.group.subscription import SubscriptionKind, SubscriptionState
 from kiel_groups.listeners import RebalanceListener
-from kiel_groups.model import Batch, TopicPartition
+from kiel_groups.model import TopicPartition
 from kiel_groups.wording import counted
 
-__all__ = ["SingleTopics", "Start"]
+__all__ = ["SingleLifecycle", "Start"]
 
 log = logging.getLogger(__name__)
+
+#: BEGINNING, END, a datetime (in UTC if it has no time zone), or a timedelta into the past.
+StartAt: TypeAlias = int | datetime | timedelta
 
 #: A time (see StartAt), or the next offset of each partition; partitions that are left out start at their beginning.
 Start: TypeAlias = StartAt | Mapping[TopicPartition, int]
 
+_EPOCH = datetime.fromtimestamp(0, UTC)
+_MILLISECOND = timedelta(milliseconds=1)
 
-class SingleTopics(RecordAccess, AssignedPartitions):
-    """Subscribes a consumer without a group to topics, or assigns it the partitions that the application chooses."""
+
+def offset_time(start: StartAt | None, now: datetime) -> int:
+    """
+    Return the time to ask brokers for: -2 (BEGINNING), -1 (END), or milliseconds since the epoch.
+
+    Args:
+        start: None means END. A datetime before 1970 means the epoch.
+        now: An aware datetime, from which a timedelta counts back.
+
+    Raises:
+        ConfigError: The start has none of these forms.
+    """
+    if start is None:
+        return END
+    if isinstance(start, timedelta):
+        # Compute with numbers: the resulting time may lie outside the years that a datetime can represent.
+        return max(0, _milliseconds(now) - start // _MILLISECOND)
+    if isinstance(start, datetime):
+        return max(0, _milliseconds(start if start.tzinfo is not None else start.replace(tzinfo=UTC)))
+    if type(start) is int and start in (BEGINNING, END):
+        return start
+    raise ConfigError(
+        f"start: {start!r} given; expected BEGINNING (-2), END (-1), a datetime (UTC), or a timedelta into the past"
+    )
+
+
+def _milliseconds(moment: datetime) -> int:
+    return (moment - _EPOCH) // _MILLISECOND
+
+
+class SingleLifecycle(Lifecycle):
+    """Connects a consumer at its first use, and reads topics, or the partitions that the application assigns."""
+
+    connected: AssignedConsumer | None
 
     def __init__(self, settings: ReaderSettings) -> None:
-        super().__init__()
+        super().__init__(SubscriptionState(), LeftLoop(abandon=self._abandon))
         self._settings = settings
-        self._subscription = SubscriptionState()
-        self._connected: AssignedConsumer | None = None
-        self._ended = False
+        self.ended = False
         #: The subscribed topics of which all partitions are read, including partitions that are added later.
         self._whole_topics: set[str] = set()
         #: Where ``consume`` starts each topic, and where it resumes if a position is not in the log any more.
@@ -58,70 +90,56 @@ class SingleTopics(RecordAccess, AssignedPartitions):
         #: Replaced by ``unsubscribe``, which voids the calls of ``subscribe`` under way.
         self._round = object()
 
-    # ------------------------------------------------------------------ the connected parts
+    # ------------------------------------------------------------------ the connection
 
-    def _require_connected(self) -> AssignedConsumer:
+    async def connect(self) -> None:
+        """Connect to a broker, and read the cluster's metadata."""
+        self.left_loop.remember()
+        connected = self.require_connected()
+        await connected.reader.cluster.refresh([], "connect")
+        connected.follow()
+
+    def require_connected(self) -> AssignedConsumer:
         """Return the connected parts; they are made at the first use. Raise ClosedError once the consumer is closed."""
-        if self._ended:
+        if self.ended:
             raise ClosedError("the consumer was closed")
-        if self._connected is None:
-            self._connected = AssignedConsumer(
-                self._settings, self._subscription, _no_offsets, self._reset_rule, self._read_new_partitions
+        if self.connected is None:
+            self.connected = AssignedConsumer(
+                self._settings, self.subscription, _no_offsets, self._reset_rule, self._read_new_partitions
             )
-        return self._connected
+        return self.connected
 
-    def _require_reader(self) -> RecordReader:
-        return self._require_connected().reader
+    def close(self, timeout_s: float | None) -> asyncio.Future[None]:
+        """Stop reading, notify the listener, and close the connections."""
+        self._check_close(timeout_s)
+        self.closing = self.left_loop.close(self.closing, partial(self._close, timeout_s), "SingleConsumer.close")
+        return self.closing
 
-    def _require_cluster(self) -> ClusterMetadata:
-        return self._require_reader().cluster
+    async def _close(self, timeout_s: float | None) -> None:
+        # Without a running loop, ``close`` could not tell when the time began.
+        self._limit.shorten(timeout_s)
+        self.ended = True
+        for lookup in self._lookups.values():
+            lookup.cancel()
+        if self.connected is not None:
+            await self.connected.close(self._limit)
 
-    def _connected_readers(self) -> list[RecordReader]:
-        return [] if self._connected is None else [self._connected.reader]
-
-    def _owned_records(self) -> OwnedRecords | None:
-        return None if self._connected is None else self._connected.reader.owned
-
-    async def _await_position(self, partition: TopicPartition) -> None:
-        await self._require_connected().await_position(partition)
+    def _abandon(self) -> None:
+        if self.connected is not None:
+            self.connected.abandon()
 
     # ------------------------------------------------------------------ partitions
 
     def assign(self, partitions: Iterable[TopicPartition]) -> None:
-        """
-        Read these partitions. The call takes effect at once, so ``seek`` and ``pause`` may follow at once.
-
-        A partition starts where the application seeks, else as ``auto_offset_reset`` says. Another call replaces the
-        partitions: those that stay keep their position, pause and high watermark.
-
-        Args:
-            partitions: At least one. A partition that does not exist yet is read once it does.
-
-        Raises:
-            ArgumentTypeError: The argument is not a list of partitions. It is a TypeError and a ConfigError.
-            ConfigError: There is no partition, or one has no legal topic and number.
-            IllegalStateError: The consumer has subscribed to topics; call ``unsubscribe()`` first.
-            ClosedError: The consumer was closed.
-        """
-        if self._ended:
+        """Read these partitions."""
+        if self.ended:
             raise ClosedError("the consumer was closed")
-        self._subscription.assign_from_user(partitions_of(partitions, "assign()"))
-        self._require_connected().follow()
+        self.subscription.assign_from_user(partitions_of(partitions, "assign()"))
+        self.require_connected().follow()
 
     def unsubscribe(self) -> asyncio.Future[None]:
-        """
-        Leave all topics, or end an assignment of ``assign``. Nothing is delivered any more.
-
-        It takes effect at the call, so ``assign`` may follow at once. With a listener whose partitions are revoked, it
-        takes effect once the listener's hook has returned, because the hook finds the positions: await the future.
-
-        Raises:
-            ClosedError: The consumer was closed.
-        """
-        try:
-            connected = self._require_connected()
-        except ClosedError as error:
-            return failed_future(error, "SingleConsumer.unsubscribe")
+        """Leave all topics, or end an assignment; the future is done once the listener's hook has returned."""
+        connected = self.require_connected()
         self._round = object()
         for lookup in self._lookups.values():
             lookup.cancel()
@@ -138,44 +156,19 @@ class SingleTopics(RecordAccess, AssignedPartitions):
                 self._leave_all(connected)
 
     def _leave_all(self, connected: AssignedConsumer) -> None:
-        self._subscription.unsubscribe()
+        self.subscription.unsubscribe()
         connected.follow()
-
-    def subscription(self) -> frozenset[str]:
-        """Return the subscribed topics; none with partitions from ``assign``."""
-        return self._subscription.topics
 
     # ------------------------------------------------------------------ topics
 
     def subscribe(
         self,
         topics: str | Iterable[str],
-        start: Start = END,
-        partitions: Collection[int] | None = None,
-        listener: RebalanceListener | None = None,
+        start: Start,
+        partitions: Collection[int] | None,
+        listener: RebalanceListener | None,
     ) -> asyncio.Future[None]:
-        """
-        Add topics to those of former calls. (``GroupedConsumer.subscribe`` replaces the topics.)
-
-        The future is done once their start positions are known: with END, later records are delivered. Until then, the
-        topics are not in ``subscription()``.
-
-        Args:
-            topics: One topic or several; topics that are subscribed already are not changed.
-            start: BEGINNING (-2), END (-1), a datetime (in UTC if it has no time zone), a timedelta into the past, or
-                offsets by partition. See ``offsets_for_times`` for how exact a time is.
-            partitions: The partition numbers to read in every topic; by default all, including partitions added later.
-            listener: Notified, until the next call of ``subscribe``, of partitions before their first record is
-                delivered, and of all partitions at ``unsubscribe`` and ``close``. Nothing is ever lost or rebalanced.
-
-        Raises:
-            UnknownTopicError: No broker knows one of the topics.
-            ConfigError: A name is not legal, the start is invalid, or a partition does not exist.
-            ArgumentTypeError: The listener is not an object with hooks. It is a TypeError and a ConfigError.
-            IllegalStateError: The application has assigned partitions; call ``unsubscribe()`` first.
-            BrokerError: The brokers could not look up the start positions.
-            ClosedError: The consumer was closed.
-        """
+        """Add topics; the future is done once their start positions are known."""
         adding = spawn(self._subscribe(topics, start, partitions, listener), "SingleConsumer.subscribe")
         self._subscribing.add(adding)
         adding.add_done_callback(self._subscribing.discard)
@@ -189,11 +182,11 @@ class SingleTopics(RecordAccess, AssignedPartitions):
         listener: RebalanceListener | None,
     ) -> None:
         check_listener(listener)
-        cluster, this_round = self._require_cluster(), self._round
+        cluster, this_round = self.require_reader().cluster, self._round
         async with self._unsubscribing:
             pass  # The hook of an `unsubscribe` under way ends before topics are added.
-        self._subscription.check_kind(SubscriptionKind.TOPICS, "subscribe()")
-        fresh = [name for name in topic_names(topics) if name not in self._subscription.topics]
+        self.subscription.check_kind(SubscriptionKind.TOPICS, "subscribe()")
+        fresh = [name for name in topic_names(topics) if name not in self.subscription.topics]
         chosen = [
             TopicPartition(name, number)
             for name in fresh
@@ -201,26 +194,26 @@ class SingleTopics(RecordAccess, AssignedPartitions):
         ]
         positions = await _start_positions(cluster, chosen, start)
         if self._round is this_round:
-            self._subscription.listener = listener
+            self.subscription.listener = listener
             self._add(fresh, positions)
             if partitions is None:
                 self._whole_topics.update(fresh)
 
-    def _check_subscribed(self, call: str) -> None:
+    def check_chosen(self, call: str) -> None:
         if not self._subscribing:
-            super()._check_subscribed(call)
+            super().check_chosen(call)
 
     def _add(self, topics: Collection[str], positions: Mapping[TopicPartition, int]) -> None:
         """Add topics, and read those partitions of them whose positions are known."""
-        connected = self._require_connected()
-        self._subscription.change_subscription(self._subscription.topics | frozenset(topics))
+        connected = self.require_connected()
+        self.subscription.change_subscription(self.subscription.topics | frozenset(topics))
         connected.open(positions)
 
     def _read_new_partitions(self) -> None:
-        connected = self._connected
-        if connected is None or self._ended:
+        connected = self.connected
+        if connected is None or self.ended:
             return
-        cluster, assigned = connected.reader.cluster, self._subscription.assigned_partitions()
+        cluster, assigned = connected.reader.cluster, self.subscription.assigned_partitions()
         known = {TopicPartition(t, p) for t in self._whole_topics for p in cluster.known_partitions(t) or ()}
         fresh = {partition for partition in known - assigned if not connected.is_looking_up(partition)}
         if fresh:
@@ -231,73 +224,33 @@ class SingleTopics(RecordAccess, AssignedPartitions):
         """Resume a topic of ``consume`` where its last call would start it, others as ``auto_offset_reset`` says."""
         if partition.topic not in self._starts:
             return self._settings.fetching.auto_offset_reset
-        cluster = self._require_cluster()
+        cluster = self.require_reader().cluster
         return (await list_offsets(cluster, [partition], self._time_of(partition.topic)))[partition]
 
-    # ------------------------------------------------------------------ values
+    # ------------------------------------------------------------------ the starts of values
 
-    def consume(self, topic: str, start: StartAt | None = END) -> asyncio.Future[list[Any] | None]:
+    def check_start(self, start: StartAt | None) -> None:
+        """Check that ``consume()`` may read a topic from a start."""
+        offset_time(start, datetime.now(UTC))
+        self.subscription.check_kind(SubscriptionKind.TOPICS, "consume()")
+        self.left_loop.remember()
+
+    async def read_topic(self, topic: str, start: StartAt | None) -> float | None:
         """
-        Return the available values of one topic, from all of its partitions. The first call subscribes to it.
-
-        Values that arrive after the caller has given up (``asyncio.wait_for``, ``gen.with_timeout``) are delivered
-        again.
-
-        Args:
-            topic: The topic's name. As long as the topic does not exist, it has no values.
-            start: BEGINNING, END, a datetime (in UTC if it has no time zone) or a timedelta into the past; see
-                ``offsets_for_times`` for how exact a time is. The start applies to the first call for a topic, and
-                when a position is not in the log any more. A partition without a leader delays no other; with END, it
-                is read from its beginning once it has a leader.
+        Read a topic from a start, unless it is read already. Its start positions may be found after this has returned.
 
         Returns:
-            Values that the deserializer made (``json.loads`` by default), or [] if none came within ``max_wait_time``,
-            or None once the consumer is closed. A value on which the deserializer raises is logged, counted and
-            skipped, unless ``on_bad_record`` is a function, which is then called.
-
-        Raises:
-            ConfigError: The start is invalid, the name is not legal for a topic of Kafka 0.8, or the consumer is used
-                in another style, such as iteration.
-            IllegalStateError: The application has assigned partitions; call ``unsubscribe()`` first.
-            NoBrokersError: No values came, and 8 metadata requests in a row were not answered. The next call may
-                succeed.
-            MessageTooLargeError, ProtocolError, BrokerError: A partition cannot be read. The next call may read other
-                partitions.
+            How long the call may still wait for values, in seconds; None once the consumer was closed.
         """
-        if running_loop() is None:
-            return spawn(self._consume_later(topic, start), "SingleConsumer.consume")
-        try:
-            check_name(topic, "topic")
-            offset_time(start, datetime.now(UTC))
-            self._style.choose(DeliveryStyle.VALUES)
-            self._subscription.check_kind(SubscriptionKind.TOPICS, "consume()")
-        except KielGroupsError as error:
-            return failed_future(error, "SingleConsumer.consume")
-        self._left_loop.remember()
-        call = new_consume_call(self, topic)
-        if self._connected is not None:
-            self._connected.reader.values.finish([topic], ())
-        return self._start_waiting(self._values(topic, start, call), call, "SingleConsumer.consume", Batch)
-
-    async def _consume_later(self, topic: str, start: StartAt | None) -> list[Any] | None:
-        """Call ``consume()`` on the running loop, for an application that called it before a loop ran."""
-        return await self.consume(topic, start)
-
-    async def _values(self, topic: str, start: StartAt | None, call: ConsumeCall) -> Batch | None:
-        values: Batch | None = None
-        if not self._ended:
-            self._starts[topic] = start
-            now_s = asyncio.get_running_loop().time
-            due_s = now_s() + self._settings.fetching.max_wait_ms / 1000
-            reader = self._require_reader()
-            if topic not in self._subscription.topics:
-                await asyncio.wait({self._look_up(topic)}, timeout=due_s - now_s())
-            values = await reader.next(
-                Selection(topic), VALUES, call, max(0.0, due_s - now_s()), most_bytes=self._settings.fetching.max_bytes
-            )
-        if values is None:
-            await self._left_loop.closed.wait()
-        return values
+        if self.ended:
+            return None
+        self._starts[topic] = start
+        now_s = asyncio.get_running_loop().time
+        due_s = now_s() + self._settings.fetching.max_wait_ms / 1000
+        self.require_connected()
+        if topic not in self.subscription.topics:
+            await asyncio.wait({self._look_up(topic)}, timeout=due_s - now_s())
+        return max(0.0, due_s - now_s())
 
     def _look_up(self, topic: str) -> asyncio.Task[None]:
         """Start to look up a topic's start positions, or return the lookup under way."""
@@ -306,7 +259,7 @@ class SingleTopics(RecordAccess, AssignedPartitions):
         return self._lookups[topic]
 
     async def _find_start(self, topic: str) -> None:
-        connected = self._require_connected()
+        connected = self.require_connected()
         cluster = connected.reader.cluster
         try:
             partitions = [TopicPartition(topic, number) for number in await cluster.partitions_of(topic)]
@@ -322,7 +275,7 @@ class SingleTopics(RecordAccess, AssignedPartitions):
             missing = offsets.failures.keys() - found.keys()
             connected.look_up(dict.fromkeys(missing, BEGINNING if at == END else at))
         except KielGroupsError as error:
-            if not self._ended:
+            if not self.ended:
                 log.error("topic %s cannot be consumed yet: %s; the next call of consume() tries again", topic, error)
         finally:
             del self._lookups[topic]

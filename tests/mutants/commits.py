@@ -150,14 +150,14 @@ MUTANTS = (
         "clients/delivery/in_flight.py",
         "elif receipt is Receipt.RECEIVED and (not done or tp in busy):",
         "elif receipt is Receipt.RECEIVED and not done:",
-        "tests/unit/clients/delivery/test_value_delivery.py",
+        "tests/unit/clients/delivery/test_record_reader.py",
     ),
     Mutant(
         "a commit counts the record that the loop of another task processes",
-        "clients/consumer.py",
+        "clients/record_calls.py",
         "if loop is not None and loop.caller is current_caller():",
         "if loop is not None:",
-        "tests/unit/clients/test_consumer_commits.py",
+        "tests/unit/clients/test_commits.py",
     ),
     Mutant(
         "a call of a task supersedes that of the task that has started it",
@@ -204,8 +204,8 @@ MUTANTS = (
     Mutant(
         "a consumer commits partitions that it has not claimed",
         "clients/lifecycle.py",
-        "if self._subscription.is_manual() or isinstance(self._connected, AssignedConsumer):",
-        "if isinstance(self._connected, AssignedConsumer):",
+        "if self.subscription.is_manual() or isinstance(self.connected, AssignedConsumer):",
+        "if isinstance(self.connected, AssignedConsumer):",
         "tests/unit/clients/test_assigned_consumer.py",
     ),
     Mutant(

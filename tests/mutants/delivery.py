@@ -186,7 +186,7 @@ MUTANTS = (
         "clients/delivery/in_flight.py",
         "self.call.superseded or self.call.is_dropped or now_s",
         "self.call.superseded or now_s",
-        "tests/unit/clients/test_assigned_partitions.py",
+        "tests/unit/clients/test_consumer.py",
     ),
     Mutant(
         "a loop that has ended takes records of the next one",
@@ -263,7 +263,7 @@ MUTANTS = (
         "clients/delivery/record_reader.py",
         "records, errors=not taken.spans)",
         "records, errors=True)",
-        "tests/unit/clients/delivery/test_value_delivery.py",
+        "tests/unit/clients/delivery/test_record_reader.py",
     ),
     Mutant(
         "a record is finished although its hook has raised",

@@ -25,6 +25,7 @@ __all__ = [
     "cancels_this_task",
     "connect_or_close",
     "failed_future",
+    "fails_in_future",
     "home_loop",
     "keep_alive",
     "run_by_close",
@@ -143,6 +144,21 @@ def failed_future(error: Exception, name: str) -> asyncio.Task[Any]:
         raise error
 
     return spawn(suspended_if_left(fail), name)
+
+
+def fails_in_future(
+    method: Callable[P, asyncio.Future[T]],
+) -> Callable[P, asyncio.Future[T]]:
+    """Have a method that returns a future raise its errors there. Those that are not retrieved are logged."""
+
+    @functools.wraps(method)
+    def call(*args: P.args, **kwargs: P.kwargs) -> asyncio.Future[T]:
+        try:
+            return method(*args, **kwargs)
+        except KielGroupsError as error:
+            return failed_future(error, method.__qualname__)
+
+    return call
 
 
 async def suspended_if_left(call: Callable[[], Awaitable[T]]) -> T:

@@ -16,7 +16,7 @@ from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator,
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeAlias, TypeVar
 
 from kiel_groups.clients.calls.arguments import check_functions, check_on_bad_record
 from kiel_groups.clients.calls.callers import ConsumeCall
@@ -42,6 +42,8 @@ __all__ = [
     "RECORDS",
     "VALUES",
     "Form",
+    "Lists",
+    "Runs",
     "ValueDelivery",
     "ReaderSettings",
     "RecordReader",
@@ -67,15 +69,19 @@ class Form(Generic[R, F]):
     collect: Callable[[Iterable[tuple[TopicPartition, R]]], F]
 
 
-def _lists(taken: Iterable[tuple[TopicPartition, list[Record]]]) -> dict[TopicPartition, list[Record]]:
-    found: dict[TopicPartition, list[Record]] = {}
+Lists: TypeAlias = dict[TopicPartition, list[Record]]
+Runs: TypeAlias = dict[TopicPartition, list[RecordColumns]]
+
+
+def _lists(taken: Iterable[tuple[TopicPartition, list[Record]]]) -> Lists:
+    found: Lists = {}
     for partition, records in taken:
         found.setdefault(partition, []).extend(records)
     return found
 
 
-def _runs(taken: Iterable[tuple[TopicPartition, RecordColumns]]) -> dict[TopicPartition, list[RecordColumns]]:
-    found: dict[TopicPartition, list[RecordColumns]] = {}
+def _runs(taken: Iterable[tuple[TopicPartition, RecordColumns]]) -> Runs:
+    found: Runs = {}
     for partition, columns in taken:
         found.setdefault(partition, []).append(columns)
     return found

@@ -186,7 +186,7 @@ async def test_a_seek_that_waits_survives_the_look_up_of_the_start() -> None:
         consumer.assign([T0])
         end = consumer.seek_to_end(T0)
         await broker.wait_for_requests(LIST_OFFSETS, 1)
-        consumer._require_connected().open({T0: 0})
+        consumer._lifecycle.require_connected().open({T0: 0})
         broker.gates.pop(LIST_OFFSETS).set()
         assert await end == {T0: 2}
         assert await consumer.position(T0) == 2

@@ -5,12 +5,12 @@ from __future__ import annotations
 import copy
 import json
 import pickle
-from typing import cast
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
-from kiel_groups.clients.compat import MemberAttributes
-from kiel_groups.clients.connected_consumer import ConnectedConsumer
+from kiel_groups.clients import GroupedConsumer
 from kiel_groups.clients.delivery.record_reader import VALUES
 from kiel_groups.clients.fetch.fetcher import Selection
 from kiel_groups.group.partition_offsets import StartPosition
@@ -20,15 +20,12 @@ from tests.helpers.delivery_bench import CALL, P0, P1, DeliveryBench
 pytestmark = pytest.mark.unit
 
 
-class TokenReader(MemberAttributes):
-    """The attributes that an application reads, on the delivery of a bench."""
-
-    def __init__(self, bench: DeliveryBench) -> None:
-        class Consuming:
-            reader = bench
-
-        self._subscription = bench.subscription
-        self._connected = cast(ConnectedConsumer, Consuming())
+def consumer_of(bench: DeliveryBench) -> GroupedConsumer:
+    """Return a consumer that delivers by a bench."""
+    consumer = GroupedConsumer("127.0.0.1:1", "g", "127.0.0.1:1")
+    consumer._subscription = bench.subscription
+    consumer._lifecycle.connected = cast(Any, SimpleNamespace(reader=bench))
+    return consumer
 
 
 def lose_and_claim_again(bench: DeliveryBench, token: int, partition: TopicPartition = P0) -> None:
@@ -51,7 +48,7 @@ async def test_a_record_of_an_earlier_claim_does_not_get_the_later_token() -> No
     store can refuse writes for it.
     """
     bench = DeliveryBench()
-    consumer = TokenReader(bench)
+    consumer = consumer_of(bench)
     bench.fetcher.add(P0, 10)
     record = deliver(bench)
     assert consumer.fencing_token(record) == 1
@@ -66,7 +63,7 @@ async def test_a_record_delivered_again_does_not_give_its_token_to_the_first_one
     none.
     """
     bench = DeliveryBench()
-    consumer = TokenReader(bench)
+    consumer = consumer_of(bench)
     bench.fetcher.add(P0, 10)
     before = deliver(bench)
     lose_and_claim_again(bench, 7)
@@ -83,7 +80,7 @@ async def test_a_record_has_a_token_while_it_is_in_flight() -> None:
     partition an operator has reset.
     """
     bench = DeliveryBench(json.loads)
-    consumer = TokenReader(bench)
+    consumer = consumer_of(bench)
     bench.subscription.offsets.open({P1: StartPosition(10, 1, 5)})
     bench.fetcher.add(P0, 10)
     bench.fetcher.add(P1, 10, 11)
@@ -99,8 +96,8 @@ async def test_a_record_has_a_token_while_it_is_in_flight() -> None:
 
 async def test_there_is_no_token_before_the_consumer_is_connected() -> None:
     """Before the consumer is connected, the token of any record or partition is None."""
-    consumer = TokenReader(DeliveryBench())
-    consumer._connected = None
+    consumer = consumer_of(DeliveryBench())
+    consumer._lifecycle.connected = None
     assert consumer.fencing_token(Record("t", 0, 10, None, b"10")) is None
     assert consumer.fencing_token(TopicPartition("t", 2)) is None
 

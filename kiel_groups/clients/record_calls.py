@@ -1,0 +1,244 @@
+"""Deliver records to the callers of one consumer: a loop, calls that return records, or calls of ``consume()``."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import weakref
+from collections.abc import Awaitable, Callable, Coroutine
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Generic, NoReturn, TypeVar
+
+from kiel_groups.clients.calls.arguments import partition_of
+from kiel_groups.clients.calls.callers import (
+    ConsumeCall,
+    DeliveryStyle,
+    StyleChoice,
+    consume_calls_here,
+    current_caller,
+    new_consume_call,
+)
+from kiel_groups.clients.calls.eager_methods import failed_future, spawn, start_consume_call
+from kiel_groups.clients.calls.left_loop import running_loop
+from kiel_groups.clients.delivery.record_loop import RecordLoop
+from kiel_groups.clients.delivery.record_reader import COLUMNS, RECORDS, VALUES, Form, Lists, Runs
+from kiel_groups.clients.fetch.fetcher import Selection
+from kiel_groups.clients.lifecycle import Lifecycle
+from kiel_groups.config import check_name
+from kiel_groups.errors import ClosedError, ConfigError, IllegalStateError, KielGroupsError
+from kiel_groups.model import Batch, Record, TopicPartition
+from kiel_groups.wire.message_sets.record_columns import RecordColumns
+
+__all__ = ["CONSUME_BATCHES", "GETMANY", "GETONE", "RecordCalls"]
+
+F = TypeVar("F")
+R = TypeVar("R")
+T = TypeVar("T")
+
+_FOREVER_MS = float("inf")
+
+
+@dataclass(frozen=True, slots=True)
+class _Method(Generic[R, F, T]):
+    """
+    A method that returns records.
+
+    ``result`` makes its result of records in its ``form``. A caller that comes after they are delivered again gets the
+    outcome of ``late``.
+    """
+
+    name: str
+    form: Form[R, F]
+    result: Callable[[F], T]
+    late: Callable[[], T]
+
+
+def _first(found: Lists) -> Record:
+    for records in found.values():
+        return records[0]
+    raise IllegalStateError(
+        "getone(): the same coroutine has called for records again before this call returned; await it first, or"
+        " use a task for each"
+    )
+
+
+def _as_found(found: T) -> T:
+    return found
+
+
+def _raise_late() -> NoReturn:
+    raise IllegalStateError(
+        "getone(): its result was read so late that the record is delivered again; await the call at once"
+    )
+
+
+GETONE = _Method("getone", RECORDS, _first, _raise_late)
+GETMANY: _Method[list[Record], Lists, Lists] = _Method("getmany", RECORDS, _as_found, dict)
+CONSUME_BATCHES: _Method[RecordColumns, Runs, Runs] = _Method("consume_batches", COLUMNS, _as_found, dict)
+
+
+class RecordCalls:
+    """
+    Delivers the records of one consumer to its callers: to a loop, to methods that return records, or to ``consume()``.
+
+    The first use decides on one of the three for the lifetime of the consumer (decision 0006).
+
+    Args:
+        lifecycle: The consumer's connection.
+        owner: The name of the consumer's class, for logs.
+        max_bytes: About how many bytes ``consume()`` returns.
+    """
+
+    def __init__(self, lifecycle: Lifecycle, owner: str, max_bytes: int) -> None:
+        self._lifecycle = lifecycle
+        self._owner = owner
+        self._max_bytes = max_bytes
+        self._style = StyleChoice()
+        self._loop: weakref.ref[RecordLoop] | None = None
+        #: Calls in progress; for each, the latest calls of its coroutine, one for each topic.
+        self._waiting: dict[asyncio.Future[Any], frozenset[ConsumeCall]] = {}
+
+    def loop(self) -> RecordLoop:
+        """Begin a loop over the records."""
+        reader = self._lifecycle.require_reader()
+        self._lifecycle.check_chosen("a loop over records")
+        self._style.choose(DeliveryStyle.ITERATION)
+        reader.records.begin_loop()
+        records = RecordLoop(reader.records, reader.next_record)
+        self._loop = weakref.ref(records)
+        return records
+
+    def get(
+        self,
+        method: _Method[R, F, T],
+        partitions: tuple[TopicPartition, ...],
+        timeout_ms: float = _FOREVER_MS,
+        max_records: int | None = 1,
+    ) -> asyncio.Future[T]:
+        """Start a call that returns records, and finish what the caller's earlier calls returned."""
+        name, label = f"{method.name}()", f"{self._owner}.{method.name}"
+        try:
+            _check_limits(name, timeout_ms, max_records)
+            wanted = frozenset(partition_of(each, name) for each in partitions) or None
+            reader = self._lifecycle.require_reader()
+            if method is CONSUME_BATCHES and not reader.owned.deserializer.keeps_bytes:
+                raise ConfigError(
+                    "consume_batches() returns bytes, and this consumer has a deserializer or key_deserializer, which"
+                    " takes one record at a time: leave it out, or use getmany()"
+                )
+            self._lifecycle.check_chosen(name)
+            self._style.choose(DeliveryStyle.RECORDS)
+        except KielGroupsError as error:
+            return failed_future(error, label)
+        timeout_s = None if timeout_ms == _FOREVER_MS else timeout_ms / 1000
+        call = new_consume_call(self, None)
+        reader.values.finish([None], ())
+
+        async def get() -> T:
+            reader = self._lifecycle.require_reader()
+            found = await reader.next(Selection(None, wanted), method.form, call, timeout_s, max_records)
+            if found is None:
+                await self._lifecycle.left_loop.closed.wait()
+                raise ClosedError("the consumer was closed; a new one may join in its place")
+            return method.result(found)
+
+        return self._start(get(), call, label, method.late)
+
+    def consume(
+        self, topic: str, read_topic: Callable[[], Awaitable[float | None]], check: Callable[[], None] = lambda: None
+    ) -> asyncio.Future[Batch | None]:
+        """
+        Start a call that returns values of a topic, and finish those that the caller got of it.
+
+        Args:
+            topic: The topic's name.
+            read_topic: Has the consumer read the topic, and returns how long to wait for values, in seconds, or None
+                once the consumer was closed.
+            check: Checks that the consumer may read the topic.
+        """
+        label = f"{self._owner}.consume"
+        if running_loop() is None:
+            return spawn(_result_of(partial(self.consume, topic, read_topic, check)), label)
+        try:
+            check_name(topic, "topic")
+            check()
+            self._style.choose(DeliveryStyle.VALUES)
+        except KielGroupsError as error:
+            return failed_future(error, label)
+        call = new_consume_call(self, topic)
+        if self._lifecycle.connected is not None:
+            self._lifecycle.connected.finish_topic(topic)
+
+        async def consume() -> Batch | None:
+            values, timeout_s = None, await read_topic()
+            if timeout_s is not None:
+                reader = self._lifecycle.require_reader()
+                values = await reader.next(Selection(topic), VALUES, call, timeout_s, most_bytes=self._max_bytes)
+            if values is None:
+                await self._lifecycle.left_loop.closed.wait()
+            return values
+
+        return self._start(consume(), call, label, Batch)
+
+    def _start(
+        self, work: Coroutine[Any, Any, T], call: ConsumeCall, label: str, late: Callable[[], T]
+    ) -> asyncio.Task[T]:
+        """Start a call, as ``start_consume_call`` does. The caller waits in it until it is done."""
+        started = start_consume_call(work, call, label, late)
+        self._waiting[started] = self.calls_here()
+        # Not removed by the coroutine: a task that is cancelled before its first step does not run it.
+        started.add_done_callback(self._waiting.pop)
+        return started
+
+    def calls_here(self) -> frozenset[ConsumeCall]:
+        """Return the running coroutine's latest calls, one for each topic, without superseded calls."""
+        return consume_calls_here(self)
+
+    def end_in_flight(self, running: bool) -> None:
+        """At a close, finish what the caller has in flight, unless an exception is being handled or no loop runs."""
+        finished = running and sys.exc_info()[0] is None
+        loop = None if self._loop is None else self._loop()
+        if loop is None or not running or loop.caller is current_caller():
+            self.end_record(finished=finished)
+        here = self.calls_here()
+        for call in here if finished else ():
+            call.superseded = True
+        waiting = [calls for started, calls in self._waiting.items() if not started.done()]
+        for connected in self._lifecycle.connections():
+            values = connected.reader.values
+            # A coroutine that waits in a call has finished what its earlier calls returned.
+            values.finish(calls=frozenset().union(*waiting))
+            if finished:
+                values.finish(calls=here)
+            else:
+                values.drop(here if running else None)
+
+    def count_record(self) -> None:
+        """Count the record in flight of a loop as finished by a commit, if the caller runs that loop."""
+        loop = None if self._loop is None else self._loop()
+        if loop is not None and loop.caller is current_caller():
+            for connected in self._lifecycle.connections():
+                connected.reader.records.in_flight.count()
+
+    def end_record(self, *, finished: bool) -> None:
+        """Finish the record in flight of a loop, or deliver it again."""
+        for connected in self._lifecycle.connections():
+            if finished:
+                connected.reader.records.finish()
+            else:
+                connected.reader.records.put_back()
+
+
+async def _result_of(begin: Callable[[], Awaitable[T]]) -> T:
+    """Call ``begin`` on the running loop, for an application that called a method before a loop ran."""
+    return await begin()
+
+
+def _check_limits(name: str, timeout_ms: float, max_records: int | None) -> None:
+    """Raise ConfigError unless these are arguments of a call that returns records."""
+    if isinstance(timeout_ms, bool) or not isinstance(timeout_ms, int | float) or not timeout_ms >= 0:
+        raise ConfigError(f"{name}: timeout_ms is {timeout_ms!r}; expected milliseconds, at least 0")
+    most = max_records
+    if most is not None and (isinstance(most, bool) or not isinstance(most, int) or most < 1):
+        raise ConfigError(f"{name}: max_records is {most!r}; expected a whole number of at least 1, or None")
