@@ -261,7 +261,7 @@ MUTANTS = (
     Mutant(
         "an error of the fetcher is lost to a call that has records",
         "clients/delivery/record_reader.py",
-        "records, errors=not taken.spans)",
+        "records, errors=not spans)",
         "records, errors=True)",
         "tests/unit/clients/delivery/test_record_reader.py",
     ),

@@ -21,7 +21,6 @@ from kiel_groups.model import FencingToken, Record, TopicPartition
 
 __all__ = [
     "ValuesInFlight",
-    "BusyCall",
     "Receipt",
     "Span",
     "UNCLAIMED_S",
@@ -49,13 +48,6 @@ class Span(NamedTuple):
     state: PartitionOffsets | None
     start: int
     end: int
-
-
-class BusyCall(NamedTuple):
-    """A call, and the partitions of its values that are in flight."""
-
-    call: ConsumeCall
-    partitions: frozenset[TopicPartition]
 
 
 class Receipt(Enum):
@@ -110,9 +102,9 @@ class ValuesInFlight:
     def in_flight_of(self, partitions: Collection[TopicPartition]) -> frozenset[TopicPartition]:
         return frozenset(tp for delivered in self._delivered for tp in delivered.spans).intersection(partitions)
 
-    def busy(self) -> list[BusyCall]:
-        """Return the calls that returned the values in flight. Safe on any thread."""
-        return [BusyCall(delivered.call, frozenset(delivered.spans)) for delivered in self._delivered]
+    def busy(self) -> list[tuple[ConsumeCall, frozenset[TopicPartition]]]:
+        """Return the calls that returned the values in flight, with the values' partitions. Safe on any thread."""
+        return [(delivered.call, frozenset(delivered.spans)) for delivered in self._delivered]
 
     def is_awaited(self, now_s: float) -> bool:
         """Whether a caller may still receive some of the values."""

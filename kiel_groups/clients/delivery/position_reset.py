@@ -11,6 +11,7 @@ from typing import Protocol, Self, TypeAlias
 
 from kiel_groups.backoff import Backoff
 from kiel_groups.clients.calls.eager_methods import spawn
+from kiel_groups.clients.delivery.owned_records import OwnedRecords
 from kiel_groups.clients.net.cluster_metadata import ClusterMetadata
 from kiel_groups.clients.net.offset_lookup import LogRange, log_range
 from kiel_groups.config import ResetPolicy
@@ -47,19 +48,6 @@ class ResetBrokers:
         return cls(cluster.leader_of, partial(log_range, cluster), cluster.new_backoff)
 
 
-class _Records(Protocol):
-    """The fetched records that a reset waits for; see ``OwnedRecords``."""
-
-    def while_fetched(self, partition: TopicPartition) -> Callable[[], bool]:
-        """Return a function that returns whether the partition's present assignment continues."""
-
-    def truncate(self, partition: TopicPartition, end: int) -> int:
-        """Drop records at and after the end of the partition's log, and return their number."""
-
-    def wait_until_consumed(self, partition: TopicPartition, is_fetched: Callable[[], bool]) -> Awaitable[None]:
-        """Wait until the application has finished all fetched records of the partition."""
-
-
 class _Member(Protocol):
     """The methods of the member that a reset uses."""
 
@@ -87,7 +75,7 @@ class PositionReset:
         policy: ResetPolicy | ResetRule,
         brokers: ResetBrokers,
         subscription: SubscriptionState,
-        records: _Records,
+        records: OwnedRecords,
         member: _Member,
         metrics: Metrics,
     ) -> None:

@@ -10,10 +10,11 @@ offsets of what is finished.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 from collections import defaultdict
-from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Collection, Coroutine, Iterable
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Generic, TypeAlias, TypeVar
@@ -30,7 +31,6 @@ from kiel_groups.clients.fetch.fetcher import FetchedBatch, Fetcher, ResetCallba
 from kiel_groups.clients.net.cluster_metadata import ClusterMetadata
 from kiel_groups.config import BrokerConfig, FetchConfig
 from kiel_groups.errors import KielGroupsError
-from kiel_groups.group.partition_offsets import PartitionOffsets
 from kiel_groups.group.subscription import SubscriptionState
 from kiel_groups.metrics import Metrics
 from kiel_groups.model import Batch, FencingToken, PartitionBatch, Record, TopicPartition
@@ -95,22 +95,6 @@ COLUMNS = Form(Deserializer.columns, _runs)
 VALUES: Form[PartitionBatch, Batch] = Form(Deserializer.values, lambda taken: Batch(part for _, part in taken))
 
 
-class _Taken:
-    """What one call has taken so far: the span of each partition, and its last batch."""
-
-    def __init__(self) -> None:
-        self.spans: dict[TopicPartition, Span] = {}
-        self.last: dict[TopicPartition, FetchedBatch] = {}
-
-    def add(self, fetched: FetchedBatch, state: PartitionOffsets) -> None:
-        """Move the position of a partition past a batch, and add the batch to the partition's span."""
-        partition, end = fetched.topic_partition, fetched.last_offset + 1
-        start = self.spans[partition].start if partition in self.spans else fetched.first_offset
-        state.position = end
-        self.spans[partition] = Span(state, start, end)
-        self.last[partition] = fetched
-
-
 class ValueDelivery:
     """
     Delivers the owned records to calls, as values of a topic or as records. It owns what is in flight of all calls.
@@ -135,6 +119,8 @@ class ValueDelivery:
         """
         Return what is buffered of the selected partitions: nothing if there is none, or if the gate is not open.
 
+        If this raises, what was taken is delivered again.
+
         Args:
             selection: The partitions. The values of a topic are tracked under its name.
             form: The form of the result.
@@ -147,37 +133,33 @@ class ValueDelivery:
         """
         self._in_flight.last_call = call
         found: list[tuple[TopicPartition, R]] = []
+        spans: dict[TopicPartition, Span] = {}
+        last: dict[TopicPartition, FetchedBatch] = {}
         records, size = most_records, most_bytes
-        with self._taking() as taken:
+        try:
             while records != 0 and (size is None or size > 0):
-                batch = self._owned.poll(selection, form.convert, records, errors=not taken.spans)
+                batch = self._owned.poll(selection, form.convert, records, errors=not spans)
                 if batch is None:
                     break
-                taken.add(batch.fetched, batch.state)
+                fetched, partition = batch.fetched, batch.fetched.topic_partition
+                start = spans[partition].start if partition in spans else fetched.first_offset
+                batch.state.position = end = fetched.last_offset + 1
+                spans[partition], last[partition] = Span(batch.state, start, end), fetched
                 if batch.delivered:
-                    found.append((batch.fetched.topic_partition, batch.records))
+                    found.append((partition, batch.records))
                 records = None if records is None else records - batch.delivered
-                size = None if size is None else size - batch.fetched.size_bytes
-        self._track(selection.topic, taken.spans, call, is_empty=not found)
-        return form.collect(found)
-
-    @contextmanager
-    def _taking(self) -> Iterator[_Taken]:
-        """
-        Collect what a call takes. If the block raises, even SystemExit, all of it is delivered again.
-
-        A deserializer may seek. What was taken of that partition before is not counted, as after any seek.
-        """
-        taken = _Taken()
-        try:
-            yield taken
+                size = None if size is None else size - fetched.size_bytes
         except BaseException:
-            for partition, span in taken.spans.items():
+            # Even SystemExit.
+            for partition, span in spans.items():
                 self._redeliver(partition, span.start)
             raise
-        for partition, fetched in taken.last.items():
+        for partition, fetched in last.items():
             if not self._owned.is_current(fetched):
-                taken.spans[partition] = taken.spans[partition]._replace(state=None)
+                # A deserializer has sought. What was taken before does not count, as after any seek.
+                spans[partition] = spans[partition]._replace(state=None)
+        self._track(selection.topic, spans, call, is_empty=not found)
+        return form.collect(found)
 
     def _track(
         self, topic: str | None, spans: dict[TopicPartition, Span], call: ConsumeCall, *, is_empty: bool
@@ -272,27 +254,19 @@ class ReaderSettings:
         check_on_bad_record(self.on_bad_record)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Asking:
-    """A call that waits, and what it asks for."""
-
-    call: ConsumeCall
-    selection: Selection
-
-
-def _available(callers: Sequence[_Asking], asking: _Asking) -> Selection | None:
+def _available(callers: dict[ConsumeCall, Selection], call: ConsumeCall) -> Selection | None:
     """
     Return what a call may take now, or None for nothing.
 
     Newer calls get records first: the callers of older ones may have given up.
     """
-    newer = [other.selection.partitions for other in callers[callers.index(asking) + 1 :]]
     excluded: set[TopicPartition] = set()
-    for partitions in newer:
+    for other in itertools.takewhile(lambda other: other is not call, reversed(callers.keys())):
+        partitions = callers[other].partitions
         if partitions is None:
             return None
         excluded |= partitions
-    return replace(asking.selection, excluded=frozenset(excluded)) if excluded else asking.selection
+    return replace(callers[call], excluded=frozenset(excluded)) if excluded else callers[call]
 
 
 class RecordReader:
@@ -320,8 +294,8 @@ class RecordReader:
     ) -> None:
         self._settings = settings
         self._over: asyncio.Future[KielGroupsError | None] = home_loop().create_future()
-        #: Calls of ``next`` under way, by topic, or under None; the newest last.
-        self._callers: defaultdict[str | None, list[_Asking]] = defaultdict(list)
+        #: What calls of ``next`` under way ask for, by topic, or under None; the newest last.
+        self._callers: defaultdict[str | None, dict[ConsumeCall, Selection]] = defaultdict(dict)
         self.cluster = cluster
         self.fetcher = Fetcher(
             cluster,
@@ -393,14 +367,14 @@ class RecordReader:
             NoBrokersError: No records came, and ``UNREACHABLE_AFTER`` metadata requests in a row were not answered.
             KielGroupsError: The member stopped for good, or a partition cannot be read.
         """
-        loop, topic, asking = asyncio.get_running_loop(), selection.topic, _Asking(call, selection)
+        loop, topic = asyncio.get_running_loop(), selection.topic
         callers = self._callers[topic]
         give_up_s = float("inf") if timeout_s is None else loop.time() + timeout_s
 
         def take_now() -> T | None:
             # Before the values behind them are taken.
             self.values.redeliver_unclaimed(topic)
-            available = None if call.superseded else _available(callers, asking)
+            available = None if call.superseded else _available(callers, call)
             if available is None:
                 taken = form.collect(())
             else:
@@ -419,13 +393,13 @@ class RecordReader:
                 return remaining_s
             return UNCLAIMED_S if remaining_s is None else min(remaining_s, UNCLAIMED_S)
 
-        callers.append(asking)
+        callers[call] = selection
         try:
             # A buffered error is raised without a wait. A caller that retries in a loop must not starve the event loop.
             await asyncio.sleep(0)
             taken = await self._take_else_wait(take_now, partial(self.owned.wait, selection), patience_s)
         finally:
-            callers.remove(asking)
+            del callers[call]
         if taken is None:
             self._raise_failure()
         return taken
