@@ -5,16 +5,15 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any, TypeAlias, cast
 
-from kiel_groups.clients.assigned_consumer import AssignedConsumer
 from kiel_groups.clients.calls.arguments import is_partition, offsets_of, partition_of, partitions_of
 from kiel_groups.clients.calls.eager_methods import cancels_this_task, failed_future, spawn
-from kiel_groups.clients.connected_consumer import ConnectedConsumer
+from kiel_groups.clients.connected_consumer import AssignedConsumer, ConnectedConsumer
 from kiel_groups.clients.lifecycle import GroupLifecycle
 from kiel_groups.clients.record_calls import RecordCalls
-from kiel_groups.errors import ClosedError, CommitFailedError, IllegalStateError, KielGroupsError
+from kiel_groups.errors import ClosedError, CommitFailedError, KielGroupsError
 from kiel_groups.model import OffsetAndMetadata, TopicPartition
 from kiel_groups.wording import some
 
@@ -152,11 +151,11 @@ class Commits:
 
     async def _of_one(self, partition: object) -> int | None:
         asked = partition_of(partition, "committed()")
-        return (await self._stored([asked])).get(asked)
+        return (await self._lifecycle.require_connected().stored_offsets([asked])).get(asked)
 
     async def _of_all(self, partitions: object) -> dict[TopicPartition, int | None]:
         asked = partitions_of(partitions, "committed()")
-        found = await self._stored(asked)
+        found = await self._lifecycle.require_connected().stored_offsets(asked)
         return {partition: found.get(partition) for partition in asked}
 
     async def fetch_committed(
@@ -164,19 +163,8 @@ class Commits:
     ) -> dict[TopicPartition, OffsetAndMetadata]:
         """Return the offsets that the group has committed, of some partitions or of all; no entry without one."""
         asked = None if partitions is None else partitions_of(partitions, "fetch_committed_offsets()")
-        found = await self._stored(asked)
+        found = await self._lifecycle.require_connected().stored_offsets(asked)
         return {partition: OffsetAndMetadata(offset) for partition, offset in found.items() if offset is not None}
-
-    async def _stored(self, partitions: Collection[TopicPartition] | None) -> Mapping[TopicPartition, int | None]:
-        connected = self._lifecycle.require_connected()
-        if not isinstance(connected, AssignedConsumer):
-            return await connected.stored_offsets(partitions)
-        if partitions is None:
-            raise IllegalStateError(
-                "fetch_committed_offsets(): without a session, a consumer after assign() cannot list the group's"
-                " offsets; name the partitions"
-            )
-        return await self._lifecycle.brokers_offsets(partitions) if partitions else {}
 
 
 async def _result_of(begin: Callable[[], Awaitable[frozenset[TopicPartition]]]) -> frozenset[TopicPartition]:

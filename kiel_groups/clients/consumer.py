@@ -9,9 +9,9 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, overload
 
-from kiel_groups.clients.assigned_consumer import AssignedConsumer
 from kiel_groups.clients.calls.arguments import partition_of, partitions_of, times_of
 from kiel_groups.clients.calls.eager_methods import failed_future, spawn, starts_at_call
+from kiel_groups.clients.connected_consumer import AssignedConsumer
 from kiel_groups.clients.delivery.owned_records import OwnedRecords
 from kiel_groups.clients.delivery.record_loop import RecordLoop
 from kiel_groups.clients.delivery.record_reader import ReaderSettings

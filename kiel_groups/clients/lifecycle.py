@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import TypeAlias, TypeVar
 
-from kiel_groups.clients.assigned_consumer import AssignedConsumer
 from kiel_groups.clients.calls.arguments import check_close_timeout, partitions_of
 from kiel_groups.clients.calls.eager_methods import spawn, suspended_if_left
 from kiel_groups.clients.calls.left_loop import LeftLoop, running_loop
-from kiel_groups.clients.connected_consumer import ConnectedConsumer, ConsumerSettings
+from kiel_groups.clients.connected_consumer import AssignedConsumer, ConnectedConsumer, ConsumerSettings
 from kiel_groups.clients.delivery.listener_calls import check_listener
 from kiel_groups.clients.delivery.record_reader import RecordReader
 from kiel_groups.config import topic_names
@@ -107,8 +106,13 @@ class GroupLifecycle(Lifecycle):
     def _new_connected(self) -> Connected:
         if not self.subscription.is_manual():
             return ConnectedConsumer(self.settings, self.subscription)
-        policy = self.settings.fetching.auto_offset_reset
-        return AssignedConsumer(self.settings, self.subscription, self.brokers_offsets, policy)
+        coordination, group = self.settings.coordination, self.settings.group
+        return AssignedConsumer(
+            self.settings,
+            self.subscription,
+            lambda cluster, partitions: coordination.group_offsets(cluster, group.group, partitions),
+            group.auto_offset_reset,
+        )
 
     async def _start_parts(self, connected: Connected) -> None:
         try:
@@ -164,18 +168,6 @@ class GroupLifecycle(Lifecycle):
             if not self.closed:
                 self.connected = None
             raise
-
-    async def brokers_offsets(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
-        """
-        Ask the brokers for the group's offsets, as a consumer without a session does.
-
-        Raises:
-            KielGroupsError: As ``group_offsets`` of the coordination.
-        """
-        connected = self.require_connected()
-        assert isinstance(connected, AssignedConsumer)
-        group = self.settings.group.group
-        return await self.settings.coordination.group_offsets(connected.reader.cluster, group, partitions)
 
     def check_open(self) -> None:
         """Raise ClosedError once the consumer was closed."""

@@ -43,7 +43,7 @@ MUTANTS = (
     ),
     Mutant(
         "a single consumer reads added partitions from their end",
-        "clients/single_topics.py",
+        "clients/single.py",
         "dict.fromkeys(fresh, BEGINNING)",
         "dict.fromkeys(fresh, END)",
         "tests/unit/clients/test_single.py",
@@ -330,7 +330,7 @@ MUTANTS = (
     ),
     Mutant(
         "partitions that left the assignment are still read",
-        "clients/assigned_consumer.py",
+        "clients/connected_consumer.py",
         "        owned.drop(gone)\n",
         "",
         "tests/unit/clients/test_assigned_consumer.py",

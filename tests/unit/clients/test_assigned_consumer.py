@@ -12,8 +12,9 @@ from tornado.ioloop import IOLoop
 
 from kiel_groups import GroupedConsumer
 from kiel_groups.clients import BEGINNING, SingleConsumer
-from kiel_groups.clients.assigned_consumer import AssignedConsumer
+from kiel_groups.clients.connected_consumer import AssignedConsumer
 from kiel_groups.clients.delivery.record_reader import ReaderSettings
+from kiel_groups.clients.net.cluster_metadata import ClusterMetadata
 from kiel_groups.config import FetchConfig, GroupConfig
 from kiel_groups.errors import ClosedError, ConfigError, IllegalStateError, KielGroupsError, NoOffsetsError
 from kiel_groups.errors import RetriableBrokerError as Passing
@@ -43,7 +44,7 @@ class Bench:
         )
         self.consumer = AssignedConsumer(self.settings, self.state, self._stored, policy)
 
-    async def _stored(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, int]:
+    async def _stored(self, _: ClusterMetadata, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, int]:
         self.asked.append(partitions)
         await self.answer.wait()
         if self.failures:

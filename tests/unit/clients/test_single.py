@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from tornado.ioloop import IOLoop
 
-from kiel_groups.clients import BEGINNING, END, SingleConsumer, single_topics
+from kiel_groups.clients import BEGINNING, END, SingleConsumer, single
 from kiel_groups.errors import (
     BadRecordError,
     ClosedError,
@@ -242,7 +242,7 @@ async def test_a_partition_without_a_leader_delays_no_others(
     A partition without a leader does not delay other partitions. Its leader is requested again in the background. Then
     it is consumed from its beginning, so that no record is skipped.
     """
-    monkeypatch.setattr(single_topics, "LEADERLESS_PATIENCE_S", 0.05)
+    monkeypatch.setattr(single, "LEADERLESS_PATIENCE_S", 0.05)
     async with consuming(b"1", max_wait_time=3_000) as (broker, consumer):
         broker.leaders = {T1: -1}
         broker.append(T1, message_set(b"3"))
