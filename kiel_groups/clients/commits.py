@@ -136,8 +136,13 @@ class Commits:
 
     async def _commit_values(self, metadata: Callable[[], str]) -> None:
         connected = self._lifecycle.connected
-        if connected is not None and not isinstance(connected, AssignedConsumer):
-            await connected.commit_values(metadata())
+        if connected is None or isinstance(connected, AssignedConsumer):
+            return
+        try:
+            await connected.commit_shielded(metadata())
+        except KielGroupsError as error:
+            log.error("the offsets of group %s were not committed: %s", self._group, error)
+            self._lifecycle.settings.metrics.count("commits_failed")
 
     # ------------------------------------------------------------------ what is committed
 

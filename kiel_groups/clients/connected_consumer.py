@@ -16,14 +16,13 @@ from typing import Any, ClassVar, TypeAlias, TypeVar
 from kiel_groups.clients.calls.eager_methods import shielded, spawn
 from kiel_groups.clients.coordination import Coordination, Process
 from kiel_groups.clients.delivery.listener_calls import ListenerCalls, check_listener
-from kiel_groups.clients.delivery.owned_records import OwnedRecords
-from kiel_groups.clients.delivery.position_reset import PositionReset, ResetBrokers, ResetRule
-from kiel_groups.clients.delivery.record_reader import ReaderSettings, RecordReader, ValueDelivery
+from kiel_groups.clients.delivery.position_reset import ResetRule
+from kiel_groups.clients.delivery.record_reader import ReaderSettings, RecordReader
 from kiel_groups.clients.fetch.start_lookup import StartLookup
 from kiel_groups.clients.net.cluster_metadata import DOUBT, ClusterMetadata
 from kiel_groups.clients.net.log_marks import look_at_logs
 from kiel_groups.clients.net.offset_requests import GroupBrokers
-from kiel_groups.config import BROKER_V0, BROKER_V1, GroupConfig, HostPort, ResetPolicy
+from kiel_groups.config import BROKER_V0, BROKER_V1, GroupConfig, ResetPolicy
 from kiel_groups.constants import BEGINNING, END
 from kiel_groups.errors import ClosedError, IllegalStateError, KielGroupsError, NoOffsetsError, SessionLostError
 from kiel_groups.group.partition_offsets import PendingReset, StartOrigin
@@ -158,28 +157,20 @@ class ConnectedConsumer:
         self._subscription = subscription
         #: Automatic commits and the renewal of metadata, until the close.
         self._background: list[asyncio.Task[None]] = []
-        cluster = ClusterMetadata(settings.brokers, settings.metrics, broker_source=self._registered_brokers)
-        self.calls = calls = ListenerCalls(settings.listener, settings.metrics, lambda: subscription.listener)
-        self.reader = RecordReader(settings, subscription, calls, cluster, self._reset)
-        owned, values = self.reader.owned, self.reader.values
+        cluster = ClusterMetadata(settings.brokers, settings.metrics, broker_source=lambda: self.member.brokers())
+        calls = ListenerCalls(settings.listener, settings.metrics, lambda: subscription.listener)
+        self.reader = RecordReader(settings, subscription, calls, cluster)
         self._process = Process(
             settings.group,
             cluster,
-            DeliveryHandler(owned, values, calls, cluster, settings.group.group, settings.metrics),
+            DeliveryHandler(self.reader, settings.group.group, settings.metrics),
             subscription,
             self.reader.end,
             settings.metrics,
             settings.runtime,
         )
         self.member = settings.coordination.new_member(self._process)
-        self._position_reset = PositionReset(
-            settings.fetching.auto_offset_reset,
-            ResetBrokers.of(cluster),
-            subscription,
-            owned,
-            self.member,
-            settings.metrics,
-        )
+        self.reader.reset_positions(settings.fetching.auto_offset_reset, self.member)
         self._auto_commit = AutoCommit(settings.group, subscription, self.commit_shielded, settings.metrics)
 
     async def start(self) -> None:
@@ -301,32 +292,15 @@ class ConnectedConsumer:
         """
         if partitions is None:
             partitions = await self.member.partitions_with_offsets()
-        if self._settings.group.store in (BROKER_V0, BROKER_V1):
-            return await self._group_offsets(partitions) if partitions else {}
-        return await self.member.stored_offsets(partitions)
-
-    async def _group_offsets(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, int]:
-        group = self._settings.group.group
-        return await self._settings.coordination.group_offsets(self.reader.cluster, group, partitions)
-
-    async def commit_values(self, metadata: str) -> None:
-        """Commit finished values; log and count a failure."""
-        try:
-            await self.commit_shielded(metadata)
-        except KielGroupsError as error:
-            log.error("the offsets of group %s were not committed: %s", self._settings.group.group, error)
-            self._settings.metrics.count("commits_failed")
+        group, coordination = self._settings.group, self._settings.coordination
+        if group.store not in (BROKER_V0, BROKER_V1):
+            return await self.member.stored_offsets(partitions)
+        return await coordination.group_offsets(self.reader.cluster, group.group, partitions) if partitions else {}
 
     async def _renew_metadata(self) -> None:
         while True:
             # Needed even if this member owns no partition: its calls of consume() must notice that no broker answers.
             await self.reader.cluster.refresh_when_old(lambda: self._subscription.topics)
-
-    async def _reset(self, partition: TopicPartition, position: int) -> int | None:
-        return await self._position_reset(partition, position)
-
-    async def _registered_brokers(self) -> list[HostPort]:
-        return await self.member.brokers()
 
 
 class DeliveryHandler(GroupBrokers):
@@ -336,19 +310,11 @@ class DeliveryHandler(GroupBrokers):
     It starts and stops the delivery of partitions, and notifies the listener.
     """
 
-    def __init__(
-        self,
-        owned: OwnedRecords,
-        values: ValueDelivery,
-        calls: ListenerCalls,
-        cluster: ClusterMetadata,
-        group: str,
-        metrics: Metrics,
-    ) -> None:
-        super().__init__(cluster, group, metrics, StoredInKafka(cluster, group, metrics))
-        self._owned = owned
-        self._values = values
-        self._calls = calls
+    def __init__(self, reader: RecordReader, group: str, metrics: Metrics) -> None:
+        super().__init__(reader.cluster, group, metrics, StoredInKafka(reader.cluster, group, metrics))
+        self._owned = reader.owned
+        self._values = reader.values
+        self._calls = reader.calls
 
     async def look_at_logs(self, positions: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, LogSight]:
         """Compare the logs of these partitions with what was read from them."""
@@ -443,17 +409,10 @@ class AssignedConsumer:
         self._stored = stored
         self._on_metadata = on_metadata
         cluster = ClusterMetadata(settings.brokers, settings.metrics)
-        self.calls = ListenerCalls(None, settings.metrics, lambda: self._listener)
-        self.reader = RecordReader(settings, subscription, self.calls, cluster, self._reset)
+        calls = ListenerCalls(None, settings.metrics, lambda: self._listener)
+        self.reader = RecordReader(settings, subscription, calls, cluster)
+        self.reader.reset_positions(reset, _NoMember(cluster, subscription))
         self.reader.owned.gate = _OpenGate()
-        self._position_reset = PositionReset(
-            reset,
-            ResetBrokers.of(cluster),
-            subscription,
-            self.reader.owned,
-            _NoMember(cluster, subscription),
-            self._settings.metrics,
-        )
         self._start_lookup = StartLookup(cluster, settings.metrics, self.open)
         self._look_up: asyncio.Task[None] | None = None
         self._renewal: asyncio.Task[None] | None = None
@@ -553,7 +512,7 @@ class AssignedConsumer:
             owned, assigned = self.reader.owned, self._subscription.assigned_partitions()
             owned.ready.remove(assigned)
             owned.drop(assigned)
-            await self.calls.revoked(assigned)
+            await self.reader.calls.revoked(assigned)
 
     async def close(self, limit: CloseLimit, *, autocommit: bool = True) -> None:
         """
@@ -645,9 +604,6 @@ class AssignedConsumer:
             for topic in {partition.topic for partition in partitions}:
                 self.reader.owned.refuse(topic, error)
             self.reader.owned.progress.notify()
-
-    async def _reset(self, partition: TopicPartition, position: int) -> int | None:
-        return await self._position_reset(partition, position)
 
     # ------------------------------------------------------------------ metadata
 

@@ -14,7 +14,6 @@ from kiel_groups.clients.calls.arguments import partition_of
 from kiel_groups.clients.calls.callers import (
     ConsumeCall,
     DeliveryStyle,
-    StyleChoice,
     consume_calls_here,
     current_caller,
     new_consume_call,
@@ -94,7 +93,7 @@ class RecordCalls:
         self._lifecycle = lifecycle
         self._owner = owner
         self._max_bytes = max_bytes
-        self._style = StyleChoice()
+        self._style: DeliveryStyle | None = None
         self._loop: weakref.ref[RecordLoop] | None = None
         #: Calls in progress; for each, the latest calls of its coroutine, one for each topic.
         self._waiting: dict[asyncio.Future[Any], frozenset[ConsumeCall]] = {}
@@ -103,11 +102,25 @@ class RecordCalls:
         """Begin a loop over the records."""
         reader = self._lifecycle.require_reader()
         self._lifecycle.check_chosen("a loop over records")
-        self._style.choose(DeliveryStyle.ITERATION)
+        self._choose(DeliveryStyle.ITERATION)
         reader.records.begin_loop()
         records = RecordLoop(reader.records, reader.next_record)
         self._loop = weakref.ref(records)
         return records
+
+    def _choose(self, style: DeliveryStyle) -> None:
+        """
+        Use a style. Raise ConfigError if the consumer uses another one.
+
+        A partition's finished offset is one number. If two styles delivered the partition, each with its own record in
+        flight, the consumer could not tell which records before that offset are finished (decision 0006).
+        """
+        self._style = self._style or style
+        if self._style is not style:
+            raise ConfigError(
+                f"this consumer delivers by {self._style.value}, and {style.value} was called: one consumer delivers in"
+                " one way, or it could not know which records are finished; use one of the two, or a second consumer"
+            )
 
     def get(
         self,
@@ -128,7 +141,7 @@ class RecordCalls:
                     " takes one record at a time: leave it out, or use getmany()"
                 )
             self._lifecycle.check_chosen(name)
-            self._style.choose(DeliveryStyle.RECORDS)
+            self._choose(DeliveryStyle.RECORDS)
         except KielGroupsError as error:
             return failed_future(error, label)
         timeout_s = None if timeout_ms == _FOREVER_MS else timeout_ms / 1000
@@ -163,7 +176,7 @@ class RecordCalls:
         try:
             check_name(topic, "topic")
             check()
-            self._style.choose(DeliveryStyle.VALUES)
+            self._choose(DeliveryStyle.VALUES)
         except KielGroupsError as error:
             return failed_future(error, label)
         call = new_consume_call(self, topic)

@@ -197,11 +197,11 @@ class DeliveryBench:
         runtime = Runtime()
         self.gate.grant(3_600_000, runtime.boot_time_s())
         self.gate.renew(runtime.boot_time_s())
-        calls = ListenerCalls(self.listener, self.metrics, lambda: self.subscription.listener)
+        self.calls = ListenerCalls(self.listener, self.metrics, lambda: self.subscription.listener)
         self.owned = OwnedRecords(
             cast(Fetcher, self.fetcher),
             self.subscription,
-            calls,
+            self.calls,
             Deserializer(
                 deserializer,
                 self.metrics,
@@ -214,8 +214,8 @@ class DeliveryBench:
         )
         self.records = RecordDelivery(self.owned)
         self.values = ValueDelivery(self.owned, self.metrics)
-        brokers = cast(ClusterMetadata, FakeBrokers())
-        self.handler = DeliveryHandler(self.owned, self.values, calls, brokers, "g", self.metrics)
+        self.cluster = cast(ClusterMetadata, FakeBrokers())
+        self.handler = DeliveryHandler(cast(RecordReader, self), "g", self.metrics)
         self.handler.gate_changed(self.gate)
         self.subscription.subscribe(["t", "u"])
         self.claim(P0, P1)

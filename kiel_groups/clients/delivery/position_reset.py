@@ -23,7 +23,7 @@ from kiel_groups.model import TopicPartition
 from kiel_groups.wire.error_codes import LEADER_NOT_AVAILABLE, OFFSET_OUT_OF_RANGE
 from kiel_groups.wording import counted
 
-__all__ = ["PositionReset", "ResetBrokers", "ResetRule"]
+__all__ = ["PositionReset", "ResetBrokers", "ResetMember", "ResetRule"]
 
 log = logging.getLogger(__name__)
 
@@ -48,7 +48,7 @@ class ResetBrokers:
         return cls(cluster.leader_of, partial(log_range, cluster), cluster.new_backoff)
 
 
-class _Member(Protocol):
+class ResetMember(Protocol):
     """The methods of the member that a reset uses."""
 
     def confirm_leaders(self) -> Awaitable[None]:
@@ -76,7 +76,7 @@ class PositionReset:
         brokers: ResetBrokers,
         subscription: SubscriptionState,
         records: OwnedRecords,
-        member: _Member,
+        member: ResetMember,
         metrics: Metrics,
     ) -> None:
         self._policy = policy

@@ -26,10 +26,11 @@ from kiel_groups.clients.delivery.deserializer import Converted, Deserializer, O
 from kiel_groups.clients.delivery.in_flight import UNCLAIMED_S, Span, ValuesInFlight
 from kiel_groups.clients.delivery.listener_calls import ListenerCalls
 from kiel_groups.clients.delivery.owned_records import OwnedRecords
+from kiel_groups.clients.delivery.position_reset import PositionReset, ResetBrokers, ResetMember, ResetRule
 from kiel_groups.clients.delivery.record_loop import RecordDelivery
-from kiel_groups.clients.fetch.fetcher import FetchedBatch, Fetcher, ResetCallback, Selection
+from kiel_groups.clients.fetch.fetcher import FetchedBatch, Fetcher, Selection
 from kiel_groups.clients.net.cluster_metadata import ClusterMetadata
-from kiel_groups.config import BrokerConfig, FetchConfig
+from kiel_groups.config import BrokerConfig, FetchConfig, ResetPolicy
 from kiel_groups.errors import KielGroupsError
 from kiel_groups.group.subscription import SubscriptionState
 from kiel_groups.metrics import Metrics
@@ -281,7 +282,6 @@ class RecordReader:
         subscription: The state of the consumer's partitions.
         calls: Calls the hooks of the consumer's listener, if it has one.
         cluster: The brokers; closed with the reader.
-        reset: Chooses another position when a log does not have the old one.
     """
 
     def __init__(
@@ -290,18 +290,19 @@ class RecordReader:
         subscription: SubscriptionState,
         calls: ListenerCalls,
         cluster: ClusterMetadata,
-        reset: ResetCallback,
     ) -> None:
         self._settings = settings
+        self._subscription = subscription
         self._over: asyncio.Future[KielGroupsError | None] = home_loop().create_future()
         #: What calls of ``next`` under way ask for, by topic, or under None; the newest last.
         self._callers: defaultdict[str | None, dict[ConsumeCall, Selection]] = defaultdict(dict)
+        self.calls = calls
         self.cluster = cluster
         self.fetcher = Fetcher(
             cluster,
             settings.fetching,
             settings.metrics,
-            reset=reset,
+            reset=lambda partition, position: self._position_reset(partition, position),
             runtime=settings.runtime,
             watermark=subscription.set_highwater,
         )
@@ -315,6 +316,13 @@ class RecordReader:
         self.owned = OwnedRecords(self.fetcher, subscription, calls, deserializer, settings.runtime, settings.metrics)
         self.records = RecordDelivery(self.owned)
         self.values = ValueDelivery(self.owned, settings.metrics)
+
+    def reset_positions(self, policy: ResetPolicy | ResetRule, member: ResetMember) -> None:
+        """Choose another position when a log does not have the old one. To be called before the first fetch."""
+        brokers = ResetBrokers.of(self.cluster)
+        self._position_reset = PositionReset(
+            policy, brokers, self._subscription, self.owned, member, self._settings.metrics
+        )
 
     def close(self) -> None:
         """Stop fetching, and close the connections."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -16,7 +16,7 @@ from kiel_groups.clients.delivery.listener_calls import ListenerCalls
 from kiel_groups.clients.delivery.owned_records import OwnedRecords
 from kiel_groups.clients.delivery.position_reset import PositionReset, ResetBrokers
 from kiel_groups.clients.delivery.record_loop import RecordDelivery
-from kiel_groups.clients.delivery.record_reader import VALUES, ValueDelivery
+from kiel_groups.clients.delivery.record_reader import VALUES, RecordReader, ValueDelivery
 from kiel_groups.clients.fetch.fetcher import Fetcher, Selection
 from kiel_groups.clients.net.cluster_metadata import ClusterMetadata
 from kiel_groups.config import FetchConfig, ResetPolicy
@@ -57,12 +57,12 @@ class ResetBench:
         self.fetcher = Fetcher(
             self.cluster, FetchConfig(max_wait_ms=1_000), self.metrics, reset=self._reset, runtime=Runtime()
         )
-        calls = ListenerCalls(None, self.metrics)
+        self.calls = ListenerCalls(None, self.metrics)
         deserializing = Deserializer(deserializer, self.metrics, runtime.boot_time_s, on_bad_record="skip")
-        self.owned = OwnedRecords(self.fetcher, self.subscription, calls, deserializing, runtime, self.metrics)
+        self.owned = OwnedRecords(self.fetcher, self.subscription, self.calls, deserializing, runtime, self.metrics)
         self.records = RecordDelivery(self.owned)
         self.values = ValueDelivery(self.owned, self.metrics)
-        self.handler = DeliveryHandler(self.owned, self.values, calls, self.cluster, "g", self.metrics)
+        self.handler = DeliveryHandler(cast(RecordReader, self), "g", self.metrics)
         self.handler.gate_changed(self.gate)
         self.reset = PositionReset(
             policy, ResetBrokers.of(self.cluster), self.subscription, self.owned, self, self.metrics
