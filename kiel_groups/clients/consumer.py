@@ -14,11 +14,11 @@ from kiel_groups.clients.calls.eager_methods import failed_future, spawn, starts
 from kiel_groups.clients.connected_consumer import AssignedConsumer
 from kiel_groups.clients.delivery.owned_records import OwnedRecords
 from kiel_groups.clients.delivery.record_loop import RecordLoop
-from kiel_groups.clients.delivery.record_reader import ReaderSettings
+from kiel_groups.clients.delivery.record_reader import COLUMNS, RECORDS, ReaderSettings
 from kiel_groups.clients.lifecycle import Lifecycle
 from kiel_groups.clients.net.cluster_metadata import ClusterMetadata
 from kiel_groups.clients.net.offset_lookup import At, list_offsets
-from kiel_groups.clients.record_calls import CONSUME_BATCHES, GETMANY, GETONE, RecordCalls
+from kiel_groups.clients.record_calls import RecordCalls
 from kiel_groups.errors import KielGroupsError, UnknownTopicError
 from kiel_groups.model import INTERNAL_TOPICS, OffsetAndTimestamp, Record, TopicPartition
 from kiel_groups.wire.list_offsets import EARLIEST, LATEST
@@ -80,7 +80,7 @@ class Consumer:
                 again, with pauses between, until it is passed. The next call may return a record of another partition.
             KielGroupsError: A partition cannot be read. The next call may return a record of another one.
         """
-        return self._calls.get(GETONE, partitions)
+        return self._calls.getone(partitions)
 
     def getmany(
         self, *partitions: TopicPartition, timeout_ms: int = 0, max_records: int | None = None
@@ -110,7 +110,7 @@ class Consumer:
             BadRecordError: As ``getone``. The records before it are returned by an earlier call.
             KielGroupsError: A partition cannot be read. The next call may return records of others.
         """
-        return self._calls.get(GETMANY, partitions, timeout_ms, max_records)
+        return self._calls.getmany(RECORDS, partitions, timeout_ms, max_records)
 
     def consume_batches(
         self, *partitions: TopicPartition, timeout_ms: int = 0, max_records: int | None = None
@@ -140,7 +140,7 @@ class Consumer:
                 are returned by an earlier call.
             KielGroupsError: A partition cannot be read. The next call may return records of others.
         """
-        return self._calls.get(CONSUME_BATCHES, partitions, timeout_ms, max_records)
+        return self._calls.getmany(COLUMNS, partitions, timeout_ms, max_records)
 
     # ------------------------------------------------------------------ topics and logs of the cluster
 

@@ -250,16 +250,16 @@ class GroupLifecycle(Lifecycle):
         elif self.connected is not None:
             self._reconnect()
 
-    async def read_topic(self, topic: str) -> float | None:
+    async def read_topic(self, topic: str) -> tuple[RecordReader, float] | None:
         """
         Connect and subscribe to a topic if necessary, as ``consume()`` does.
 
         Returns:
-            How long the call may wait for values, in seconds; None once the consumer was closed.
+            The reader, and how long the call may wait for values, in seconds; None once the consumer was closed.
         """
         return None if self.closed else await self._read_topic(topic)
 
-    async def _read_topic(self, topic: str) -> float | None:
+    async def _read_topic(self, topic: str) -> tuple[RecordReader, float] | None:
         changed = self._add_topic(topic)
         connecting = self.connect()
         if not connecting.done():
@@ -269,7 +269,7 @@ class GroupLifecycle(Lifecycle):
         connecting.result()
         if changed:
             await self._registered(changed, "GroupedConsumer.consume")
-        return self.settings.fetching.max_wait_ms / 1000
+        return self.require_reader(), self.settings.fetching.max_wait_ms / 1000
 
     def _add_topic(self, topic: str) -> bool:
         """Add a topic to the subscription; the listener stays. Return whether it is new."""

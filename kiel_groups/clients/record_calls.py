@@ -6,9 +6,8 @@ import asyncio
 import sys
 import weakref
 from collections.abc import Awaitable, Callable, Coroutine
-from dataclasses import dataclass
 from functools import partial
-from typing import Any, Generic, NoReturn, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 from kiel_groups.clients.calls.arguments import partition_of
 from kiel_groups.clients.calls.callers import (
@@ -21,60 +20,20 @@ from kiel_groups.clients.calls.callers import (
 from kiel_groups.clients.calls.eager_methods import failed_future, spawn, start_consume_call
 from kiel_groups.clients.calls.left_loop import running_loop
 from kiel_groups.clients.delivery.record_loop import RecordLoop
-from kiel_groups.clients.delivery.record_reader import COLUMNS, RECORDS, VALUES, Form, Lists, Runs
+from kiel_groups.clients.delivery.record_reader import COLUMNS, RECORDS, VALUES, Form, Lists, RecordReader
 from kiel_groups.clients.fetch.fetcher import Selection
 from kiel_groups.clients.lifecycle import Lifecycle
 from kiel_groups.config import check_name
 from kiel_groups.errors import ClosedError, ConfigError, IllegalStateError, KielGroupsError
 from kiel_groups.model import Batch, Record, TopicPartition
-from kiel_groups.wire.message_sets.record_columns import RecordColumns
 
-__all__ = ["CONSUME_BATCHES", "GETMANY", "GETONE", "RecordCalls"]
+__all__ = ["RecordCalls"]
 
 F = TypeVar("F")
 R = TypeVar("R")
 T = TypeVar("T")
 
 _FOREVER_MS = float("inf")
-
-
-@dataclass(frozen=True, slots=True)
-class _Method(Generic[R, F, T]):
-    """
-    A method that returns records.
-
-    ``result`` makes its result of records in its ``form``. A caller that comes after they are delivered again gets the
-    outcome of ``late``.
-    """
-
-    name: str
-    form: Form[R, F]
-    result: Callable[[F], T]
-    late: Callable[[], T]
-
-
-def _first(found: Lists) -> Record:
-    for records in found.values():
-        return records[0]
-    raise IllegalStateError(
-        "getone(): the same coroutine has called for records again before this call returned; await it first, or"
-        " use a task for each"
-    )
-
-
-def _as_found(found: T) -> T:
-    return found
-
-
-def _raise_late() -> NoReturn:
-    raise IllegalStateError(
-        "getone(): its result was read so late that the record is delivered again; await the call at once"
-    )
-
-
-GETONE = _Method("getone", RECORDS, _first, _raise_late)
-GETMANY: _Method[list[Record], Lists, Lists] = _Method("getmany", RECORDS, _as_found, dict)
-CONSUME_BATCHES: _Method[RecordColumns, Runs, Runs] = _Method("consume_batches", COLUMNS, _as_found, dict)
 
 
 class RecordCalls:
@@ -122,20 +81,56 @@ class RecordCalls:
                 " one way, or it could not know which records are finished; use one of the two, or a second consumer"
             )
 
-    def get(
+    def getone(self, partitions: tuple[TopicPartition, ...]) -> asyncio.Future[Record]:
+        """Start a call that returns the next record, however long that takes."""
+
+        def first(found: Lists) -> Record:
+            for records in found.values():
+                return records[0]
+            raise IllegalStateError(
+                "getone(): the same coroutine has called for records again before this call returned; await it first,"
+                " or use a task for each"
+            )
+
+        def late() -> NoReturn:
+            raise IllegalStateError(
+                "getone(): its result was read so late that the record is delivered again; await the call at once"
+            )
+
+        return self._get("getone", RECORDS, partitions, _FOREVER_MS, 1, first, late)
+
+    def getmany(
         self,
-        method: _Method[R, F, T],
+        form: Form[R, dict[TopicPartition, T]],
         partitions: tuple[TopicPartition, ...],
-        timeout_ms: float = _FOREVER_MS,
-        max_records: int | None = 1,
+        timeout_ms: float,
+        most: int | None,
+    ) -> asyncio.Future[dict[TopicPartition, T]]:
+        """Start a call that returns records by partition: ``consume_batches()`` if they are columns."""
+        name = "consume_batches" if form is COLUMNS else "getmany"
+        return self._get(name, form, partitions, timeout_ms, most, lambda found: found, dict)
+
+    def _get(
+        self,
+        method: str,
+        form: Form[R, F],
+        partitions: tuple[TopicPartition, ...],
+        timeout_ms: float,
+        max_records: int | None,
+        result: Callable[[F], T],
+        late: Callable[[], T],
     ) -> asyncio.Future[T]:
-        """Start a call that returns records, and finish what the caller's earlier calls returned."""
-        name, label = f"{method.name}()", f"{self._owner}.{method.name}"
+        """
+        Start a call that returns records, and finish what the caller's earlier calls returned.
+
+        A caller that comes after they are delivered again gets the outcome of ``late``.
+        """
+        name, label = f"{method}()", f"{self._owner}.{method}"
         try:
             _check_limits(name, timeout_ms, max_records)
             wanted = frozenset(partition_of(each, name) for each in partitions) or None
             reader = self._lifecycle.require_reader()
-            if method is CONSUME_BATCHES and not reader.owned.deserializer.keeps_bytes:
+            if form is COLUMNS and not reader.owned.deserializer.keeps_bytes:
                 raise ConfigError(
                     "consume_batches() returns bytes, and this consumer has a deserializer or key_deserializer, which"
                     " takes one record at a time: leave it out, or use getmany()"
@@ -150,24 +145,27 @@ class RecordCalls:
 
         async def get() -> T:
             reader = self._lifecycle.require_reader()
-            found = await reader.next(Selection(None, wanted), method.form, call, timeout_s, max_records)
+            found = await reader.next(Selection(None, wanted), form, call, timeout_s, max_records)
             if found is None:
                 await self._lifecycle.left_loop.closed.wait()
                 raise ClosedError("the consumer was closed; a new one may join in its place")
-            return method.result(found)
+            return result(found)
 
-        return self._start(get(), call, label, method.late)
+        return self._start(get(), call, label, late)
 
     def consume(
-        self, topic: str, read_topic: Callable[[], Awaitable[float | None]], check: Callable[[], None] = lambda: None
+        self,
+        topic: str,
+        read_topic: Callable[[], Awaitable[tuple[RecordReader, float] | None]],
+        check: Callable[[], None] = lambda: None,
     ) -> asyncio.Future[Batch | None]:
         """
         Start a call that returns values of a topic, and finish those that the caller got of it.
 
         Args:
             topic: The topic's name.
-            read_topic: Has the consumer read the topic, and returns how long to wait for values, in seconds, or None
-                once the consumer was closed.
+            read_topic: Has the consumer read the topic, and returns its reader and how long to wait for values, in
+                seconds; or None once the consumer was closed.
             check: Checks that the consumer may read the topic.
         """
         label = f"{self._owner}.consume"
@@ -184,9 +182,9 @@ class RecordCalls:
             self._lifecycle.connected.finish_topic(topic)
 
         async def consume() -> Batch | None:
-            values, timeout_s = None, await read_topic()
-            if timeout_s is not None:
-                reader = self._lifecycle.require_reader()
+            values, reading = None, await read_topic()
+            if reading is not None:
+                reader, timeout_s = reading
                 values = await reader.next(Selection(topic), VALUES, call, timeout_s, most_bytes=self._max_bytes)
             if values is None:
                 await self._lifecycle.left_loop.closed.wait()

@@ -23,7 +23,7 @@ from kiel_groups.clients.consumer import Consumer
 from kiel_groups.clients.delivery.deserializer import OnBadRecord
 from kiel_groups.clients.delivery.listener_calls import check_listener
 from kiel_groups.clients.delivery.record_loop import RecordLoop
-from kiel_groups.clients.delivery.record_reader import ReaderSettings
+from kiel_groups.clients.delivery.record_reader import ReaderSettings, RecordReader
 from kiel_groups.clients.lifecycle import Lifecycle
 from kiel_groups.clients.net.cluster_metadata import ClusterMetadata
 from kiel_groups.clients.net.offset_lookup import LEADERLESS_PATIENCE_S, find_offsets, list_offsets
@@ -556,22 +556,22 @@ class SingleLifecycle(Lifecycle):
         self.subscription.check_kind(SubscriptionKind.TOPICS, "consume()")
         self.left_loop.remember()
 
-    async def read_topic(self, topic: str, start: StartAt | None) -> float | None:
+    async def read_topic(self, topic: str, start: StartAt | None) -> tuple[RecordReader, float] | None:
         """
         Read a topic from a start, unless it is read already. Its start positions may be found after this has returned.
 
         Returns:
-            How long the call may still wait for values, in seconds; None once the consumer was closed.
+            The reader, and how long the call may still wait for values, in seconds; None once the consumer was closed.
         """
         if self.ended:
             return None
         self._starts[topic] = start
         now_s = asyncio.get_running_loop().time
         due_s = now_s() + self._settings.fetching.max_wait_ms / 1000
-        self.require_connected()
+        reader = self.require_reader()
         if topic not in self.subscription.topics:
             await asyncio.wait({self._look_up(topic)}, timeout=due_s - now_s())
-        return max(0.0, due_s - now_s())
+        return reader, max(0.0, due_s - now_s())
 
     def _look_up(self, topic: str) -> asyncio.Task[None]:
         """Start to look up a topic's start positions, or return the lookup under way."""

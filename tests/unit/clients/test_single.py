@@ -425,3 +425,12 @@ async def test_a_topic_without_leaders_is_requested_again_within_the_call(start:
             if start == END:
                 broker.append(T0, message_set(b"2"))
             assert await taking == [b"1" if start == BEGINNING else b"2"]
+
+
+async def test_a_call_that_looks_up_its_start_ends_with_the_consumer() -> None:
+    """It returns None as other calls of ``consume()`` do, and raises no error."""
+    async with consuming(b"0") as (_, consumer):
+        waiting = consumer.consume("missing", BEGINNING)
+        await eventually(lambda: "missing" in consumer._lifecycle._lookups, "the start is looked up")
+        await consumer.close()
+        assert await waiting is None
