@@ -63,7 +63,7 @@ class RecordCalls:
         self._lifecycle.check_chosen("a loop over records")
         self._choose(DeliveryStyle.ITERATION)
         reader.records.begin_loop()
-        records = RecordLoop(reader.records, reader.next_record)
+        records = RecordLoop(reader.records)
         self._loop = weakref.ref(records)
         return records
 

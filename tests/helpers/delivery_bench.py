@@ -154,6 +154,7 @@ class FakeFetcher:
         self.has_batch.set()
 
     async def wait(self, selection: Selection = ANY) -> None:
+        await asyncio.sleep(0)
         await self.has_batch.wait()
 
 
@@ -243,15 +244,9 @@ class DeliveryBench:
 
 
 def loop_over(bench: DeliveryBench) -> RecordLoop:
-    """Begin a loop over the records of a bench; it waits for records as the loop of a consumer does."""
-
-    async def next_record() -> Record:
-        while (record := bench.records.take()) is None:
-            await asyncio.gather(bench.records.wait(), asyncio.sleep(0))
-        return record
-
+    """Begin a loop over the records of a bench."""
     bench.records.begin_loop()
-    return RecordLoop(bench.records, next_record)
+    return RecordLoop(bench.records)
 
 
 def take_values(bench: DeliveryBench, topic: str = "t", most_bytes: int = 1_000, call: ConsumeCall = CALL) -> Batch:

@@ -83,13 +83,15 @@ class OwnedRecords:
         self.bad = BadRecords(deserializer, self, metrics)
         # Errors of topics whose start position is unknown. Each is raised once; the member's retries add it again.
         self._refused: dict[str, KielGroupsError] = {}
-        self._ended = False
+        #: Whether all deliveries have ended, and the error that loops and calls raise in their place.
+        self.ended = False
+        self._failure: KielGroupsError | None = None
 
     # ------------------------------------------------------------------ delivery
 
     def may_deliver(self) -> bool:
         """Return whether records may be delivered at this moment."""
-        return not self._ended and self.gate.is_open(self.boot_time_s())
+        return not self.ended and self.gate.is_open(self.boot_time_s())
 
     def _raise_refused(self, topic: str | None) -> None:
         """Raise the error of a topic whose start position is unknown (of ``topic``, or of any topic), if any."""
@@ -188,7 +190,7 @@ class OwnedRecords:
 
     def is_current(self, fetched: FetchedBatch) -> bool:
         """Return whether the assignment of the partition under which a batch was fetched continues."""
-        return not self._ended and self._fetcher.epoch(fetched.topic_partition) == fetched.epoch
+        return not self.ended and self._fetcher.epoch(fetched.topic_partition) == fetched.epoch
 
     async def wait(self, selection: Selection = ANY) -> None:
         """Wait until ``poll`` is likely to return a batch or, while the gate is shut, for a short time."""
@@ -197,12 +199,17 @@ class OwnedRecords:
         else:
             await asyncio.sleep(GATE_PAUSE_S)
 
-    def end(self) -> None:
+    def end(self, error: KielGroupsError | None = None) -> None:
         """Stop all deliveries. Records in flight can still be finished."""
-        self._ended = True
+        self.ended, self._failure = True, error
         self.batch.clear()
         self.bad.end()
         self.deserializer.close()
+
+    def raise_failure(self) -> None:
+        """Raise the error with which the deliveries have ended, if any."""
+        if self._failure is not None:
+            raise self._failure
 
     # ------------------------------------------------------------------ fetching
 
@@ -233,7 +240,7 @@ class OwnedRecords:
 
     def claim_of(self, partition: TopicPartition) -> PartitionOffsets | None:
         """Return the state of a partition's claim, or None if the partition is not delivered (any more)."""
-        return None if self._ended or partition not in self.ready else self._subscription.offsets.of(partition)
+        return None if self.ended or partition not in self.ready else self._subscription.offsets.of(partition)
 
     def unreceived_from(self, partition: TopicPartition) -> int | None:
         """Return the first offset that a call took of an owned partition, and no caller has received; None without."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -216,6 +216,20 @@ class RecordDelivery:
         self.in_flight.start(following.fetched, following.state, following.records)
         return True
 
+    async def next_record(self) -> Record | None:
+        """
+        Wait for the next record, however long it takes. Return None once the consumer is closed.
+
+        Raises:
+            KielGroupsError: The member stopped for good, or a partition cannot be read.
+        """
+        while not self.owned.ended:
+            if (record := self.take()) is not None:
+                return record
+            await self.wait()
+        self.owned.raise_failure()
+        return None
+
     async def wait(self) -> None:
         """Wait until ``take`` may return a record. While the batch has more records, only yield to the event loop."""
         if self.in_flight.used_up:
@@ -254,23 +268,20 @@ class RecordLoop(LoopSteps):
 
     Args:
         delivery: Delivers the records; the loop has begun.
-        next_record: Waits for the next record, or returns None once the consumer is closed.
     """
 
     __slots__ = (
         "__weakref__",
         "_left",
-        "_next_record",
         "_take",
         "caller",
         "delivery",
     )
 
-    def __init__(self, delivery: RecordDelivery, next_record: Callable[[], Awaitable[Record | None]]) -> None:
+    def __init__(self, delivery: RecordDelivery) -> None:
         self.delivery = delivery
         self._boot_time_s = delivery.owned.boot_time_s
         self._take = delivery.take
-        self._next_record = next_record
         self._left = False
         self._cursor, self._pause_at_s, self._is_open = NO_RECORDS, delivery.pause_at_s, delivery.owned.gate.is_open
         self.caller = current_caller()
@@ -296,7 +307,7 @@ class RecordLoop(LoopSteps):
             raise
         if record is None:
             try:
-                record = await self._next_record()
+                record = await self.delivery.next_record()
             except KielGroupsError:
                 self._interrupt()
                 raise

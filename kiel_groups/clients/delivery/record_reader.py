@@ -13,15 +13,13 @@ import asyncio
 import itertools
 import logging
 from collections import defaultdict
-from collections.abc import Callable, Collection, Coroutine, Iterable
+from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import Any, Generic, TypeAlias, TypeVar
 
 from kiel_groups.clients.calls.arguments import check_functions, check_on_bad_record
 from kiel_groups.clients.calls.callers import ConsumeCall
-from kiel_groups.clients.calls.eager_methods import home_loop
 from kiel_groups.clients.delivery.deserializer import Converted, Deserializer, OnBadRecord
 from kiel_groups.clients.delivery.in_flight import UNCLAIMED_S, Span, ValuesInFlight
 from kiel_groups.clients.delivery.listener_calls import ListenerCalls
@@ -293,7 +291,6 @@ class RecordReader:
     ) -> None:
         self._settings = settings
         self._subscription = subscription
-        self._over: asyncio.Future[KielGroupsError | None] = home_loop().create_future()
         #: What calls of ``next`` under way ask for, by topic, or under None; the newest last.
         self._callers: defaultdict[str | None, dict[ConsumeCall, Selection]] = defaultdict(dict)
         self.calls = calls
@@ -334,27 +331,14 @@ class RecordReader:
     @property
     def is_over(self) -> bool:
         """Whether all deliveries have ended."""
-        return self._over.done()
+        return self.owned.ended
 
     def end(self, error: KielGroupsError | None) -> None:
         """Stop all deliveries. Loops end, or raise ``error`` if an error is given."""
-        if not self._over.done():
-            self._over.set_result(error)
-            self.owned.end()
+        if not self.owned.ended:
+            self.owned.end(error)
             self.owned.progress.notify()
             self.fetcher.ready.wake_all()
-
-    async def next_record(self) -> Record | None:
-        """
-        Wait for the next record, however long it takes. Return None once the consumer is closed.
-
-        Raises:
-            KielGroupsError: The member stopped for good, or a partition cannot be read.
-        """
-        record = await self._take_else_wait(self.records.take, self.records.wait)
-        if record is None:
-            self._raise_failure()
-        return record
 
     async def next(
         self,
@@ -379,67 +363,38 @@ class RecordReader:
         callers = self._callers[topic]
         give_up_s = float("inf") if timeout_s is None else loop.time() + timeout_s
 
-        def take_now() -> T | None:
-            # Before the values behind them are taken.
-            self.values.redeliver_unclaimed(topic)
-            available = None if call.superseded else _available(callers, call)
-            if available is None:
-                taken = form.collect(())
-            else:
-                taken = self.values.take(available, form, call, most_records, most_bytes)
-            if taken or call.superseded:
-                return taken
-            if loop.time() < give_up_s:
-                return None
-            if self.cluster.unreachable is not None:
-                raise self.cluster.unreachable
-            return taken
-
-        def patience_s() -> float | None:
-            remaining_s = None if timeout_s is None else give_up_s - loop.time()
-            if not self.values.redeliver_unclaimed(topic):
-                return remaining_s
-            return UNCLAIMED_S if remaining_s is None else min(remaining_s, UNCLAIMED_S)
-
         callers[call] = selection
         try:
             # A buffered error is raised without a wait. A caller that retries in a loop must not starve the event loop.
             await asyncio.sleep(0)
-            taken = await self._take_else_wait(take_now, partial(self.owned.wait, selection), patience_s)
+            while not self.owned.ended:
+                # Before the values behind them are taken.
+                is_awaited = self.values.redeliver_unclaimed(topic)
+                available = None if call.superseded else _available(callers, call)
+                if available is None:
+                    taken = form.collect(())
+                else:
+                    taken = self.values.take(available, form, call, most_records, most_bytes)
+                if taken or call.superseded:
+                    return taken
+                patience_s = give_up_s - loop.time()
+                if patience_s <= 0 and self.cluster.unreachable is not None:
+                    raise self.cluster.unreachable
+                if patience_s <= 0:
+                    return taken
+                await self._wait(selection, min(patience_s, UNCLAIMED_S) if is_awaited else patience_s)
         finally:
             del callers[call]
-        if taken is None:
-            self._raise_failure()
-        return taken
-
-    async def _take_else_wait(
-        self,
-        take: Callable[[], T | None],
-        wait: Callable[[], Coroutine[Any, Any, None]],
-        patience_s: Callable[[], float | None] = lambda: None,
-    ) -> T | None:
-        """
-        Call ``take`` until it does not return None, and return its result; return None once the consumer has ended.
-
-        Between two tries, wait until ``wait`` returns, as it does when the consumer ends, or ``patience_s()`` seconds
-        have passed.
-        """
-        while not self._over.done():
-            taken = take()
-            if taken is not None:
-                return taken
-            # A record that has arrived is delivered by the next step of this task. A task for the wait would cost two
-            # more, and the next fetch would be sent before the record is delivered.
-            timeout_s = patience_s()
-            if timeout_s is None:
-                await wait()
-                continue
-            with suppress(TimeoutError):
-                async with asyncio.timeout(timeout_s):
-                    await wait()
+        self.owned.raise_failure()
         return None
 
-    def _raise_failure(self) -> None:
-        error = self._over.result()
-        if error is not None:
-            raise error
+    async def _wait(self, selection: Selection, patience_s: float) -> None:
+        """Wait until records of these partitions may have come, or until the time is up or the consumer has ended."""
+        if patience_s == float("inf"):
+            await self.owned.wait(selection)
+            return
+        # A record that has arrived is delivered by the next step of this task. A task for the wait would cost two more,
+        # and the next fetch would be sent before the record is delivered.
+        with suppress(TimeoutError):
+            async with asyncio.timeout(patience_s):
+                await self.owned.wait(selection)

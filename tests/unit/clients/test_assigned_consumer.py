@@ -57,7 +57,7 @@ class Bench:
 
     async def next(self) -> Record:
         async with asyncio.timeout(5):
-            record = self.consumer.reader.records.take() or await self.consumer.reader.next_record()
+            record = await self.consumer.reader.records.next_record()
         assert record is not None
         return record
 

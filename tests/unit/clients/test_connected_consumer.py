@@ -84,7 +84,7 @@ async def test_the_end_of_the_consumer_ends_each_wait(error: SessionLostError | 
     """When the consumer ends, each waiting call returns None, or raises the error that has ended the consumer."""
     async with consumer_without_servers() as connected:
         calls = asyncio.gather(
-            connected.reader.next_record(), next_values(connected.reader, ConsumeCall()), return_exceptions=True
+            connected.reader.records.next_record(), next_values(connected.reader, ConsumeCall()), return_exceptions=True
         )
         await run_ready_tasks()
         assert not calls.done()
@@ -100,7 +100,7 @@ async def test_a_record_that_arrives_is_delivered_by_the_next_step_of_its_caller
     async with consumer_without_servers() as connected:
         arrived: list[Record] = []
         monkeypatch.setattr(connected.reader.records, "take", lambda: arrived.pop() if arrived else None)
-        waiting = asyncio.ensure_future(connected.reader.next_record())
+        waiting = asyncio.ensure_future(connected.reader.records.next_record())
         await run_ready_tasks()
         arrived.append(Record("t", 0, 10, None, b"x"))
         connected.reader.fetcher.ready.notify("t")
@@ -119,7 +119,7 @@ async def test_an_error_that_ends_the_consumer_keeps_no_loop_active() -> None:
             connected.reader.records.begin_loop()
             causes = []
             try:
-                await anext(RecordLoop(connected.reader.records, connected.reader.next_record))
+                await anext(RecordLoop(connected.reader.records))
             except SessionLostError as raised:
                 causes.append(raised.__cause__)
             assert causes == [cause]
@@ -162,7 +162,7 @@ async def test_a_call_ends_when_its_coroutine_calls_again() -> None:
 async def test_a_refused_topic_is_raised_by_a_waiting_loop() -> None:
     """The error of a topic whose start position is unknown ends the wait of a loop."""
     async with consumer_without_servers() as connected:
-        waiting = asyncio.ensure_future(connected.reader.next_record())
+        waiting = asyncio.ensure_future(connected.reader.records.next_record())
         await run_ready_tasks()
         connected.member._handler.start_unknown("t", NoOffsetsError("no offsets of t"))
         async with asyncio.timeout(5):
@@ -180,7 +180,7 @@ async def test_a_loop_finishes_its_record_when_the_consumer_ends() -> None:
         records = [Record("t", 0, offset, None, b"") for offset in (10, 11)]
         connected.reader.owned.batch.start(FetchedBatch(P0, records, 12, 1, 100), state, records)
         connected.reader.records.begin_loop()
-        loop = RecordLoop(connected.reader.records, connected.reader.next_record)
+        loop = RecordLoop(connected.reader.records)
         assert (await anext(loop)).offset == 10
         connected.reader.end(None)
         assert connected.reader.owned.in_flight.in_flight_of([P0]) == {P0}
@@ -239,7 +239,7 @@ async def test_a_subscription_that_cannot_be_registered_changes_nothing(monkeypa
         assert connected._subscription.topics == {"t"}
         connected.member._handler.start_unknown("t", NoOffsetsError("no offsets of t"))
         with pytest.raises(NoOffsetsError):
-            await connected.reader.next_record()
+            await connected.reader.records.next_record()
 
 
 # The start and the close

@@ -9,12 +9,11 @@ import pytest
 
 from kiel_groups.backoff import Backoff
 from kiel_groups.clients.delivery import owned_records as bad_records
-from kiel_groups.clients.delivery.record_loop import RecordLoop
 from kiel_groups.clients.delivery.record_reader import VALUES
 from kiel_groups.clients.fetch.fetcher import Selection
 from kiel_groups.errors import ConfigError, RecordDeserializationError
 from kiel_groups.model import Record
-from tests.helpers.delivery_bench import CALL, P0, P1, DeliveryBench
+from tests.helpers.delivery_bench import CALL, P0, P1, DeliveryBench, loop_over
 from tests.helpers.poison import end_pause, poison, take_offsets
 
 pytestmark = pytest.mark.unit
@@ -214,18 +213,11 @@ async def test_an_error_that_the_application_keeps_does_not_block_a_new_loop() -
     bench = DeliveryBench(poison(11), "raise")
     bench.fetcher.add(P0, 10, 11, 12)
 
-    async def none() -> None:
-        return None
-
-    def loop() -> RecordLoop:
-        bench.records.begin_loop()
-        return RecordLoop(bench.records, none)
-
-    first = loop()
+    first = loop_over(bench)
     assert (await anext(first)).offset == 10
     with pytest.raises(RecordDeserializationError):
         await anext(first)
-    second = loop()
+    second = loop_over(bench)
     bench.fetcher.add(P1, 20, 21)
     assert (await anext(second)).offset == 20
     with pytest.raises(ConfigError, match="another loop"):
@@ -241,11 +233,7 @@ async def test_a_loop_goes_on_after_an_error() -> None:
     bench.fetcher.add(P0, 11)
     bench.fetcher.add(P1, 20)
 
-    async def none() -> None:
-        return None
-
-    bench.records.begin_loop()
-    records = RecordLoop(bench.records, none)
+    records = loop_over(bench)
     with pytest.raises(RecordDeserializationError):
         await anext(records)
     assert (await anext(records)).offset == 20
