@@ -15,10 +15,9 @@ from kiel_groups.clients.connected_consumer import AssignedConsumer
 from kiel_groups.clients.delivery.owned_records import OwnedRecords
 from kiel_groups.clients.delivery.record_loop import RecordLoop
 from kiel_groups.clients.delivery.record_reader import COLUMNS, RECORDS, ReaderSettings
-from kiel_groups.clients.lifecycle import Lifecycle
 from kiel_groups.clients.net.cluster_metadata import ClusterMetadata
 from kiel_groups.clients.net.offset_lookup import At, list_offsets
-from kiel_groups.clients.record_calls import RecordCalls
+from kiel_groups.clients.record_calls import Lifecycle, RecordCalls
 from kiel_groups.errors import KielGroupsError, UnknownTopicError
 from kiel_groups.model import INTERNAL_TOPICS, OffsetAndTimestamp, Record, TopicPartition
 from kiel_groups.wire.list_offsets import EARLIEST, LATEST

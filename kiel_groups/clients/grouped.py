@@ -10,19 +10,13 @@ from typing import Any, Self, Unpack, overload
 
 from kiel_groups.allocators.assignors import AssignorChoice
 from kiel_groups.allocators.round_robin import round_robin
-from kiel_groups.clients.calls.arguments import (
-    BrokerSettings,
-    broker_config,
-    check_functions,
-    check_setting_names,
-)
+from kiel_groups.clients.calls.arguments import BrokerSettings, broker_config, check_functions, check_setting_names
 from kiel_groups.clients.calls.eager_methods import connect_or_close, fails_in_future, starts_at_call
-from kiel_groups.clients.commits import CommitCallback, Commits, Offsets
 from kiel_groups.clients.connected_consumer import ConsumerSettings
 from kiel_groups.clients.consumer import Consumer
 from kiel_groups.clients.coordination import CoordinationName, Member, coordination_of
 from kiel_groups.clients.delivery.deserializer import OnBadRecord
-from kiel_groups.clients.lifecycle import GroupLifecycle
+from kiel_groups.clients.lifecycle import CommitCallback, Commits, GroupLifecycle, Offsets
 from kiel_groups.config import DebounceConfig, FetchConfig, GroupConfig, ResetPolicy
 from kiel_groups.listeners import RebalanceListener
 from kiel_groups.metrics import Metrics, kafka_metrics

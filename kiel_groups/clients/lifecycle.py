@@ -1,69 +1,38 @@
-"""The life cycle of a grouped consumer: it connects, joins its group or reads alone, and closes."""
+"""
+The life cycle of a grouped consumer, and its commits.
+
+It connects, joins its group or reads alone, and closes. While it has a member, it commits.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+import inspect
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from functools import partial
-from typing import TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar, cast
 
-from kiel_groups.clients.calls.arguments import check_close_timeout, partitions_of
-from kiel_groups.clients.calls.eager_methods import spawn, suspended_if_left
+from kiel_groups.clients.calls.arguments import is_partition, offsets_of, partition_of, partitions_of
+from kiel_groups.clients.calls.eager_methods import cancels_this_task, failed_future, spawn, suspended_if_left
 from kiel_groups.clients.calls.left_loop import LeftLoop, running_loop
 from kiel_groups.clients.connected_consumer import AssignedConsumer, ConnectedConsumer, ConsumerSettings
 from kiel_groups.clients.delivery.listener_calls import check_listener
 from kiel_groups.clients.delivery.record_reader import RecordReader
+from kiel_groups.clients.record_calls import Connected, Lifecycle, RecordCalls
 from kiel_groups.config import topic_names
-from kiel_groups.errors import ClosedError, ConfigError, IllegalStateError
+from kiel_groups.errors import ClosedError, CommitFailedError, ConfigError, IllegalStateError, KielGroupsError
 from kiel_groups.group.subscription import SubscriptionState
 from kiel_groups.listeners import RebalanceListener
-from kiel_groups.model import TopicPartition
+from kiel_groups.model import OffsetAndMetadata, TopicPartition
+from kiel_groups.wording import some
 from kiel_groups.zookeeper.tasks import CloseLimit, cancelled_by
 
-__all__ = ["GroupLifecycle", "Lifecycle"]
+__all__ = ["CommitCallback", "Commits", "GroupLifecycle", "Offsets"]
+
+log = logging.getLogger(__name__)
 
 T = TypeVar("T")
-
-Connected: TypeAlias = ConnectedConsumer | AssignedConsumer
-
-
-class Lifecycle:
-    """The connection of a consumer: none before its first use, and none of use after its close."""
-
-    def __init__(self, subscription: SubscriptionState, left_loop: LeftLoop) -> None:
-        self.subscription = subscription
-        self.left_loop = left_loop
-        self.connected: Connected | None = None
-        #: The outcome of the close that has begun.
-        self.closing: asyncio.Future[None] | None = None
-        self._limit = CloseLimit()
-
-    def require_connected(self) -> Connected:
-        """Return the connected parts. Raise ClosedError if the consumer is not connected, or was closed."""
-        raise NotImplementedError
-
-    def require_reader(self) -> RecordReader:
-        """Return the reader of a consumer that is connected. Raise ClosedError for any other consumer."""
-        return self.require_connected().reader
-
-    def connections(self) -> list[Connected]:
-        """Return the present connection, and the former ones that are being closed."""
-        return [] if self.connected is None else [self.connected]
-
-    def check_chosen(self, call: str) -> None:
-        """Raise IllegalStateError if no record can ever come: the consumer has neither topics nor partitions."""
-        self.subscription.check_chosen(call)
-
-    def _check_close(self, timeout_s: float | None) -> bool:
-        """Check that ``close()`` may be called, limit its time, and return whether a loop runs."""
-        check_close_timeout(timeout_s)
-        running = running_loop() is not None
-        if running:
-            for connected in self.connections():
-                connected.reader.calls.check_outside("close()")
-            # Without a running loop, nothing tells when the time begins.
-            self._limit.shorten(timeout_s)
-        return running
 
 
 class GroupLifecycle(Lifecycle):
@@ -356,3 +325,159 @@ class GroupLifecycle(Lifecycle):
 
 def _has_failed(task: asyncio.Task[None]) -> bool:
     return task.done() and (task.cancelled() or task.exception() is not None)
+
+
+#: Offsets as applications pass them: the next offset to read, alone or with a text, by partition.
+Offsets: TypeAlias = Mapping[TopicPartition, int | OffsetAndMetadata]
+
+#: Called with the offsets of an asynchronous commit, and the partitions that were stored, or the error.
+CommitCallback: TypeAlias = Callable[[dict[TopicPartition, OffsetAndMetadata], Any], object]
+
+#: A commit that has begun, and the partitions whose offsets it has stored.
+_Committing: TypeAlias = asyncio.Future[frozenset[TopicPartition]]
+
+
+class Commits:
+    """Commits the offsets of one grouped consumer, and reads those that its group has committed."""
+
+    def __init__(self, lifecycle: GroupLifecycle, calls: RecordCalls, default_callback: CommitCallback | None) -> None:
+        self._lifecycle = lifecycle
+        self._calls = calls
+        self._default_callback = default_callback
+        self._group = lifecycle.settings.group.group
+        #: Set when the callback of the last ``commit_async`` is called; the next callback waits for it.
+        self._called: asyncio.Event | None = None
+
+    # ------------------------------------------------------------------ commits
+
+    def commit(self, offsets: Offsets | None) -> _Committing:
+        """Start a commit of what is finished, or of chosen offsets."""
+        return self._begin(None if offsets is None else offsets_of(offsets, "commit()"))
+
+    def _begin(self, chosen: Mapping[TopicPartition, OffsetAndMetadata] | None) -> _Committing:
+        """Start a commit; what the caller has in flight counts from now on, unless the offsets are chosen."""
+        connected = self._lifecycle.require_member("commit()")
+        if chosen is None:
+            # Counted at the call: the task of the commit has a context of its own, without the caller's calls.
+            self._calls.count_record()
+            connected.reader.values.finish(calls=self._calls.calls_here())
+            return spawn(self._commit_finished(connected), "GroupedConsumer.commit")
+        numbers = {partition: value.offset for partition, value in chosen.items()}
+        return spawn(_result_of(lambda: connected.commit_chosen_shielded(numbers)), "GroupedConsumer.commit")
+
+    async def _commit_finished(self, connected: ConnectedConsumer) -> frozenset[TopicPartition]:
+        tracker = self._lifecycle.subscription.offsets
+        due = tracker.commits().keys()
+        stored = await connected.commit_shielded()
+        left = tracker.commits(due - stored)
+        if left and tracker.rules.asks_brokers:
+            raise CommitFailedError(
+                f"group {self._group}: commit(): {some(sorted(left))} not stored: brokers did not confirm it in"
+                f" time, or refused it as the log says; they may still store it. Commit again"
+                + (f" (stored: {some(sorted(stored))})" if stored else "")
+            )
+        return stored
+
+    def commit_async(self, offsets: Offsets | None, callback: CommitCallback | None) -> _Committing:
+        """Start a commit, and report its outcome to a callback, after those of earlier commits."""
+        notify = callback or self._default_callback
+        reported: dict[TopicPartition, OffsetAndMetadata] = {}
+        try:
+            chosen = None if offsets is None else offsets_of(offsets, "commit_async()")
+            committing = self._begin(chosen)
+            reported = self._finished() if chosen is None else chosen
+        except KielGroupsError as error:
+            committing = failed_future(error, "GroupedConsumer.commit_async")
+        if notify is None:
+            return committing
+        before, self._called = self._called, asyncio.Event()
+        notified = spawn(
+            self._notify(committing, reported, notify, before, self._called), "GroupedConsumer.commit_async"
+        )
+        # The callback has the error.
+        notified.add_done_callback(lambda done: done.cancelled() or done.exception())
+        return notified
+
+    def _finished(self) -> dict[TopicPartition, OffsetAndMetadata]:
+        commits = self._lifecycle.subscription.offsets.commits()
+        return {partition: OffsetAndMetadata(commit.offset) for partition, commit in commits.items()}
+
+    async def _notify(
+        self,
+        committing: _Committing,
+        offsets: dict[TopicPartition, OffsetAndMetadata],
+        callback: CommitCallback,
+        before: asyncio.Event | None,
+        called_now: asyncio.Event,
+    ) -> frozenset[TopicPartition]:
+        """Call a callback after the commit, and after the callback of the commit before this one was called."""
+        try:
+            await asyncio.wait({committing})
+            if before is not None:
+                await before.wait()
+        finally:
+            called_now.set()
+        error = committing.exception()
+        try:
+            called = callback(offsets, committing.result() if error is None else error)
+            if inspect.isawaitable(called):
+                await called
+        except (Exception, asyncio.CancelledError) as failure:
+            if cancels_this_task(failure):
+                raise
+            log.exception("group %s: the callback of a commit failed", self._group)
+            self._lifecycle.settings.metrics.count("commit_callbacks_failed")
+        return committing.result()
+
+    def commit_offsets(self, metadata: Callable[[], str]) -> asyncio.Future[None]:
+        """Start a commit of the caller's values, or of all values if the caller does not consume; log a failure."""
+        connected = self._lifecycle.connected
+        if connected is not None:
+            try:
+                connected = self._lifecycle.require_member("commit_offsets()")
+            except ClosedError:
+                connected = cast(ConnectedConsumer, connected)
+            connected.reader.values.finish(calls=self._calls.calls_here() or None)
+        return spawn(self._commit_values(metadata), "GroupedConsumer.commit_offsets")
+
+    async def _commit_values(self, metadata: Callable[[], str]) -> None:
+        connected = self._lifecycle.connected
+        if connected is None or isinstance(connected, AssignedConsumer):
+            return
+        try:
+            await connected.commit_shielded(metadata())
+        except KielGroupsError as error:
+            log.error("the offsets of group %s were not committed: %s", self._group, error)
+            self._lifecycle.settings.metrics.count("commits_failed")
+
+    # ------------------------------------------------------------------ what is committed
+
+    def committed(
+        self, partition: TopicPartition | Iterable[TopicPartition]
+    ) -> asyncio.Future[int | None] | asyncio.Future[dict[TopicPartition, int | None]]:
+        """Return the offset that the group has committed of a partition, or of each of several."""
+        if is_partition(partition):
+            return spawn(self._of_one(partition), "GroupedConsumer.committed")
+        return spawn(self._of_all(partition), "GroupedConsumer.committed")
+
+    async def _of_one(self, partition: object) -> int | None:
+        asked = partition_of(partition, "committed()")
+        return (await self._lifecycle.require_connected().stored_offsets([asked])).get(asked)
+
+    async def _of_all(self, partitions: object) -> dict[TopicPartition, int | None]:
+        asked = partitions_of(partitions, "committed()")
+        found = await self._lifecycle.require_connected().stored_offsets(asked)
+        return {partition: found.get(partition) for partition in asked}
+
+    async def fetch_committed(
+        self, partitions: Iterable[TopicPartition] | None
+    ) -> dict[TopicPartition, OffsetAndMetadata]:
+        """Return the offsets that the group has committed, of some partitions or of all; no entry without one."""
+        asked = None if partitions is None else partitions_of(partitions, "fetch_committed_offsets()")
+        found = await self._lifecycle.require_connected().stored_offsets(asked)
+        return {partition: OffsetAndMetadata(offset) for partition, offset in found.items() if offset is not None}
+
+
+async def _result_of(begin: Callable[[], Awaitable[frozenset[TopicPartition]]]) -> frozenset[TopicPartition]:
+    """Begin a commit, and return its result. On a loop that does not run yet, the commit begins with the loop."""
+    return await begin()

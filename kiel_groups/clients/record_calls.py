@@ -1,4 +1,4 @@
-"""Deliver records to the callers of one consumer: a loop, calls that return records, or calls of ``consume()``."""
+"""The connection of a consumer, and the delivery of its records to a loop or to calls."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import sys
 import weakref
 from collections.abc import Awaitable, Callable, Coroutine
 from functools import partial
-from typing import Any, NoReturn, TypeVar
+from typing import Any, NoReturn, TypeAlias, TypeVar
 
-from kiel_groups.clients.calls.arguments import partition_of
+from kiel_groups.clients.calls.arguments import check_close_timeout, partition_of
 from kiel_groups.clients.calls.callers import (
     ConsumeCall,
     DeliveryStyle,
@@ -18,20 +18,64 @@ from kiel_groups.clients.calls.callers import (
     new_consume_call,
 )
 from kiel_groups.clients.calls.eager_methods import failed_future, spawn, start_consume_call
-from kiel_groups.clients.calls.left_loop import running_loop
+from kiel_groups.clients.calls.left_loop import LeftLoop, running_loop
+from kiel_groups.clients.connected_consumer import AssignedConsumer, ConnectedConsumer
 from kiel_groups.clients.delivery.record_loop import RecordLoop
 from kiel_groups.clients.delivery.record_reader import COLUMNS, RECORDS, VALUES, Form, Lists, RecordReader
 from kiel_groups.clients.fetch.fetcher import Selection
-from kiel_groups.clients.lifecycle import Lifecycle
 from kiel_groups.config import check_name
 from kiel_groups.errors import ClosedError, ConfigError, IllegalStateError, KielGroupsError
+from kiel_groups.group.subscription import SubscriptionState
 from kiel_groups.model import Batch, Record, TopicPartition
+from kiel_groups.zookeeper.tasks import CloseLimit
 
-__all__ = ["RecordCalls"]
+__all__ = ["Connected", "Lifecycle", "RecordCalls"]
 
 F = TypeVar("F")
 R = TypeVar("R")
 T = TypeVar("T")
+
+Connected: TypeAlias = ConnectedConsumer | AssignedConsumer
+
+
+class Lifecycle:
+    """The connection of a consumer: none before its first use, and none of use after its close."""
+
+    def __init__(self, subscription: SubscriptionState, left_loop: LeftLoop) -> None:
+        self.subscription = subscription
+        self.left_loop = left_loop
+        self.connected: Connected | None = None
+        #: The outcome of the close that has begun.
+        self.closing: asyncio.Future[None] | None = None
+        self._limit = CloseLimit()
+
+    def require_connected(self) -> Connected:
+        """Return the connected parts. Raise ClosedError if the consumer is not connected, or was closed."""
+        raise NotImplementedError
+
+    def require_reader(self) -> RecordReader:
+        """Return the reader of a consumer that is connected. Raise ClosedError for any other consumer."""
+        return self.require_connected().reader
+
+    def connections(self) -> list[Connected]:
+        """Return the present connection, and the former ones that are being closed."""
+        return [] if self.connected is None else [self.connected]
+
+    def check_chosen(self, call: str) -> None:
+        """Raise IllegalStateError if no record can ever come: the consumer has neither topics nor partitions."""
+        self.subscription.check_chosen(call)
+
+    def _check_close(self, timeout_s: float | None) -> bool:
+        """Check that ``close()`` may be called, limit its time, and return whether a loop runs."""
+        check_close_timeout(timeout_s)
+        running = running_loop() is not None
+        if running:
+            for connected in self.connections():
+                connected.reader.calls.check_outside("close()")
+            # Without a running loop, nothing tells when the time begins.
+            self._limit.shorten(timeout_s)
+        return running
+
 
 _FOREVER_MS = float("inf")
 

@@ -24,9 +24,9 @@ from kiel_groups.clients.delivery.deserializer import OnBadRecord
 from kiel_groups.clients.delivery.listener_calls import check_listener
 from kiel_groups.clients.delivery.record_loop import RecordLoop
 from kiel_groups.clients.delivery.record_reader import ReaderSettings, RecordReader
-from kiel_groups.clients.lifecycle import Lifecycle
 from kiel_groups.clients.net.cluster_metadata import ClusterMetadata
 from kiel_groups.clients.net.offset_lookup import LEADERLESS_PATIENCE_S, find_offsets, list_offsets
+from kiel_groups.clients.record_calls import Lifecycle
 from kiel_groups.config import FetchConfig, ResetPolicy, topic_names
 from kiel_groups.constants import BEGINNING, END
 from kiel_groups.errors import ClosedError, ConfigError, IllegalStateError, KielGroupsError
