@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, TypeAlias, cast
+from typing import Literal, NamedTuple, TypeAlias, cast
 
 from kiel_groups.allocators import Allocator, allocator_of, round_robin
 from kiel_groups.allocators.assignors import Assignor, AssignorChoice, assignors_of
@@ -40,6 +40,7 @@ __all__ = [
     "CoordinationName",
     "Member",
     "Process",
+    "Timeouts",
     "ZooKeeperCoordination",
     "coordination_of",
 ]
@@ -183,17 +184,26 @@ _SESSION_MS, _HEARTBEAT_MS = 30_000, 3_000
 _NO_LIMIT_MS = 2**31 - 1
 
 
+class Timeouts(NamedTuple):
+    """
+    A consumer's timeouts in milliseconds, as they are given; None: what fits the coordination.
+
+    ``join_ms`` limits a join through ZooKeeper.
+    """
+
+    session_ms: int | None
+    heartbeat_ms: int | None
+    join_ms: int
+
+
 def coordination_of(
     name: str,
     group: GroupConfig,
     connections: BrokerConfig,
-    *,
     zk_hosts: str | Iterable[str] | None,
     api_version: tuple[int, ...] | None,
     partition_allocator: AssignorChoice | Sequence[AssignorChoice] | None,
-    session_timeout_ms: int | None,
-    heartbeat_interval_ms: int | None,
-    zk_timeout_ms: int,
+    timeouts: Timeouts,
 ) -> Coordination:
     """
     Return the coordination of this name. ``GroupedConsumer`` describes the arguments that depend on it.
@@ -203,8 +213,9 @@ def coordination_of(
     """
     if name == "brokers":
         _check_by_brokers(group, zk_hosts)
-        timing = _timing(group, connections, session_timeout_ms, heartbeat_interval_ms)
-        return BrokerCoordination(timing, assignors_of(partition_allocator), GroupVersions(api_version))
+        return BrokerCoordination(
+            _timing(group, connections, timeouts), assignors_of(partition_allocator), GroupVersions(api_version)
+        )
     if name != "zookeeper":
         raise ConfigError(f"coordination: {name!r} given; expected 'zookeeper' or 'brokers'")
     if zk_hosts is None:
@@ -215,9 +226,9 @@ def coordination_of(
         raise ConfigError("api_version: given without coordination='brokers'; the versions of Kafka 0.8 are used")
     zookeeper = ZooKeeperConfig.parse(
         zk_hosts,
-        session_timeout_ms=_ZOOKEEPER_SESSION_MS if session_timeout_ms is None else session_timeout_ms,
-        connect_timeout_ms=zk_timeout_ms,
-        heartbeat_interval_ms=heartbeat_interval_ms,
+        session_timeout_ms=_ZOOKEEPER_SESSION_MS if timeouts.session_ms is None else timeouts.session_ms,
+        connect_timeout_ms=timeouts.join_ms,
+        heartbeat_interval_ms=timeouts.heartbeat_ms,
     )
     # ``allocator_of`` refuses what only coordinating brokers accept.
     chosen = cast(Allocator | str | None, partition_allocator)
@@ -238,9 +249,8 @@ def _check_by_brokers(group: GroupConfig, zk_hosts: str | Iterable[str] | None) 
         )
 
 
-def _timing(
-    group: GroupConfig, connections: BrokerConfig, session_ms: int | None, heartbeat_ms: int | None
-) -> CoordinatorConfig:
+def _timing(group: GroupConfig, connections: BrokerConfig, timeouts: Timeouts) -> CoordinatorConfig:
+    session_ms, heartbeat_ms, _ = timeouts
     session_ms = _SESSION_MS if session_ms is None else session_ms
     if heartbeat_ms is None and isinstance(session_ms, int):
         heartbeat_ms = max(1, min(_HEARTBEAT_MS, session_ms // 3))

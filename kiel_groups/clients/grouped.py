@@ -14,7 +14,7 @@ from kiel_groups.clients.calls.arguments import BrokerSettings, broker_config, c
 from kiel_groups.clients.calls.eager_methods import connect_or_close, fails_in_future, starts_at_call
 from kiel_groups.clients.connected_consumer import ConsumerSettings
 from kiel_groups.clients.consumer import Consumer
-from kiel_groups.clients.coordination import CoordinationName, Member, coordination_of
+from kiel_groups.clients.coordination import CoordinationName, Member, Timeouts, coordination_of
 from kiel_groups.clients.delivery.deserializer import OnBadRecord
 from kiel_groups.clients.lifecycle import CommitCallback, Commits, GroupLifecycle, Offsets
 from kiel_groups.config import DebounceConfig, FetchConfig, GroupConfig, ResetPolicy
@@ -177,20 +177,13 @@ class GroupedConsumer(Consumer):
             loop_stall_ms=loop_stall_ms,
         )
         connections = broker_config(brokers, **broker_settings)
+        timeouts = Timeouts(session_timeout_ms, heartbeat_interval_ms, zk_timeout_ms)
         settings = ConsumerSettings(
             brokers=connections,
             fetching=fetching,
             group=group_config,
             coordination=coordination_of(
-                coordination,
-                group_config,
-                connections,
-                zk_hosts=zk_hosts,
-                api_version=api_version,
-                partition_allocator=partition_allocator,
-                session_timeout_ms=session_timeout_ms,
-                heartbeat_interval_ms=heartbeat_interval_ms,
-                zk_timeout_ms=zk_timeout_ms,
+                coordination, group_config, connections, zk_hosts, api_version, partition_allocator, timeouts
             ),
             deserializer=deserializer,
             key_deserializer=key_deserializer,

@@ -10,6 +10,7 @@ from kiel_groups import GroupedConsumer, allocators
 from kiel_groups.clients.coordination import (
     BrokerCoordination,
     Coordination,
+    Timeouts,
     ZooKeeperCoordination,
     coordination_of,
 )
@@ -31,17 +32,9 @@ def coordination(
     **group: Any,
 ) -> Coordination:
     """Return the coordination of group g by the arguments of its consumer."""
-    return coordination_of(
-        name,
-        GroupConfig(group="g", **group),
-        BROKERS,
-        zk_hosts=zk_hosts,
-        api_version=api_version,
-        partition_allocator=allocator,
-        session_timeout_ms=session_ms,
-        heartbeat_interval_ms=heartbeat_ms,
-        zk_timeout_ms=60_000,
-    )
+    timeouts = Timeouts(session_ms, heartbeat_ms, 60_000)
+    config = GroupConfig(group="g", **group)
+    return coordination_of(name, config, BROKERS, zk_hosts, api_version, allocator, timeouts)
 
 
 def by_brokers(**arguments: Any) -> BrokerCoordination:
