@@ -39,7 +39,7 @@ Connected: TypeAlias = ConnectedConsumer | AssignedConsumer
 
 
 class Lifecycle:
-    """The connection of a consumer: none before its first use, and none of use after its close."""
+    """The connection of a consumer, from its first use or ``connect()`` to its close."""
 
     def __init__(self, subscription: SubscriptionState, left_loop: LeftLoop) -> None:
         self.subscription = subscription
