@@ -312,13 +312,14 @@ class DeliveryHandler(GroupBrokers):
 
     def __init__(self, reader: RecordReader, group: str, metrics: Metrics) -> None:
         super().__init__(reader.cluster, group, metrics, StoredInKafka(reader.cluster, group, metrics))
+        self._fetcher = reader.fetcher
         self._owned = reader.owned
         self._values = reader.values
         self._calls = reader.calls
 
     async def look_at_logs(self, positions: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, LogSight]:
         """Compare the logs of these partitions with what was read from them."""
-        return await look_at_logs(self._cluster, self._owned.read_logs(positions))
+        return await look_at_logs(self._cluster, self._fetcher.read_logs(positions))
 
     def gate_changed(self, gate: Gate) -> None:
         """Deliver only while the gate of the new session is open."""
@@ -413,7 +414,8 @@ class AssignedConsumer:
         self.reader = RecordReader(settings, subscription, calls, cluster)
         self.reader.reset_positions(reset, _NoMember(cluster, subscription))
         self.reader.owned.gate = _OpenGate()
-        self._start_lookup = StartLookup(cluster, settings.metrics, self.open)
+        #: Looks up start positions in the background, and has the partitions read from there.
+        self.start_lookup = StartLookup(cluster, settings.metrics, self.open)
         self._look_up: asyncio.Task[None] | None = None
         self._renewal: asyncio.Task[None] | None = None
         #: Why partitions have no position; each is looked up again.
@@ -434,7 +436,7 @@ class AssignedConsumer:
 
         Partitions that stay are not affected. Once the consumer was closed, nothing happens.
         """
-        if self.reader.is_over:
+        if self.reader.owned.ended:
             return
         owned = self.reader.owned
         assigned, ready = self._subscription.assigned_partitions(), frozenset(owned.ready)
@@ -443,7 +445,7 @@ class AssignedConsumer:
         owned.drop(gone)
         owned.in_flight.stop_counting(gone)
         self._subscription.offsets.end(gone)
-        self._start_lookup.discard(gone)
+        self.start_lookup.discard(gone)
         for partition in gone:
             self._failures.pop(partition, None)
         owned.follow_subscription()
@@ -460,7 +462,7 @@ class AssignedConsumer:
         Partitions of subscribed topics become assigned. Others are left out unless the application has assigned them.
         """
         state = self._subscription
-        if self.reader.is_over:
+        if self.reader.owned.ended:
             return
         if not state.is_manual() and (covered := frozenset(filter(state.covers, starts))):
             state.assign_from_subscribed(state.assigned_partitions() | covered)
@@ -473,14 +475,6 @@ class AssignedConsumer:
             self.reader.owned.ready.add(opened)
         self._keep_metadata_fresh()
 
-    def look_up(self, times: Mapping[TopicPartition, int]) -> None:
-        """Look up start positions in the background, and read the partitions from there; see ``StartLookup``."""
-        self._start_lookup.add(times)
-
-    def is_looking_up(self, partition: TopicPartition) -> bool:
-        """Return whether the start position of a partition is being looked up by ``look_up``."""
-        return partition in self._start_lookup
-
     async def await_position(self, partition: TopicPartition) -> None:
         """
         Wait until an assigned partition has a position, or is not assigned any more.
@@ -491,7 +485,7 @@ class AssignedConsumer:
         """
         is_missing = self._subscription.missing_fetch_positions
         await self.reader.owned.progress.until(
-            lambda: self.reader.is_over or partition not in is_missing() or partition in self._failures
+            lambda: self.reader.owned.ended or partition not in is_missing() or partition in self._failures
         )
         if partition in is_missing():
             raise self._failures.get(partition) or ClosedError("the consumer was closed")
@@ -530,7 +524,7 @@ class AssignedConsumer:
             for task in (self._look_up, self._renewal):
                 if task is not None:
                     task.cancel()
-            self._start_lookup.close()
+            self.start_lookup.close()
             self.reader.close()
             self._subscription.offsets.end(frozenset(self.reader.owned.ready))
 
@@ -568,7 +562,7 @@ class AssignedConsumer:
 
     def _unopened(self) -> list[TopicPartition]:
         missing = self._subscription.missing_fetch_positions()
-        return sorted(partition for partition in missing if partition not in self._start_lookup)
+        return sorted(partition for partition in missing if partition not in self.start_lookup)
 
     async def _find_starts(self) -> None:
         backoff = self.reader.cluster.new_backoff()
@@ -586,7 +580,7 @@ class AssignedConsumer:
         missing = self._subscription.missing_fetch_positions().intersection(partitions)
         policy = self._settings.fetching.auto_offset_reset
         if policy != "none":
-            self.look_up(dict.fromkeys(missing, _TIMES[policy]))
+            self.start_lookup.add(dict.fromkeys(missing, _TIMES[policy]))
         for partition in missing if policy == "none" else ():
             error = NoOffsetsError(
                 f"assign(): {partition} has no committed offset, and auto_offset_reset is 'none'; seek() to an offset,"

@@ -536,10 +536,10 @@ class SingleLifecycle(Lifecycle):
             return
         cluster, assigned = connected.reader.cluster, self.subscription.assigned_partitions()
         known = {TopicPartition(t, p) for t in self._whole_topics for p in cluster.known_partitions(t) or ()}
-        fresh = {partition for partition in known - assigned if not connected.is_looking_up(partition)}
+        fresh = {partition for partition in known - assigned if partition not in connected.start_lookup}
         if fresh:
             log.info("reading %s from the beginning", counted(fresh, "new partition"))
-            connected.look_up(dict.fromkeys(fresh, BEGINNING))
+            connected.start_lookup.add(dict.fromkeys(fresh, BEGINNING))
 
     async def _reset_rule(self, partition: TopicPartition) -> ResetPolicy | int:
         """Resume a topic of ``consume`` where its last call would start it, others as ``auto_offset_reset`` says."""
@@ -594,7 +594,7 @@ class SingleLifecycle(Lifecycle):
             self._whole_topics.add(topic)
             # Once a missing partition has a leader, its end may lie after records that were written since this call.
             missing = offsets.failures.keys() - found.keys()
-            connected.look_up(dict.fromkeys(missing, BEGINNING if at == END else at))
+            connected.start_lookup.add(dict.fromkeys(missing, BEGINNING if at == END else at))
         except KielGroupsError as error:
             if not self.ended:
                 log.error("topic %s cannot be consumed yet: %s; the next call of consume() tries again", topic, error)

@@ -97,7 +97,7 @@ class BlockingRecords(BlockingSteps):
             asked = self._consumer._wait(self._asker.ask, asking)
             if _HAS_LOCK:
                 self._is_open = self._delivery.owned.gate.is_open
-                self._cursor = self._delivery.cursor
+                self._cursor = self._delivery.in_flight.cursor
             return asked
         except StopAsyncIteration:
             raise StopIteration from None

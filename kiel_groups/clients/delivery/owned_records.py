@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from kiel_groups.backoff import Backoff
@@ -15,7 +15,6 @@ from kiel_groups.clients.delivery.deserializer import Converted, Deserializer
 from kiel_groups.clients.delivery.in_flight import BadRecordInFlight, ConsumerInFlight, DeliveryProgress
 from kiel_groups.clients.delivery.listener_calls import ListenerCalls, ReadyClaims
 from kiel_groups.clients.fetch.fetcher import ANY, FetchedBatch, Fetcher, Selection
-from kiel_groups.clients.net.log_marks import ReadLog
 from kiel_groups.errors import BadRecordError, DamagedRecordError, KielGroupsError
 from kiel_groups.group.partition_offsets import PartitionOffsets
 from kiel_groups.group.subscription import SubscriptionState
@@ -270,10 +269,6 @@ class OwnedRecords:
         for topic in {partition.topic for partition in partitions}:
             self._refused.pop(topic, None)
         self._fetcher.forget_logs(partitions)
-
-    def read_logs(self, positions: Mapping[TopicPartition, int]) -> dict[TopicPartition, ReadLog]:
-        """Return what is known of the logs of partitions with these positions."""
-        return self._fetcher.read_logs(positions)
 
     def drop(self, partitions: Collection[TopicPartition]) -> None:
         """Stop fetching these partitions, and drop their buffered records."""

@@ -143,8 +143,8 @@ class RecordDelivery:
     """
     Delivers the owned records to one loop at a time. It owns the loop's progress through the current batch.
 
-    A loop takes most records from the ``cursor`` by itself, while the gate is open, and on the event loop not after
-    ``pause_at_s``. If it gets none, it calls ``take``.
+    A loop takes most records from the ``cursor`` of the current batch by itself, while the gate is open, and on the
+    event loop not after ``pause_at_s``. It must ask the gate before each step. If it gets none, it calls ``take``.
     """
 
     def __init__(self, owned: OwnedRecords) -> None:
@@ -175,15 +175,6 @@ class RecordDelivery:
     def begin_quantum(self) -> None:
         """Deliver for ``QUANTUM_S`` from now on: the event loop has just run its other tasks."""
         self.pause_at_s = self.owned.boot_time_s() + QUANTUM_S
-
-    @property
-    def cursor(self) -> Iterator[Record]:
-        """
-        The records of the current batch that are left. A step finishes the record in flight, and delivers the next one.
-
-        The gate must be asked before each step.
-        """
-        return self.in_flight.cursor
 
     def take(self) -> Record | None:
         """
@@ -315,7 +306,7 @@ class RecordLoop(LoopSteps):
                 raise StopAsyncIteration
         # Records go with the gate of their session. The next session gets its gate after this one was shut for good.
         self._pause_at_s, self._is_open = self.delivery.pause_at_s, self.delivery.owned.gate.is_open
-        self._cursor = self.delivery.cursor
+        self._cursor = self.delivery.in_flight.cursor
         return record
 
     def _interrupt(self) -> None:

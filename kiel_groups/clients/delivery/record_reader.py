@@ -328,11 +328,6 @@ class RecordReader:
         self.fetcher.close()
         self.cluster.close()
 
-    @property
-    def is_over(self) -> bool:
-        """Whether all deliveries have ended."""
-        return self.owned.ended
-
     def end(self, error: KielGroupsError | None) -> None:
         """Stop all deliveries. Loops end, or raise ``error`` if an error is given."""
         if not self.owned.ended:

@@ -159,9 +159,9 @@ async def test_a_start_is_not_looked_up_for_a_partition_that_has_left() -> None:
     async with bench() as it:
         it.broker.leaders = {T0: -1}
         it.assign(T0)
-        await eventually(lambda: it.consumer.is_looking_up(T0), "its leader is asked for")
+        await eventually(lambda: T0 in it.consumer.start_lookup, "its leader is asked for")
         it.assign(T1)
-        assert not it.consumer.is_looking_up(T0)
+        assert T0 not in it.consumer.start_lookup
         it.broker.leaders = {}
         assert await it.positions(T1) == [0]
         await eventually(
