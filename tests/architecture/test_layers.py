@@ -164,7 +164,7 @@ SIMULATED = (
 )
 #: The modules that create a runtime: the settings of a consumer, a query's member, a worker, the allocator command.
 RUNTIME_ROOTS = {
-    "clients/connected/record_reader",
+    "clients/delivery/record_reader",
     "members/programs/generic_member",
     "spark/member",
     "workers/execution/worker",

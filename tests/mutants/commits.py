@@ -140,7 +140,7 @@ MUTANTS = (
     ),
     Mutant(
         "records count as finished when they are returned",
-        "clients/delivery/value_delivery.py",
+        "clients/delivery/record_reader.py",
         "        self._topics.setdefault(topic, ValuesInFlight()).add(spans, call, self._owned.boot_time_s())\n",
         "        for span in spans.values():\n            span.state.finished = span.end  # type: ignore[union-attr]\n",
         "tests/unit/clients/delivery/test_pauses_and_seeks.py",
@@ -150,14 +150,14 @@ MUTANTS = (
         "clients/delivery/in_flight.py",
         "elif receipt is Receipt.RECEIVED and (not done or tp in busy):",
         "elif receipt is Receipt.RECEIVED and not done:",
-        "tests/unit/clients/delivery/test_value_delivery.py",
+        "tests/unit/clients/delivery/test_record_reader.py",
     ),
     Mutant(
         "a commit counts the record that the loop of another task processes",
-        "clients/methods/record_access.py",
+        "clients/record_calls.py",
         "if loop is not None and loop.caller is current_caller():",
         "if loop is not None:",
-        "tests/unit/clients/methods/test_consumer_commits.py",
+        "tests/unit/clients/test_commits.py",
     ),
     Mutant(
         "a call of a task supersedes that of the task that has started it",
@@ -203,10 +203,10 @@ MUTANTS = (
     ),
     Mutant(
         "a consumer commits partitions that it has not claimed",
-        "clients/methods/membership.py",
-        "if self._subscription.is_manual() or isinstance(self._connected, AssignedConsumer):",
-        "if isinstance(self._connected, AssignedConsumer):",
-        "tests/unit/clients/connected/test_assigned_consumer.py",
+        "clients/lifecycle.py",
+        "if self.subscription.is_manual() or isinstance(self.connected, AssignedConsumer):",
+        "if isinstance(self.connected, AssignedConsumer):",
+        "tests/unit/clients/test_assigned_consumer.py",
     ),
     Mutant(
         "offsets of records that were not delivered are stored",

@@ -5,19 +5,19 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from kiel_groups.clients.calls.callers import ConsumeCall
-from kiel_groups.clients.delivery.delivery_handler import DeliveryHandler
+from kiel_groups.clients.connected_consumer import DeliveryHandler
 from kiel_groups.clients.delivery.deserializer import Deserializer
 from kiel_groups.clients.delivery.listener_calls import ListenerCalls
 from kiel_groups.clients.delivery.owned_records import OwnedRecords
 from kiel_groups.clients.delivery.position_reset import PositionReset, ResetBrokers
 from kiel_groups.clients.delivery.record_loop import RecordDelivery
-from kiel_groups.clients.delivery.value_delivery import ValueDelivery
-from kiel_groups.clients.fetch.fetcher import Fetcher
+from kiel_groups.clients.delivery.record_reader import VALUES, RecordReader, ValueDelivery
+from kiel_groups.clients.fetch.fetcher import Fetcher, Selection
 from kiel_groups.clients.net.cluster_metadata import ClusterMetadata
 from kiel_groups.config import FetchConfig, ResetPolicy
 from kiel_groups.errors import CommitFailedError, OffsetOutOfRangeError, SessionLostError
@@ -58,12 +58,12 @@ class ResetBench:
         self.fetcher = Fetcher(
             self.cluster, FetchConfig(max_wait_ms=1_000), self.metrics, reset=self._reset, runtime=Runtime()
         )
-        calls = ListenerCalls(None, self.metrics)
+        self.calls = ListenerCalls(None, self.metrics)
         deserializing = Deserializer(deserializer, self.metrics, runtime.boot_time_s, on_bad_record="skip")
-        self.owned = OwnedRecords(self.fetcher, self.subscription, calls, deserializing, runtime, self.metrics)
+        self.owned = OwnedRecords(self.fetcher, self.subscription, self.calls, deserializing, runtime, self.metrics)
         self.records = RecordDelivery(self.owned)
         self.values = ValueDelivery(self.owned, self.metrics)
-        self.handler = DeliveryHandler(self.owned, self.values, calls, self.cluster, "g", self.metrics)
+        self.handler = DeliveryHandler(cast(RecordReader, self), "g", self.metrics)
         self.handler.gate_changed(self.gate)
         self.reset = PositionReset(
             policy, ResetBrokers.of(self.cluster), self.subscription, self.owned, self, self.metrics
@@ -204,7 +204,7 @@ async def test_values_in_flight_are_committed_up_to_the_end_of_the_log() -> None
         await bench.claim(0)
         await eventually(lambda: bench.fetcher.is_buffering(T0), "a batch is buffered")
         call = ConsumeCall()
-        assert len(bench.values.take("t", 1_000, call)) == 8
+        assert len(bench.values.take(Selection("t"), VALUES, call, most_bytes=1_000)) == 8
         call.received = True
         bench.truncate(0, 4)
         await bench.wait_for_reset()
@@ -222,10 +222,10 @@ async def test_values_in_flight_beyond_the_end_of_the_log_are_not_committed() ->
         await bench.claim(0)
         await eventually(lambda: bench.fetcher.is_buffering(T0), "a batch is buffered")
         first, second = ConsumeCall(), ConsumeCall()
-        bench.values.take("t", 1_000, first)
+        bench.values.take(Selection("t"), VALUES, first, most_bytes=1_000)
         bench.produce(4)
         await eventually(lambda: bench.fetcher.is_buffering(T0), "a batch is buffered")
-        bench.values.take("t", 1_000, second)
+        bench.values.take(Selection("t"), VALUES, second, most_bytes=1_000)
         first.received = second.received = True
         bench.truncate(0, 2)
         await bench.wait_for_reset()
@@ -241,7 +241,7 @@ async def test_unclaimed_values_cancel_the_reset() -> None:
         await bench.claim(0)
         await eventually(lambda: bench.fetcher.is_buffering(T0), "a batch is buffered")
         call = ConsumeCall()
-        bench.values.take("t", 1_000, call)
+        bench.values.take(Selection("t"), VALUES, call, most_bytes=1_000)
         bench.truncate(0, 2)
         await bench.wait_for_reset()
         call.superseded = True
@@ -252,7 +252,11 @@ async def test_unclaimed_values_cancel_the_reset() -> None:
         def arrived() -> bool:
             other = ConsumeCall()
             other.received = True
-            offsets.extend(r.offset for part in bench.values.take("t", 1_000, other).parts for r in part.records)
+            offsets.extend(
+                r.offset
+                for part in bench.values.take(Selection("t"), VALUES, other, most_bytes=1_000).parts
+                for r in part.records
+            )
             return len(offsets) == 3
 
         await eventually(arrived, "the values arrived")
