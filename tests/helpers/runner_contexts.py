@@ -10,7 +10,8 @@ from kiel_groups.errors import ClaimLostError, SessionLostError
 from kiel_groups.workers.plugins.connector_checks import checked_config, task_settings
 from kiel_groups.workers.plugins.interfaces import Connector, JsonObject
 from kiel_groups.workers.runners.plugin_calls import WorkFence
-from kiel_groups.workers.runners.runner_interface import RunnerContext, SourceOffsets
+from kiel_groups.workers.runners.runner_interface import RunnerContext
+from kiel_groups.workers.stores.source_offset_store import SourceOffsets
 from kiel_groups.workers.values import ConnectorId, TaskId, Work
 from kiel_groups.zookeeper.runtime import Runtime
 from tests.helpers.counting_connectors import FakeClients

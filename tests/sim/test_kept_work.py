@@ -175,7 +175,7 @@ def test_a_connector_that_was_created_again_starts_anew() -> None:
     settings = dict(config.connectors["c"].config)
 
     async def create_again() -> None:
-        store = worker.herder.parts.config
+        store = worker.herder.role.config
         await store.delete_connector("c")
         await store.put_connector("c", settings, is_new=True)
 
@@ -197,7 +197,7 @@ def test_a_change_during_the_rebalance_is_followed_by_the_assignment() -> None:
     settings = {**config.connectors["c"].config, "topic": "u"}
     worker.process.call(worker.member.request_rejoin)
     bench.timeline.run_until(lambda: worker.herder._assignment is None)
-    worker.run(worker.herder.parts.config.put_connector("c", settings))
+    worker.run(worker.herder.role.config.put_connector("c", settings))
     bench.timeline.run_until(lambda: bench.delivered("u", "c-0"))
     assert bench.counts.count("start", "c") == 2
 
@@ -222,7 +222,7 @@ def test_a_task_whose_claim_was_deleted_reports_nothing() -> None:
     assert bench.counts.count("stop", "c-0") == 1
     bench.operator_deletes(LAYOUT.owner("c", 0))
     bench.counts.hooks.clear()
-    claims = bench.workers[other].herder.parts.claims
+    claims = bench.workers[other].herder.role.claims
     bench.workers[other].run(claims.claim(TaskId("c", 0)))
     bench.timeline.run_for(5.0)
     status = bench.workers[other].states("c")[TaskId("c", 0)]

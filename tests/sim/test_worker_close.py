@@ -91,7 +91,7 @@ def test_a_worker_whose_session_is_lost_still_ends_after_its_plugins() -> None:
     bench = group_of("w1")
     closing = Closing(bench, "poll")
     bench.timeline.run_until(lambda: closing.stuck)
-    session = closing.worker.herder.parts.session
+    session = closing.worker.herder.role.session
     closing.worker.process.call(lambda: session.end("the test ends it"))
     bench.timeline.run_for(5.0)
     assert not closing.task.done()
@@ -104,7 +104,7 @@ def test_a_worker_that_loses_its_session_closes_when_its_plugins_have_stopped() 
     bench = group_of("w1")
     worker, stuck, hang = bench.workers["w1"], list[Sequence[Work]](), Hang()
     bench.counts.hooks["stop", "c-0"] = hang
-    session = worker.herder.parts.session
+    session = worker.herder.role.session
     worker.process.call(lambda: session.end("the test ends it"))
     bench.timeline.run_until(lambda: bench.counts.count("stop", "c-0") == 1)
     closing = worker.process.start(worker.herder.close(stuck.append))
@@ -120,8 +120,8 @@ def test_a_worker_that_loses_its_session_closes_when_its_plugins_have_stopped() 
 
 def refuse(worker: WorkerProcess, error: Exception, times: int = 1) -> list[Any]:
     """Have the next releases of the task c-0 with source offsets raise an error; return the offsets of all releases."""
-    parts, seen = worker.herder.parts, list[Any]()
-    release = parts.release
+    role, seen = worker.herder.role, list[Any]()
+    release = role.release_claim
 
     async def failing(work: Work, offsets: Any = ()) -> None:
         if work == TASK:
@@ -130,7 +130,7 @@ def refuse(worker: WorkerProcess, error: Exception, times: int = 1) -> list[Any]
                 raise error
         await release(work, offsets)
 
-    parts.release = failing  # type: ignore[method-assign]
+    role.release_claim = failing  # type: ignore[method-assign]
     return seen
 
 
@@ -173,18 +173,18 @@ def test_offsets_that_do_not_fit_into_one_transaction_are_stored_before_the_rele
     partitions = [{"file": str(number), "pad": "x" * 400_000} for number in range(6)]
 
     async def release() -> None:
-        parts = worker.herder.parts
-        await parts.release(TASK, [(partition, {"n": 1}) for partition in partitions])
+        role = worker.herder.role
+        await role.release_claim(TASK, [(partition, {"n": 1}) for partition in partitions])
 
     sent: list[int] = []
-    transact = worker.herder.parts.session.transact
+    transact = worker.herder.role.session.transact
 
     async def measured(operations: Any) -> Any:
         listed = list(operations)
         sent.append(sum(len(getattr(each, "data", b"")) for each in listed))
         return await transact(listed)
 
-    worker.herder.parts.session.transact = measured  # type: ignore[method-assign]
+    worker.herder.role.session.transact = measured  # type: ignore[method-assign]
     worker.run(release())
     assert max(sent) < 1 << 20
     assert bench.owner(TASK) is None

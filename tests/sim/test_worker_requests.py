@@ -24,7 +24,7 @@ pytestmark = pytest.mark.sim
 
 def delete_after(worker: WorkerProcess, change: str) -> None:
     """Have another client delete the connector ``c`` directly after a change of the configuration is stored."""
-    store = worker.herder.parts.config
+    store = worker.herder.role.config
     stored_change = getattr(store, change)
 
     async def change_then_delete(*arguments: Any, **options: Any) -> int:
@@ -79,7 +79,7 @@ def test_a_worker_without_a_session_answers_with_a_retriable_error() -> None:
     (worker,) = bench.start("w1")
     bench.create("c", limit="100000")
     bench.until_running("c", 1)
-    session = worker.herder.parts.session
+    session = worker.herder.role.session
     worker.process.call(lambda: session.end("the test ends it"))
     with pytest.raises(SessionLostError):
         worker.run(worker.requests.config("c"))
@@ -91,7 +91,7 @@ def test_a_connector_that_another_worker_has_just_created_is_known() -> None:
     """A client whose request was forwarded asks the same worker next, which may not have followed the change yet."""
     bench = WorkerGroupBench()
     first, second = bench.start("w1", "w2")
-    first.run(first.herder.parts.config.put_connector("c", {"connector.class": COUNTING_SOURCE, "name": "c"}))
+    first.run(first.herder.role.config.put_connector("c", {"connector.class": COUNTING_SOURCE, "name": "c"}))
     config = second.herder.config
     assert config is None or "c" not in config.connectors
     assert second.run(second.requests.config("c"))["name"] == "c"
@@ -127,7 +127,7 @@ def test_a_secret_that_changes_during_a_check_is_not_undone(exists: bool) -> Non
         await check(name, config)
         checked.append(config.get("db.password"))
         if len(checked) == 1:
-            await first.herder.parts.config.put_connector("c", settings | {"db.password": "newer"})
+            await first.herder.role.config.put_connector("c", settings | {"db.password": "newer"})
 
     requests._check = check_while_another_client_changes  # type: ignore[method-assign]
     given = settings | {"limit": "8"} | ({"db.password": "[hidden]"} if exists else {"db.password": "given"})

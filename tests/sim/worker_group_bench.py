@@ -6,7 +6,7 @@ Only the clients of tasks are fakes: the topics are in memory.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
+from collections.abc import Coroutine
 from typing import Any, TypeVar
 
 from kiel_groups.config import DebounceConfig, GroupConfig, ZooKeeperConfig
@@ -21,7 +21,6 @@ from kiel_groups.workers.execution.plugin_lookups import PluginLookups
 from kiel_groups.workers.execution.work_plan import PluginRunners
 from kiel_groups.workers.execution.worker_requests import WorkerRequests
 from kiel_groups.workers.session import WorkerSession
-from kiel_groups.workers.stores.config_reader import owner_path
 from kiel_groups.workers.values import ConnectorId, TaskId, Work, WorkState, WorkStatus
 from kiel_groups.zookeeper.tasks import ProcessContext
 from tests.helpers.contexts import process_context
@@ -71,7 +70,7 @@ class WorkerProcess:
         lookups = PluginLookups(plugins(), runtime)
         clients = self._clients()
         factory = PluginRunners(lookups, clients, runtime)
-        self.herder = self._new_herder(context, factory, self._failed)
+        self.herder = self._new_herder(context, factory)
         self.requests = WorkerRequests(self.herder, lookups, clients)
         self.process.call(self._compose, process, rebalance_timeout_ms)
         self.starting = self.process.start(self._start())
@@ -85,10 +84,8 @@ class WorkerProcess:
         clients: FakeClients = self.bench.clients
         return clients
 
-    def _new_herder(
-        self, context: WorkerContext, factory: PluginRunners, on_failure: Callable[[KielGroupsError], None]
-    ) -> Herder:
-        return Herder(context, factory, on_failure=on_failure)
+    def _new_herder(self, context: WorkerContext, factory: PluginRunners) -> Herder:
+        return Herder(context, factory)
 
     def _failed(self, error: KielGroupsError) -> None:
         self.failures.append(error)
@@ -145,12 +142,12 @@ class WorkerGroupBench:
 
     def owner(self, work: Work) -> str | None:
         """Return the worker whose session owns work, or None."""
-        node = self.ensemble.tree.znodes.get(owner_path(LAYOUT, work))
+        node = self.ensemble.tree.znodes.get(LAYOUT.owner(*work))
         if node is None:
             return None
         for worker in self.workers.values():
-            parts = worker.herder._parts
-            if parts is not None and parts.role.worker_id.encode() == node.data:
+            role = worker.herder._role
+            if role is not None and role.worker_id.encode() == node.data:
                 return worker.name
         return "?"
 

@@ -17,7 +17,6 @@ from typing import NamedTuple, Protocol, TypeVar
 from kiel_groups.errors import ConfigError
 from kiel_groups.metrics import Metrics
 from kiel_groups.workers.execution.plugin_lookups import PluginLookups, class_name
-from kiel_groups.workers.execution.session_parts import SessionParts
 from kiel_groups.workers.plugins.config_definition import ConfigDefinition, Settings
 from kiel_groups.workers.plugins.connector_checks import secret_values
 from kiel_groups.workers.plugins.interfaces import SinkConnector
@@ -27,6 +26,7 @@ from kiel_groups.workers.runners.plugin_calls import WorkFence, guarded
 from kiel_groups.workers.runners.runner_interface import Runner, RunnerContext, TaskClients, retrieve
 from kiel_groups.workers.runners.sink_task_runner import SinkTaskRunner
 from kiel_groups.workers.runners.source_task_runner import ConnectorRunner, SourceTaskRunner
+from kiel_groups.workers.session import WorkerRole
 from kiel_groups.workers.values import ConfigSnapshot, ConnectorEntry, ConnectorId, TargetState, Work
 from kiel_groups.zookeeper.runtime import Runtime
 
@@ -160,7 +160,7 @@ class RunnerFactory(Protocol):
     def runner(
         self,
         start: RunnerStart,
-        parts: SessionParts,
+        role: WorkerRole,
         fence: WorkFence,
         started: Callable[[], None],
         problem: Callable[[str], None],
@@ -185,7 +185,7 @@ class SupervisorContext:
     What the supervisors of one assignment on one session share.
 
     Args:
-        parts: The stores and the claims of the session.
+        role: The worker on the session.
         factory: Creates runners.
         address: ``host:port`` of the worker's REST interface, for statuses.
         generation: The generation of the assignment that has started them.
@@ -193,7 +193,7 @@ class SupervisorContext:
         runtime: Clocks and randomness.
     """
 
-    parts: SessionParts
+    role: WorkerRole
     factory: RunnerFactory
     address: str
     generation: int
@@ -230,7 +230,7 @@ class PluginRunners:
     def runner(
         self,
         start: RunnerStart,
-        parts: SessionParts,
+        role: WorkerRole,
         fence: WorkFence,
         started: Callable[[], None],
         problem: Callable[[str], None],
@@ -243,7 +243,7 @@ class PluginRunners:
             config=start.spec.config,
             settings=start.settings,
             fence=fence,
-            stores=parts,
+            stores=role,
             clients=self._clients,
             runtime=self._runtime,
             started=started,

@@ -28,7 +28,8 @@ from kiel_groups.workers.execution.work_plan import RunnerStart, SupervisorConte
 from kiel_groups.workers.plugins.config_definition import Settings
 from kiel_groups.workers.plugins.secret_texts import ErrorTexts
 from kiel_groups.workers.runners.plugin_calls import WorkFence
-from kiel_groups.workers.runners.runner_interface import Runner, SourceOffsets
+from kiel_groups.workers.runners.runner_interface import Runner
+from kiel_groups.workers.stores.source_offset_store import SourceOffsets
 from kiel_groups.workers.values import TargetState, Work, WorkState, WorkStatus
 
 __all__ = [
@@ -139,9 +140,9 @@ class WorkSupervisor:
         """Have the work follow a changed configuration, and a later assignment that leaves it with this worker."""
         if generation != self._generation:
             self._generation = generation
-            if self.status is not None and self._context.parts.claims.owns(self.work):
+            if self.status is not None and self._context.role.claims.owns(self.work):
                 self.status = replace(self.status, generation=generation)
-                self._context.parts.reports.confirm(self.work, self.status)
+                self._context.role.statuses.confirm(self.work, self.status)
         if spec != self.spec:
             self.spec = spec
             self._start_anew()
@@ -180,7 +181,7 @@ class WorkSupervisor:
 
     def claim_gone(self) -> None:
         """Stop the work at once because its owner znode was deleted, then claim it again."""
-        self._context.parts.reports.drop(self.work)
+        self._context.role.statuses.drop(self.work)
         if self._fence is not None:
             self._fence.shut("the owner znode was deleted")
         self._cancel_run()
@@ -242,7 +243,7 @@ class WorkSupervisor:
 
     def _ends_with_session(self, error: Exception) -> bool:
         # A write that finds the worker's znode deleted says so before the session ends for that reason.
-        return self._context.parts.is_over or isinstance(error, SessionLostError)
+        return self._context.role.is_over or isinstance(error, SessionLostError)
 
     async def _fault(self, error: Exception) -> None:
         """Report an error of this program, and wait until a user or a changed configuration starts the work again."""
@@ -269,7 +270,7 @@ class WorkSupervisor:
         if token is None:
             return
         self._unstored = ()
-        while not self._is_stopping and self._context.parts.claims.owns(self.work):
+        while not self._is_stopping and self._context.role.claims.owns(self.work):
             self._changed.clear()
             try:
                 await self._follow_spec(token)
@@ -283,7 +284,7 @@ class WorkSupervisor:
         """Claim the work, and return the fencing token, or None if the work has to stop or the claim is refused."""
         # What has changed until now is looked at after the claim.
         self._changed.clear()
-        self._claiming = asyncio.ensure_future(self._context.parts.claims.claim(self.work))
+        self._claiming = asyncio.ensure_future(self._context.role.claims.claim(self.work))
         try:
             await asyncio.wait({self._claiming})
             return None if self._claiming.cancelled() else self._claiming.result()
@@ -297,11 +298,11 @@ class WorkSupervisor:
 
     async def _release(self) -> None:
         """Release the claim with the last source offsets, or without them if they cannot be stored."""
-        parts, offsets = self._context.parts, self._unstored
+        role, offsets = self._context.role, self._unstored
         self._unstored = ()
-        while parts.claims.owns(self.work):
+        while role.claims.owns(self.work):
             try:
-                await parts.release(self.work, offsets)
+                await role.release_claim(self.work, offsets)
                 return
             except Exception as error:
                 if self._ends_with_session(error):
@@ -329,7 +330,7 @@ class WorkSupervisor:
         self._context.metrics.count("work_failed")
         self.status = self._status(WorkState.FAILED, texts.trace)
         try:
-            await self._context.parts.statuses.put(self.work, self.status)
+            await self._context.role.statuses.put(self.work, self.status)
         except Exception as unwritten:
             if self._ends_with_session(unwritten):
                 raise
@@ -354,11 +355,11 @@ class WorkSupervisor:
             except ClaimLostError as error:
                 # The claim is looked at, and taken again if it is gone.
                 log.error("%s: %s", self.work, error)
-                self._context.parts.claims.check(self.work)
+                self._context.role.claims.check(self.work)
                 await self._wait_changed(_CANCELLED_S)
             except Exception as error:
                 # A consumer of a sink has a session of its own.
-                if self._context.parts.is_over:
+                if self._context.role.is_over:
                     raise
                 ran_s = self._context.runtime.boot_time_s() - began_s
                 await self._failed(await self._context.factory.error_texts(error, spec), settings, ran_s)
@@ -388,11 +389,11 @@ class WorkSupervisor:
 
     async def _run(self, start: RunnerStart) -> None:
         """Run the plugin once, until it has to stop or has failed."""
-        parts = self._context.parts
-        fence = self._fence = WorkFence(parts.session)
+        role = self._context.role
+        fence = self._fence = WorkFence(role.session)
         self._has_started, self._problem = False, ""
         shown = partial(self._show_problem, fence, start.spec)
-        runner = self._context.factory.runner(start, parts, fence, self._started, shown)
+        runner = self._context.factory.runner(start, role, fence, self._started, shown)
         running = self._running = asyncio.get_running_loop().create_task(runner.run())
         if self._has_failed:
             self._has_failed = False
@@ -409,11 +410,11 @@ class WorkSupervisor:
         if running.cancelled():
             return
         running.result()
-        if runner.delivered and parts.claims.owns(self.work):
+        if runner.delivered and role.claims.owns(self.work):
             if self._is_stopping:
                 self._unstored = runner.delivered
             else:
-                await parts.write_offsets(self.work, runner.delivered)  # type: ignore[arg-type]
+                await role.write_offsets(self.work, runner.delivered)  # type: ignore[arg-type]
 
     def _started(self) -> None:
         self._has_started = True
@@ -431,13 +432,13 @@ class WorkSupervisor:
         while (reported := self._reported) is not None and reported is not shown:
             shown = fence, spec, problem = reported
             text = await self._context.factory.problem_text(problem, spec) if problem else ""
-            if self._fence is not fence or self._is_stopping or not self._context.parts.claims.owns(self.work):
+            if self._fence is not fence or self._is_stopping or not self._context.role.claims.owns(self.work):
                 continue
             self._problem = text
             status = self._status(WorkState.RUNNING if self._has_started else WorkState.UNASSIGNED, "")
             if status != self.status:
                 self.status = status
-                self._context.parts.reports.confirm(self.work, status)
+                self._context.role.statuses.confirm(self.work, status)
 
     async def _end(self, runner: Runner, running: asyncio.Task[None], settings: Settings) -> None:
         """Have a run end in order; if it does not in time, have it end without an effect, however long that takes."""
@@ -476,12 +477,12 @@ class WorkSupervisor:
     def _report(self, state: WorkState, trace: str = "") -> None:
         """Have a status written, unless the claim is gone: another worker may have it, and report for itself."""
         status = self._status(state, trace)
-        if not self._context.parts.claims.owns(self.work):
+        if not self._context.role.claims.owns(self.work):
             return
         # A start that was reported again and again would only cost writes.
         if status != self.status or self._reports_again:
             self.status, self._reports_again = status, False
-            self._context.parts.reports.report(self.work, status)
+            self._context.role.statuses.report(self.work, status)
 
     def _status(self, state: WorkState, trace: str) -> WorkStatus:
         return WorkStatus(state, self._context.address, trace, self._generation, problem=self._problem)

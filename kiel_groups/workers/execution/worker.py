@@ -70,7 +70,7 @@ class Worker:
         self._checks: list[asyncio.Task[None]] = []
         clients = _clients(settings)
         factory = PluginRunners(lookups, clients, runtime)
-        self._herder = Herder(context, factory, settings.allocator, self._fail)
+        self._herder = Herder(context, factory, settings.allocator)
         self._session = WorkerSession(
             _process(settings, self.metrics, runtime),
             self.url,

@@ -77,7 +77,7 @@ class WorkerRequests:
         return self._herder.hooks.owner_url(work)
 
     async def is_registered(self, url: str) -> bool:
-        return any(info.url.rstrip("/") == url.rstrip("/") for info in await self._herder.parts.role.workers())
+        return any(info.url.rstrip("/") == url.rstrip("/") for info in await self._herder.role.workers())
 
     # ------------------------------------------------------------------ reads
 
@@ -96,7 +96,7 @@ class WorkerRequests:
     async def status(self, name: str) -> ConnectorStatus:
         entry = await self._entry(name)
         works: list[Work] = [ConnectorId(name), *(TaskId(name, number) for number in range(len(entry.tasks or ())))]
-        found = await self._herder.parts.statuses.read(works)
+        found = await self._herder.role.statuses.read(works)
         statuses = [found[work] for work in works]
         return ConnectorStatus(name, statuses[0], statuses[1:], await self._kind(entry.config))
 
@@ -110,7 +110,7 @@ class WorkerRequests:
             tasks = counted(len(entry.tasks or ()), "task")
             raise UnknownConnectorError(f"connector {name!r} has no task {task}; it has {tasks}")
         work = TaskId(name, task)
-        return (await self._herder.parts.statuses.read([work]))[work]
+        return (await self._herder.role.statuses.read([work]))[work]
 
     async def plugins(self) -> Sequence[InstalledPlugin]:
         return [InstalledPlugin(each.name, each.kind, each.version) for each in await self._plugins.installed()]
@@ -138,7 +138,7 @@ class WorkerRequests:
     async def create(self, name: str, config: Mapping[str, str]) -> ConnectorInfo:
         whole = with_secrets({**config, "name": name}, {})
         await self._check(name, whole)
-        await self._written(await self._herder.parts.config.put_connector(name, whole, is_new=True))
+        await self._written(await self._herder.role.config.put_connector(name, whole, is_new=True))
         return await self._info(name, ConnectorEntry(whole))
 
     async def put_config(self, name: str, config: Mapping[str, str]) -> tuple[ConnectorInfo, bool]:
@@ -184,20 +184,20 @@ class WorkerRequests:
             await self._check(name, whole)
             # The check may take half a minute. What another client has stored meanwhile must not be undone.
             with suppress(_SettingsChangedError):
-                await self._written(await self._herder.parts.config.put_connector(name, whole, check=check_stored))
+                await self._written(await self._herder.role.config.put_connector(name, whole, check=check_stored))
                 break
         entry = (await self._config()).connectors.get(name)
         # Another client may have changed or deleted the connector since: this answers for what was written.
         return await self._info(name, ConnectorEntry(whole, tasks=entry.tasks if entry else None)), is_new
 
     async def delete(self, name: str) -> None:
-        await self._written(await self._herder.parts.config.delete_connector(name))
+        await self._written(await self._herder.role.config.delete_connector(name))
 
     async def pause(self, name: str) -> None:
-        await self._written(await self._herder.parts.config.set_target_state(name, TargetState.PAUSED))
+        await self._written(await self._herder.role.config.set_target_state(name, TargetState.PAUSED))
 
     async def resume(self, name: str) -> None:
-        await self._written(await self._herder.parts.config.set_target_state(name, TargetState.STARTED))
+        await self._written(await self._herder.role.config.set_target_state(name, TargetState.STARTED))
 
     async def restart_connector(self, name: str) -> None:
         self._owned(ConnectorId(name)).restart()
@@ -223,7 +223,7 @@ class WorkerRequests:
         known = self._herder.config
         if known is not None and known.offset >= self._changed_offset:
             # Raises an error if it is not followed at the moment.
-            _ = self._herder.parts
+            _ = self._herder.role
             return known
         return await self._herder.snapshot(current=True)
 

@@ -25,6 +25,7 @@ from kiel_groups.wording import some
 from kiel_groups.workers.plugins.config_definition import Settings
 from kiel_groups.workers.plugins.interfaces import Connector, JsonObject
 from kiel_groups.workers.runners.plugin_calls import PluginCalls, WorkFence
+from kiel_groups.workers.stores.source_offset_store import SourceOffsets
 from kiel_groups.workers.values import TaskId, Work
 from kiel_groups.zookeeper.runtime import Runtime
 
@@ -42,7 +43,6 @@ __all__ = [
     "Runner",
     "RunnerContext",
     "RunnerStores",
-    "SourceOffsets",
     "retrieve",
     "RunnerConnectorContext",
     "SinkRunnerContext",
@@ -243,10 +243,6 @@ def unknown_topics(missing: Collection[str]) -> str:
 def records_of(found: Mapping[TopicPartition, list[Record]]) -> list[Record]:
     """Return the records of all partitions, each partition's in the order of its log."""
     return [record for records in found.values() for record in records]
-
-
-#: Pairs of a source partition and its offset.
-SourceOffsets = Sequence[tuple[JsonObject, JsonObject]]
 
 
 class RunnerStores(Protocol):
