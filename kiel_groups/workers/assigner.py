@@ -8,6 +8,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple, Protocol
+from urllib.parse import urlsplit
 
 from kiel_groups.backoff import Backoff
 from kiel_groups.errors import AllocatorError, KielGroupsError, ProtocolError
@@ -62,6 +63,11 @@ class WorkerContext:
     url: str
     metrics: Metrics
     runtime: Runtime
+
+    @property
+    def address(self) -> str:
+        """``host:port`` of the REST interface."""
+        return urlsplit(self.url).netloc
 
 
 class SnapshotSource(Protocol):

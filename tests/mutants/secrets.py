@@ -135,9 +135,9 @@ MUTANTS = (
     ),
     Mutant(
         "the error of failed work shows a declared password",
-        "workers/execution/work_plan.py",
-        "        return error_texts(error, self._secrets(spec))\n",
-        "        return error_texts(error)\n",
+        "workers/execution/worker_plugins.py",
+        "make(self._secrets(spec))",
+        "make(())",
         "tests/sim/test_kept_work.py",
     ),
     Mutant(

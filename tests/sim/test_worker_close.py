@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from kiel_groups.errors import CoordinationError
+from kiel_groups.workers.execution.work_plan import WorkSpec
 from kiel_groups.workers.values import ConnectorId, TaskId, Work, WorkState
 from tests.sim.worker_group_bench import LAYOUT, WorkerGroupBench, WorkerProcess
 
@@ -227,13 +228,13 @@ def test_a_check_of_settings_does_not_delay_the_end_of_a_worker() -> None:
     """It may take long, and has no effects, so its work is released while it still runs."""
     bench = group_of("w1")
     (worker,) = bench.workers.values()
-    begun = list[Work]()
+    begun = list[WorkSpec]()
 
-    async def settings(work: Work, spec: object) -> Any:
-        begun.append(work)
+    async def settings(spec: WorkSpec) -> Any:
+        begun.append(spec)
         await asyncio.Event().wait()
 
-    worker.herder._factory.settings = settings  # type: ignore[method-assign]
+    worker.herder._plugins.settings = settings  # type: ignore[method-assign]
     bench.create("d")
     bench.timeline.run_until(lambda: begun)
     assert bench.owner(ConnectorId("d")) == "w1"

@@ -17,8 +17,7 @@ from kiel_groups.metrics import Metrics
 from kiel_groups.testing import FakeEnsemble, Host, SimulatedProcess, Timeline, fake_client
 from kiel_groups.workers.assigner import WorkerContext
 from kiel_groups.workers.execution.herder import Herder
-from kiel_groups.workers.execution.plugin_lookups import PluginLookups
-from kiel_groups.workers.execution.work_plan import PluginRunners
+from kiel_groups.workers.execution.worker_plugins import WorkerPlugins
 from kiel_groups.workers.execution.worker_requests import WorkerRequests
 from kiel_groups.workers.session import WorkerSession
 from kiel_groups.workers.values import ConnectorId, TaskId, Work, WorkState, WorkStatus
@@ -67,11 +66,9 @@ class WorkerProcess:
         process = process_context(config, zookeeper, metrics=self.metrics, runtime=runtime)
         self.url = f"http://{name}:8083/"
         context = WorkerContext(group="g", url=self.url, metrics=self.metrics, runtime=runtime)
-        lookups = PluginLookups(plugins(), runtime)
-        clients = self._clients()
-        factory = PluginRunners(lookups, clients, runtime)
-        self.herder = self._new_herder(context, factory)
-        self.requests = WorkerRequests(self.herder, lookups, clients)
+        found, clients = WorkerPlugins(plugins(), runtime), self._clients()
+        self.herder = self._new_herder(context, found, clients)
+        self.requests = WorkerRequests(self.herder, found, clients)
         self.process.call(self._compose, process, rebalance_timeout_ms)
         self.starting = self.process.start(self._start())
 
@@ -84,8 +81,8 @@ class WorkerProcess:
         clients: FakeClients = self.bench.clients
         return clients
 
-    def _new_herder(self, context: WorkerContext, factory: PluginRunners) -> Herder:
-        return Herder(context, factory)
+    def _new_herder(self, context: WorkerContext, found: WorkerPlugins, clients: FakeClients) -> Herder:
+        return Herder(context, found, clients)
 
     def _failed(self, error: KielGroupsError) -> None:
         self.failures.append(error)

@@ -19,21 +19,14 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
-from urllib.parse import urlsplit
 
 from kiel_groups.errors import KielGroupsError, SessionLostError
 from kiel_groups.workers.assigner import WorkerContext, WorkerMember
-from kiel_groups.workers.execution.work_plan import (
-    RunnerFactory,
-    SupervisorContext,
-    WorkSpec,
-    needs_rejoin,
-    outdated,
-    planned,
-    still_valid,
-)
+from kiel_groups.workers.execution.work_plan import needs_rejoin, outdated, planned, still_valid
 from kiel_groups.workers.execution.work_supervisor import WorkSupervisor
+from kiel_groups.workers.execution.worker_plugins import WorkerPlugins
 from kiel_groups.workers.membership import WorkerHooks
+from kiel_groups.workers.runners.runner_interface import TaskClients
 from kiel_groups.workers.session import WorkerRole
 from kiel_groups.workers.values import ConfigSnapshot, TaskId, Work, WorkerAssignment
 
@@ -67,17 +60,21 @@ class Herder:
 
     Args:
         context: The group, the URL of the worker's REST interface, metrics and the runtime.
-        factory: Creates runners.
+        plugins: The connectors of the worker.
+        clients: Creates the clients of tasks.
         allocator: The name of the preferred allocator.
 
     Raises:
         ConfigError: There is no such allocator.
     """
 
-    def __init__(self, context: WorkerContext, factory: RunnerFactory, allocator: str = "round_robin") -> None:
+    def __init__(
+        self, context: WorkerContext, plugins: WorkerPlugins, clients: TaskClients, allocator: str = "round_robin"
+    ) -> None:
         self.context = context
         self._group = context.group
-        self._factory = factory
+        self._plugins = plugins
+        self._clients = clients
         self.hooks = WorkerHooks(context, self, self, allocator)
         self._member: ClosableMember | None = None
         self._role: WorkerRole | None = None
@@ -374,16 +371,15 @@ class Herder:
         self._begin_stop([work for work in self._running if work not in wanted])
         for work, supervisor in self._running.items():
             supervisor.update(wanted[work], self._generation)
-        self._start({work: spec for work, spec in wanted.items() if work not in self._running}, role)
-
-    def _start(self, wanted: dict[Work, WorkSpec], role: WorkerRole) -> None:
-        shared = SupervisorContext(
-            role=role,
-            factory=self._factory,
-            address=urlsplit(self.context.url).netloc,
-            generation=self._generation,
-            metrics=self.context.metrics,
-            runtime=self.context.runtime,
-        )
         for work, spec in wanted.items():
-            self._running[work] = WorkSupervisor(shared, work, spec, self._ending.get(work))
+            if work not in self._running:
+                self._running[work] = WorkSupervisor(
+                    self.context,
+                    role,
+                    self._plugins,
+                    self._clients,
+                    work,
+                    spec,
+                    self._generation,
+                    self._ending.get(work),
+                )

@@ -13,11 +13,9 @@ from kiel_groups.members.programs.generic_member import GenericMember
 from kiel_groups.metrics import Metrics
 from kiel_groups.workers.assigner import WorkerContext
 from kiel_groups.workers.execution.herder import Herder
-from kiel_groups.workers.execution.plugin_lookups import PluginLookups
-from kiel_groups.workers.execution.work_plan import PluginRunners
+from kiel_groups.workers.execution.worker_plugins import WorkerPlugins
 from kiel_groups.workers.execution.worker_requests import WorkerRequests
 from kiel_groups.workers.execution.worker_settings import WorkerSettings
-from kiel_groups.workers.plugins.connector_checks import DeclaredMask
 from kiel_groups.workers.plugins.plugin_registry import PluginRegistry
 from kiel_groups.workers.rest.server import RestListener, RestServer
 from kiel_groups.workers.runners.runner_interface import KafkaClients, check_members, probe_brokers
@@ -65,12 +63,11 @@ class Worker:
         self._closing: asyncio.Task[None] | None = None
         runtime = Runtime()
         context = WorkerContext(group=settings.group, url=self.url, metrics=self.metrics, runtime=runtime)
-        lookups = self._lookups = PluginLookups(registry, runtime)
+        self._plugins = WorkerPlugins(registry, runtime)
         #: What warns of mistakes that do not prevent a start.
         self._checks: list[asyncio.Task[None]] = []
         clients = _clients(settings)
-        factory = PluginRunners(lookups, clients, runtime)
-        self._herder = Herder(context, factory, settings.allocator)
+        self._herder = Herder(context, self._plugins, clients, settings.allocator)
         self._session = WorkerSession(
             _process(settings, self.metrics, runtime),
             self.url,
@@ -94,8 +91,8 @@ class Worker:
             on_failure=self._fail,
         )
         self._herder.attach(self._member)
-        requests = WorkerRequests(self._herder, lookups, clients)
-        self._server = RestServer(self._listener, requests, DeclaredMask(lookups.found, runtime))
+        requests = WorkerRequests(self._herder, self._plugins, clients)
+        self._server = RestServer(self._listener, requests, self._plugins.masked)
 
     @property
     def url(self) -> str:
@@ -135,7 +132,7 @@ class Worker:
         """Begin to look for mistakes that do not prevent a start. The group does not wait for these checks."""
         loop, settings = asyncio.get_running_loop(), self._settings
         # The import of all installed connectors may take long.
-        self._checks.append(loop.create_task(self._lookups.warn_of_problems()))
+        self._checks.append(loop.create_task(self._plugins.warn_of_problems()))
         if settings.coordination == "zookeeper":
             # Brokers that coordinate the group are asked by the member, which cannot start without them.
             self._checks.append(loop.create_task(probe_brokers(settings.group, settings.brokers)))

@@ -11,8 +11,8 @@ from typing import Any
 from kiel_groups.errors import ConfigError, KielGroupsError, RebalanceError, UnknownConnectorError
 from kiel_groups.wording import counted
 from kiel_groups.workers.execution.herder import Herder
-from kiel_groups.workers.execution.plugin_lookups import PluginLookups, class_name
 from kiel_groups.workers.execution.work_supervisor import WorkSupervisor
+from kiel_groups.workers.execution.worker_plugins import WorkerPlugins, class_name
 from kiel_groups.workers.plugins.connector_checks import with_secrets
 from kiel_groups.workers.plugins.interfaces import SinkConnector
 from kiel_groups.workers.rest.worker_control import (
@@ -55,7 +55,7 @@ class WorkerRequests:
         clients: Knows the topics of the brokers.
     """
 
-    def __init__(self, herder: Herder, plugins: PluginLookups, clients: TaskClients) -> None:
+    def __init__(self, herder: Herder, plugins: WorkerPlugins, clients: TaskClients) -> None:
         self._clients = clients
         self._herder = herder
         self._plugins = plugins

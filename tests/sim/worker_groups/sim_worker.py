@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from kiel_groups.errors import KielGroupsError
 from kiel_groups.workers.execution.herder import Herder
-from kiel_groups.workers.execution.work_plan import PluginRunners
+from kiel_groups.workers.execution.worker_plugins import WorkerPlugins
 from kiel_groups.workers.runners.runner_interface import sink_group
 from kiel_groups.workers.values import WorkerAssignment
 from tests.helpers.counting_connectors import FakeClients, FakeProducer
@@ -85,8 +85,8 @@ class SimWorker(WorkerProcess):
     def _clients(self) -> FakeClients:
         return _Clients(self)
 
-    def _new_herder(self, context: Any, factory: PluginRunners) -> Herder:
-        return _Herder(context, factory, self.world.scenario.allocator)
+    def _new_herder(self, context: Any, found: WorkerPlugins, clients: FakeClients) -> Herder:
+        return _Herder(context, found, clients, self.world.scenario.allocator)
 
     async def _start(self) -> None:
         try:
