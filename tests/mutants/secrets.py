@@ -114,7 +114,7 @@ MUTANTS = (
     ),
     Mutant(
         "the token goes to a URL that no worker has registered",
-        "workers/rest/calls.py",
+        "workers/rest/operations.py",
         "if not await self._control.is_registered(target):",
         "if False:",
         "tests/unit/workers/rest/test_request_forwarding.py",

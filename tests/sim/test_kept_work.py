@@ -390,11 +390,11 @@ def test_a_restart_is_counted_when_failed_work_starts_again() -> None:
     worker.run(worker.requests.resume("c"))
     bench.timeline.run_until(lambda: counted() == (2, 1))
     bench.counts.hooks.clear()
-    worker.run(worker.requests.restart_task("c", 0))
+    worker.run(worker.requests.restart(TaskId("c", 0)))
     bench.until_running("c", 2)
     assert counted() == (2, 2)
     # The task has not failed since.
-    worker.run(worker.requests.restart_task("c", 0))
+    worker.run(worker.requests.restart(TaskId("c", 0)))
     bench.timeline.run_until(lambda: bench.counts.count("start", "c-0") == 4)
     worker.run(worker.requests.pause("c"))
     worker.run(worker.requests.resume("c"))
@@ -490,7 +490,7 @@ def test_a_run_that_has_ended_reports_no_problem() -> None:
     bench.timeline.run_until(lambda: status().state == "FAILED")
     assert status().problem == ""
     del bench.counts.hooks["poll", "c-0"]
-    worker.run(worker.requests.restart_task("c", 0))
+    worker.run(worker.requests.restart(TaskId("c", 0)))
     bench.until_running("c", 1)
     worker.process.call(former.report_problem, "late")
     bench.timeline.run_for(2.0)

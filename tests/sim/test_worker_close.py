@@ -204,7 +204,7 @@ def test_an_error_of_the_supervisor_fails_the_work() -> None:
         raise KeyError("a bug")
 
     supervisor._follow_spec = failing  # type: ignore[method-assign]
-    worker.run(worker.requests.restart_task("c", 0))
+    worker.run(worker.requests.restart(TaskId("c", 0)))
     bench.timeline.run_until(lambda: bench.state(TASK) == WorkState.FAILED)
     bench.timeline.run_for(1.0)
     status = worker.states("c")[TASK]
@@ -217,7 +217,7 @@ def test_an_error_of_the_supervisor_fails_the_work() -> None:
         raise KeyError("another bug")
 
     supervisor._follow_spec = failing_after  # type: ignore[method-assign]
-    worker.run(worker.requests.restart_task("c", 0))
+    worker.run(worker.requests.restart(TaskId("c", 0)))
     bench.until_running("c", 2)
     worker.close()
     assert worker.metrics.total("work_supervisors_failed") == 2

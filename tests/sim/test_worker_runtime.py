@@ -249,7 +249,7 @@ def test_a_task_that_raises_fails_and_keeps_its_claim() -> None:
     bench.timeline.run_for(60.0)
     assert bench.counts.methods("c-0") == ["start", "stop"]
     bench.counts.hooks.clear()
-    worker.run(worker.requests.restart_task("c", 0))
+    worker.run(worker.requests.restart(TaskId("c", 0)))
     bench.until_delivered("c-0", 100)
     assert bench.delivered("t", "c-0") == list(range(1, 101))
 

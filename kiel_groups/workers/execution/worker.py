@@ -92,7 +92,7 @@ class Worker:
         )
         self._herder.attach(self._member)
         requests = WorkerRequests(self._herder, self._plugins, clients)
-        self._server = RestServer(self._listener, requests, self._plugins.masked)
+        self._server = RestServer(self._listener, requests)
 
     @property
     def url(self) -> str:

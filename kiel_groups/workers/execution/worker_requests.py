@@ -11,17 +11,11 @@ from typing import Any
 from kiel_groups.errors import ConfigError, KielGroupsError, RebalanceError, UnknownConnectorError
 from kiel_groups.wording import counted
 from kiel_groups.workers.execution.herder import Herder
-from kiel_groups.workers.execution.work_supervisor import WorkSupervisor
 from kiel_groups.workers.execution.worker_plugins import WorkerPlugins, class_name
 from kiel_groups.workers.plugins.connector_checks import with_secrets
 from kiel_groups.workers.plugins.interfaces import SinkConnector
-from kiel_groups.workers.rest.worker_control import (
-    ConnectorInfo,
-    ConnectorKind,
-    ConnectorStatus,
-    InstalledPlugin,
-    TaskInfo,
-)
+from kiel_groups.workers.plugins.plugin_registry import ConnectorPlugin
+from kiel_groups.workers.rest.worker_control import ConnectorInfo, ConnectorKind, ConnectorStatus
 from kiel_groups.workers.runners.runner_interface import TaskClients, unknown_topics
 from kiel_groups.workers.values import (
     ConfigSnapshot,
@@ -100,9 +94,8 @@ class WorkerRequests:
         statuses = [found[work] for work in works]
         return ConnectorStatus(name, statuses[0], statuses[1:], await self._kind(entry.config))
 
-    async def tasks(self, name: str) -> Sequence[TaskInfo]:
-        entry = await self._entry(name)
-        return [TaskInfo(TaskId(name, number), dict(task)) for number, task in enumerate(entry.tasks or ())]
+    async def tasks(self, name: str) -> Sequence[Mapping[str, str]]:
+        return (await self._entry(name)).tasks or ()
 
     async def task_status(self, name: str, task: int) -> WorkStatus:
         entry = await self._entry(name)
@@ -112,8 +105,11 @@ class WorkerRequests:
         work = TaskId(name, task)
         return (await self._herder.role.statuses.read([work]))[work]
 
-    async def plugins(self) -> Sequence[InstalledPlugin]:
-        return [InstalledPlugin(each.name, each.kind, each.version) for each in await self._plugins.installed()]
+    async def plugins(self) -> Sequence[ConnectorPlugin]:
+        return await self._plugins.installed()
+
+    async def masked(self, connector_class: str, configs: Sequence[Mapping[str, str]]) -> Sequence[Mapping[str, str]]:
+        return await self._plugins.masked(connector_class, configs)
 
     async def validate(self, plugin: str, config: Mapping[str, str | None]) -> Mapping[str, Any]:
         report = await self._plugins.report(plugin, config)
@@ -199,19 +195,13 @@ class WorkerRequests:
     async def resume(self, name: str) -> None:
         await self._written(await self._herder.role.config.set_target_state(name, TargetState.STARTED))
 
-    async def restart_connector(self, name: str) -> None:
-        self._owned(ConnectorId(name)).restart()
-
-    async def restart_task(self, name: str, task: int) -> None:
-        self._owned(TaskId(name, task)).restart()
-
-    # ------------------------------------------------------------------ helpers
-
-    def _owned(self, work: Work) -> WorkSupervisor:
+    async def restart(self, work: Work) -> None:
         supervisor = self._herder.running(work)
         if supervisor is None:
             raise RebalanceError(f"{work} does not run on this worker; it may have moved: try again")
-        return supervisor
+        supervisor.restart()
+
+    # ------------------------------------------------------------------ helpers
 
     async def _written(self, offset: int) -> None:
         """Follow an own change at once: the work starts sooner, and later reads contain the change."""

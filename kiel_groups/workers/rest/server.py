@@ -11,7 +11,6 @@ import os
 import resource
 import socket
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from errno import EADDRINUSE, EMFILE
 from hmac import compare_digest
 from http import HTTPStatus
@@ -28,25 +27,22 @@ from tornado.web import Application, HTTPError, RequestHandler, stream_request_b
 
 from kiel_groups.errors import ConfigError
 from kiel_groups.workers.plugins.secret_texts import error_texts
-from kiel_groups.workers.rest.calls import (
+from kiel_groups.workers.rest.client import HttpExchange
+from kiel_groups.workers.rest.operations import (
+    ROUTES,
     Answer,
-    ConfigMask,
     Operation,
-    RequestForwarding,
     RestCall,
     RestError,
-    RestSite,
+    RestOperations,
     refusal_of,
     status_text,
 )
-from kiel_groups.workers.rest.client import HttpExchange
-from kiel_groups.workers.rest.operations import ROUTES
 from kiel_groups.workers.rest.rest_settings import LARGEST_BODY, LARGEST_READ, RestSettings, is_address, is_loopback
 from kiel_groups.workers.rest.worker_control import WorkerControl
 
 __all__ = [
     "AccessRules",
-    "RequestRules",
     "RouteHandler",
     "BoundedServer",
     "RestListener",
@@ -133,28 +129,25 @@ SEND_TIMEOUT_S = 30.0
 _WITH_BODY = frozenset({"POST", "PUT", "PATCH"})
 
 
-@dataclass(frozen=True, slots=True)
-class RequestRules:
-    """
-    The rules for all requests to a worker.
-
-    Args:
-        access: Which requests are accepted.
-        timeout_s: How long a request may take once it is read, in seconds.
-    """
-
-    access: AccessRules
-    timeout_s: float
-
-
 @stream_request_body
 class RouteHandler(RequestHandler):
     """Serves one request. Tornado creates a handler for each one."""
 
-    def initialize(self, site: RestSite, rules: RequestRules, operations: Mapping[str, Operation]) -> None:
-        """Receive the arguments of the route from Tornado."""
+    def initialize(
+        self, site: RestOperations, access: AccessRules, timeout_s: float, operations: Mapping[str, Operation]
+    ) -> None:
+        """
+        Receive the arguments of the route from Tornado.
+
+        Args:
+            site: The worker.
+            access: Which requests are accepted.
+            timeout_s: How long a request may take once it is read, in seconds.
+            operations: The operation of each method.
+        """
         self._site = site
-        self._rules = rules
+        self._access = access
+        self._timeout_s = timeout_s
         self._operations = operations
         self._body = bytearray()
         self._received = 0
@@ -169,7 +162,7 @@ class RouteHandler(RequestHandler):
 
     def prepare(self) -> None:
         """Refuse a request by its headers, before its body is read."""
-        self._rules.access.check(self.request.headers)
+        self._access.check(self.request.headers)
         if not self._operations:
             raise RestError(HTTPStatus.NOT_FOUND, status_text(HTTPStatus.NOT_FOUND))
         if self._operation is None and self.request.method != "OPTIONS":
@@ -234,7 +227,7 @@ class RouteHandler(RequestHandler):
             {name: self.get_query_arguments(name) for name in self.request.query_arguments},
             bytes(self._body),
         )
-        async with asyncio.timeout(self._rules.timeout_s):
+        async with asyncio.timeout(self._timeout_s):
             answer = await operation(self._site, call)
         self._write(answer)
 
@@ -484,16 +477,15 @@ class RestServer:
     Args:
         listener: The sockets, which the server closes.
         control: The worker.
-        mask: Hides the secrets of settings.
         version: The version that the worker reports; by default, that of this package.
     """
 
-    def __init__(self, listener: RestListener, control: WorkerControl, mask: ConfigMask, version: str = "") -> None:
+    def __init__(self, listener: RestListener, control: WorkerControl, version: str = "") -> None:
         settings = listener.settings
         self._listener = listener
         self._exchange = HttpExchange(settings.token, settings.timeout_s)
-        site = RestSite(control, mask, RequestForwarding(control, listener.url, self._exchange), version or _version())
-        shared = {"site": site, "rules": RequestRules(AccessRules(settings), settings.timeout_s)}
+        site = RestOperations(control, listener.url, self._exchange, version or _version())
+        shared = {"site": site, "access": AccessRules(settings), "timeout_s": settings.timeout_s}
         application = Application(
             [(f"{route.pattern}/?", RouteHandler, {**shared, "operations": route.operations}) for route in ROUTES],
             default_handler_class=RouteHandler,

@@ -9,25 +9,19 @@ answers with the statuses of Kafka Connect; every method may raise these:
 - another retriable error, such as ``SessionLostError`` or ``NoZooKeeperError`` (503).
 - any other error (500).
 
-Configurations are passed with their secrets; the REST interface hides these.
+Configurations are passed with their secrets; the REST interface has these hidden by ``masked``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
+from typing import Any, Literal, Protocol, TypeAlias
 
-from kiel_groups.workers.values import TaskId, Work, WorkStatus
+from kiel_groups.workers.plugins.plugin_registry import ConnectorPlugin
+from kiel_groups.workers.values import Work, WorkStatus
 
-__all__ = [
-    "ConnectorInfo",
-    "ConnectorKind",
-    "ConnectorStatus",
-    "InstalledPlugin",
-    "TaskInfo",
-    "WorkerControl",
-]
+__all__ = ["ConnectorInfo", "ConnectorKind", "ConnectorStatus", "WorkerControl"]
 
 #: ``unknown`` if the connector's class cannot be imported or used.
 ConnectorKind: TypeAlias = Literal["source", "sink", "unknown"]
@@ -69,28 +63,13 @@ class ConnectorStatus:
     kind: ConnectorKind = "unknown"
 
 
-class TaskInfo(NamedTuple):
-    """A task and its settings."""
-
-    task: TaskId
-    config: Mapping[str, str]
-
-
-class InstalledPlugin(NamedTuple):
-    """A connector that users can create: the full name of its class, its kind and its version."""
-
-    name: str
-    kind: ConnectorKind
-    version: str
-
-
 class WorkerControl(Protocol):
     """
     A worker as its REST interface sees it.
 
     The REST interface calls ``create``, ``put_config``, ``patch_config`` and ``delete`` on the leader only, and
-    ``restart_connector`` and ``restart_task`` on the owner only; it forwards requests to these by ``leader_url`` and
-    ``owner_url``. All other methods are called on any worker.
+    ``restart`` on the owner only; it forwards requests to these by ``leader_url`` and ``owner_url``. All other methods
+    are called on any worker.
     """
 
     # ------------------------------------------------------------------ the group, as this worker knows it now
@@ -178,24 +157,30 @@ class WorkerControl(Protocol):
     async def resume(self, name: str) -> None:
         """Have a paused connector and its tasks run again. The call does not wait until they do."""
 
-    async def restart_connector(self, name: str) -> None:
-        """Restart a connector that this worker has, but not its tasks."""
+    async def restart(self, work: Work) -> None:
+        """Restart a connector, but not its tasks, or a task. This worker has it."""
 
     # ------------------------------------------------------------------ tasks
 
-    async def tasks(self, name: str) -> Sequence[TaskInfo]:
-        """Return the tasks of a connector with their settings, by number."""
+    async def tasks(self, name: str) -> Sequence[Mapping[str, str]]:
+        """Return the settings of a connector's tasks, by number."""
 
     async def task_status(self, name: str, task: int) -> WorkStatus:
         """Return what a task does."""
 
-    async def restart_task(self, name: str, task: int) -> None:
-        """Restart a task that this worker has."""
-
     # ------------------------------------------------------------------ plugins
 
-    async def plugins(self) -> Sequence[InstalledPlugin]:
+    async def plugins(self) -> Sequence[ConnectorPlugin]:
         """Return the connectors that are installed on this worker."""
+
+    async def masked(self, connector_class: str, configs: Sequence[Mapping[str, str]]) -> Sequence[Mapping[str, str]]:
+        """
+        Return settings with their secrets hidden.
+
+        Args:
+            connector_class: The name of the connector's class, or "".
+            configs: The settings of the connector, or of its tasks.
+        """
 
     async def validate(self, plugin: str, config: Mapping[str, str | None]) -> Mapping[str, Any]:
         """
