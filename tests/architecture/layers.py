@@ -52,7 +52,6 @@ LAYERS = (
     "workers/allocation",
     "workers/stores",
     "workers/session",
-    "workers/assigner",
     "workers/membership",
     "workers/plugins",
     "workers/shipped",

@@ -16,7 +16,7 @@ MUTANTS = (
     ),
     Mutant(
         "the leader assigns by a configuration that is behind",
-        "workers/assigner.py",
+        "workers/membership.py",
         "return self._config.newest if self._config.has(target) else None",
         "return self._config.newest",
         "tests/unit/workers/test_work_assigner.py",
@@ -24,7 +24,7 @@ MUTANTS = (
     Mutant(
         "work is not revoked before a rejoin",
         "workers/membership.py",
-        "            await self._listener.on_revoked(assignment.leader, assignment.connectors, assignment.tasks)\n",
+        "            await self._listener.on_revoked()\n",
         "            pass\n",
         "tests/unit/workers/test_worker_hooks.py",
     ),

@@ -15,10 +15,10 @@ from kiel_groups.group.znodes.layout import WorkerLayout
 from kiel_groups.members.programs.generic_member import member_on_zookeeper
 from kiel_groups.metrics import Metrics
 from kiel_groups.testing import FakeEnsemble, Host, SimulatedProcess, Timeline, fake_client
-from kiel_groups.workers.assigner import WorkerContext
 from kiel_groups.workers.execution.herder import Herder
 from kiel_groups.workers.execution.worker_plugins import WorkerPlugins
 from kiel_groups.workers.execution.worker_requests import WorkerRequests
+from kiel_groups.workers.membership import WorkerContext
 from kiel_groups.workers.session import WorkerSession
 from kiel_groups.workers.values import ConnectorId, TaskId, Work, WorkState, WorkStatus
 from kiel_groups.zookeeper.tasks import ProcessContext

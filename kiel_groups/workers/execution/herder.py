@@ -18,19 +18,17 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterable, Sequence
-from typing import Protocol
 
 from kiel_groups.errors import KielGroupsError, SessionLostError
-from kiel_groups.workers.assigner import WorkerContext, WorkerMember
 from kiel_groups.workers.execution.work_plan import needs_rejoin, outdated, planned, still_valid
 from kiel_groups.workers.execution.work_supervisor import WorkSupervisor
 from kiel_groups.workers.execution.worker_plugins import WorkerPlugins
-from kiel_groups.workers.membership import WorkerHooks
+from kiel_groups.workers.membership import WorkerContext, WorkerHooks, WorkerMember
 from kiel_groups.workers.runners.runner_interface import TaskClients
 from kiel_groups.workers.session import WorkerRole
-from kiel_groups.workers.values import ConfigSnapshot, TaskId, Work, WorkerAssignment
+from kiel_groups.workers.values import ConfigSnapshot, Work, WorkerAssignment
 
-__all__ = ["ClosableMember", "Herder"]
+__all__ = ["Herder"]
 
 log = logging.getLogger(__name__)
 
@@ -42,13 +40,6 @@ _STUCK_WARNING_S = 10.0
 
 #: The snapshots that a worker keeps, to compare them with the one by which its work was assigned.
 _MOST_SEEN = 16
-
-
-class ClosableMember(WorkerMember, Protocol):
-    """The worker's member of its group; ``CoordinatedMember`` and ``GenericMember`` are some."""
-
-    async def close(self) -> None:
-        """Give the assignment back, and leave the group."""
 
 
 class Herder:
@@ -75,8 +66,7 @@ class Herder:
         self._group = context.group
         self._plugins = plugins
         self._clients = clients
-        self.hooks = WorkerHooks(context, self, self, allocator)
-        self._member: ClosableMember | None = None
+        self.hooks = WorkerHooks(context, self, allocator)
         self._role: WorkerRole | None = None
         #: The newest configuration; None before the first one was read.
         self._config: ConfigSnapshot | None = None
@@ -94,10 +84,9 @@ class Herder:
         self._is_doubtful = False
         self._is_closing = False
 
-    def attach(self, member: ClosableMember) -> None:
+    def attach(self, member: WorkerMember) -> None:
         """Add the member, which in turn needs the hooks."""
-        self._member = member
-        self.hooks.attach(member)
+        self.hooks.member = member
 
     # ------------------------------------------------------------------ sessions
 
@@ -204,7 +193,7 @@ class Herder:
 
     def _rejoin_if_outdated(self) -> None:
         """Have the group assign again if the work that it assigned is not that of the newest configuration."""
-        assignment, config, member = self._assignment, self._config, self._member
+        assignment, config, member = self._assignment, self._config, self.hooks.member
         # During a rebalance, the next assignment will be compared.
         if assignment is None or config is None or member is None or self.hooks.is_rebalancing:
             return
@@ -226,7 +215,7 @@ class Herder:
         self._assignment, self._generation = assignment, generation
         self._rejoin_if_outdated()
         self._reconcile()
-        if self._member is not None and self._member.leads and self._role is not None:
+        if self.hooks.member is not None and self.hooks.member.leads and self._role is not None:
             # Work of deleted connectors was given back before this assignment.
             self._role.tasks.start(self._clean_up())
 
@@ -237,7 +226,7 @@ class Herder:
         except SessionLostError:
             log.debug("group %s: what deleted connectors have left is deleted later", self._group)
 
-    async def on_revoked(self, leader: str, connectors: Sequence[str], tasks: Sequence[TaskId]) -> None:
+    async def on_revoked(self) -> None:
         self._assignment = None
         if self._is_closing:
             await self._give_back()
@@ -298,8 +287,8 @@ class Herder:
         """
         self._is_closing = True
         self._end_patience()
-        if self._member is not None:
-            await self._member.close()
+        if self.hooks.member is not None:
+            await self.hooks.member.close()
         await self.hooks.close()
         self._assignment = None
         await self._give_back()

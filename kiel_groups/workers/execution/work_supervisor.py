@@ -24,9 +24,9 @@ from typing import Any
 
 from kiel_groups.backoff import Backoff
 from kiel_groups.errors import ClaimLostError, CoordinationError, SessionLostError
-from kiel_groups.workers.assigner import WorkerContext
 from kiel_groups.workers.execution.work_plan import WorkSpec
 from kiel_groups.workers.execution.worker_plugins import WorkerPlugins, class_name
+from kiel_groups.workers.membership import WorkerContext
 from kiel_groups.workers.plugins.config_definition import Settings
 from kiel_groups.workers.plugins.interfaces import SinkConnector
 from kiel_groups.workers.plugins.secret_texts import ErrorTexts

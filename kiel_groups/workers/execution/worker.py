@@ -11,11 +11,11 @@ from kiel_groups.config import GroupConfig, ZooKeeperConfig
 from kiel_groups.errors import KielGroupsError
 from kiel_groups.members.programs.generic_member import GenericMember
 from kiel_groups.metrics import Metrics
-from kiel_groups.workers.assigner import WorkerContext
 from kiel_groups.workers.execution.herder import Herder
 from kiel_groups.workers.execution.worker_plugins import WorkerPlugins
 from kiel_groups.workers.execution.worker_requests import WorkerRequests
 from kiel_groups.workers.execution.worker_settings import WorkerSettings
+from kiel_groups.workers.membership import WorkerContext
 from kiel_groups.workers.plugins.plugin_registry import PluginRegistry
 from kiel_groups.workers.rest.server import RestListener, RestServer
 from kiel_groups.workers.runners.runner_interface import KafkaClients, check_members, probe_brokers
