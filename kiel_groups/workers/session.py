@@ -17,7 +17,7 @@ from kiel_groups.config import GroupConfig
 from kiel_groups.errors import ClaimLostError, CoordinationError, KielGroupsError, ProtocolError
 from kiel_groups.group.znodes.layout import ROOT, GroupLayout, WorkerLayout
 from kiel_groups.group.znodes.transactions import MOST_OPERATIONS, Create, Done, Failure, Unknown, chunks
-from kiel_groups.group.znodes.worker_contents import JsonObject, WorkerInfo
+from kiel_groups.group.znodes.worker_contents import WorkerInfo
 from kiel_groups.listeners import Stall
 from kiel_groups.members.partition_handler import Work as WorkInProgress
 from kiel_groups.members.zookeeper.group_member import admit_program
@@ -158,7 +158,7 @@ class WorkerRole:
     """
     A worker on one session: its znode, its stores and its claims.
 
-    It is a ``SessionRole``, and for runners what they read and write; see ``RunnerStores``.
+    It is a ``SessionRole``.
     """
 
     candidacy: Candidacy | None = None
@@ -304,10 +304,8 @@ class WorkerRole:
         self.claims.end()
         self.tasks.cancel()
 
-    async def read_offset(self, connector: str, partition: JsonObject) -> JsonObject | None:
-        return await self.offsets.read(connector, partition)
-
     async def write_offsets(self, task: TaskId, offsets: SourceOffsets) -> None:
+        """Store source offsets of a task; raises as ``SourceOffsetStore.write``. If its claim is gone, look at that."""
         try:
             await self.offsets.write(task, offsets)
         except ClaimLostError:
@@ -315,6 +313,7 @@ class WorkerRole:
             raise
 
     async def write_tasks(self, connector: str, tasks: Sequence[Mapping[str, str]]) -> None:
+        """Store the settings of a connector's tasks under its claim; raises as ``ConfigStore.put_task_configs``."""
         try:
             await self.config.put_task_configs(connector, tasks, claim=self.layout.owner(connector))
         except ClaimLostError:

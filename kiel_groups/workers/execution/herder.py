@@ -24,7 +24,7 @@ from kiel_groups.workers.execution.work_plan import needs_rejoin, outdated, plan
 from kiel_groups.workers.execution.work_supervisor import WorkSupervisor
 from kiel_groups.workers.execution.worker_plugins import WorkerPlugins
 from kiel_groups.workers.membership import WorkerContext, WorkerHooks, WorkerMember
-from kiel_groups.workers.runners.runner_interface import TaskClients
+from kiel_groups.workers.runners.runner_interface import KafkaClients
 from kiel_groups.workers.session import WorkerRole
 from kiel_groups.workers.values import ConfigSnapshot, Work, WorkerAssignment
 
@@ -60,7 +60,7 @@ class Herder:
     """
 
     def __init__(
-        self, context: WorkerContext, plugins: WorkerPlugins, clients: TaskClients, allocator: str = "round_robin"
+        self, context: WorkerContext, plugins: WorkerPlugins, clients: KafkaClients, allocator: str = "round_robin"
     ) -> None:
         self.context = context
         self._group = context.group

@@ -31,7 +31,7 @@ from kiel_groups.workers.plugins.config_definition import Settings
 from kiel_groups.workers.plugins.interfaces import SinkConnector
 from kiel_groups.workers.plugins.secret_texts import ErrorTexts
 from kiel_groups.workers.runners.plugin_calls import WorkFence
-from kiel_groups.workers.runners.runner_interface import Runner, RunnerContext, TaskClients, retrieve
+from kiel_groups.workers.runners.runner_interface import KafkaClients, Runner, RunnerContext, retrieve
 from kiel_groups.workers.runners.sink_task_runner import SinkTaskRunner
 from kiel_groups.workers.runners.source_task_runner import ConnectorRunner, SourceTaskRunner
 from kiel_groups.workers.session import WorkerRole
@@ -114,7 +114,7 @@ class WorkSupervisor:
         worker: WorkerContext,
         role: WorkerRole,
         plugins: WorkerPlugins,
-        clients: TaskClients,
+        clients: KafkaClients,
         work: Work,
         spec: WorkSpec,
         generation: int,

@@ -16,7 +16,7 @@ from kiel_groups.workers.plugins.connector_checks import with_secrets
 from kiel_groups.workers.plugins.interfaces import SinkConnector
 from kiel_groups.workers.plugins.plugin_registry import ConnectorPlugin
 from kiel_groups.workers.rest.worker_control import ConnectorInfo, ConnectorKind, ConnectorStatus
-from kiel_groups.workers.runners.runner_interface import TaskClients, unknown_topics
+from kiel_groups.workers.runners.runner_interface import KafkaClients, unknown_topics
 from kiel_groups.workers.values import (
     ConfigSnapshot,
     ConnectorEntry,
@@ -49,7 +49,7 @@ class WorkerRequests:
         clients: Knows the topics of the brokers.
     """
 
-    def __init__(self, herder: Herder, plugins: WorkerPlugins, clients: TaskClients) -> None:
+    def __init__(self, herder: Herder, plugins: WorkerPlugins, clients: KafkaClients) -> None:
         self._clients = clients
         self._herder = herder
         self._plugins = plugins

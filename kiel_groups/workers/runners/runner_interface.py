@@ -7,11 +7,11 @@ import logging
 import math
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import sha256
-from typing import Any, Literal, Protocol, TypeVar
+from typing import Any, Literal, TypeVar
 
 from kiel_groups.clients.grouped import GroupedConsumer
 from kiel_groups.clients.net.cluster_metadata import ClusterMetadata
@@ -25,6 +25,7 @@ from kiel_groups.wording import some
 from kiel_groups.workers.plugins.config_definition import Settings
 from kiel_groups.workers.plugins.interfaces import Connector, JsonObject
 from kiel_groups.workers.runners.plugin_calls import PluginCalls, WorkFence
+from kiel_groups.workers.session import WorkerRole
 from kiel_groups.workers.stores.source_offset_store import SourceOffsets
 from kiel_groups.workers.values import TaskId, Work
 from kiel_groups.zookeeper.runtime import Runtime
@@ -34,15 +35,11 @@ __all__ = [
     "check_members",
     "probe_brokers",
     "KafkaClients",
-    "SinkConsumer",
-    "SourceProducer",
-    "TaskClients",
     "missing_topics_text",
     "sink_group",
     "unknown_topics",
     "Runner",
     "RunnerContext",
-    "RunnerStores",
     "retrieve",
     "RunnerConnectorContext",
     "SinkRunnerContext",
@@ -126,35 +123,35 @@ _TOPICS_AGE_S, _MISSING_AGE_S = 15.0, 1.0
 _NOT_IN_GROUPS, _MOST_SHOWN, _DIGEST_CHARACTERS = re.compile("[^a-zA-Z0-9._-]"), 200, 32
 
 
-class SourceProducer(Protocol):
-    """What a source task needs of its producer; ``Producer`` is one."""
+class KafkaClients:
+    """
+    Creates the clients of tasks; nothing is connected before the task uses its client.
 
-    @property
-    def is_full(self) -> bool: ...
-    def produce(self, topic: str, message: Any, key: Any = None, partition: int | None = None) -> Any: ...
-    def drain(self) -> Any: ...
-    def flush(self) -> Any: ...
-    def close(self, timeout_ms: int | None = None) -> Any: ...
+    Args:
+        brokers: ``host`` or ``host:port`` (9092) of some brokers.
+        zk_hosts: The ZooKeeper servers that coordinate the groups of sinks; None if brokers coordinate these.
+        consumer_settings: Further arguments of ``GroupedConsumer``, such as ``coordination``.
+    """
 
+    def __init__(
+        self, brokers: str, zk_hosts: str | None = None, consumer_settings: Mapping[str, Any] | None = None
+    ) -> None:
+        self._brokers = brokers
+        self._zk_hosts = zk_hosts
+        self._consumer_settings = dict(consumer_settings or {})
+        self._topics: frozenset[str] = frozenset()
+        self._topics_s = -math.inf
+        self._asking = asyncio.Lock()
 
-class SinkConsumer(Protocol):
-    """What a sink task needs of its consumer; ``GroupedConsumer`` is one."""
-
-    def connect(self) -> Any: ...
-    def subscribe(self, topics: Collection[str]) -> Any: ...
-    def getmany(self, *partitions: TopicPartition, timeout_ms: int = 0, max_records: int | None = None) -> Any: ...
-    def commit(self, offsets: Mapping[TopicPartition, int]) -> Any: ...
-    def close(self) -> Any: ...
-
-
-class TaskClients(Protocol):
-    """Creates the clients of tasks; nothing is connected before the task uses its client."""
-
-    def producer(self) -> SourceProducer:
+    def producer(self) -> Producer:
         """Create a producer, whose records are stored by all in-sync replicas."""
+        return Producer(self._brokers, batch_size=_BATCH_RECORDS, linger_ms=_LINGER_MS, retries=_RETRIES)
 
-    def consumer(self, group: str, listener: object, on_bad_record: Literal["raise", "skip"]) -> SinkConsumer:
+    def consumer(self, group: str, listener: object, on_bad_record: Literal["raise", "skip"]) -> GroupedConsumer:
         """Create a consumer that commits only what it is asked to."""
+        settings = {"auto_offset_reset": "earliest", **self._consumer_settings}
+        settings |= {"autocommit": False, "listener": listener, "on_bad_record": on_bad_record}
+        return GroupedConsumer(self._brokers, group, self._zk_hosts, **settings)
 
     async def missing_topics(self, topics: Collection[str]) -> list[str]:
         """
@@ -163,45 +160,6 @@ class TaskClients(Protocol):
         Raises:
             NoBrokersError: No broker answers.
         """
-
-
-class KafkaClients:
-    """
-    Creates clients of a Kafka cluster.
-
-    Args:
-        brokers: ``host`` or ``host:port`` (9092) of some brokers.
-        zk_hosts: The ZooKeeper servers that coordinate the groups of sinks; None if brokers coordinate these.
-        consumer_settings: Further arguments of ``GroupedConsumer``, such as ``coordination``.
-        producer_settings: Further arguments of ``Producer``, such as ``compression``.
-    """
-
-    def __init__(
-        self,
-        brokers: str | Iterable[str],
-        zk_hosts: str | Iterable[str] | None = None,
-        consumer_settings: Mapping[str, Any] | None = None,
-        producer_settings: Mapping[str, Any] | None = None,
-    ) -> None:
-        self._brokers = brokers
-        self._zk_hosts = zk_hosts
-        self._consumer_settings = dict(consumer_settings or {})
-        self._producer_settings = {"batch_size": _BATCH_RECORDS, "linger_ms": _LINGER_MS, "retries": _RETRIES} | dict(
-            producer_settings or {}
-        )
-        self._topics: frozenset[str] = frozenset()
-        self._topics_s = -math.inf
-        self._asking = asyncio.Lock()
-
-    def producer(self) -> SourceProducer:
-        return Producer(self._brokers, **self._producer_settings)
-
-    def consumer(self, group: str, listener: object, on_bad_record: Literal["raise", "skip"]) -> SinkConsumer:
-        settings = {"auto_offset_reset": "earliest", **self._consumer_settings}
-        settings |= {"autocommit": False, "listener": listener, "on_bad_record": on_bad_record}
-        return GroupedConsumer(self._brokers, group, self._zk_hosts, **settings)
-
-    async def missing_topics(self, topics: Collection[str]) -> list[str]:
         # A worker may have a thousand tasks that ask. A topic that was missing may have been created a moment ago.
         loop = asyncio.get_running_loop()
         async with self._asking:
@@ -227,7 +185,7 @@ def sink_group(connector: str) -> str:
     return check_name(f"connect_{shown}_{digest[:_DIGEST_CHARACTERS]}", "group")
 
 
-async def missing_topics_text(clients: TaskClients, topics: Collection[str]) -> str:
+async def missing_topics_text(clients: KafkaClients, topics: Collection[str]) -> str:
     """Return which of these topics no broker knows, in words, or that no broker answers; ``""`` if all exist."""
     try:
         return unknown_topics(await clients.missing_topics(topics))
@@ -245,33 +203,6 @@ def records_of(found: Mapping[TopicPartition, list[Record]]) -> list[Record]:
     return [record for records in found.values() for record in records]
 
 
-class RunnerStores(Protocol):
-    """What runners read and write in ZooKeeper. Each write is refused without the claim of the work."""
-
-    async def read_offset(self, connector: str, partition: JsonObject) -> JsonObject | None:
-        """Return the stored source offset of a source partition, or None if there is none."""
-
-    async def write_offsets(self, task: TaskId, offsets: SourceOffsets) -> None:
-        """
-        Store source offsets of a task.
-
-        Raises:
-            ClaimLostError: The claim is gone.
-            SessionLostError: The session is over.
-        """
-
-    async def write_tasks(self, connector: str, tasks: Sequence[Mapping[str, str]]) -> None:
-        """
-        Store the configurations of a connector's tasks; if they are equal to the stored ones, write nothing.
-
-        Raises:
-            ClaimLostError: The claim is gone.
-            ConfigError: They cannot be stored.
-            UnknownConnectorError: The connector was deleted.
-            SessionLostError: The session is over.
-        """
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunnerContext:
     """
@@ -284,7 +215,7 @@ class RunnerContext:
         config: The settings of the connector, as users have given them.
         settings: The settings of the connector or the task, checked and typed.
         fence: Passed before each delivery and each commit.
-        stores: The stores of the worker's session.
+        stores: The stores of the worker's session. Each write is refused without the claim of the work.
         clients: Creates producers and consumers.
         runtime: Clocks and threads.
         started: Called when ``start`` of the connector or the task has returned.
@@ -297,8 +228,8 @@ class RunnerContext:
     config: Mapping[str, str]
     settings: Settings
     fence: WorkFence
-    stores: RunnerStores
-    clients: TaskClients
+    stores: WorkerRole
+    clients: KafkaClients
     runtime: Runtime
     started: Callable[[], None]
     problem: Callable[[str], None]
@@ -493,7 +424,7 @@ class SourceRunnerContext(_TaskRunnerContext):
     """The worker as a source task sees it; see ``SourceTaskContext``."""
 
     async def offset(self, partition: JsonObject) -> JsonObject | None:
-        return await self._runner.context.stores.read_offset(self.connector, partition)
+        return await self._runner.context.stores.offsets.read(self.connector, partition)
 
 
 class SinkRunnerContext(_TaskRunnerContext):
@@ -505,7 +436,7 @@ class SinkRunnerContext(_TaskRunnerContext):
         producer: Returns the producer of the task, which is created at the first call.
     """
 
-    def __init__(self, runner: Runner, producer: Callable[[], SourceProducer]) -> None:
+    def __init__(self, runner: Runner, producer: Callable[[], Producer]) -> None:
         super().__init__(runner)
         self._producer = producer
 

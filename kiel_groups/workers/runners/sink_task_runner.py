@@ -15,6 +15,8 @@ from itertools import count
 from typing import Any, Literal, TypeAlias, TypeVar
 
 from kiel_groups.backoff import Backoff
+from kiel_groups.clients.grouped import GroupedConsumer
+from kiel_groups.clients.producer import Producer
 from kiel_groups.errors import ClosedError, CommitFailedError, KielGroupsError, TaskStoppedError
 from kiel_groups.model import Record, TopicPartition
 from kiel_groups.workers.plugins.interfaces import SinkTask
@@ -22,9 +24,7 @@ from kiel_groups.workers.runners.plugin_calls import Call
 from kiel_groups.workers.runners.runner_interface import (
     Runner,
     RunnerContext,
-    SinkConsumer,
     SinkRunnerContext,
-    SourceProducer,
     missing_topics_text,
     records_of,
     retrieve,
@@ -63,7 +63,7 @@ class SinkTaskRunner(Runner):
         super().__init__(context)
         #: The task; None before it is created.
         self._plugin: SinkTask | None = None
-        self._producer: SourceProducer | None = None
+        self._producer: Producer | None = None
         #: The partitions of the consumer, with the number of the hook that has assigned each. A partition that was lost
         #: and assigned again has another number, and what the task has taken of it before is not committed.
         self._owned: dict[TopicPartition, int] = {}
@@ -77,7 +77,7 @@ class SinkTaskRunner(Runner):
         #: The error of a hook, which the loop of the task raises.
         self._failure: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._pauses = Backoff(_FIRST_PAUSE_S, _LONGEST_PAUSE_S, lambda: context.runtime.uniform(0.5, 1.5))
-        self._consumer: SinkConsumer | None = None
+        self._consumer: GroupedConsumer | None = None
         #: Whether the hooks of the consumer still call the task. They do not after an error, or after a cancellation.
         self._is_active = True
 
@@ -121,7 +121,7 @@ class SinkTaskRunner(Runner):
         assert self._plugin is not None, "the task is created before its consumer"
         return self._plugin
 
-    async def _join(self, consumer: SinkConsumer) -> None:
+    async def _join(self, consumer: GroupedConsumer) -> None:
         """Join the group. A cluster that does not answer is tried again."""
         while True:
             try:
@@ -132,7 +132,7 @@ class SinkTaskRunner(Runner):
             except KielGroupsError as error:
                 await self._wait_after(error)
 
-    async def _deliver(self, consumer: SinkConsumer) -> None:
+    async def _deliver(self, consumer: GroupedConsumer) -> None:
         """Put records until a stop is requested, and commit now and then."""
         while not self.should_stop:
             try:
@@ -162,7 +162,7 @@ class SinkTaskRunner(Runner):
         self.report("consumer", str(error))
         await self.pause(self._pauses.next_s())
 
-    async def _next(self, consumer: SinkConsumer) -> _Found:
+    async def _next(self, consumer: GroupedConsumer) -> _Found:
         """Return the next records: none if none came in time, a stop was requested, or a hook has failed."""
         getting: asyncio.Future[_Found] = asyncio.ensure_future(
             consumer.getmany(timeout_ms=_WAIT_MS, max_records=_MOST_RECORDS)
@@ -220,7 +220,7 @@ class SinkTaskRunner(Runner):
             if partition in owned and self._owned.get(partition) == owned[partition]
         }
 
-    async def _commit(self, consumer: SinkConsumer, due: dict[TopicPartition, int]) -> None:
+    async def _commit(self, consumer: GroupedConsumer, due: dict[TopicPartition, int]) -> None:
         """Commit offsets; those of partitions that were lost meanwhile stay with their new owners."""
         try:
             await consumer.commit(due)
@@ -276,7 +276,7 @@ class SinkTaskRunner(Runner):
 
     # ------------------------------------------------------------------ clients
 
-    def _dead_letters(self) -> SourceProducer:
+    def _dead_letters(self) -> Producer:
         self._producer = self._producer or self.context.clients.producer()
         return self._producer
 

@@ -6,7 +6,9 @@ import asyncio
 import logging
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from typing import Any
 
+from kiel_groups.clients.producer import Producer
 from kiel_groups.errors import ConfigError, KielGroupsError, TaskStoppedError, UnknownConnectorError
 from kiel_groups.group.znodes.transactions import LARGEST_BYTES
 from kiel_groups.group.znodes.worker_contents import SourceOffset, canonical_json
@@ -16,9 +18,9 @@ from kiel_groups.workers.runners.runner_interface import (
     Runner,
     RunnerConnectorContext,
     RunnerContext,
-    SourceProducer,
     SourceRunnerContext,
     missing_topics_text,
+    retrieve,
 )
 from kiel_groups.workers.values import TaskId
 
@@ -55,7 +57,7 @@ class SourceTaskRunner(Runner):
         self._task_id = context.work
         #: None before it is created.
         self._task: SourceTask | None = None
-        self._producer: SourceProducer | None = None
+        self._producer: Producer | None = None
         #: The offsets that are delivered, and not stored yet, by the canonical form of their partitions.
         self._unstored: dict[bytes, tuple[JsonObject, JsonObject]] = {}
         self._interval_s: float = context.settings["offset.flush.interval.ms"] / 1000
@@ -115,7 +117,7 @@ class SourceTaskRunner(Runner):
             return await polling
         except (Exception, asyncio.CancelledError):
             # The run does not end before the thread of the poll, which may still read the source.
-            polling.add_done_callback(_retrieve)
+            polling.add_done_callback(retrieve)
             polling.cancel()
             raise
 
@@ -143,7 +145,7 @@ class SourceTaskRunner(Runner):
 
     async def _send(self, records: Sequence[SourceRecord]) -> None:
         producer = self._producer = self._producer or self.context.clients.producer()
-        outcomes: list[asyncio.Future[object]] = []
+        outcomes: list[asyncio.Future[Any]] = []
         for record in records:
             if producer.is_full:
                 await producer.drain()
@@ -151,7 +153,7 @@ class SourceTaskRunner(Runner):
             await self.context.fence.wait_open()
             outcome = producer.produce(record.topic, record.value, record.key, record.partition)
             # Retrieved also if this call is cancelled before it looks.
-            outcome.add_done_callback(_retrieve)
+            outcome.add_done_callback(retrieve)
             outcomes.append(outcome)
         await producer.flush()
         await asyncio.wait(outcomes)
@@ -177,11 +179,6 @@ class SourceTaskRunner(Runner):
             except KielGroupsError:
                 # The error of the task is more important. Its last records are delivered again.
                 self._unstored.clear()
-
-
-def _retrieve(outcome: asyncio.Future[object]) -> None:
-    if not outcome.cancelled():
-        outcome.exception()
 
 
 def _checked(records: object) -> Sequence[SourceRecord]:
