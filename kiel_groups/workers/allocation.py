@@ -10,14 +10,13 @@ from kiel_groups.allocators.registry import look_up
 from kiel_groups.workers.values import ConnectorId, TaskId, Work
 
 __all__ = [
-    "Allocate",
-    "WorkAllocation",
-    "work_in_order",
-    "rotate_work",
-    "retain_work",
     "WORK_ALLOCATORS",
+    "WorkAllocation",
     "WorkAllocator",
+    "retain_work",
+    "rotate_work",
     "work_allocator",
+    "work_in_order",
 ]
 
 

@@ -134,7 +134,7 @@ PURE_LAYERS = (
 ONLY_IN = {
     # testing replaces kazoo's connections.
     "kazoo": ("zookeeper", "ops", "testing"),
-    "tornado": ("clients/calls", "workers/shipped/http_target", "workers/rest"),
+    "tornado": ("clients/calls", "workers/shipped/http_sink", "workers/rest"),
     "aiokafka": ("wire/message_sets/encoder", "wire/message_sets/python_decoder"),
     "cramjam": ("wire/codecs",),
     "pyspark": ("spark",),

@@ -28,13 +28,13 @@ from kiel_groups.workers.plugins.standard_keys import (
 )
 
 __all__ = [
-    "masked",
-    "secret_values",
-    "with_secrets",
     "checked_config",
+    "masked",
     "named_topics",
+    "secret_values",
     "task_settings",
     "validation_report",
+    "with_secrets",
 ]
 
 

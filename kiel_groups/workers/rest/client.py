@@ -23,12 +23,7 @@ from kiel_groups.errors import (
     UnknownConnectorError,
 )
 
-__all__ = [
-    "HttpAnswer",
-    "HttpExchange",
-    "connector_path",
-    "WorkerClient",
-]
+__all__ = ["HttpExchange", "WorkerClient", "connector_path"]
 
 
 #: The largest answer, in bytes. One with the traces of a thousand failed tasks has 8 MiB.

@@ -36,13 +36,12 @@ from kiel_groups.workers.rest.worker_control import ConnectorInfo, ConnectorStat
 from kiel_groups.workers.values import ConnectorId, TaskId, Work, WorkState, WorkStatus
 
 __all__ = [
-    "ROUTES",
     "Answer",
     "Operation",
+    "ROUTES",
     "RestCall",
     "RestError",
     "RestOperations",
-    "Route",
     "parse_new_connector",
     "refusal_of",
     "status_text",

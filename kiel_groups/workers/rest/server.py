@@ -41,13 +41,7 @@ from kiel_groups.workers.rest.operations import (
 from kiel_groups.workers.rest.rest_settings import LARGEST_BODY, LARGEST_READ, RestSettings, is_address, is_loopback
 from kiel_groups.workers.rest.worker_control import WorkerControl
 
-__all__ = [
-    "AccessRules",
-    "RouteHandler",
-    "BoundedServer",
-    "RestListener",
-    "RestServer",
-]
+__all__ = ["AccessRules", "RestListener", "RestServer"]
 
 log = logging.getLogger(__name__)
 

@@ -22,12 +22,7 @@ from kiel_groups.workers.plugins.interfaces import Connector, SinkTask, SourceTa
 from kiel_groups.zookeeper.runtime import Runtime
 from kiel_groups.zookeeper.session import Session
 
-__all__ = [
-    "WorkFence",
-    "Call",
-    "PluginCalls",
-    "guarded",
-]
+__all__ = ["Call", "PluginCalls", "WorkFence", "guarded"]
 
 
 class WorkFence:

@@ -31,19 +31,19 @@ from kiel_groups.workers.values import TaskId, Work
 from kiel_groups.zookeeper.runtime import Runtime
 
 __all__ = [
-    "all_topics",
-    "check_members",
-    "probe_brokers",
     "KafkaClients",
-    "missing_topics_text",
-    "sink_group",
-    "unknown_topics",
     "Runner",
-    "RunnerContext",
-    "retrieve",
     "RunnerConnectorContext",
+    "RunnerContext",
     "SinkRunnerContext",
     "SourceRunnerContext",
+    "check_members",
+    "missing_topics_text",
+    "probe_brokers",
+    "records_of",
+    "retrieve",
+    "sink_group",
+    "unknown_topics",
 ]
 
 log = logging.getLogger(__name__)

@@ -50,7 +50,7 @@ from kiel_groups.zookeeper.fenced_writes import FencedWriter
 from kiel_groups.zookeeper.runtime import Runtime
 from kiel_groups.zookeeper.session import Node, Session
 
-__all__ = ["MOST_KEPT", "ConfigStore", "entry_of"]
+__all__ = ["ConfigStore", "MOST_KEPT", "entry_of"]
 
 log = logging.getLogger(__name__)
 
