@@ -18,8 +18,8 @@ import asyncio
 import logging
 import math
 from collections.abc import Coroutine, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, NamedTuple, Protocol
+from dataclasses import dataclass
+from typing import Any, Protocol
 from urllib.parse import urlsplit
 
 from kiel_groups.backoff import Backoff
@@ -222,39 +222,13 @@ class ConfigReads:
 # ``kiel-sticky``, which names the work that it had. The group uses it if all workers offer it.
 
 #: The allocator that the leader runs, by the protocol that the group uses.
-PROTOCOL_ALLOCATORS: Mapping[str, WorkAllocator] = {
+_PROTOCOL_ALLOCATORS: Mapping[str, WorkAllocator] = {
     DEFAULT_PROTOCOL: WORK_ALLOCATORS["round_robin"],
     STICKY_PROTOCOL: WORK_ALLOCATORS["sticky"],
 }
 
 
-class WorkerState(NamedTuple):
-    """
-    What a worker joins with.
-
-    Args:
-        url: The URL of its REST interface.
-        offset: The offset of the configuration that it has read.
-        generation: The generation in which it got its last work; -1 if it had none.
-        works: That work.
-    """
-
-    url: str
-    offset: int
-    generation: int = -1
-    works: tuple[Work, ...] = ()
-
-
-def offered(allocator: WorkAllocator, state: WorkerState) -> list[GroupProtocol]:
-    """Return what a worker that prefers this allocator offers at its join, the preferred protocol first."""
-    protocols = [GroupProtocol(DEFAULT_PROTOCOL, ConnectMetadata(state.url, state.offset).encode())]
-    if allocator.sees_owners:
-        metadata = StickyMetadata(state.url, state.offset, state.generation, _by_connector(state.works))
-        protocols.insert(0, GroupProtocol(STICKY_PROTOCOL, metadata.encode()))
-    return protocols
-
-
-def parse_state(protocol: str, member: str, metadata: bytes) -> WorkerState:
+def _parse_state(protocol: str, member: str, metadata: bytes) -> StickyMetadata:
     """
     Parse what a member has joined with.
 
@@ -263,17 +237,9 @@ def parse_state(protocol: str, member: str, metadata: bytes) -> WorkerState:
     """
     what = f"the metadata of {member}"
     if protocol == STICKY_PROTOCOL:
-        sticky = StickyMetadata.parse(metadata, what)
-        return WorkerState(sticky.url, sticky.offset, sticky.generation, _works(sticky.work))
+        return StickyMetadata.parse(metadata, what)
     plain = ConnectMetadata.parse(metadata, what)
-    return WorkerState(plain.url, plain.offset)
-
-
-def encode_assignment(assignment: WorkerAssignment) -> bytes:
-    """Encode an assignment for its worker."""
-    error = CONFIG_MISMATCH if assignment.is_failed else 0
-    work = _by_connector(assignment.works)
-    return ConnectAssignment(error, assignment.leader, assignment.leader_url, assignment.offset, work).encode()
+    return StickyMetadata(plain.url, plain.offset, -1, {})
 
 
 def parse_assignment(member: str, data: bytes) -> WorkerAssignment:
@@ -343,7 +309,7 @@ class WorkAssigner:
         Raises:
             AllocatorError: The protocol is not one that workers offer.
         """
-        if protocol not in PROTOCOL_ALLOCATORS:
+        if protocol not in _PROTOCOL_ALLOCATORS:
             raise AllocatorError(f"group {self._group}: the coordinator has chosen {protocol!r}, which is not offered")
         self.drop()
         states = self._states(protocol, members)
@@ -355,19 +321,22 @@ class WorkAssigner:
                 self._group,
                 target,
             )
-            failed = encode_assignment(WorkerAssignment(leader, self._url, target, is_failed=True))
-            return dict.fromkeys(members, failed)
+            failed = ConnectAssignment(CONFIG_MISMATCH, leader, self._url, target, {})
+            return dict.fromkeys(members, failed.encode())
         allocation = self._allocate(protocol, states, snapshot)
         self._owners = {work: states[member].url for member, works in allocation.items() for work in works}
-        empty = WorkerAssignment(leader, self._url, snapshot.offset)
-        return {member: encode_assignment(_with_works(empty, allocation.get(member, ()))) for member in members}
+        assigned = {member: _by_connector(allocation.get(member, ())) for member in members}
+        return {
+            member: ConnectAssignment(0, leader, self._url, snapshot.offset, work).encode()
+            for member, work in assigned.items()
+        }
 
-    def _states(self, protocol: str, members: Mapping[str, bytes]) -> dict[str, WorkerState]:
+    def _states(self, protocol: str, members: Mapping[str, bytes]) -> dict[str, StickyMetadata]:
         """Return what the members have joined with; a member whose metadata cannot be read gets no work."""
-        states: dict[str, WorkerState] = {}
+        states: dict[str, StickyMetadata] = {}
         for member, metadata in members.items():
             try:
-                states[member] = parse_state(protocol, member, metadata)
+                states[member] = _parse_state(protocol, member, metadata)
             except ProtocolError as error:
                 self._metrics.count("worker_metadata_unreadable")
                 log.error("group %s: %s; this member gets no work", self._group, error)
@@ -379,7 +348,9 @@ class WorkAssigner:
             await self._config.fresh(current=True)
         return self._config.newest if self._config.has(target) else None
 
-    def _allocate(self, protocol: str, states: Mapping[str, WorkerState], snapshot: ConfigSnapshot) -> WorkAllocation:
+    def _allocate(
+        self, protocol: str, states: Mapping[str, StickyMetadata], snapshot: ConfigSnapshot
+    ) -> WorkAllocation:
         works = snapshot.works()
         log.info(
             "group %s: assigning %s and %s of the configuration at offset %d to %s",
@@ -389,23 +360,17 @@ class WorkAssigner:
             snapshot.offset,
             counted(len(states), "worker"),
         )
-        return PROTOCOL_ALLOCATORS[protocol].allocate(states.keys(), works, _previous_owners(states))
+        return _PROTOCOL_ALLOCATORS[protocol].allocate(states.keys(), works, _previous_owners(states))
 
 
-def _previous_owners(states: Mapping[str, WorkerState]) -> dict[Work, str]:
+def _previous_owners(states: Mapping[str, StickyMetadata]) -> dict[Work, str]:
     """
     Return the member that had each piece of work before.
 
     A worker that was removed from the group names work that another one got later: the latest generation counts.
     """
     latest_last = sorted(states, key=lambda member: (states[member].generation, member))
-    return {work: member for member in latest_last for work in states[member].works}
-
-
-def _with_works(assignment: WorkerAssignment, works: Iterable[Work]) -> WorkerAssignment:
-    its = tuple(works)
-    connectors = tuple(work.connector for work in its if isinstance(work, ConnectorId))
-    return replace(assignment, connectors=connectors, tasks=tuple(work for work in its if isinstance(work, TaskId)))
+    return {work: member for member in latest_last for work in _works(states[member].work)}
 
 
 #: The name under which Kafka Connect groups these metrics.
@@ -506,11 +471,15 @@ class WorkerHooks:
         return CONNECT_TYPE
 
     async def protocols(self) -> Sequence[GroupProtocol]:
-        """Read the configuration, and return the protocols with its offset."""
+        """Read the configuration, and return the protocols with its offset, the preferred one first."""
         self._assigner.drop()
         snapshot = await self.config.fresh()
         offset = NO_OFFSET if snapshot is None else snapshot.offset
-        return offered(self._allocator, WorkerState(self._url, offset, self._last_generation, self._last_works))
+        protocols = [GroupProtocol(DEFAULT_PROTOCOL, ConnectMetadata(self._url, offset).encode())]
+        if self._allocator.sees_owners:
+            state = StickyMetadata(self._url, offset, self._last_generation, _by_connector(self._last_works))
+            protocols.insert(0, GroupProtocol(STICKY_PROTOCOL, state.encode()))
+        return protocols
 
     async def perform_assignment(self, joined: JoinedGroup) -> Mapping[str, bytes]:
         """Assign the work to the members; raises as ``WorkAssigner.assign``."""

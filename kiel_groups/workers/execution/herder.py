@@ -68,8 +68,8 @@ class Herder:
         self._clients = clients
         self.hooks = WorkerHooks(context, self, allocator)
         self._role: WorkerRole | None = None
-        #: The newest configuration; None before the first one was read.
-        self._config: ConfigSnapshot | None = None
+        #: The newest configuration that this worker has read; None if it has not read any.
+        self.config: ConfigSnapshot | None = None
         self._seen: dict[int, ConfigSnapshot] = {}
         #: The problems of the newest configuration, which were logged, by connectors.
         self._problems: dict[str, str] = {}
@@ -145,11 +145,6 @@ class Herder:
 
     # ------------------------------------------------------------------ the configuration
 
-    @property
-    def config(self) -> ConfigSnapshot | None:
-        """The newest configuration that this worker has read; None if it has not read any."""
-        return self._config
-
     async def snapshot(self, *, current: bool = False) -> ConfigSnapshot:
         """
         Read the configuration.
@@ -172,9 +167,9 @@ class Herder:
 
     def _take_config(self, snapshot: ConfigSnapshot) -> None:
         """Use a snapshot, unless a server that lags behind has returned an older one than is known."""
-        if self._config is not None and snapshot.offset < self._config.offset:
+        if self.config is not None and snapshot.offset < self.config.offset:
             return
-        self._config = snapshot
+        self.config = snapshot
         self._log_problems(snapshot)
         self._seen.pop(snapshot.offset, None)
         self._seen[snapshot.offset] = snapshot
@@ -193,7 +188,7 @@ class Herder:
 
     def _rejoin_if_outdated(self) -> None:
         """Have the group assign again if the work that it assigned is not that of the newest configuration."""
-        assignment, config, member = self._assignment, self._config, self.hooks.member
+        assignment, config, member = self._assignment, self.config, self.hooks.member
         # During a rebalance, the next assignment will be compared.
         if assignment is None or config is None or member is None or self.hooks.is_rebalancing:
             return
@@ -346,7 +341,7 @@ class Herder:
 
     def _reconcile(self) -> None:
         """Compare what has to run with what runs, and start, stop and update work."""
-        assignment, config = self._assignment, self._config
+        assignment, config = self._assignment, self.config
         role = self._role
         if role is None or role.is_over or assignment is None or config is None:
             return

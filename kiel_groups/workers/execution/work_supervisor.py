@@ -16,11 +16,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 from kiel_groups.backoff import Backoff
 from kiel_groups.errors import ClaimLostError, CoordinationError, SessionLostError
@@ -31,7 +30,7 @@ from kiel_groups.workers.plugins.config_definition import Settings
 from kiel_groups.workers.plugins.interfaces import SinkConnector
 from kiel_groups.workers.plugins.secret_texts import ErrorTexts
 from kiel_groups.workers.runners.plugin_calls import WorkFence
-from kiel_groups.workers.runners.runner_interface import KafkaClients, Runner, RunnerContext, retrieve
+from kiel_groups.workers.runners.runner_interface import KafkaClients, Runner, RunnerContext, first_of, retrieve
 from kiel_groups.workers.runners.sink_task_runner import SinkTaskRunner
 from kiel_groups.workers.runners.source_task_runner import ConnectorRunner, SourceTaskRunner
 from kiel_groups.workers.session import WorkerRole
@@ -163,13 +162,10 @@ class WorkSupervisor:
                 self._role.statuses.confirm(self.work, self.status)
         if spec != self.spec:
             self.spec = spec
-            self._start_anew()
+            self.restart()
 
     def restart(self) -> None:
         """Stop the work and start it again, or start it if it has failed."""
-        self._start_anew()
-
-    def _start_anew(self) -> None:
         self._reports_again = True
         self._policy.reset()
         self._changed.set()
@@ -240,7 +236,7 @@ class WorkSupervisor:
         """Wait as ``stopped`` does, but not for plugins that have not stopped in time."""
         if self._former is not None:
             await self._former.stopped_or_abandoned()
-        await _first_of(self.stopped(), self._abandoned.wait())
+        await first_of(self.stopped(), self._abandoned.wait())
 
     # ------------------------------------------------------------------ the supervisor's side
 
@@ -278,7 +274,7 @@ class WorkSupervisor:
             return
         while not self._former.has_ended and not self._is_stopping:
             self._changed.clear()
-            await _first_of(self._former.ended(), self._changed.wait())
+            await first_of(self._former.ended(), self._changed.wait())
         if self._former.has_ended:
             self._former = None
 
@@ -386,7 +382,7 @@ class WorkSupervisor:
         """Return the checked settings, or None if there is something else to do before the check is done."""
         checking = asyncio.ensure_future(self._plugins.settings(spec))
         checking.add_done_callback(retrieve)
-        await _first_of(checking, self._changed.wait())
+        await first_of(checking, self._changed.wait())
         return None if self._changed.is_set() else checking.result()
 
     async def _failed(self, texts: ErrorTexts, settings: Settings | None, ran_s: float) -> None:
@@ -522,13 +518,3 @@ class WorkSupervisor:
 
     def _status(self, state: WorkState, trace: str) -> WorkStatus:
         return WorkStatus(state, self._worker.address, trace, self._generation, problem=self._problem)
-
-
-async def _first_of(*works: Coroutine[Any, Any, object] | asyncio.Future[Any]) -> None:
-    """Wait until the first of several coroutines or futures is done, and cancel the others."""
-    waiting = {asyncio.ensure_future(work) for work in works}
-    try:
-        await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        for each in waiting:
-            each.cancel()

@@ -23,7 +23,7 @@ from kiel_groups.model import CONNECT_TYPE, Record, TopicPartition
 from kiel_groups.ops.broker_reader import BrokerSession, members_type
 from kiel_groups.wording import some
 from kiel_groups.workers.plugins.config_definition import Settings
-from kiel_groups.workers.plugins.interfaces import Connector, JsonObject
+from kiel_groups.workers.plugins.interfaces import Connector
 from kiel_groups.workers.runners.plugin_calls import PluginCalls, WorkFence
 from kiel_groups.workers.session import WorkerRole
 from kiel_groups.workers.stores.source_offset_store import SourceOffsets
@@ -33,10 +33,9 @@ from kiel_groups.zookeeper.runtime import Runtime
 __all__ = [
     "KafkaClients",
     "Runner",
-    "RunnerConnectorContext",
     "RunnerContext",
-    "SinkRunnerContext",
-    "SourceRunnerContext",
+    "TaskRunnerContext",
+    "first_of",
     "check_members",
     "missing_topics_text",
     "probe_brokers",
@@ -316,16 +315,11 @@ class Runner(ABC):
             Exception: Any error of the coroutine.
         """
         task = asyncio.ensure_future(waiting)
-        stop = asyncio.ensure_future(self._stop_requested.wait())
-        try:
-            await asyncio.wait({task, stop}, return_when=asyncio.FIRST_COMPLETED)
-            if task.done():
-                task.result()
-            return task.done()
-        finally:
-            task.add_done_callback(retrieve)
-            task.cancel()
-            stop.cancel()
+        task.add_done_callback(retrieve)
+        await first_of(task, self._stop_requested.wait())
+        if task.done():
+            task.result()
+        return task.done()
 
     async def pause(self, seconds: float) -> bool:
         """Wait for a time, or until a stop is requested, and return ``should_stop``."""
@@ -333,6 +327,16 @@ class Runner(ABC):
             async with asyncio.timeout(seconds):
                 await self._stop_requested.wait()
         return self.should_stop
+
+
+async def first_of(*works: Coroutine[Any, Any, object] | asyncio.Future[Any]) -> None:
+    """Wait until the first of several coroutines or futures is done, and cancel the others."""
+    waiting = {asyncio.ensure_future(work) for work in works}
+    try:
+        await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for each in waiting:
+            each.cancel()
 
 
 def retrieve(task: asyncio.Future[Any]) -> None:
@@ -344,44 +348,8 @@ def retrieve(task: asyncio.Future[Any]) -> None:
 _T = TypeVar("_T")
 
 
-class RunnerConnectorContext:
-    """
-    The worker as a connector sees it; see ``ConnectorContext``.
-
-    Args:
-        name: The name of the connector.
-        config: Its settings, as texts.
-        reconfigure: Called on the event loop when the connector wants its tasks to be configured again.
-        fail: Called on the event loop with an error of the connector.
-    """
-
-    def __init__(
-        self,
-        name: str,
-        config: Mapping[str, str],
-        reconfigure: Callable[[], None],
-        fail: Callable[[BaseException], None],
-    ) -> None:
-        self.name = name
-        self.config = config
-        self._reconfigure = reconfigure
-        self._fail = fail
-        self._loop = asyncio.get_running_loop()
-
-    def request_task_reconfiguration(self) -> None:
-        self._on_loop(self._reconfigure)
-
-    def raise_error(self, error: BaseException) -> None:
-        self._on_loop(self._fail, error)
-
-    def _on_loop(self, function: Callable[..., None], *arguments: Any) -> None:
-        # The worker may have ended, and its loop with it.
-        with suppress(RuntimeError):
-            self._loop.call_soon_threadsafe(function, *arguments)
-
-
-class _TaskRunnerContext:
-    """What the contexts of both kinds of tasks have in common; see ``TaskContext``."""
+class TaskRunnerContext:
+    """The worker as a task sees it; see ``TaskContext``."""
 
     def __init__(self, runner: Runner) -> None:
         work = runner.context.work
@@ -418,28 +386,3 @@ class _TaskRunnerContext:
                 raise
             coroutine.close()
             raise TaskStoppedError("the worker has ended") from None
-
-
-class SourceRunnerContext(_TaskRunnerContext):
-    """The worker as a source task sees it; see ``SourceTaskContext``."""
-
-    async def offset(self, partition: JsonObject) -> JsonObject | None:
-        return await self._runner.context.stores.offsets.read(self.connector, partition)
-
-
-class SinkRunnerContext(_TaskRunnerContext):
-    """
-    The worker as a sink task sees it; see ``SinkTaskContext``.
-
-    Args:
-        runner: The runner of the task.
-        producer: Returns the producer of the task, which is created at the first call.
-    """
-
-    def __init__(self, runner: Runner, producer: Callable[[], Producer]) -> None:
-        super().__init__(runner)
-        self._producer = producer
-
-    async def produce(self, topic: str, key: bytes | None, value: bytes | None) -> None:
-        await self._runner.context.fence.wait_open()
-        await self._producer().produce(topic, value, key)

@@ -24,7 +24,7 @@ from kiel_groups.workers.runners.plugin_calls import Call
 from kiel_groups.workers.runners.runner_interface import (
     Runner,
     RunnerContext,
-    SinkRunnerContext,
+    TaskRunnerContext,
     missing_topics_text,
     records_of,
     retrieve,
@@ -54,6 +54,16 @@ _Hook: TypeAlias = Callable[[frozenset[TopicPartition]], Awaitable[None]]
 _Found: TypeAlias = dict[TopicPartition, list[Record]]
 
 _Value = TypeVar("_Value")
+
+
+class _SinkContext(TaskRunnerContext):
+    """The worker as a sink task sees it; see ``SinkTaskContext``."""
+
+    _runner: SinkTaskRunner
+
+    async def produce(self, topic: str, key: bytes | None, value: bytes | None) -> None:
+        await self._runner.context.fence.wait_open()
+        await self._runner.dead_letters().produce(topic, value, key)
 
 
 class SinkTaskRunner(Runner):
@@ -87,7 +97,7 @@ class SinkTaskRunner(Runner):
         assert isinstance(task, SinkTask)
         self._plugin = task
         try:
-            await self.calls.call(task.start, SinkRunnerContext(self, self._dead_letters), settings)
+            await self.calls.call(task.start, _SinkContext(self), settings)
             policy: Literal["raise", "skip"] = "skip" if settings["errors.tolerance"] == "all" else "raise"
             group = sink_group(self.context.work.connector)
             consumer = self._consumer = self.context.clients.consumer(group, self, policy)
@@ -276,7 +286,8 @@ class SinkTaskRunner(Runner):
 
     # ------------------------------------------------------------------ clients
 
-    def _dead_letters(self) -> Producer:
+    def dead_letters(self) -> Producer:
+        """Return the producer of the task, which is created at the first call."""
         self._producer = self._producer or self.context.clients.producer()
         return self._producer
 

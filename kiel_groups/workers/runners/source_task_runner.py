@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -16,9 +16,8 @@ from kiel_groups.wording import counted, some
 from kiel_groups.workers.plugins.interfaces import Connector, JsonObject, SourceRecord, SourceTask
 from kiel_groups.workers.runners.runner_interface import (
     Runner,
-    RunnerConnectorContext,
     RunnerContext,
-    SourceRunnerContext,
+    TaskRunnerContext,
     missing_topics_text,
     retrieve,
 )
@@ -45,6 +44,13 @@ _PAUSE_FACTOR, _LONGEST_PAUSE_S = 9.0, 30.0
 _LATE_S = 10.0
 
 
+class _SourceContext(TaskRunnerContext):
+    """The worker as a source task sees it; see ``SourceTaskContext``."""
+
+    async def offset(self, partition: JsonObject) -> JsonObject | None:
+        return await self._runner.context.stores.offsets.read(self.connector, partition)
+
+
 class SourceTaskRunner(Runner):
     """Runs one source task."""
 
@@ -66,7 +72,7 @@ class SourceTaskRunner(Runner):
         assert isinstance(task, SourceTask)
         self._task = task
         try:
-            await self.calls.call(task.start, SourceRunnerContext(self), self.context.settings)
+            await self.calls.call(task.start, _SourceContext(self), self.context.settings)
             self.context.started()
             while not self.should_stop:
                 await self._copy(task)
@@ -203,6 +209,27 @@ _LEAST_BYTES = len("{}, ")
 _MOST_TASKS = LARGEST_BYTES // _LEAST_BYTES
 
 
+class _ConnectorContext:
+    """The worker as a connector sees it, on any thread; see ``ConnectorContext``."""
+
+    def __init__(self, runner: ConnectorRunner) -> None:
+        self.name = runner.context.work.connector
+        self.config = runner.context.config
+        self._runner = runner
+        self._loop = asyncio.get_running_loop()
+
+    def request_task_reconfiguration(self) -> None:
+        self._on_loop(self._runner.reconfigure)
+
+    def raise_error(self, error: BaseException) -> None:
+        self._on_loop(self._runner.fail, error)
+
+    def _on_loop(self, function: Callable[..., None], *arguments: Any) -> None:
+        # The worker may have ended, and its loop with it.
+        with suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(function, *arguments)
+
+
 class ConnectorRunner(Runner):
     """Runs one connector. Its tasks are configured after its start, and whenever it asks for that."""
 
@@ -218,8 +245,7 @@ class ConnectorRunner(Runner):
 
     async def _run_plugin(self) -> None:
         connector = self._connector = await self.calls.create(self.context.connector_class)
-        given = RunnerConnectorContext(self._name, self.context.config, self._reconfigure, self._fail)
-        await self.calls.call(connector.start, given, self.context.settings)
+        await self.calls.call(connector.start, _ConnectorContext(self), self.context.settings)
         self.context.started()
         while not self.should_stop:
             self._notified.clear()
@@ -235,11 +261,13 @@ class ConnectorRunner(Runner):
         if self._connector is not None:
             await self.calls.call_last(self._connector.stop)
 
-    def _reconfigure(self) -> None:
+    def reconfigure(self) -> None:
+        """Ask for the configurations of the tasks again."""
         self._is_outdated = True
         self._notified.set()
 
-    def _fail(self, error: BaseException) -> None:
+    def fail(self, error: BaseException) -> None:
+        """End the run with an error that the connector reports."""
         # An error that is no Exception, such as SystemExit, must not end the worker.
         self._error = error
         if not isinstance(error, Exception):

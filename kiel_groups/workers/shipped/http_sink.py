@@ -10,6 +10,7 @@ import zlib
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from enum import Enum
+from functools import partial
 from typing import Any, ClassVar, Literal, NamedTuple, TypeAlias
 from urllib.parse import parse_qsl, urlsplit, urlunsplit
 
@@ -494,30 +495,32 @@ def _are_headers(headers: Password) -> bool:
     return all(map(_is_header, _header_texts(headers)))
 
 
+#: Keys of one heading, which have their widths in common.
+_target = partial(ConfigKey, group="Target", width="long")
+_request = partial(ConfigKey, group="Requests", width="short")
+_failure = partial(ConfigKey, group="Failures", width="short")
+
+
 class HttpSinkConnector(SinkConnector):
     """Posts records to a URL, as a JSON array of objects with topic, partition, offset, key and value."""
 
     version: ClassVar[str] = "1.0"
     task_class = HttpSinkTask
     config = ConfigDefinition(
-        ConfigKey(
+        _target(
             "url",
             documentation="The URL that records are posted to. Secrets belong in authorization or headers.",
             importance="high",
             validator=Validator(_is_url, "a URL with http or https and a host, without user and password"),
-            group="Target",
-            width="long",
         ),
-        ConfigKey(
+        _target(
             "authorization",
             "password",
             None,
             documentation="The value of the header Authorization, such as Bearer with a token.",
             validator=Validator(lambda value: value.value.isprintable() and value.value != "", "printable characters"),
-            group="Target",
-            width="long",
         ),
-        ConfigKey(
+        _target(
             "headers",
             "password",
             None,
@@ -525,8 +528,6 @@ class HttpSinkConnector(SinkConnector):
             "setting is a secret, because headers often have one.",
             importance="low",
             validator=Validator(_are_headers, "entries of the form 'Name: value' (and not Authorization)"),
-            group="Target",
-            width="long",
         ),
         ConfigKey(
             "encoding",
@@ -536,62 +537,50 @@ class HttpSinkConnector(SinkConnector):
             group="Target",
             width="short",
         ),
-        ConfigKey(
+        _request(
             "batch.max.records",
             "int",
             500,
             documentation="The most records of a request.",
             validator=at_least(1),
-            group="Requests",
-            width="short",
         ),
-        ConfigKey(
+        _request(
             "batch.max.bytes",
             "int",
             1_000_000,
             documentation="The largest body of a request. A single record may be larger.",
             validator=at_least(1),
-            group="Requests",
-            width="short",
         ),
-        ConfigKey(
+        _request(
             "request.timeout.ms",
             "int",
             30_000,
             documentation="How long a connection may take, and then a request with its answer, in milliseconds.",
             validator=between(1, 600_000),
-            group="Requests",
-            width="short",
         ),
-        ConfigKey(
+        _failure(
             "retry.max",
             "int",
             10,
             documentation="How often a request is sent again after a status of 408, 425, 429, or 500 and above, a "
             "timeout, or an error of the connection. After that the task fails.",
             validator=between(0, 1_000_000),
-            group="Failures",
-            width="short",
         ),
-        ConfigKey(
+        _failure(
             "retry.backoff.ms",
             "int",
             200,
             documentation="The delay before a request is sent again, in milliseconds. It doubles with each failure.",
             importance="low",
             validator=at_least(1),
-            group="Failures",
-            width="short",
         ),
-        ConfigKey(
+        _failure(
             "retry.backoff.max.ms",
             "int",
             30_000,
             documentation="The longest such delay, in milliseconds, also if the target asks for more by Retry-After.",
             importance="low",
             validator=at_least(1),
-            group="Failures",
-            width="short",
         ),
         ConfigKey(
             "dead.letter.topic",

@@ -196,7 +196,7 @@ class WorkClaims:
         # Most work is free. If the first try meets an owner, a read says what else is owned.
         free, on_refused = set(wanted), _stop_at_owner
         while free:
-            creations = {work: self._creation(work) for work in sorted(free, key=_order)}
+            creations = {work: self._creation(work) for work in sorted(free)}
             outcome = await self._writer.write(creations, on_refused, renew=self._wanted_still)
             if folderless := {work for work, failure in outcome.dropped.items() if failure is Failure.NO_NODE}:
                 connectors = {work.connector for work in folderless}
@@ -256,7 +256,7 @@ class WorkClaims:
 
     async def _read(self, works: Iterable[Work]) -> dict[Work, Node | None]:
         """Read owner znodes, and watch each one for its next change."""
-        listed = sorted(works, key=_order)
+        listed = sorted(works)
         self._fired.difference_update(listed)
         paths = [self._layout.owner(*work) for work in listed]
         nodes = await self._session.exists_many(paths, [self._watcher(work) for work in listed])
@@ -296,10 +296,7 @@ class WorkClaims:
                 refused.add(work)
 
         while waiting:
-            items = {
-                work: (*releases[work].operations, Delete(self._layout.owner(*work)))
-                for work in sorted(waiting, key=_order)
-            }
+            items = {work: (*releases[work].operations, Delete(self._layout.owner(*work))) for work in sorted(waiting)}
             outcome = await self._writer.write(items, on_refused)
             # If the answer was lost and the znode is gone, the release was done: the session was proved since.
             waiting = self._mine(await self._read(outcome.unknown)) if outcome.unknown else set()
@@ -330,8 +327,3 @@ def _stop_at_owner(work: Work, operation: Operation, failure: Failure) -> None:
 
 def _drop(work: Work, operation: Operation, failure: Failure) -> None:
     """Go on without work that was refused; an ``OnRefused``."""
-
-
-def _order(work: Work) -> tuple[str, int]:
-    """Return the place of work in a list: a connector before its tasks."""
-    return (work.connector, -1 if len(work) == 1 else work[1])
