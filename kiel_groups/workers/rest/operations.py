@@ -30,9 +30,9 @@ from kiel_groups.errors import (
     UnknownConnectorError,
 )
 from kiel_groups.wording import counted
+from kiel_groups.workers.execution.worker_requests import ConnectorInfo, ConnectorStatus, WorkerRequests
 from kiel_groups.workers.plugins.secret_texts import error_texts
 from kiel_groups.workers.rest.client import HttpExchange, connector_path
-from kiel_groups.workers.rest.worker_control import ConnectorInfo, ConnectorStatus, WorkerControl
 from kiel_groups.workers.values import ConnectorId, TaskId, Work, WorkState, WorkStatus
 
 __all__ = [
@@ -269,7 +269,7 @@ class RestOperations:
         version: The version that the worker reports.
     """
 
-    def __init__(self, control: WorkerControl, url: str, exchange: HttpExchange, version: str) -> None:
+    def __init__(self, control: WorkerRequests, url: str, exchange: HttpExchange, version: str) -> None:
         self._control = control
         self._url = url
         self._exchange = exchange

@@ -26,6 +26,7 @@ from tornado.netutil import bind_sockets
 from tornado.web import Application, HTTPError, RequestHandler, stream_request_body
 
 from kiel_groups.errors import ConfigError
+from kiel_groups.workers.execution.worker_requests import WorkerRequests
 from kiel_groups.workers.plugins.secret_texts import error_texts
 from kiel_groups.workers.rest.client import HttpExchange
 from kiel_groups.workers.rest.operations import (
@@ -39,7 +40,6 @@ from kiel_groups.workers.rest.operations import (
     status_text,
 )
 from kiel_groups.workers.rest.rest_settings import LARGEST_BODY, LARGEST_READ, RestSettings, is_address, is_loopback
-from kiel_groups.workers.rest.worker_control import WorkerControl
 
 __all__ = ["AccessRules", "RestListener", "RestServer"]
 
@@ -474,7 +474,7 @@ class RestServer:
         version: The version that the worker reports; by default, that of this package.
     """
 
-    def __init__(self, listener: RestListener, control: WorkerControl, version: str = "") -> None:
+    def __init__(self, listener: RestListener, control: WorkerRequests, version: str = "") -> None:
         settings = listener.settings
         self._listener = listener
         self._exchange = HttpExchange(settings.token, settings.timeout_s)
