@@ -48,27 +48,22 @@ class WorkerSession:
 
     Args:
         process: The process. Of its settings, the group's name and the watchdog's limit for the event loop apply.
-        url: The address of the worker's REST interface, for operators.
+        info: The worker as its znode has it, apart from what depends on the session.
         opened: Called with the worker's role on each new session. The session is open and registered.
         lost: Called after that session, with all claims, has ended: other workers may have them. Nothing may be written
             for the former work any more.
         on_failure: Called with an error that a new session cannot fix, such as missing rights.
-        token_digest: Identifies the token of the REST interface; see ``WorkerInfo``.
-        coordination: What coordinates the worker; see ``WorkerInfo``.
     """
 
     def __init__(
         self,
         process: ProcessContext,
-        url: str,
+        info: WorkerInfo,
         opened: Callable[[WorkerRole], None],
         lost: Callable[[WorkerRole], None],
         on_failure: Callable[[KielGroupsError], None],
-        token_digest: str | None = None,
-        coordination: str | None = None,
     ) -> None:
         self._process = process
-        info = WorkerInfo(url=url, token_digest=token_digest, coordination=coordination)
         self._kind = _WorkerKind(info, self._failed)
         self._opened = opened
         self._lost = lost
@@ -128,7 +123,7 @@ class _WorkerKind:
     The roles of one worker on its sessions; see ``RoleKind``.
 
     Args:
-        info: The worker as its znode has it, apart from what depends on the session.
+        info: See ``WorkerSession``.
         on_error: Called with an error of a background task.
     """
 

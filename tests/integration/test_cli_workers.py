@@ -12,6 +12,7 @@ from tornado.testing import bind_unused_port
 
 from kiel_groups.config import GroupConfig, ZooKeeperConfig
 from kiel_groups.embedded import Cluster
+from kiel_groups.group.znodes.worker_contents import WorkerInfo
 from kiel_groups.workers.session import WorkerRole, WorkerSession
 from kiel_groups.workers.stores.config_store import ConfigStore
 from kiel_groups.zookeeper.runtime import Runtime
@@ -34,7 +35,7 @@ async def test_a_group_of_workers_is_described(cluster_39: Cluster, unique: Call
     """The live worker, the connector and its tasks are shown, without secrets. Work without an owner is a problem."""
     group = unique("group")
     process = process_context(GroupConfig(group=group), ZooKeeperConfig.parse(cluster_39.zk_hosts))
-    worker = WorkerSession(process, URL, lambda role: None, lambda role: None, lambda error: None)
+    worker = WorkerSession(process, WorkerInfo(url=URL), lambda role: None, lambda role: None, lambda error: None)
     await worker.start()
     try:
         store = store_of(worker.role)

@@ -9,6 +9,7 @@ import pytest
 from kiel_groups.config import GroupConfig, ZooKeeperConfig
 from kiel_groups.errors import KielGroupsError
 from kiel_groups.group.znodes.transactions import Check, Create, Refused
+from kiel_groups.group.znodes.worker_contents import WorkerInfo
 from kiel_groups.testing import FakeEnsemble, Host, SimulatedProcess, Timeline, fake_client
 from kiel_groups.workers.session import WorkerRole, WorkerSession
 from tests.helpers.contexts import process_context
@@ -37,10 +38,9 @@ class WorkerBench:
         self.failures: list[KielGroupsError] = []
         zookeeper = ZooKeeperConfig(hosts="fake1:2181", session_timeout_ms=6_000)
         context = process_context(GroupConfig(group="g"), zookeeper, runtime=self.process.runtime)
+        info = WorkerInfo(url=url, token_digest=token_digest, coordination=coordination)
         self.worker = self.process.call(
-            lambda: WorkerSession(
-                context, url, self.opened.append, self.lost.append, self.failures.append, token_digest, coordination
-            )
+            lambda: WorkerSession(context, info, self.opened.append, self.lost.append, self.failures.append)
         )
         starting = self.process.start(self.worker.start())
         self.timeline.run_until(starting.done, 10.0)

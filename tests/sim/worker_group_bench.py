@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 from kiel_groups.config import DebounceConfig, GroupConfig, ZooKeeperConfig
 from kiel_groups.errors import KielGroupsError
 from kiel_groups.group.znodes.layout import WorkerLayout
+from kiel_groups.group.znodes.worker_contents import WorkerInfo
 from kiel_groups.members.programs.generic_member import member_on_zookeeper
 from kiel_groups.metrics import Metrics
 from kiel_groups.testing import FakeEnsemble, Host, SimulatedProcess, Timeline, fake_client
@@ -73,7 +74,9 @@ class WorkerProcess:
         self.starting = self.process.start(self._start())
 
     def _compose(self, process: ProcessContext, rebalance_timeout_ms: int) -> None:
-        self.session = WorkerSession(process, self.url, self.herder.opened, self.herder.lost, self._failed)
+        self.session = WorkerSession(
+            process, WorkerInfo(url=self.url), self.herder.opened, self.herder.lost, self._failed
+        )
         self.member = member_on_zookeeper(process, self.herder.hooks, rebalance_timeout_ms, self._failed)
         self.herder.attach(self.member)
 

@@ -185,9 +185,7 @@ class WorkSupervisor:
         self._is_stopping = True
         if self._former is not None:
             self._former.lose(reason)
-        if self._fence is not None:
-            self._fence.shut(reason)
-        self._cancel_run()
+        self._end_run(reason)
         if self._claiming is not None:
             self._claiming.cancel()
         self._changed.set()
@@ -196,12 +194,13 @@ class WorkSupervisor:
     def claim_gone(self) -> None:
         """Stop the work at once because its owner znode was deleted, then claim it again."""
         self._role.statuses.drop(self.work)
-        if self._fence is not None:
-            self._fence.shut("the owner znode was deleted")
-        self._cancel_run()
+        self._end_run("the owner znode was deleted")
         self._changed.set()
 
-    def _cancel_run(self) -> None:
+    def _end_run(self, reason: str) -> None:
+        """Have the present run deliver and commit nothing more, and end."""
+        if self._fence is not None:
+            self._fence.shut(reason)
         if self._running is not None:
             self._running.cancel()
 

@@ -9,6 +9,7 @@ from typing import Any, Self
 
 from kiel_groups.config import GroupConfig, ZooKeeperConfig
 from kiel_groups.errors import KielGroupsError
+from kiel_groups.group.znodes.worker_contents import WorkerInfo
 from kiel_groups.members.programs.generic_member import GenericMember
 from kiel_groups.metrics import Metrics
 from kiel_groups.workers.execution.herder import Herder
@@ -68,14 +69,13 @@ class Worker:
         self._checks: list[asyncio.Task[None]] = []
         clients = _clients(settings)
         self._herder = Herder(context, self._plugins, clients, settings.allocator)
+        token_digest = settings.rest.token_digest(settings.group)
         self._session = WorkerSession(
             _process(settings, self.metrics, runtime),
-            self.url,
+            WorkerInfo(url=self.url, token_digest=token_digest, coordination=settings.coordination),
             self._herder.opened,
             self._herder.lost,
             self._fail,
-            settings.rest.token_digest(settings.group),
-            settings.coordination,
         )
         self._member = GenericMember(
             self._herder.hooks,
@@ -91,8 +91,7 @@ class Worker:
             on_failure=self._fail,
         )
         self._herder.attach(self._member)
-        requests = WorkerRequests(self._herder, self._plugins, clients)
-        self._server = RestServer(self._listener, requests)
+        self._server = RestServer(self._listener, WorkerRequests(self._herder, self._plugins, clients))
 
     @property
     def url(self) -> str:

@@ -19,7 +19,7 @@ from kiel_groups.clients.producer import Producer
 from kiel_groups.config import KAFKA_PORT, BrokerConfig, check_name, parse_hosts
 from kiel_groups.errors import ConfigError, GroupConfigError, KielGroupsError, NoBrokersError, TaskStoppedError
 from kiel_groups.metrics import Metrics
-from kiel_groups.model import CONNECT_TYPE, Record, TopicPartition
+from kiel_groups.model import CONNECT_TYPE
 from kiel_groups.ops.broker_reader import BrokerSession, members_type
 from kiel_groups.wording import some
 from kiel_groups.workers.plugins.config_definition import Settings
@@ -39,7 +39,6 @@ __all__ = [
     "check_members",
     "missing_topics_text",
     "probe_brokers",
-    "records_of",
     "retrieve",
     "sink_group",
     "unknown_topics",
@@ -195,11 +194,6 @@ async def missing_topics_text(clients: KafkaClients, topics: Collection[str]) ->
 def unknown_topics(missing: Collection[str]) -> str:
     """Return that no broker knows these topics; ``""`` if there are none."""
     return f"no broker knows {'the topic' if len(missing) == 1 else 'the topics'} {some(missing)}" if missing else ""
-
-
-def records_of(found: Mapping[TopicPartition, list[Record]]) -> list[Record]:
-    """Return the records of all partitions, each partition's in the order of its log."""
-    return [record for records in found.values() for record in records]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

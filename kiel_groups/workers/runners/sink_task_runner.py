@@ -11,6 +11,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from contextlib import suppress
+from functools import partial
 from itertools import count
 from typing import Any, Literal, TypeAlias, TypeVar
 
@@ -26,7 +27,6 @@ from kiel_groups.workers.runners.runner_interface import (
     RunnerContext,
     TaskRunnerContext,
     missing_topics_text,
-    records_of,
     retrieve,
     sink_group,
 )
@@ -47,8 +47,6 @@ _WATCH_S = 15.0
 #: The first and the longest pause after an error that another try may fix, in seconds.
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.2, 10.0
 
-
-_Hook: TypeAlias = Callable[[frozenset[TopicPartition]], Awaitable[None]]
 
 #: The records of one ``getmany``.
 _Found: TypeAlias = dict[TopicPartition, list[Record]]
@@ -200,7 +198,7 @@ class SinkTaskRunner(Runner):
 
         async def put(call: Call) -> None:
             if present := self._still_owned(found, owned):
-                await call(self._task.put, records_of(present))
+                await call(self._task.put, [record for records in present.values() for record in records])
                 taken = {partition: records[-1].offset + 1 for partition, records in present.items()}
                 self._taken |= self._still_owned(taken, owned)
 
@@ -247,16 +245,18 @@ class SinkTaskRunner(Runner):
 
     async def on_partitions_assigned(self, partitions: Collection[TopicPartition]) -> None:
         self._owned |= dict.fromkeys(partitions, next(self._assignments))
-        await self._hook(self._open, partitions)
+        await self._hook(partial(self.calls.call, self._task.open), partitions)
 
     async def on_partitions_revoked(self, partitions: Collection[TopicPartition]) -> None:
         await self._hook(self._give_back, partitions)
 
     async def on_partitions_lost(self, partitions: Collection[TopicPartition]) -> None:
         self._forget(partitions)
-        await self._hook(self._close, partitions)
+        await self._hook(partial(self.calls.call, self._task.close), partitions)
 
-    async def _hook(self, hook: _Hook, partitions: Collection[TopicPartition]) -> None:
+    async def _hook(
+        self, hook: Callable[[frozenset[TopicPartition]], Awaitable[None]], partitions: Collection[TopicPartition]
+    ) -> None:
         """Call the task for the consumer, which would only log an error; the loop of the task raises it instead."""
         if not self._is_active or not partitions:
             return
@@ -267,15 +267,9 @@ class SinkTaskRunner(Runner):
             if not self._failure.done():
                 self._failure.set_exception(error)
 
-    async def _open(self, partitions: frozenset[TopicPartition]) -> None:
-        await self.calls.call(self._task.open, partitions)
-
     async def _give_back(self, partitions: frozenset[TopicPartition]) -> None:
         await self._flush_and_commit()
         self._forget(partitions)
-        await self._close(partitions)
-
-    async def _close(self, partitions: frozenset[TopicPartition]) -> None:
         await self.calls.call(self._task.close, partitions)
 
     def _forget(self, partitions: Collection[TopicPartition]) -> None:

@@ -86,10 +86,6 @@ class WorkClaims:
         """Return whether this worker has claimed the work, as far as it knows."""
         return work in self._tokens
 
-    def waits(self, work: Work) -> bool:
-        """Return whether another worker still owns work that this one wants."""
-        return work in self._contended
-
     def check(self, work: Work) -> None:
         """Look at an owner znode soon, because a write that checks it was refused."""
         if work in self._tokens:
