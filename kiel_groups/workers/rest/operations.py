@@ -20,6 +20,8 @@ from dataclasses import dataclass, field, replace
 from http import HTTPStatus
 from typing import Any, Final, NamedTuple, NoReturn, TypeAlias
 
+from tornado.web import HTTPError
+
 from kiel_groups.errors import (
     ConfigError,
     ConnectorExistsError,
@@ -73,11 +75,13 @@ class RestError(KielGroupsError):
 
 
 def refusal_of(error: BaseException) -> RestError:
-    """Return an error as the REST interface answers it."""
+    """Return an error, also one of Tornado, as the REST interface answers it."""
     if isinstance(error, RestError):
         return error
     text = str(error) or type(error).__name__
     match error:
+        case HTTPError():
+            return RestError(error.status_code, status_text(error.status_code))
         case UnknownConnectorError():
             return RestError(HTTPStatus.NOT_FOUND, text)
         case ConnectorExistsError():

@@ -15,7 +15,6 @@ from errno import EADDRINUSE, EMFILE
 from hmac import compare_digest
 from http import HTTPStatus
 from importlib import metadata
-from types import TracebackType
 from typing import Any, cast
 from urllib.parse import urlsplit
 
@@ -23,7 +22,7 @@ from tornado.http1connection import HTTP1Connection
 from tornado.httpserver import HTTPServer
 from tornado.iostream import IOStream
 from tornado.netutil import bind_sockets
-from tornado.web import Application, HTTPError, RequestHandler, stream_request_body
+from tornado.web import Application, RequestHandler, stream_request_body
 
 from kiel_groups.errors import ConfigError
 from kiel_groups.workers.execution.worker_requests import WorkerRequests
@@ -250,21 +249,16 @@ class RouteHandler(RequestHandler):
 
     def write_error(self, status_code: int, **kwargs: Any) -> None:
         """Answer an error as Kafka Connect does."""
-        refusal = _refusal(kwargs["exc_info"][1])
+        refusal = refusal_of(kwargs["exc_info"][1])
         for name, value in refusal.headers.items():
             self.set_header(name, value)
         self._write(Answer(_document(refusal), refusal.status))
 
-    def log_exception(
-        self,
-        typ: type[BaseException] | None,
-        value: BaseException | None,
-        tb: TracebackType | None,
-    ) -> None:
+    def log_exception(self, typ: Any, value: BaseException | None, tb: Any) -> None:
         """Log an error with a status of 500 or above, with its traceback if this package has not raised it."""
         if value is None:
             return
-        refusal = _refusal(value)
+        refusal = refusal_of(value)
         if refusal.status >= HTTPStatus.INTERNAL_SERVER_ERROR:
             is_known = isinstance(value, RestError | TimeoutError) or type(value).__module__ == "kiel_groups.errors"
             trace = "" if is_known or typ is None else f"\n{error_texts(value).trace}"
@@ -298,13 +292,6 @@ def _too_large() -> RestError:
 def _document(refusal: RestError) -> dict[str, object]:
     """Return the document of an error, as Kafka Connect has it."""
     return {"error_code": refusal.status, "message": str(refusal)}
-
-
-def _refusal(error: BaseException) -> RestError:
-    """Return an error, also one of Tornado, as it is answered."""
-    if isinstance(error, HTTPError):
-        return RestError(error.status_code, status_text(error.status_code))
-    return refusal_of(error)
 
 
 # Serve the REST interface of a worker over HTTP.

@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Collection, Mapping
 from contextlib import suppress
 from functools import partial
 from itertools import count
-from typing import Any, Literal, TypeAlias, TypeVar
+from typing import Literal, TypeAlias, TypeVar
 
 from kiel_groups.backoff import Backoff
 from kiel_groups.clients.grouped import GroupedConsumer
@@ -26,6 +26,7 @@ from kiel_groups.workers.runners.runner_interface import (
     Runner,
     RunnerContext,
     TaskRunnerContext,
+    first_of,
     missing_topics_text,
     retrieve,
     sink_group,
@@ -175,21 +176,13 @@ class SinkTaskRunner(Runner):
         getting: asyncio.Future[_Found] = asyncio.ensure_future(
             consumer.getmany(timeout_ms=_WAIT_MS, max_records=_MOST_RECORDS)
         )
-        # If a stop is requested or a hook fails meanwhile, nothing looks at its error, which asyncio would log.
+        # If a stop is requested or a hook fails meanwhile, nothing looks at its error, which asyncio would log. Records
+        # that arrive after that are delivered again, to the next owner of the partition.
         getting.add_done_callback(retrieve)
-        try:
-            await self.until_stop(self._failure_or(getting))
-        finally:
-            if not getting.done():
-                # Records that arrive after that are delivered again, to the next owner of the partition.
-                getting.cancel()
+        await first_of(getting, asyncio.shield(self._failure), self._stop_requested.wait())
         if self._failure.done():
             return {}
         return getting.result() if getting.done() and not getting.cancelled() else {}
-
-    async def _failure_or(self, getting: asyncio.Future[_Found]) -> None:
-        waiting: set[asyncio.Future[Any]] = {getting, self._failure}
-        await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
 
     async def _put(self, found: _Found) -> None:
         if not found or self.should_stop:
