@@ -55,7 +55,6 @@ LAYERS = (
     "workers/membership",
     "workers/plugins",
     "workers/shipped",
-    "workers/rest/rest_settings",
     "workers/runners",
     "workers/execution",
     "workers/rest",
