@@ -42,9 +42,18 @@ log = logging.getLogger(__name__)
 _MOST_WITH_RELEASE = MOST_OPERATIONS // 4
 
 
+class _SessionLayout(GroupLayout):
+    """The paths that a worker's session needs."""
+
+    @cached_property
+    def parents(self) -> tuple[str, ...]:
+        """The path above the workers' znodes, and its parents."""
+        return (ROOT, self.root, WorkerLayout(self.group).workers)
+
+
 class WorkerSession:
     """
-    A worker's sessions, from ``start`` to ``close``.
+    A worker's sessions, from ``start`` to ``close``, and the kind of its roles on them; see ``RoleKind``.
 
     Args:
         process: The process. Of its settings, the group's name and the watchdog's limit for the event loop apply.
@@ -55,6 +64,8 @@ class WorkerSession:
         on_failure: Called with an error that a new session cannot fix, such as missing rights.
     """
 
+    paused = "this worker's writes are paused"
+
     def __init__(
         self,
         process: ProcessContext,
@@ -64,7 +75,7 @@ class WorkerSession:
         on_failure: Callable[[KielGroupsError], None],
     ) -> None:
         self._process = process
-        self._kind = _WorkerKind(info, self._failed)
+        self._info = info
         self._opened = opened
         self._lost = lost
         self._tasks = TaskSet(self._failed)
@@ -85,7 +96,7 @@ class WorkerSession:
         await self._supervisor.start()
 
     async def _join(self, by_s: float) -> GroupSession[WorkerRole]:
-        session = GroupSession(self._process, self._kind, first=self._supervisor.current is None)
+        session = GroupSession(self._process, self, first=self._supervisor.current is None)
         await session.join(by_s)
         self._tasks.start(self._watch(session))
         self._opened(session.role)
@@ -108,30 +119,7 @@ class WorkerSession:
         await self._supervisor.close(limit)
         await self._tasks.cancel()
 
-
-class _SessionLayout(GroupLayout):
-    """The paths that a worker's session needs."""
-
-    @cached_property
-    def parents(self) -> tuple[str, ...]:
-        """The path above the workers' znodes, and its parents."""
-        return (ROOT, self.root, WorkerLayout(self.group).workers)
-
-
-class _WorkerKind:
-    """
-    The roles of one worker on its sessions; see ``RoleKind``.
-
-    Args:
-        info: See ``WorkerSession``.
-        on_error: Called with an error of a background task.
-    """
-
-    paused = "this worker's writes are paused"
-
-    def __init__(self, info: WorkerInfo, on_error: Callable[[BaseException], None]) -> None:
-        self._info = info
-        self._on_error = on_error
+    # ------------------------------------------------------------------ the kind of the roles
 
     def layout(self, group: str) -> GroupLayout:
         """Return the paths that the session needs."""
@@ -146,7 +134,7 @@ class _WorkerKind:
         await admit_program(session, layout, CONNECT_TYPE)
 
     def new_role(self, context: SessionContext) -> WorkerRole:
-        return WorkerRole(context, self._info, self._on_error)
+        return WorkerRole(context, self._info, self._failed)
 
 
 class WorkerRole:
