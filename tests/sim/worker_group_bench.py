@@ -78,7 +78,7 @@ class WorkerProcess:
             process, WorkerInfo(url=self.url), self.herder.opened, self.herder.lost, self._failed
         )
         self.member = member_on_zookeeper(process, self.herder.hooks, rebalance_timeout_ms, self._failed)
-        self.herder.attach(self.member)
+        self.herder.hooks.member = self.member
 
     def _clients(self) -> FakeClients:
         clients: FakeClients = self.bench.clients

@@ -23,7 +23,7 @@ from kiel_groups.errors import KielGroupsError, SessionLostError
 from kiel_groups.workers.execution.work_plan import needs_rejoin, outdated, planned, still_valid
 from kiel_groups.workers.execution.work_supervisor import WorkSupervisor
 from kiel_groups.workers.execution.worker_plugins import WorkerPlugins
-from kiel_groups.workers.membership import WorkerContext, WorkerHooks, WorkerMember
+from kiel_groups.workers.membership import WorkerContext, WorkerHooks
 from kiel_groups.workers.runners.runner_interface import KafkaClients
 from kiel_groups.workers.session import WorkerRole
 from kiel_groups.workers.values import ConfigSnapshot, Work, WorkerAssignment
@@ -46,8 +46,8 @@ class Herder:
     """
     Runs the assigned work of a worker. It is the listener of its hooks, and the source of the configuration they read.
 
-    Create it, pass ``hooks`` to a member of the group, ``attach`` that member, and pass ``opened`` and ``lost`` to the
-    worker's sessions. Start the sessions before the member.
+    Create it, pass ``hooks`` to a member of the group, set that member in the hooks, and pass ``opened`` and ``lost``
+    to the worker's sessions. Start the sessions before the member.
 
     Args:
         context: The group, the URL of the worker's REST interface, metrics and the runtime.
@@ -83,10 +83,6 @@ class Herder:
         #: Whether the group may have removed this worker, because nothing has confirmed its membership for long.
         self._is_doubtful = False
         self._is_closing = False
-
-    def attach(self, member: WorkerMember) -> None:
-        """Add the member, which in turn needs the hooks."""
-        self.hooks.member = member
 
     # ------------------------------------------------------------------ sessions
 
@@ -357,13 +353,7 @@ class Herder:
             supervisor.update(wanted[work], self._generation)
         for work, spec in wanted.items():
             if work not in self._running:
+                clients, former = self._clients, self._ending.get(work)
                 self._running[work] = WorkSupervisor(
-                    self.context,
-                    role,
-                    self._plugins,
-                    self._clients,
-                    work,
-                    spec,
-                    self._generation,
-                    self._ending.get(work),
+                    self.context, role, self._plugins, clients, work, spec, self._generation, former
                 )

@@ -90,7 +90,7 @@ class Worker:
             metrics=self.metrics,
             on_failure=self._fail,
         )
-        self._herder.attach(self._member)
+        self._herder.hooks.member = self._member
         self._server = RestServer(self._listener, WorkerRequests(self._herder, self._plugins, clients))
 
     @property
