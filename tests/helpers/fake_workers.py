@@ -13,7 +13,7 @@ from kiel_groups.errors import ConfigError, ConnectorExistsError, UnknownConnect
 from kiel_groups.workers.execution.worker_requests import ConnectorInfo, ConnectorStatus
 from kiel_groups.workers.execution.worker_settings import RestSettings
 from kiel_groups.workers.plugins.plugin_registry import ConnectorPlugin
-from kiel_groups.workers.rest.server import RestListener, RestServer
+from kiel_groups.workers.rest.server import RestServer
 from kiel_groups.workers.values import ConnectorId, TaskId, Work, WorkState, WorkStatus
 
 __all__ = ["FakeGroup", "FakeWorker", "serving", "serving_on_thread"]
@@ -194,11 +194,10 @@ async def serving(*workers: FakeWorker, **settings: Any) -> AsyncIterator[None]:
     servers = []
     try:
         for worker in workers:
-            listener = RestListener(RestSettings(**{"port": 0, **settings}))
-            worker.url = listener.url
+            servers.append(RestServer(RestSettings(**{"port": 0, **settings}), "1.2.3"))
+            worker.url = servers[-1].url
             worker.group.leader = worker.group.leader or worker.url
-            servers.append(RestServer(listener, worker, "1.2.3"))
-            servers[-1].start()
+            servers[-1].start(worker)  # type: ignore[arg-type]
         yield
     finally:
         for server in servers:

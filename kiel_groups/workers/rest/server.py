@@ -40,7 +40,7 @@ from kiel_groups.workers.rest.operations import (
     status_text,
 )
 
-__all__ = ["AccessRules", "RestListener", "RestServer"]
+__all__ = ["AccessRules", "RestServer"]
 
 log = logging.getLogger(__name__)
 
@@ -331,38 +331,6 @@ _AT_ONCE = 16
 _UNBOUNDED = 1 << 16_384
 
 
-class RestListener:
-    """
-    The sockets that a worker listens on. They are open before it joins its group, because it joins with the URL.
-
-    Args:
-        settings: Where to listen.
-
-    Raises:
-        ConfigError: The address is in use, or is not one of this machine.
-    """
-
-    def __init__(self, settings: RestSettings) -> None:
-        self.settings = settings
-        try:
-            # "localhost" with a port of the system's choice would get one per address.
-            family = socket.AF_INET if settings.host == "localhost" else socket.AF_UNSPEC
-            self.sockets = bind_sockets(settings.port, settings.host, family)
-        except OSError as error:
-            reason = error.strerror or str(error)
-            hint = "; choose another port, or 0 for one of the system's choice" if error.errno == EADDRINUSE else ""
-            raise ConfigError(
-                f"the REST interface cannot listen on {settings.host}:{settings.port}: {reason}{hint}"
-            ) from error
-        #: The URL under which other workers reach this one.
-        self.url = settings.url(self.sockets[0].getsockname()[1])
-
-    def close(self) -> None:
-        """Close the sockets, unless a server has them."""
-        for each in self.sockets:
-            each.close()
-
-
 class BoundedServer(HTTPServer):
     """
     A server that accepts nothing while it has too many connections, or while file descriptors are short.
@@ -461,17 +429,39 @@ class RestServer:
     """
     The server of one worker, on its event loop.
 
+    Its sockets are open from the beginning, before it answers requests: the worker joins its group with the URL.
+
     Args:
-        listener: The sockets, which the server closes.
-        control: The worker.
+        settings: Where to listen, and who may use the interface.
         version: The version that the worker reports; by default, that of this package.
+
+    Raises:
+        ConfigError: The address is in use, or is not one of this machine.
     """
 
-    def __init__(self, listener: RestListener, control: WorkerRequests, version: str = "") -> None:
-        settings = listener.settings
-        self._listener = listener
+    def __init__(self, settings: RestSettings, version: str = "") -> None:
+        self._settings = settings
+        self._version = version or _version()
         self._exchange = HttpExchange(settings.token, settings.timeout_s)
-        site = RestOperations(control, listener.url, self._exchange, version or _version())
+        #: None before it answers requests.
+        self._server: BoundedServer | None = None
+        try:
+            # "localhost" with a port of the system's choice would get one per address.
+            family = socket.AF_INET if settings.host == "localhost" else socket.AF_UNSPEC
+            self._sockets = bind_sockets(settings.port, settings.host, family)
+        except OSError as error:
+            reason = error.strerror or str(error)
+            hint = "; choose another port, or 0 for one of the system's choice" if error.errno == EADDRINUSE else ""
+            raise ConfigError(
+                f"the REST interface cannot listen on {settings.host}:{settings.port}: {reason}{hint}"
+            ) from error
+        #: The URL under which other workers reach this one.
+        self.url = settings.url(self._sockets[0].getsockname()[1])
+
+    def start(self, control: WorkerRequests) -> None:
+        """Begin to answer requests to a worker."""
+        settings = self._settings
+        site = RestOperations(control, self.url, self._exchange, self._version)
         shared = {"site": site, "access": AccessRules(settings), "timeout_s": settings.timeout_s}
         application = Application(
             [(f"{route.pattern}/?", RouteHandler, {**shared, "operations": route.operations}) for route in ROUTES],
@@ -485,16 +475,16 @@ class RestServer:
             idle_connection_timeout=_IDLE_TIMEOUT_S,
             body_timeout=_BODY_TIMEOUT_S,
         )
-
-    def start(self) -> None:
-        """Begin to answer requests."""
-        self._server.add_sockets(self._listener.sockets)
+        self._server.add_sockets(self._sockets)
 
     async def close(self) -> None:
         """Stop listening, and close all connections."""
-        self._server.stop()
-        self._listener.close()
-        await self._server.close_all_connections()
+        if self._server is not None:
+            self._server.stop()
+        for each in self._sockets:
+            each.close()
+        if self._server is not None:
+            await self._server.close_all_connections()
         self._exchange.close()
 
 

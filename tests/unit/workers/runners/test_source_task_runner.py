@@ -12,8 +12,8 @@ import pytest
 
 from kiel_groups.errors import ClaimLostError, ConfigError, NoBrokersError, SessionLostError, TaskStoppedError
 from kiel_groups.workers.plugins.interfaces import SourceConnector, SourceRecord, SourceTask, SourceTaskContext
-from kiel_groups.workers.runners.runner_interface import SourceOffsets
 from kiel_groups.workers.runners.source_task_runner import SourceTaskRunner
+from kiel_groups.workers.stores.source_offset_store import SourceOffsets
 from kiel_groups.workers.values import TaskId
 from tests.helpers.counting_connectors import Call, CountingSourceConnector, Counts, FakeClients, use
 from tests.helpers.runner_contexts import FakeSession, FakeStores, runner_context
