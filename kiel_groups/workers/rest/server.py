@@ -84,7 +84,7 @@ class AccessRules:
         given = headers.get("Host", "")
         host = _host_of(f"//{given}")
         # Every browser sends it; a health check by HTTP/1.0 may not.
-        if given and not (is_address(host) or host in self._hosts):
+        if given and not (host in self._hosts or is_address(host)):
             raise RestError(
                 HTTPStatus.FORBIDDEN, f"the header 'Host' has {host!r:.100}; expected the address of this worker"
             )
