@@ -10,8 +10,8 @@ from kiel_groups.config import GroupConfig, ZooKeeperConfig
 from kiel_groups.errors import KielGroupsError
 from kiel_groups.group.znodes.transactions import Check, Create, Refused
 from kiel_groups.group.znodes.worker_contents import WorkerInfo
-from kiel_groups.testing import FakeEnsemble, Host, SimulatedProcess, Timeline, fake_client
 from kiel_groups.workers.session import WorkerRole, WorkerSession
+from tests.fakes import FakeEnsemble, Host, SimulatedProcess, Timeline, fake_client
 from tests.helpers.contexts import process_context
 
 pytestmark = pytest.mark.sim

@@ -10,13 +10,13 @@ from kiel_groups.group.znodes.layout import WorkerLayout
 from kiel_groups.group.znodes.transactions import Answer, Create, Delete, Done, Operation
 from kiel_groups.group.znodes.worker_contents import ConfigChange
 from kiel_groups.metrics import Metrics
-from kiel_groups.testing import FakeEnsemble, Host, SimulatedProcess, Timeline, fake_client
 from kiel_groups.workers.stores.config_store import ConfigStore
 from kiel_groups.workers.stores.source_offset_store import SourceOffsetStore
 from kiel_groups.workers.stores.status_store import StatusStore
 from kiel_groups.workers.values import Work
 from kiel_groups.zookeeper.fenced_writes import FencedWriter
 from kiel_groups.zookeeper.session import Session, SessionEvent
+from tests.fakes import FakeEnsemble, Host, SimulatedProcess, Timeline, fake_client
 
 __all__ = ["LAYOUT", "SimulatedWorker", "WorkerBench"]
 

@@ -15,7 +15,6 @@ from kiel_groups.group.znodes.layout import WorkerLayout
 from kiel_groups.group.znodes.worker_contents import WorkerInfo
 from kiel_groups.members.programs.generic_member import member_on_zookeeper
 from kiel_groups.metrics import Metrics
-from kiel_groups.testing import FakeEnsemble, Host, SimulatedProcess, Timeline, fake_client
 from kiel_groups.workers.execution.herder import Herder
 from kiel_groups.workers.execution.worker_plugins import WorkerPlugins
 from kiel_groups.workers.execution.worker_requests import WorkerRequests
@@ -23,6 +22,7 @@ from kiel_groups.workers.membership import WorkerContext
 from kiel_groups.workers.session import WorkerSession
 from kiel_groups.workers.values import ConnectorId, TaskId, Work, WorkState, WorkStatus
 from kiel_groups.zookeeper.tasks import ProcessContext
+from tests.fakes import FakeEnsemble, Host, SimulatedProcess, Timeline, fake_client
 from tests.helpers.contexts import process_context
 from tests.helpers.counting_connectors import COUNTING_SOURCE, Counts, FakeClients, plugins, use
 
