@@ -215,8 +215,8 @@ def test_a_lost_record_is_reported(monkeypatch: pytest.MonkeyPatch, world: Broke
     """A commit may not pass what the application has processed."""
     store = CoordinatorOffsets.store
 
-    async def ahead(self: CoordinatorOffsets, offsets: dict[TopicPartition, int], *others: Any) -> Any:
-        return await store(self, {partition: offset + 1 for partition, offset in offsets.items()}, *others)
+    async def ahead(self: CoordinatorOffsets, offsets: dict[TopicPartition, int], *args: Any, **kwargs: Any) -> Any:
+        return await store(self, {partition: offset + 1 for partition, offset in offsets.items()}, *args, **kwargs)
 
     monkeypatch.setattr(CoordinatorOffsets, "store", ahead)
     world.consumers[0].work(0.0, 3, 0.01)
@@ -231,8 +231,8 @@ def test_an_offset_that_moves_back_is_reported(monkeypatch: pytest.MonkeyPatch, 
     world.run_for(10.0)
     store = CoordinatorOffsets.store
 
-    async def behind(self: CoordinatorOffsets, offsets: dict[TopicPartition, int], *others: Any) -> Any:
-        return await store(self, {partition: offset - 3 for partition, offset in offsets.items()}, *others)
+    async def behind(self: CoordinatorOffsets, offsets: dict[TopicPartition, int], *args: Any, **kwargs: Any) -> Any:
+        return await store(self, {partition: offset - 3 for partition, offset in offsets.items()}, *args, **kwargs)
 
     monkeypatch.setattr(CoordinatorOffsets, "store", behind)
     consumer.work(0.0, 2, 0.01)
@@ -243,7 +243,7 @@ def test_an_offset_that_moves_back_is_reported(monkeypatch: pytest.MonkeyPatch, 
 def test_a_start_that_is_not_stored_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     """A partition is opened only after the coordinator has its start."""
 
-    async def pretend(self: CoordinatorOffsets, offsets: dict[TopicPartition, int], metadata: str = "") -> Any:
+    async def pretend(self: CoordinatorOffsets, offsets: dict[TopicPartition, int], **_: object) -> Any:
         return frozenset(offsets)
 
     monkeypatch.setattr(CoordinatorOffsets, "store", pretend)

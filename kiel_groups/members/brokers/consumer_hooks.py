@@ -224,7 +224,6 @@ class ConsumerHooks:
         topics = sorted({partition.topic for partition in partitions})
         self._renewed.identify(topics)
         await asyncio.gather(*(self._open(topic, gate, partitions) for topic in topics))
-        self._starts.opened()
 
     def _accepted(self, partitions: Iterable[TopicPartition]) -> frozenset[TopicPartition]:
         """

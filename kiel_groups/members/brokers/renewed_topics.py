@@ -114,11 +114,14 @@ class RenewedTopics:
 
         Without a membership, or an answer, nothing is stored, and the caller tries again.
         """
+        trusted = self._seen.trusted(topic)
         try:
             done = await self._offsets.store(earliest)
         except KielGroupsError as error:
             log.info("group %s: the starts of new logs were not stored: %s", self.group, error)
             return {}
+        if trusted is not None:
+            trusted.update(done)
         return {partition: StoredOffset(earliest[partition], 0) for partition in done}
 
     async def store_beginnings(self, partitions: Collection[TopicPartition]) -> None:
@@ -199,7 +202,7 @@ class RenewedTopics:
         elif verdict is Verdict.SAME:
             self._seen.settle(topic)
         elif sights.keys() == positions.keys():
-            self._seen.give_up(topic)
+            self._seen.settle(topic)
             is_doubted = was_missing or was_unknown
             doubtful = {p: s for p, s in sights.items() if is_doubted or s.in_doubt or self._is_odd(p, s)}
             warn_of_unknown(self.group, self.metrics, doubtful)

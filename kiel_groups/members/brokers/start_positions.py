@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Mapping
-from contextlib import suppress
 from typing import NamedTuple
 
 from kiel_groups.clients.net.cluster_metadata import DOUBT
@@ -76,9 +75,7 @@ class StartPositions:
         self._seen = topics.seen
         #: How many partitions a topic had when this process first had one of its partitions assigned.
         self._first_counts: dict[str, int] = {}
-        #: The topics whose stored offsets may be of their old logs.
-        self._doubtful: frozenset[str] = frozenset()
-        #: The partitions of the present assignment whose stored offsets are.
+        #: The partitions of the present assignment whose stored offsets are of old logs.
         self._outlived: set[TopicPartition] = set()
         #: The offsets that were chosen in the newest membership. Whether they are stored may be unknown. Another try
         #: must not choose others: the log may have grown, and records between the two would be skipped. The number is
@@ -99,6 +96,7 @@ class StartPositions:
 
         Raises:
             SessionLostError: The membership is over.
+            NoBrokersError: No broker has listed a topic whose offsets the coordinator has forgotten.
         """
         for topic, count in counts.items():
             self._first_counts.setdefault(topic, count)
@@ -114,10 +112,13 @@ class StartPositions:
         missing = frozenset(partitions) - stored.keys()
         if lacking := {each.topic for each in missing if self._seen.has_id(each.topic)}:
             # The coordinator forgets the offsets of a deleted topic. Is there another topic of this name now?
-            with suppress(KielGroupsError):
-                await self._topics.refresh(lacking, DOUBT)
+            await self._topics.refresh(lacking, DOUBT)
+            if gone := sorted(topic for topic in lacking if self._topics.known_partitions(topic) is None):
+                deleted = UNKNOWN_TOPIC_OR_PARTITION.exception(f"a broker does not list {some(gone)}")
+                return Positions({}, dict.fromkeys(partitions, deleted))
         numbers = {topic: self._seen.number(topic) for topic in counts}
-        if not await self._look_at(stored):
+        trusted = {topic: found for topic in counts if (found := self._seen.take_doubt(topic)) is not None}
+        if not await self._look_at(stored, trusted):
             listed = some(sorted(partitions), _MOST_NAMES)
             unknown = LEADER_NOT_AVAILABLE.exception(f"the logs of {listed} are not known")
             return Positions({}, dict.fromkeys(partitions, unknown))
@@ -131,11 +132,20 @@ class StartPositions:
         chosen |= fresh
         self._chosen |= {keys[each]: offset for each, offset in fresh.items()}
         created = known | chosen
-        saved = await self._offsets.store(created) if created else frozenset()
+        saved = frozenset[TopicPartition]()
+        if created:
+            saved = await self._offsets.store(
+                created, may_store=lambda each: self._seen.number(each.topic) == numbers[each.topic]
+            )
+        for partition in saved:
+            if partition.topic in trusted:
+                trusted[partition.topic].add(partition)
         for partition in created.keys() - saved:
             text = f"group {self._group}: the start of {partition} was not stored"
-            # A deleted topic may be created again.
-            is_gone = partition in self._offsets.unknown
+            # A deleted topic may be created again, or was meanwhile.
+            is_gone = (
+                partition in self._offsets.unknown or self._seen.number(partition.topic) > numbers[partition.topic]
+            )
             failures[partition] = UNKNOWN_TOPIC_OR_PARTITION.exception(text) if is_gone else NoOffsetsError(text)
         origins = dict.fromkeys(stored | known, StartOrigin.STORED)
         origins |= {each: StartOrigin.NEW_LOG if each in former else StartOrigin.FIRST for each in chosen}
@@ -151,25 +161,28 @@ class StartPositions:
         """Note that the member has an assignment, whatever it contains."""
         if token != self._token:
             self._token, self._chosen, self._outlived = token, {}, set()
-            self._doubtful |= self._seen.take_doubtful()
 
-    def opened(self) -> None:
-        """Note that all partitions of the assignment are open. Other members have opened theirs, too, as a rule."""
-        self._doubtful = frozenset(filter(self._seen.was_missing, self._doubtful))
-
-    async def _look_at(self, stored: Mapping[TopicPartition, int]) -> bool:
+    async def _look_at(self, stored: Mapping[TopicPartition, int], trusted: Mapping[str, set[TopicPartition]]) -> bool:
         """
-        Find out whether the stored offsets of doubtful topics are of the logs of deleted ones.
+        Find out whether stored offsets that are not trusted are of the logs of deleted topics.
+
+        Those that are stay untrusted until another one is stored: the member may lose the partition before.
+
+        Args:
+            stored: The stored offsets.
+            trusted: The partitions whose offsets are trusted, for each topic some of whose offsets are not.
 
         Returns:
             False if leaders have not answered.
         """
-        for topic in sorted(self._doubtful.intersection(each.topic for each in stored)):
-            positions = {each: offset for each, offset in stored.items() if each.topic == topic}
+        for topic, known in sorted(trusted.items()):
+            unknown = {each for each in stored if each.topic == topic}.difference(known, self._outlived)
+            if not unknown:
+                continue
+            positions = {each: stored[each] for each in sorted(unknown)}
             sights = await self._handler.look_at_logs(positions)
             if sights.keys() != positions.keys():
                 return False
-            self._doubtful -= {topic}
             # What this process has read may be of the new log, and the other offsets of the old one all the same.
             others = {each: sight for each, sight in sights.items() if not sight.has_record}
             if judge_logs(others.values(), was_unknown=True, was_missing=True) is Verdict.NEW:
@@ -177,6 +190,7 @@ class StartPositions:
                 self._report_old(topic, {each: positions[each] for each in others})
             else:
                 warn_of_unknown(self._group, self._metrics, others)
+            known.update(unknown - self._outlived)
         return True
 
     def _report_old(self, topic: str, positions: Mapping[TopicPartition, int]) -> None:

@@ -47,6 +47,15 @@ async def test_partitions_of_another_topic_restart_at_its_beginning(caplog: pyte
     await bench.member.close()
 
 
+async def test_the_start_of_a_new_log_that_this_process_has_stored_is_trusted() -> None:
+    """It is not compared when the partition comes back; the stored offsets of other members are."""
+    bench = await joined_at(150, 160)
+    bench.topics.seen.renew("t")
+    await bench.traced("continue t:1 at 100")
+    assert bench.topics.seen.trusted("t") == {P0, P1}
+    await bench.member.close()
+
+
 async def test_no_offset_of_the_old_log_is_stored_until_the_restart() -> None:
     """Brokers do not know where the new log begins yet. What is given back then starts at 0 with its next owner."""
     bench = await joined_at(150, 160)
@@ -132,7 +141,8 @@ async def test_a_doubt_without_partitions_concerns_the_stored_offsets() -> None:
     seen.listed("t")
     bench.tracker.end([P0, P1])
     await asyncio.sleep(0.01)
-    assert seen.take_doubtful() == {"t"}
+    assert seen.was_missing("t")
+    assert seen.trusted("t") == set()
     await bench.member.close()
 
 
