@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from kiel_groups.clients.net.cluster_metadata import DOUBT
 from kiel_groups.config import GroupConfig
-from kiel_groups.errors import KielGroupsError, NoOffsetsError, SessionLostError
+from kiel_groups.errors import KielGroupsError, NoOffsetsError
 from kiel_groups.group.partition_offsets import StartOrigin, StartPosition
 from kiel_groups.group.seen_topics import Verdict, judge_logs
 from kiel_groups.members.brokers.assignment_planner import TopicSource
@@ -96,32 +96,21 @@ class StartPositions:
 
         Raises:
             SessionLostError: The membership is over.
-            NoBrokersError: No broker has listed a topic whose offsets the coordinator has forgotten.
+            KielGroupsError: The offsets, or the logs that they may belong to, are not known at the moment.
         """
         for topic, count in counts.items():
             self._first_counts.setdefault(topic, count)
-        self.begin(token)
+        if token != self._token:
+            self._token, self._chosen, self._outlived = token, {}, set()
         # What is stored while the coordinator answers may be missing in the answer, and is not lost.
         remembered = self._offsets.remembered(partitions)
-        try:
-            stored = await self._offsets.fetch(partitions)
-        except SessionLostError:
-            raise
-        except KielGroupsError as error:
-            return Positions({}, dict.fromkeys(partitions, error))
-        missing = frozenset(partitions) - stored.keys()
-        if lacking := {each.topic for each in missing if self._seen.has_id(each.topic)}:
-            # The coordinator forgets the offsets of a deleted topic. Is there another topic of this name now?
-            await self._topics.refresh(lacking, DOUBT)
-            if gone := sorted(topic for topic in lacking if self._topics.known_partitions(topic) is None):
-                deleted = UNKNOWN_TOPIC_OR_PARTITION.exception(f"a broker does not list {some(gone)}")
-                return Positions({}, dict.fromkeys(partitions, deleted))
         numbers = {topic: self._seen.number(topic) for topic in counts}
+        stored = await self._offsets.fetch(partitions)
+        missing = frozenset(partitions) - stored.keys()
+        if await self._are_renewed({each.topic for each in missing}, numbers):
+            return await self.find(partitions, counts, token)
         trusted = {topic: found for topic in counts if (found := self._seen.take_doubt(topic)) is not None}
-        if not await self._look_at(stored, trusted):
-            listed = some(sorted(partitions), _MOST_NAMES)
-            unknown = LEADER_NOT_AVAILABLE.exception(f"the logs of {listed} are not known")
-            return Positions({}, dict.fromkeys(partitions, unknown))
+        await self._look_at(stored, trusted)
         missing |= (former := self._outlived & stored.keys())
         stored = {each: offset for each, offset in stored.items() if each not in former}
         known = self._offsets.lost_offsets((missing - former) & remembered)
@@ -132,21 +121,7 @@ class StartPositions:
         chosen |= fresh
         self._chosen |= {keys[each]: offset for each, offset in fresh.items()}
         created = known | chosen
-        saved = frozenset[TopicPartition]()
-        if created:
-            saved = await self._offsets.store(
-                created, may_store=lambda each: self._seen.number(each.topic) == numbers[each.topic]
-            )
-        for partition in saved:
-            if partition.topic in trusted:
-                trusted[partition.topic].add(partition)
-        for partition in created.keys() - saved:
-            text = f"group {self._group}: the start of {partition} was not stored"
-            # A deleted topic may be created again, or was meanwhile.
-            is_gone = (
-                partition in self._offsets.unknown or self._seen.number(partition.topic) > numbers[partition.topic]
-            )
-            failures[partition] = UNKNOWN_TOPIC_OR_PARTITION.exception(text) if is_gone else NoOffsetsError(text)
+        failures |= await self._store(created, numbers, trusted) if created else {}
         origins = dict.fromkeys(stored | known, StartOrigin.STORED)
         origins |= {each: StartOrigin.NEW_LOG if each in former else StartOrigin.FIRST for each in chosen}
         # The coordinator's offsets have no versions.
@@ -157,12 +132,42 @@ class StartPositions:
         refused = frozenset(keys.keys() - chosen.keys()) if self._policy == "none" else frozenset()
         return Positions({each: start for each, start in starts.items() if each not in failures}, failures, refused)
 
-    def begin(self, token: GenerationToken) -> None:
-        """Note that the member has an assignment, whatever it contains."""
-        if token != self._token:
-            self._token, self._chosen, self._outlived = token, {}, set()
+    async def _are_renewed(self, topics: Collection[str], numbers: Mapping[str, int]) -> bool:
+        """
+        Return whether topics of which the coordinator lacks offsets are others now than those with these numbers.
 
-    async def _look_at(self, stored: Mapping[TopicPartition, int], trusted: Mapping[str, set[TopicPartition]]) -> bool:
+        Coordinators from 0.10 on forget the offsets of a deleted topic, whose id changes if it is created again.
+        """
+        lacking = {topic for topic in topics if self._seen.has_id(topic)}
+        if lacking:
+            await self._topics.refresh(lacking, DOUBT)
+        if gone := sorted(topic for topic in lacking if self._topics.known_partitions(topic) is None):
+            raise UNKNOWN_TOPIC_OR_PARTITION.exception(f"a broker does not list {some(gone)}")
+        return any(self._seen.number(topic) != numbers[topic] for topic in lacking)
+
+    async def _store(
+        self,
+        starts: Mapping[TopicPartition, int],
+        numbers: Mapping[str, int],
+        trusted: Mapping[str, set[TopicPartition]],
+    ) -> dict[TopicPartition, KielGroupsError]:
+        """Store starts that were chosen in these incarnations of their topics; return the error of each other one."""
+
+        def is_current(partition: TopicPartition) -> bool:
+            return self._seen.number(partition.topic) == numbers[partition.topic]
+
+        saved = await self._offsets.store(starts, may_store=is_current)
+        for topic, known in trusted.items():
+            known.update(partition for partition in saved if partition.topic == topic)
+        failures: dict[TopicPartition, KielGroupsError] = {}
+        for partition in starts.keys() - saved:
+            text = f"group {self._group}: the start of {partition} was not stored"
+            # A deleted topic may be created again, or was meanwhile.
+            is_gone = partition in self._offsets.unknown or not is_current(partition)
+            failures[partition] = UNKNOWN_TOPIC_OR_PARTITION.exception(text) if is_gone else NoOffsetsError(text)
+        return failures
+
+    async def _look_at(self, stored: Mapping[TopicPartition, int], trusted: Mapping[str, set[TopicPartition]]) -> None:
         """
         Find out whether stored offsets that are not trusted are of the logs of deleted topics.
 
@@ -172,8 +177,8 @@ class StartPositions:
             stored: The stored offsets.
             trusted: The partitions whose offsets are trusted, for each topic some of whose offsets are not.
 
-        Returns:
-            False if leaders have not answered.
+        Raises:
+            BrokerError: Leaders have not answered.
         """
         for topic, known in sorted(trusted.items()):
             unknown = {each for each in stored if each.topic == topic}.difference(known, self._outlived)
@@ -181,8 +186,8 @@ class StartPositions:
                 continue
             positions = {each: stored[each] for each in sorted(unknown)}
             sights = await self._handler.look_at_logs(positions)
-            if sights.keys() != positions.keys():
-                return False
+            if silent := sorted(positions.keys() - sights.keys()):
+                raise LEADER_NOT_AVAILABLE.exception(f"the logs of {some(silent, _MOST_NAMES)} are not known")
             # What this process has read may be of the new log, and the other offsets of the old one all the same.
             others = {each: sight for each, sight in sights.items() if not sight.has_record}
             if judge_logs(others.values(), was_unknown=True, was_missing=True) is Verdict.NEW:
@@ -191,7 +196,6 @@ class StartPositions:
             else:
                 warn_of_unknown(self._group, self._metrics, others)
             known.update(unknown - self._outlived)
-        return True
 
     def _report_old(self, topic: str, positions: Mapping[TopicPartition, int]) -> None:
         self._metrics.count("topics_recreated")
