@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter, defaultdict
+from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 from kiel_groups.errors import KielGroupsError
@@ -132,6 +133,10 @@ class BrokerChecker:
         if incarnation == self._world.incarnations[partition.topic]:
             self._covered[partition].update(range(start, until))
 
+    def warned(self, partitions: Collection[TopicPartition]) -> None:
+        """Record that a warning names these partitions, records of which may be skipped."""
+        self._excused.update(partitions)
+
     def record_reset(self, consumer: BrokerConsumer, partition: TopicPartition, offset: int) -> None:
         """Record that a position that the log lacked was reset, and reported."""
         self._excused.add(partition)
@@ -141,9 +146,6 @@ class BrokerChecker:
 
     def _skipped(self) -> list[TopicPartition]:
         """Return the partitions of topics that were created again, records of which are skipped without a warning."""
-        warned = any(each.metrics.total("new_logs_unknown") for each in self._world.consumers)
-        if warned and self._world.coordinator.early:
-            return []
         renewed = [each for each in self._world.partitions() if self._world.incarnations[each.topic]]
         return [
             partition

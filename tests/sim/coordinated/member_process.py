@@ -89,6 +89,19 @@ class _NoPoison:
     aside: frozenset[TopicPartition] = frozenset()
 
 
+class _WatchedMetrics(Metrics):
+    """Reports warnings of offsets that may be skipped to the checker, with the partitions that were just compared."""
+
+    def __init__(self, consumer: BrokerConsumer) -> None:
+        super().__init__()
+        self._consumer = consumer
+
+    def count(self, name: str, amount: int = 1, **labels: str) -> None:
+        super().count(name, amount, **labels)
+        if name == "new_logs_unknown":
+            self._consumer.world.checker.warned(self._consumer.compared)
+
+
 class BrokerConsumer(Application):
     """
     A process with one member.
@@ -111,7 +124,9 @@ class BrokerConsumer(Application):
         self.committing = 0
         self.gate: GenerationGate | None = None
         self.failure: KielGroupsError | None = None
-        self.metrics = Metrics()
+        self.metrics = _WatchedMetrics(self)
+        #: The partitions whose logs were compared last, as far as their positions are not the first ones.
+        self.compared: frozenset[TopicPartition] = frozenset()
         self.poisoned = _NoPoison()  # type: ignore[assignment]
         #: The incarnation and the offset of an early record of each partition that this process has read.
         self.marks: dict[TopicPartition, tuple[int, int]] = {}
@@ -216,7 +231,9 @@ class BrokerConsumer(Application):
     async def look_at_logs(self, positions: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, LogSight]:
         await asyncio.sleep(self.world.timeline.random.uniform(0.001, 0.05))
         led = [partition for partition in sorted(positions) if self.world.has_leader(partition)]
-        return {partition: self._sight(partition, positions[partition]) for partition in led}
+        sights = {partition: self._sight(partition, positions[partition]) for partition in led}
+        self.compared = frozenset(each for each, sight in sights.items() if sight.start < sight.position)
+        return sights
 
     def _sight(self, partition: TopicPartition, position: int) -> LogSight:
         log = self.world.logs[partition]
@@ -252,8 +269,9 @@ class BrokerConsumer(Application):
         return self._topics.seen.number(partition.topic) > 0
 
     def lacked(self, partition: TopicPartition) -> bool:
-        """Return whether a broker has lacked the partition's topic before its present incarnation."""
-        return self._topics.lacked.get(partition.topic) == self.world.incarnations[partition.topic]
+        """Return whether brokers have lacked the topic before its present incarnation, or its logs have shown it."""
+        present = self.world.incarnations[partition.topic]
+        return present in (self._topics.lacked.get(partition.topic), self._topics.seen.number(partition.topic))
 
     def _idle(self) -> list[TopicPartition]:
         return [partition for partition in super()._idle() if partition.topic not in self.world.deleted]
