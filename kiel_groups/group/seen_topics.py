@@ -67,9 +67,9 @@ class SeenTopics:
         return seen is not None and bool(seen.ids)
 
     def was_missing(self, topic: str) -> bool:
-        """Return whether brokers have lacked a topic without an id since it was last known to be the same."""
+        """Return whether brokers have lacked the topic since its logs were last compared."""
         seen = self._topics.get(topic)
-        return seen is not None and (seen.is_missing or seen.was_missing) and not seen.ids
+        return seen is not None and (seen.is_missing or seen.was_missing)
 
     def missing(self, topic: str) -> None:
         """Note that a broker that knows the cluster has not listed the topic."""

@@ -150,16 +150,17 @@ class RenewedTopics:
     def _doubt(self, topic: str) -> None:
         if topic not in self._doubted and any(each.topic == topic for each in self.tracker.open_partitions()):
             self._doubted.add(topic)
-            self.tasks.start(self._look_again(topic))
+            # An id that becomes known later may be the new topic's.
+            self.tasks.start(self._look_again(topic, has_id=self._seen.has_id(topic)))
 
-    async def _look_again(self, topic: str) -> None:
+    async def _look_again(self, topic: str, *, has_id: bool) -> None:
         """Look at a doubted topic until it is known what has become of it, or all partitions are given back."""
         try:
             for pause_s in _PAUSES_S:
                 await asyncio.sleep(pause_s)
                 with suppress(KielGroupsError):
                     await self._topics.refresh({topic}, DOUBT)
-                if not self._seen.has_id(topic) and await self._judge(topic, was_unknown=True):
+                if not has_id and await self._judge(topic, was_unknown=True):
                     return
         finally:
             self._doubted.discard(topic)
@@ -179,10 +180,10 @@ class RenewedTopics:
         Raises:
             NoBrokersError: No broker has answered.
         """
+        without_id = sorted(topic for topic in topics if not self._seen.has_id(topic))
         await self._topics.refresh(topics, DOUBT)
-        for topic in sorted(topics):
-            if not self._seen.has_id(topic):
-                await self._judge(topic, was_unknown=topic in self._doubted)
+        for topic in without_id:
+            await self._judge(topic, was_unknown=topic in self._doubted)
 
     async def _judge(self, topic: str, *, was_unknown: bool) -> bool:
         """Look at the logs of a topic without an id; return whether its leaders have answered."""

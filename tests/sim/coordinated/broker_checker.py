@@ -118,8 +118,8 @@ class BrokerChecker:
             self._expired.discard(partition)
 
     def unnoticed(self, consumer: BrokerConsumer, topic: str) -> None:
-        """Record that no answer will show a member of 0.9 that the topic of its partitions was created again."""
-        if self._world.coordinator.early:
+        """Record that no answer will show a member without the topic's id that the topic is another one now."""
+        if not consumer.has_former_id(topic):
             self._excused.update(partition for partition in consumer.opened if partition.topic == topic)
 
     def restarted(self, consumer: BrokerConsumer, partition: TopicPartition, offset: int) -> None:
@@ -286,7 +286,7 @@ class BrokerChecker:
         is_reported = sender.metrics.total("offsets_expired") > 0
         if (is_first or is_reported) and not sender.knows_former(partition):
             self._excused.add(partition)
-        elif partition not in self._excused and not self._world.coordinator.early:
+        elif partition not in self._excused and sender.has_former_id(partition.topic):
             raise self.violation(f"{member_id} commits {offset} of {partition}, whose new log it knows")
 
     def _start(self, member_id: str, partition: TopicPartition, offset: int) -> None:

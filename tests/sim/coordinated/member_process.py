@@ -53,6 +53,8 @@ class _Topics:
         self.seen = SeenTopics()
         #: The newest incarnation of each topic that a broker has listed.
         self.newest: dict[str, int] = {}
+        #: The incarnation of each topic whose id a broker has named first.
+        self.identified: dict[str, int] = {}
         #: The incarnation of each topic before which a broker has last lacked the topic.
         self.lacked: dict[str, int] = {}
         self.asks_ids = not world.coordinator.early
@@ -74,6 +76,7 @@ class _Topics:
             self.newest[name] = max(incarnation, self.newest.get(name, 0))
             self.seen.listed(name)
             if self.asks_ids:
+                self.identified.setdefault(name, incarnation)
                 self.seen.identified(name, f"{name} {incarnation}")
 
     async def all_topics(self) -> frozenset[str]:
@@ -267,6 +270,11 @@ class BrokerConsumer(Application):
     def knows_former(self, partition: TopicPartition) -> bool:
         """Return whether the process knows that the partition's topic was created again."""
         return self._topics.seen.number(partition.topic) > 0
+
+    def has_former_id(self, topic: str) -> bool:
+        """Return whether a broker has told the process the id of an earlier incarnation of the topic."""
+        present = self.world.incarnations[topic]
+        return self._topics.identified.get(topic, present) < present
 
     def lacked(self, partition: TopicPartition) -> bool:
         """Return whether brokers have lacked the topic before its present incarnation, or its logs have shown it."""

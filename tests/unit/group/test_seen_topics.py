@@ -47,12 +47,11 @@ def test_a_topic_that_was_missing_is_doubted_and_not_changed() -> None:
     assert not seen.was_missing("t")
 
 
-def test_a_topic_with_an_id_is_not_suspected_for_having_been_missing() -> None:
+def test_the_offsets_of_a_topic_with_an_id_are_trusted_although_it_was_missing() -> None:
     """Its id says whether it is the same."""
     seen, _ = watched()
     seen.identified("t", "a")
     seen.missing("t")
-    assert not seen.was_missing("t")
     assert seen.take_doubt("t") is None
 
 
