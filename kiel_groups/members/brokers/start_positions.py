@@ -75,7 +75,9 @@ class StartPositions:
         self._seen = topics.seen
         #: How many partitions a topic had when this process first had one of its partitions assigned.
         self._first_counts: dict[str, int] = {}
-        #: The partitions of the present assignment whose stored offsets are of old logs.
+        #: The topics of earlier assignments to this process.
+        self._former_topics: frozenset[str] = frozenset()
+        #: The partitions of the present assignment whose stored offsets are of old logs, or were forgotten with those.
         self._outlived: set[TopicPartition] = set()
         #: The offsets that were chosen in the newest membership. Whether they are stored may be unknown. Another try
         #: must not choose others: the log may have grown, and records between the two would be skipped. The number is
@@ -98,10 +100,11 @@ class StartPositions:
             SessionLostError: The membership is over.
             KielGroupsError: The offsets, or the logs that they may belong to, are not known at the moment.
         """
-        for topic, count in counts.items():
-            self._first_counts.setdefault(topic, count)
         if token != self._token:
             self._token, self._chosen, self._outlived = token, {}, set()
+            self._former_topics = frozenset(self._first_counts)
+        for topic, count in counts.items():
+            self._first_counts.setdefault(topic, count)
         # What is stored while the coordinator answers may be missing in the answer, and is not lost.
         remembered = self._offsets.remembered(partitions)
         numbers = {topic: self._seen.number(topic) for topic in counts}
@@ -110,8 +113,9 @@ class StartPositions:
         if await self._are_renewed({each.topic for each in missing}, numbers):
             return await self.find(partitions, counts, token)
         trusted = {topic: found for topic in counts if (found := self._seen.take_doubt(topic)) is not None}
+        self._find_forgotten(missing, trusted)
         await self._look_at(stored, trusted)
-        missing |= (former := self._outlived & stored.keys())
+        missing |= (former := self._outlived & frozenset(partitions))
         stored = {each: offset for each, offset in stored.items() if each not in former}
         known = self._offsets.lost_offsets((missing - former) & remembered)
         keys = {each: (each, numbers[each.topic]) for each in missing - known.keys()}
@@ -166,6 +170,28 @@ class StartPositions:
             is_gone = partition in self._offsets.unknown or not is_current(partition)
             failures[partition] = UNKNOWN_TOPIC_OR_PARTITION.exception(text) if is_gone else NoOffsetsError(text)
         return failures
+
+    def _find_forgotten(self, missing: Collection[TopicPartition], trusted: Mapping[str, set[TopicPartition]]) -> None:
+        """
+        Find the partitions whose offsets the coordinator has forgotten with a deleted topic that has no id.
+
+        Coordinators from 0.10 on do so. The topic was missing, and an earlier assignment had partitions of it, which
+        the group does not leave without an offset.
+        """
+        for topic, known in sorted(trusted.items()):
+            forgotten = {each for each in missing if each.topic == topic}.difference(known, self._outlived)
+            if not forgotten or topic not in self._former_topics:
+                continue
+            self._outlived |= forgotten
+            self._metrics.count("topics_recreated")
+            log.warning(
+                "group %s: topic %s was deleted and created again: the coordinator has forgotten the offsets of %s,"
+                " first %s; starting at the beginning of the new one",
+                self._group,
+                topic,
+                counted(forgotten, "partition"),
+                min(forgotten),
+            )
 
     async def _look_at(self, stored: Mapping[TopicPartition, int], trusted: Mapping[str, set[TopicPartition]]) -> None:
         """

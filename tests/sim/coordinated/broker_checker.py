@@ -115,7 +115,8 @@ class BrokerChecker:
             self._covered[partition].clear()
             self._excused.discard(partition)
             self._processed[partition] = 0
-            self._expired.discard(partition)
+            # A member that does not notice stores its offset again when it refreshes all.
+            (self._expired.discard if self._world.coordinator.early else self._expired.add)(partition)
 
     def unnoticed(self, consumer: BrokerConsumer, topic: str) -> None:
         """Record that no answer will show a member without the topic's id that the topic is another one now."""
@@ -259,6 +260,7 @@ class BrokerChecker:
             state = None if sender is None else sender.state_of(partition)
             is_begun = offset == 0 and state is not None and state.outdated
             (self._begun.add if is_begun else self._begun.discard)(partition)
+            self._expired.discard(partition)
             if not self._covered[partition].issuperset(range(offset)):
                 self._misled(sender, member_id, partition, offset)
             return

@@ -57,7 +57,7 @@ class _Topics:
         self.identified: dict[str, int] = {}
         #: The incarnation of each topic before which a broker has last lacked the topic.
         self.lacked: dict[str, int] = {}
-        self.asks_ids = not world.coordinator.early
+        self.asks_ids = world.scenario.ids and not world.coordinator.early
 
     async def refresh(self, topics: Collection[str], reason: str) -> None:
         await asyncio.sleep(self._world.timeline.random.uniform(0.001, 0.05))
@@ -133,6 +133,8 @@ class BrokerConsumer(Application):
         self.poisoned = _NoPoison()  # type: ignore[assignment]
         #: The incarnation and the offset of an early record of each partition that this process has read.
         self.marks: dict[TopicPartition, tuple[int, int]] = {}
+        #: The incarnation of each topic of which the process has opened a partition first.
+        self.first_opened: dict[str, int] = {}
         self.closing = self.closed = False
         self._finished_some = asyncio.Event()
         self._subscription = SubscriptionState(world.group_config)
@@ -268,8 +270,10 @@ class BrokerConsumer(Application):
         return dict(self._topics.newest)
 
     def knows_former(self, partition: TopicPartition) -> bool:
-        """Return whether the process knows that the partition's topic was created again."""
-        return self._topics.seen.number(partition.topic) > 0
+        """Return whether the process can know that the topic of which it lacks an offset was created again."""
+        topic, present = partition.topic, self.world.incarnations[partition.topic]
+        was_open = self.first_opened.get(topic, present) < present
+        return self._topics.seen.number(topic) > 0 or (was_open and self.lacked(partition))
 
     def has_former_id(self, topic: str) -> bool:
         """Return whether a broker has told the process the id of an earlier incarnation of the topic."""
@@ -331,6 +335,7 @@ class BrokerConsumer(Application):
             state = self._subscription.offsets.of(partition)
             if state is not None:
                 self.opened[partition] = 0
+                self.first_opened.setdefault(partition.topic, self.world.incarnations[partition.topic])
                 self.fetches.forget(partition)
                 self.fetches.start(partition)
                 self.world.checker.opened(self, partition, state.position)

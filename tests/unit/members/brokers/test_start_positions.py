@@ -269,7 +269,7 @@ async def test_each_partition_of_a_doubted_topic_is_compared_when_it_comes() -> 
     store.seen.renew("t")
     await store.find(token=GenerationToken(2, "m"))
     store.sights = {P0: OLD}
-    assert starts(await store.find(P0, P2)) == {P0: (100, StartOrigin.NEW_LOG), P2: (100, StartOrigin.FIRST)}
+    assert starts(await store.find(P0, P2)) == {P0: (100, StartOrigin.NEW_LOG), P2: (100, StartOrigin.NEW_LOG)}
     store.trace.clear()
     store.sights = {P1: OLD}
     fifth = GenerationToken(5, "m")
@@ -288,6 +288,22 @@ async def test_an_old_offset_stays_in_doubt_until_another_one_is_stored() -> Non
     store.refused = set()
     found = await store.find(P0, token=GenerationToken(4, "m"))
     assert found.found[P0].origin is StartOrigin.NEW_LOG
+
+
+@pytest.mark.parametrize("policy", ["latest", "none"])
+async def test_offsets_that_were_forgotten_with_their_topic_are_no_expired_ones(
+    policy: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Brokers from 0.10 on, without ids. A topic that is new to the process starts as the policy says."""
+    store = Store(policy, {P0: 7})
+    await store.find(P0)
+    store.stored.clear()
+    store.lost = {P0: 9}
+    store.seen.missing("t")
+    found = await store.find(P0, P1, token=GenerationToken(4, "m"))
+    assert {each: start.offset for each, start in found.found.items()} == {P0: 100, P1: 100}
+    assert "has forgotten the offsets of 2 partitions, first t:0; starting at the beginning" in caplog.text
+    assert store.metrics.total("topics_recreated") == 1
 
 
 async def test_a_start_is_not_stored_once_its_topic_is_another_one() -> None:
