@@ -85,12 +85,9 @@ class BrokerChecker:
     def opened(self, consumer: BrokerConsumer, partition: TopicPartition, position: int) -> None:
         """Check the position at which a consumer opens a partition."""
         self._check_position(consumer, partition, position)
-        if (
-            self._world.coordinator.early
-            and self._world.incarnations[partition.topic]
-            and not consumer.lacked(partition)
-        ):
-            # Coordinators of 0.9 keep the offsets of deleted topics, and nothing has shown this member the deletion.
+        if not consumer.asks_ids and self._world.incarnations[partition.topic] and not consumer.lacked(partition):
+            # Nothing has shown this member the deletion. Coordinators of 0.9 keep the offsets of deleted topics. Others
+            # have what a member has stored since, or this one starts where it was, and reports a lost offset.
             self._excused.add(partition)
         if sum(partition in each.opened for each in self._world.consumers) > 1:
             self._contested.add(partition)

@@ -275,6 +275,10 @@ class BrokerConsumer(Application):
         was_open = self.first_opened.get(topic, present) < present
         return self._topics.seen.number(topic) > 0 or (was_open and self.lacked(partition))
 
+    @property
+    def asks_ids(self) -> bool:
+        return self._topics.asks_ids
+
     def has_former_id(self, topic: str) -> bool:
         """Return whether a broker has told the process the id of an earlier incarnation of the topic."""
         present = self.world.incarnations[topic]
