@@ -294,6 +294,18 @@ def test_the_checker_reports_records_of_a_new_log_that_are_skipped(
         world.wait("unfinished", 60.0)
 
 
+def test_the_checker_reports_stored_offsets_of_an_old_log_that_are_not_compared(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Coordinators of 0.9 keep them, and the members have seen that the topic was missing: no excuse applies."""
+    monkeypatch.setattr("tests.sim.coordinated.broker_world.NOTICED_SHARE", 1.0)
+    monkeypatch.setattr(SeenTopics, "take_doubt", lambda *_: None)
+    with brokers_at_rest(early=True, metadata_max_age_ms=5_000) as world:
+        _read_and_create_again(world, 12.0)
+        with pytest.raises(Violation, match="partitions are not finished"):
+            world.wait("unfinished", 60.0)
+
+
 def test_the_checker_reports_a_restart_in_a_log_that_is_not_new(world: BrokerWorld) -> None:
     """Two brokers that name different ids for one topic would make a member read it again."""
     consumer = next(each for each in world.consumers if each.opened)
