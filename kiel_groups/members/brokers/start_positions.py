@@ -113,7 +113,8 @@ class StartPositions:
         if await self._are_renewed({each.topic for each in missing}, numbers):
             return await self.find(partitions, counts, token)
         trusted = {topic: found for topic in counts if (found := self._seen.take_doubt(topic)) is not None}
-        self._find_forgotten(missing, trusted)
+        # With "none", the application may have chosen no start yet for a partition that this process has not stored.
+        self._find_forgotten(missing & remembered if self._policy == "none" else missing, trusted)
         await self._look_at(stored, trusted)
         missing |= (former := self._outlived & frozenset(partitions))
         stored = {each: offset for each, offset in stored.items() if each not in former}
