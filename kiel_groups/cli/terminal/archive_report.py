@@ -15,7 +15,7 @@ from kiel_groups.wording import counted
 if TYPE_CHECKING:
     from kiel_groups.spark import ArchivePlan, ArchiveSummary
     from kiel_groups.spark.checkpoint import OffsetRange
-    from kiel_groups.spark.jobs.query_run import Batch
+    from kiel_groups.spark.spark_session import Batch
 
 __all__ = [
     "UpdateBar",
