@@ -197,8 +197,8 @@ MUTANTS = (
     Mutant(
         "a start position is delivered although the coordinator does not have it",
         "members/brokers/start_positions.py",
-        "        for partition in created.keys() - saved:\n",
-        "        for partition in saved - created.keys():\n",
+        "        for partition in starts.keys() - saved:\n",
+        "        for partition in saved - starts.keys():\n",
         "tests/unit/members/brokers/test_consumer_hooks.py",
     ),
     Mutant(
