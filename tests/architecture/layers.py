@@ -55,6 +55,7 @@ LAYERS = (
     "workers/membership",
     "workers/plugins",
     "workers/shipped",
+    "workers/rest/rest_settings",
     "workers/runners",
     "workers/execution",
     "workers/rest",
