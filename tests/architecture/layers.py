@@ -52,6 +52,7 @@ LAYERS = (
     "workers/membership",
     "workers/plugins",
     "workers/shipped",
+    "workers/rest/rest_settings",
     "workers/runners",
     "workers/execution",
     "workers/rest",
