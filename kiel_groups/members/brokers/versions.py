@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from kiel_groups.clients.net.broker_versions import BrokerVersions, ask_versions
-from kiel_groups.clients.net.cluster_metadata import ClusterMetadata
+from kiel_groups.clients.net.cluster_metadata import BrokerVersions, ClusterMetadata
 from kiel_groups.errors import BrokerConnectionError, ConfigError
 from kiel_groups.wire.fetch import FetchRequest
 from kiel_groups.wire.group_requests import JoinGroupRequestV1, ListGroupsRequest
@@ -50,7 +49,7 @@ class GroupVersions:
         self.has_topic_ids = api_version is not None and api_version >= _TOPIC_IDS
         self.ranges: Mapping[int, VersionRange] = {}
 
-    async def probe(self, brokers: ClusterMetadata) -> None:
+    async def probe(self, cluster: ClusterMetadata) -> None:
         """
         Ask a broker for its versions, unless the release is given.
 
@@ -62,8 +61,8 @@ class GroupVersions:
             return
         try:
             # Every coordinating broker answers this request. Brokers of 0.8 close the connection.
-            found = await ask_versions(
-                brokers, lambda: brokers.some_connection().address, "versions", then=ListGroupsRequest()
+            found = await cluster.ask_versions(
+                lambda: cluster.some_connection().address, "versions", then=ListGroupsRequest()
             )
         except BrokerConnectionError as error:
             raise ConfigError(
