@@ -206,16 +206,8 @@ def _fallback(view: GroupView, now_ms: int) -> Iterator[Finding]:
 
 
 def _unassigned(view: GroupView, now_ms: int) -> Iterator[Finding]:
-    if not view.members or view.group_state is None:
-        return
-    subscribed = {topic for member in view.members for topic in member.info.subscription}
-    reserved = {partition for assignment in view.away.values() for partition in assignment.partitions}
-    unassigned = [
-        each
-        for each in view.partitions
-        if each.target is None and each.topic_partition.topic in subscribed and each.topic_partition not in reserved
-    ]
-    if unassigned:
+    unassigned = view.unassigned
+    if unassigned and view.group_state is not None:
         reasons = "; ".join(f"{count:,}: {reason}" for reason, count in view.group_state.unassigned.items())
         what = counted(unassigned, "partition is", "partitions are")
         yield Finding(

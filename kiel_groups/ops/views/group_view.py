@@ -203,12 +203,17 @@ def _is_of_programs(data: bytes, path: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class MemberView:
-    """A live member, the partitions that the plan assigns to it (``target``), and the claimed ones (``owned``)."""
+    """
+    A live member, the partitions that the plan assigns to it (``target``), and the claimed ones (``owned``).
+
+    ``is_planned`` is False if no plan that was read includes the member.
+    """
 
     info: MemberInfo
     leads: bool
     target: frozenset[TopicPartition]
     owned: tuple[PartitionView, ...]
+    is_planned: bool = True
 
     @property
     def lag(self) -> int | None:
@@ -310,8 +315,9 @@ class GroupView:
         The state of the group in one word.
 
         It is ``unreadable`` (an ACL hides a part), ``foreign``, ``empty``, ``memberless`` (no member has ever joined),
-        ``publishing``, ``moving`` (not every member owns exactly its target) or ``settled``. That of programs is
-        ``empty``, ``joining``, ``done``, or ``by brokers``, which coordinate them.
+        ``publishing``, ``moving`` or ``settled``: the plan includes all members and partitions, and each member owns
+        exactly its target. That of programs is ``empty``, ``joining``, ``done``, or ``by brokers``, which coordinate
+        them.
         """
         if self.closed:
             return "unreadable"
@@ -323,9 +329,22 @@ class GroupView:
             return "empty" if self.was_joined else "memberless"
         if self.group_state is not None and self.group_state.state == "publishing":
             return "publishing"
-        owned = {member.info.member_id: {each.topic_partition for each in member.owned} for member in self.members}
-        moving = any(owned[member.info.member_id] != member.target for member in self.members)
-        return "moving" if moving or self.group_state is None else "settled"
+        # The znodes are read one after the other: the assignment of a member that was made meanwhile may be missing.
+        is_planned = self.group_state is not None and all(member.is_planned for member in self.members)
+        is_owned = all({each.topic_partition for each in member.owned} == member.target for member in self.members)
+        is_whole = not self.unassigned or (self.group_state is not None and bool(self.group_state.unassigned))
+        return "settled" if is_planned and is_owned and is_whole else "moving"
+
+    @property
+    def unassigned(self) -> tuple[PartitionView, ...]:
+        """The partitions of subscribed topics that the plan assigns to no member, and reserves for none."""
+        subscribed = {topic for member in self.members for topic in member.info.subscription}
+        reserved = {partition for assignment in self.away.values() for partition in assignment.partitions}
+        return tuple(
+            each
+            for each in self.partitions
+            if each.target is None and each.topic_partition.topic in subscribed and each.topic_partition not in reserved
+        )
 
     @property
     def slots(self) -> frozenset[Slot]:
@@ -413,7 +432,8 @@ def view_group(group: str, znodes: Snapshot, log_ends: Mapping[TopicPartition, i
         return _view_of_programs(group, programs, reading, log_ends or {})
     candidates, members = reading.candidates(), reading.members()
     leader = candidates[0] if candidates else None
-    targets = {info.member_id: reading.target(info) for info in members}
+    assigned = {info.member_id: reading.assignment(info) for info in members}
+    targets = {member_id: found.partitions for member_id, found in assigned.items() if found is not None}
     settings = reading.settings()
     in_kafka = settings is not None and settings.store == BROKER_V1
     partitions = _partitions(reading, members, targets, log_ends or {}, in_kafka=in_kafka)
@@ -433,7 +453,13 @@ def view_group(group: str, znodes: Snapshot, log_ends: Mapping[TopicPartition, i
         group_state=reading.group_state(),
         leader=leader,
         members=tuple(
-            MemberView(info, info.member_id == leader, targets[info.member_id], tuple(owned[info.member_id]))
+            MemberView(
+                info,
+                info.member_id == leader,
+                targets.get(info.member_id, frozenset()),
+                tuple(owned[info.member_id]),
+                info.member_id in targets,
+            )
             for info in members
         ),
         partitions=partitions,

@@ -143,10 +143,10 @@ class GroupReader:
         """Return the number of partitions with a weight."""
         return len(self._parsed(parse_weights, self._layout.weights) or ())
 
-    def target(self, info: MemberInfo) -> frozenset[TopicPartition]:
-        """Return the partitions assigned to a member, none while the assignment of its slot names an earlier member."""
+    def assignment(self, info: MemberInfo) -> MemberAssignment | None:
+        """Return a member's assignment, or None if its slot has none, or one that names an earlier member."""
         found = self._parsed(MemberAssignment.parse, self._layout.assignment(info.slot))
-        return found.partitions if found is not None and found.member_id == info.member_id else frozenset()
+        return found if found is not None and found.member_id == info.member_id else None
 
     def away(self) -> dict[Slot, MemberAssignment]:
         """Return the assignments that are reserved for absent static members."""
