@@ -27,8 +27,9 @@ from kiel_groups.embedded.jars.jar_cache import java_class_path
 from kiel_groups.embedded.processes.server_process import in_thread, server_folder
 from kiel_groups.group.znodes.contents import Snapshot
 from kiel_groups.model import TopicPartition
-from kiel_groups.ops.group_inspection import group_reader
-from kiel_groups.ops.views.group_view import GroupView, view_group
+from kiel_groups.ops.views.group_view import GroupView
+from kiel_groups.ops.views.znodes import view_group
+from kiel_groups.ops.zookeeper_reader import group_reader
 from kiel_groups.wording import some
 
 __all__ = [
@@ -161,7 +162,7 @@ class Walkthrough:
     async def _leader(self) -> Worker:
         view = await self.view()
         for member in view.members:
-            worker = self._fleet.by_pid(member.info.pid)
+            worker = self._fleet.by_pid(member.pid)
             if member.leads and worker is not None:
                 return worker
         raise DemoError("the group has no leader; that is a bug, please report it with the line above")
@@ -189,9 +190,9 @@ class Walkthrough:
         view = await self.view()
         names, rates = {}, {}
         for member in view.members:
-            if (worker := self._fleet.by_pid(member.info.pid)) is not None:
-                names[member.info.member_id] = f"{worker.name} ({worker.leaving})" if worker.leaving else worker.name
-                rates[member.info.member_id] = worker.rate()
+            if (worker := self._fleet.by_pid(member.pid)) is not None:
+                names[member.member_id] = f"{worker.name} ({worker.leaving})" if worker.leaving else worker.name
+                rates[member.member_id] = worker.rate()
         progress = GroupProgress(view, names, rates, received, len(self._sent.places))
         self._display.update(progress)
         return progress
@@ -205,8 +206,8 @@ def _balanced(view: GroupView, members: int) -> bool:
     return (
         len(view.members) == members
         and view.owned == len(view.partitions)
-        and all({partition.topic_partition for partition in member.owned} == member.target for member in view.members)
-        and sum(len(member.target) for member in view.members) == len(view.partitions)
+        and all(member.is_settled for member in view.members)
+        and sum(len(member.owned) for member in view.members) == len(view.partitions)
     )
 
 

@@ -154,7 +154,7 @@ class Fleet:
         for worker in self.workers:
             yield from worker.receipts.receipts
 
-    def by_pid(self, pid: int) -> Worker | None:
+    def by_pid(self, pid: int | None) -> Worker | None:
         """Return the worker with this process id, or None."""
         return next((worker for worker in self.workers if worker.process.pid == pid), None)
 

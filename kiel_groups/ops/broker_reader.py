@@ -1,22 +1,25 @@
-"""Ask brokers for groups and topics: which there are, what their coordinators know of them, committed offsets."""
+"""Ask brokers for groups: which there are, what their coordinators know of them, committed offsets, ends of logs."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+import time
+from collections.abc import Awaitable, Callable, Collection, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from typing import NamedTuple, Self, TypeVar
 
 from kiel_groups.backoff import Backoff
 from kiel_groups.clients.net.cluster_metadata import ClusterMetadata
 from kiel_groups.clients.net.offset_lookup import ask_leaders
 from kiel_groups.config import KAFKA_PORT, BrokerConfig, HostPort, parse_hosts
-from kiel_groups.errors import BrokerError, KielGroupsError
+from kiel_groups.errors import BrokerError, ConfigError, KielGroupsError, UnknownGroupError
 from kiel_groups.members.brokers.transport import CoordinatorBrokers, FindError
 from kiel_groups.members.brokers.versions import GroupVersions
 from kiel_groups.metrics import Metrics
 from kiel_groups.model import INTERNAL_TOPICS, TopicPartition
-from kiel_groups.ops.cluster_admin import PartitionState, TopicState, existing_topics, unknown_topics
+from kiel_groups.ops.views.answers import view_coordinated_group
+from kiel_groups.ops.views.group_view import GroupView
 from kiel_groups.wire.consumer_protocol import PROTOCOL_TYPE
 from kiel_groups.wire.error_codes import (
     CONSUMER_COORDINATOR_NOT_AVAILABLE,
@@ -42,13 +45,12 @@ from kiel_groups.wording import counted, some
 __all__ = [
     "BrokerSession",
     "in_session",
-    "check_absent",
-    "check_present",
-    "read_topics",
-    "topic_names",
+    "BrokerGroups",
     "CommittedOffsets",
     "CoordinatedGroup",
+    "FoundGroup",
     "GroupList",
+    "LoadedGroups",
     "committed_offsets",
     "describe_group",
     "list_groups",
@@ -173,56 +175,166 @@ def in_session(brokers: str, timeout_s: float, work: Callable[[BrokerSession], A
     return asyncio.run(run())
 
 
-def topic_names(brokers: str, timeout_s: float) -> list[str]:
+@dataclass(frozen=True, slots=True)
+class LoadedGroups:
     """
-    Return the names of all topics, in alphabetical order. The call blocks.
+    The views of groups at one moment.
 
-    Raises:
-        KielGroupsError: As for ``BrokerSession``, whose arguments it has.
+    ``brokers`` is the number of live brokers. ``lag_problem`` is the reason why some offsets or log ends are unknown,
+    or "" if all are known. ``problems`` are the reasons why groups may be missing; ``lists_empty`` is False if groups
+    without members are, because brokers do not list them. ``seen_ms`` is the time at which the groups were read, in
+    epoch milliseconds.
     """
 
-    async def read(session: BrokerSession) -> list[str]:
-        return sorted(session.topics)
-
-    return in_session(brokers, timeout_s, read)
-
-
-def check_absent(session: BrokerSession, names: Collection[str]) -> None:
-    """Check that no topic has one of these names. Raise ConfigError for those that exist."""
-    if there := [name for name in names if name in session.topics]:
-        raise existing_topics(there)
+    groups: tuple[GroupView, ...]
+    brokers: int
+    lag_problem: str = ""
+    problems: tuple[str, ...] = ()
+    lists_empty: bool = True
+    seen_ms: int = field(default_factory=lambda: time.time_ns() // 1_000_000)
 
 
-def check_present(session: BrokerSession, names: Collection[str]) -> None:
-    """Check that a topic of each of these names exists. Raise UnknownTopicError for those that do not."""
-    topics = session.topics
-    if missing := [name for name in names if name not in topics]:
-        raise unknown_topics(missing, topics, session.place)
+class FoundGroup(NamedTuple):
+    """A group as it is, or None if there is none; then ``similar`` is the name of one with a similar name, or ""."""
+
+    view: GroupView | None
+    similar: str = ""
+
+    @classmethod
+    def similar_to(cls, group: str, names: Sequence[str]) -> FoundGroup:
+        """Return that a group does not exist, and which of these has a similar name."""
+        return cls(None, next(iter(get_close_matches(group, names, 1)), ""))
 
 
-def read_topics(session: BrokerSession, names: Iterable[str]) -> list[TopicState]:
+class BrokerGroups:
     """
-    Return topics, in the order given. Their settings, and whether they are being deleted, are unknown.
+    The groups that brokers coordinate. The calls block, and raise the errors of ``BrokerSession``.
 
-    Raises:
-        UnknownTopicError: A topic does not exist.
+    Args:
+        brokers: ``host:port`` of some brokers, separated by commas.
+        timeout_s: How long a broker may take for an answer, in seconds.
     """
-    wanted = list(names)
-    check_present(session, wanted)
-    return [_state(session.topics[name]) for name in wanted]
+
+    def __init__(self, brokers: str, *, timeout_s: float = 10.0) -> None:
+        self._brokers = brokers
+        self._timeout_s = timeout_s
+
+    def load(self, group: str) -> LoadedGroups:
+        """
+        Load one group with its lag.
+
+        Raises:
+            UnknownGroupError: There is no such group; the text suggests a similar name, if there is one.
+            BrokerError: The group has no coordinator now, or it does not answer.
+        """
+        if not group:
+            raise ConfigError("group: '' is not the name of a group")
+        return in_session(self._brokers, self._timeout_s, lambda session: _load_group(session, group))
+
+    def follow(self, group: str) -> Generator[LoadedGroups | KielGroupsError, None, None]:
+        """
+        Load the group whenever the caller requests the next item, and yield it, or the error if the load failed.
+
+        Raises:
+            ConfigError: As for ``load``.
+        """
+        while True:
+            try:
+                yield self.load(group)
+            except ConfigError:
+                raise
+            except KielGroupsError as error:
+                yield error
+
+    def load_all(self, *, with_lag: bool) -> LoadedGroups:
+        """Load all groups, with ``with_lag`` also their offsets and lag."""
+        return in_session(self._brokers, self._timeout_s, lambda session: _load_groups(session, with_lag))
+
+    def look_up(self, group: str) -> FoundGroup:
+        """Look up a group before a member joins it, without its lag."""
+        return in_session(self._brokers, self._timeout_s, lambda session: _look_up(session, group))
+
+    def names(self) -> list[str]:
+        """Return the names of the groups that live brokers list."""
+        return [view.group for view in self.load_all(with_lag=False).groups]
 
 
-def _state(topic: TopicMetadata) -> TopicState:
-    partitions = tuple(
-        PartitionState(
-            TopicPartition(topic.topic, each.partition),
-            each.replicas,
-            each.leader if each.leader >= 0 else None,
-            each.isr,
-        )
-        for each in sorted(topic.partitions, key=lambda each: each.partition)
+async def _load_group(session: BrokerSession, group: str) -> LoadedGroups:
+    if not session.has_coordinators:
+        raise UnknownGroupError(f"group {group!r} does not exist {session.place}, nor does any other")
+    described = await describe_group(session, group)
+    offsets = await committed_offsets(session, group)
+    (view,) = _views(session, [(described, offsets)])
+    if not view.exists:
+        raise await _unknown(session, group)
+    return await _with_lag(session, (view,), [offsets.problem])
+
+
+async def _load_groups(session: BrokerSession, with_lag: bool) -> LoadedGroups:
+    found = await list_groups(session)
+    if not with_lag:
+        views = _views(session, ((each, CommittedOffsets({})) for each in found.groups))
+        lists_empty = not session.is_of_0_9
+        return LoadedGroups(views, len(session.brokers), problems=found.problems, lists_empty=lists_empty)
+    offsets = await offsets_of_groups(session, (each.described.group for each in found.groups))
+    views = _views(session, zip(found.groups, offsets, strict=True))
+    return await _with_lag(session, views, [each.problem for each in offsets], found.problems)
+
+
+def _views(
+    session: BrokerSession, groups: Iterable[tuple[CoordinatedGroup, CommittedOffsets]]
+) -> tuple[GroupView, ...]:
+    topics = {name: tuple(each.partition for each in topic.partitions) for name, topic in session.topics.items()}
+    return tuple(
+        view_coordinated_group(group.described, session.name_of(group.coordinator), topics, offsets.offsets)
+        for group, offsets in groups
     )
-    return TopicState(topic.topic, partitions, config=None, is_being_deleted=None)
+
+
+async def _with_lag(
+    session: BrokerSession,
+    views: tuple[GroupView, ...],
+    problems: Iterable[str],
+    missing: tuple[str, ...] = (),
+) -> LoadedGroups:
+    """Add the log ends of existing topics only, because a broker may create a missing topic when asked for it."""
+    topics = session.topics
+    partitions = {
+        each.topic_partition for view in views for each in view.partitions if each.topic_partition.topic in topics
+    }
+    addresses = list(session.brokers.values())
+    ends = await find_log_ends(addresses, partitions, timeout_s=session.timeout_s) if addresses else LogEnds()
+    return LoadedGroups(
+        tuple(view.with_log_ends(ends.offsets, len(addresses)) for view in views),
+        len(addresses),
+        next((problem for problem in (*problems, ends.problem) if problem), ""),
+        missing,
+        lists_empty=not session.is_of_0_9,
+    )
+
+
+async def _look_up(session: BrokerSession, group: str) -> FoundGroup:
+    if not session.has_coordinators:
+        return FoundGroup(None)
+    described, offsets = await describe_group(session, group), await committed_offsets(session, group)
+    (view,) = _views(session, [(described, offsets)])
+    if view.exists:
+        return FoundGroup(view)
+    return FoundGroup.similar_to(group, await _names(session))
+
+
+async def _names(session: BrokerSession) -> list[str]:
+    return [each.described.group for each in (await list_groups(session)).groups]
+
+
+async def _unknown(session: BrokerSession, group: str) -> UnknownGroupError:
+    found = await _names(session)
+    text = f"group {group!r} does not exist {session.place}"
+    if near := get_close_matches(group, found, 1):
+        return UnknownGroupError(f"{text}; did you mean {near[0]!r}?")
+    if found:
+        return UnknownGroupError(f"{text}; 'kiel-groups groups' lists the {len(found)} that do")
+    return UnknownGroupError(f"{text}, nor does any other that has members")
 
 
 #: While a coordinator is being found, elected, or reads its offsets. A broker answers so for some seconds at most.

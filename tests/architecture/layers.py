@@ -48,6 +48,7 @@ LAYERS = (
     "sync",
     "ops/views",
     "ops",
+    "ops/actions",
     "workers/values",
     "workers/allocation",
     "workers/session",

@@ -42,7 +42,8 @@ from kiel_groups.group.znodes.worker_contents import StoredConnector, StoredStat
 from kiel_groups.model import TopicPartition
 from kiel_groups.ops.views.checks import check_group
 from kiel_groups.ops.views.documents import group_document
-from kiel_groups.ops.views.group_view import GroupView, view_group
+from kiel_groups.ops.views.group_view import GroupView
+from kiel_groups.ops.views.znodes import view_group
 from kiel_groups.spark import options as option_validation
 from kiel_groups.spark.jobs.query_run import plain_error
 from kiel_groups.wire.consumer_protocol import ConsumerAssignment

@@ -7,7 +7,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from kiel_groups.cli.parameters.name_completion import complete_allocators, complete_groups, complete_topics
+from kiel_groups.cli.parameters.cluster_address import (
+    ClusterAddress,
+    complete_allocators,
+    complete_groups,
+    complete_topics,
+)
 from kiel_groups.cli.parameters.options import (
     BROKERS,
     SERVER_WAIT_S,
@@ -228,10 +233,8 @@ def _in_group(context: click.Context, topics: Sequence[str], options: dict[str, 
         auto_offset_reset="latest" if start == "latest" else "earliest",
         **coordination,
     )
-    if by_brokers:
-        notice = _checked_by_brokers(options["brokers"], topics, options["group"])
-    else:
-        notice = _checked_names(options["zookeeper"], topics, options["group"])
+    hosts = options["brokers" if by_brokers else "zookeeper"]
+    notice = _checked_names(ClusterAddress(options["coordination"], hosts, SERVER_WAIT_S), topics, options["group"])
 
     async def join() -> None:
         await consumer.subscribe(topics)
@@ -332,45 +335,26 @@ async def _log_ranges(consumer: SingleConsumer, brokers: str) -> dict[TopicParti
     return {partition: (await consumer.position(partition), end) for partition, end in ends.offsets.items()}
 
 
-def _checked_names(zookeeper: str, topics: Sequence[str], group: str) -> str:
+def _checked_names(cluster: ClusterAddress, topics: Sequence[str], group: str) -> str:
     """
     Check that the topics exist, and whether the group is new: a new name is often a misspelt one.
 
-    The check asks ZooKeeper, because a broker may create a topic that it is asked about.
+    The check asks ZooKeeper, or brokers for all topics, because a broker may create a topic that it is asked about.
 
     Returns:
         A notice if the group does not exist yet, or if another program commits its offsets, or "".
-    """
-    from difflib import get_close_matches
-
-    from kiel_groups.ops import cluster_admin, group_inspection
-    from kiel_groups.ops.views.group_view import view_group
-
-    with cluster_admin.zookeeper(zookeeper, timeout_s=SERVER_WAIT_S) as client:
-        cluster_admin.check_present(client, topics)
-        groups = group_inspection.list_groups(client)
-        if group in groups:
-            view = view_group(group, group_inspection.read_summaries(client, [group], offsets=True)[group])
-            is_new = view.state == "memberless" and view.partitions
-            return f"group {group!r} has had no member so far; another program commits its offsets" if is_new else ""
-    near = get_close_matches(group, groups, 1)
-    return f"group {group!r} is new{f'; did you mean {near[0]!r}?' if near else ''}"
-
-
-def _checked_by_brokers(brokers: str, topics: Sequence[str], group: str) -> str:
-    """
-    Check and return the same for a group of brokers; these are asked for all topics, so that they create none.
 
     Raises:
-        GroupConfigError: The members are programs, such as workers.
+        UnknownTopicError: A topic does not exist.
+        GroupConfigError: Brokers coordinate the group, and its members are programs, such as workers.
     """
     from kiel_groups.group.znodes.round_contents import refusal_by_programs
-    from kiel_groups.ops.coordinated_loader import look_up_group
 
-    found = look_up_group(brokers, group, topics, timeout_s=SERVER_WAIT_S)
-    if found.view is None:
-        return f"group {group!r} is new{f'; did you mean {found.similar!r}?' if found.similar else ''}"
-    if not found.view.is_of_consumers:
-        raise refusal_by_programs(group, found.view.protocol_type)
-    is_new = found.view.state == "memberless"
+    cluster.topics().check_present(topics)
+    view, similar = cluster.groups().look_up(group)
+    if view is None:
+        return f"group {group!r} is new{f'; did you mean {similar!r}?' if similar else ''}"
+    if cluster.is_of_brokers and not view.is_of_consumers:
+        raise refusal_by_programs(group, view.protocol_type)
+    is_new = view.state == "memberless" and view.partitions
     return f"group {group!r} has had no member so far; another program commits its offsets" if is_new else ""

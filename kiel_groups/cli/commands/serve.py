@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from kiel_groups.cli.parameters.name_completion import complete_allocators, complete_groups
+from kiel_groups.cli.parameters.cluster_address import complete_allocators, complete_groups
 from kiel_groups.cli.parameters.options import (
     SERVER_WAIT_S,
     debounce_options,
@@ -113,10 +113,10 @@ def serve(
 def _report_group(lines: Lines, zookeeper: str, group: str) -> None:
     """Report that the group does not exist yet, or that its config overrides options."""
     from kiel_groups.group.znodes.layout import GroupLayout
-    from kiel_groups.ops import cluster_admin
-    from kiel_groups.ops.group_inspection import list_groups, read_group
+    from kiel_groups.ops.zookeeper_client import zookeeper as session
+    from kiel_groups.ops.zookeeper_reader import list_groups, read_group
 
-    with cluster_admin.zookeeper(zookeeper, timeout_s=SERVER_WAIT_S) as client:
+    with session(zookeeper, timeout_s=SERVER_WAIT_S) as client:
         groups = list_groups(client)
         config = read_group(client, group).get(GroupLayout(group).config) if group in groups else None
     if group not in groups:
@@ -127,11 +127,11 @@ def _report_group(lines: Lines, zookeeper: str, group: str) -> None:
 
 def _clean_up(zookeeper: str, group: str) -> None:
     """Remove the empty znodes of a group that no member joined, because ``groups`` would list that group for ever."""
-    from kiel_groups.ops import cluster_admin
-    from kiel_groups.ops.cluster_admin import remove_empty_group
+    from kiel_groups.ops.actions.groups import remove_empty_group
+    from kiel_groups.ops.zookeeper_client import zookeeper as session
 
     # Ctrl-C must not wait for a dead server; an empty znode does no harm.
-    with suppress(KielGroupsError), cluster_admin.zookeeper(zookeeper, timeout_s=_CLEANUP_TIMEOUT_S) as client:
+    with suppress(KielGroupsError), session(zookeeper, timeout_s=_CLEANUP_TIMEOUT_S) as client:
         remove_empty_group(client, group)
 
 

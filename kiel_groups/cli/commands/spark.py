@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from kiel_groups.cli.parameters.name_completion import complete_groups, complete_topics
+from kiel_groups.cli.parameters.cluster_address import complete_groups, complete_topics
 from kiel_groups.cli.parameters.options import (
     brokers_option,
     json_option,

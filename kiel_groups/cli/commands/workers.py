@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from kiel_groups.cli.parameters.name_completion import complete_groups
+from kiel_groups.cli.parameters.cluster_address import complete_groups
 from kiel_groups.cli.parameters.options import (
     SERVER_WAIT_S,
     brokers_option,
@@ -196,7 +196,7 @@ def describe(lines: Lines, *, group: str, zookeeper: str, check: bool, as_json: 
     from kiel_groups.cli.sources.worker_source import worker_group_document, worker_group_problems, worker_group_report
     from kiel_groups.cli.terminal.rendering import show, show_json
     from kiel_groups.errors import UnknownGroupError
-    from kiel_groups.ops.cluster_admin import zookeeper as session
+    from kiel_groups.ops.zookeeper_client import zookeeper as session
     from kiel_groups.workers.stores.worker_group_view import describe_workers
 
     with session(zookeeper, timeout_s=SERVER_WAIT_S) as client:

@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 import click
 
-from kiel_groups.cli.parameters.name_completion import complete_topics
+from kiel_groups.cli.parameters.cluster_address import BROKERS, ZOOKEEPER, ClusterAddress, complete_topics
 from kiel_groups.errors import ConfigError
 
 __all__ = [
@@ -59,9 +59,6 @@ SERVER_WAIT_S: Final = 5.0
 
 #: Settings of all commands: ``KIEL_GROUPS_<NAME>`` in the environment, a key at the top of the file.
 SHARED: Final = ("brokers", "zookeeper", "coordination")
-
-#: The names of what coordinates a group.
-BROKERS, ZOOKEEPER = "brokers", "zookeeper"
 
 
 def _brokers_option(*, required: bool) -> Callable[[FC], FC]:
@@ -341,22 +338,6 @@ def _upper(name: str) -> str:
     return name.replace("-", "_").upper()
 
 
-class ClusterAddress(NamedTuple):
-    """What coordinates the groups of a cluster, and the hosts to ask: those of ZooKeeper, or some brokers."""
-
-    coordination: str
-    hosts: str
-
-    @property
-    def is_of_brokers(self) -> bool:
-        return self.coordination == BROKERS
-
-    @property
-    def place(self) -> str:
-        """The cluster as texts for users name it."""
-        return f"at brokers {self.hosts}" if self.is_of_brokers else f"in ZooKeeper at {self.hosts}"
-
-
 def cluster_options(command: Callable[..., int]) -> Callable[..., int]:
     """
     Add the three options to a command, whose function gets a ``ClusterAddress`` as ``cluster``.
@@ -373,7 +354,7 @@ def cluster_options(command: Callable[..., int]) -> Callable[..., int]:
         context: click.Context, /, *, coordination: str, zookeeper: str | None, brokers: str | None, **options: Any
     ) -> int:
         hosts = _brokers(context, brokers) if coordination == BROKERS else _zookeeper(context, zookeeper)
-        result: int = context.invoke(command, cluster=ClusterAddress(coordination, hosts), **options)
+        result: int = context.invoke(command, cluster=ClusterAddress(coordination, hosts, SERVER_WAIT_S), **options)
         return result
 
     return with_cluster

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from kiel_groups.errors import KielGroupsError
-    from kiel_groups.ops.group_loader import LoadedGroups, ViewT
+    from kiel_groups.ops.broker_reader import LoadedGroups
     from kiel_groups.ops.views.report import Listed
 
 __all__ = [
@@ -149,8 +149,8 @@ _SPARE_ROWS: Final = 3
 
 def watch(
     lines: Lines,
-    loads: Iterator[LoadedGroups[ViewT] | KielGroupsError],
-    show: Callable[[LoadedGroups[ViewT], bool], object],
+    loads: Iterator[LoadedGroups | KielGroupsError],
+    show: Callable[[LoadedGroups, bool], object],
     interval_s: float,
 ) -> NoReturn:
     """

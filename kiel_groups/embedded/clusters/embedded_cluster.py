@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import IO, Any, Protocol, Unpack
@@ -17,9 +17,9 @@ from kiel_groups.embedded.servers.kafka_broker import BrokerSettings, KafkaBroke
 from kiel_groups.embedded.servers.kraft_servers import KRaftBroker, KRaftController, cluster_id
 from kiel_groups.embedded.servers.zookeeper_server import DEFAULT_ZOOKEEPER, ZooKeeperServer
 from kiel_groups.errors import ConfigError, ServerError
-from kiel_groups.ops import broker_topics as topic_admin
-from kiel_groups.ops import cluster_admin
-from kiel_groups.ops.broker_reader import BrokerSession, in_session
+from kiel_groups.ops.actions.broker_topics import BrokerTopics
+from kiel_groups.ops.actions.topics import ZooKeeperTopics
+from kiel_groups.ops.zookeeper_client import create_chroot
 
 __all__ = [
     "lock_data",
@@ -110,7 +110,7 @@ class ZooKeeperMode:
 
     def start(self) -> None:
         self.ensemble._start()
-        cluster_admin.create_chroot(self.hosts)
+        create_chroot(self.hosts)
 
     def close(self, *, gracefully: bool) -> None:
         self.ensemble._close()
@@ -119,14 +119,8 @@ class ZooKeeperMode:
         hosts = self.hosts if self._links is None else f"{self._links.zookeepers(number)}{self._chroot}"
         return KafkaBroker(hosts, number, **settings)
 
-    def create_topic(self, brokers: Sequence[str], topic: str, partitions: int, replication: int) -> None:
-        cluster_admin.create_topic(self.hosts, topic, partitions, replication)
-
-    def grow_topic(self, brokers: Sequence[str], topic: str, partitions: int) -> None:
-        cluster_admin.grow_topic(self.hosts, topic, partitions)
-
-    def delete_topic(self, brokers: Sequence[str], topic: str) -> None:
-        cluster_admin.delete_topic(self.hosts, topic)
+    def topics(self, brokers: Sequence[str]) -> ZooKeeperTopics:
+        return ZooKeeperTopics(self.hosts)
 
 
 def _address_of(server: Server) -> Callable[[], str]:
@@ -180,26 +174,11 @@ class KRaftMode:
     def broker(self, number: int, **settings: Unpack[BrokerSettings]) -> KafkaBroker:
         return KRaftBroker(self._cluster_id, number, controller=self._controller, **settings)
 
-    def create_topic(self, brokers: Sequence[str], topic: str, partitions: int, replication: int) -> None:
-        _at(brokers, lambda session: topic_admin.create_topic(session, topic, partitions, replication))
-
-    def grow_topic(self, brokers: Sequence[str], topic: str, partitions: int) -> None:
-        _at(brokers, lambda session: topic_admin.grow_topic(session, topic, partitions))
-
-    def delete_topic(self, brokers: Sequence[str], topic: str) -> None:
-        _at(brokers, lambda session: topic_admin.delete_topic(session, topic))
-
-
-def _at(brokers: Sequence[str], change: Callable[[BrokerSession], Awaitable[None]]) -> None:
-    """Change a topic, when all these brokers know each other: a change is complete when each of them knows it."""
-    if not brokers:
-        raise ServerError("no broker of the cluster runs; start one")
-
-    async def work(session: BrokerSession) -> None:
-        await session.await_brokers(len(brokers), _LIMIT_S)
-        await change(session)
-
-    in_session(",".join(brokers), _LIMIT_S, work)
+    def topics(self, brokers: Sequence[str]) -> BrokerTopics:
+        if not brokers:
+            raise ServerError("no broker of the cluster runs; start one")
+        # A change is complete when each broker knows it, so all have to know each other before.
+        return BrokerTopics(",".join(brokers), timeout_s=_LIMIT_S, count=len(brokers))
 
 
 # In ZooKeeper mode, the controller waits for the answer to its last request to a broker before it elects other leaders,
@@ -233,14 +212,8 @@ class Mode(Protocol):
     def broker(self, number: int, **settings: Unpack[BrokerSettings]) -> KafkaBroker:
         """Create a broker."""
 
-    def create_topic(self, brokers: Sequence[str], topic: str, partitions: int, replication: int) -> None:
-        """Create a topic, and wait for the leaders of its partitions."""
-
-    def grow_topic(self, brokers: Sequence[str], topic: str, partitions: int) -> None:
-        """Add partitions to a topic, and wait for their leaders."""
-
-    def delete_topic(self, brokers: Sequence[str], topic: str) -> None:
-        """Delete a topic, and wait until it is gone."""
+    def topics(self, brokers: Sequence[str]) -> ZooKeeperTopics | BrokerTopics:
+        """Return what changes topics; ``brokers`` are the addresses of those that run."""
 
 
 class Cluster(Startable):
@@ -369,19 +342,22 @@ class Cluster(Startable):
         """
         Create a topic, and return when every partition has a leader.
 
-        Errors are those of ``ops.cluster_admin`` or, in KRaft mode, of ``ops.broker_topics``.
+        Errors are those of ``ZooKeeperTopics`` or, in KRaft mode, of ``BrokerTopics``.
         """
-        await in_thread(self._mode.create_topic, self._running(), topic, partitions, replication)
+        await in_thread(lambda: self._topics().create(topic, partitions, replication))
 
     async def grow_topic(self, topic: str, partitions: int) -> None:
         """Increase a topic's number of partitions to ``partitions``, and return when each partition has a leader."""
-        await in_thread(self._mode.grow_topic, self._running(), topic, partitions)
+        await in_thread(lambda: self._topics().grow(topic, partitions))
 
     async def delete_topic(self, topic: str) -> None:
         """Delete a topic, and return when it is gone. Raise ConfigError on Kafka 0.8.0, which cannot delete topics."""
         if not self._release.deletes_topics:
             raise ConfigError(f"Kafka {self._release.version} cannot delete topics; use one of another name instead")
-        await in_thread(self._mode.delete_topic, self._running(), topic)
+        await in_thread(lambda: self._topics().delete(topic))
+
+    def _topics(self) -> ZooKeeperTopics | BrokerTopics:
+        return self._mode.topics(self._running())
 
     async def stop_brokers(self) -> None:
         """Stop every broker with SIGTERM. In ZooKeeper mode, stop the controller last, so that no other takes over."""

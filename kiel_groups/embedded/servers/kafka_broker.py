@@ -19,7 +19,7 @@ from kiel_groups.embedded.jars.kafka_releases import DEFAULT_KAFKA, kafka_releas
 from kiel_groups.embedded.processes.server_process import Server
 from kiel_groups.embedded.servers.server_files import LOG4J, advertised_settings, as_properties, broker_settings
 from kiel_groups.errors import CoordinationError, ServerError
-from kiel_groups.ops import cluster_admin
+from kiel_groups.ops import zookeeper_client
 
 __all__ = [
     "java_command",
@@ -111,8 +111,8 @@ def stop_brokers(brokers: Sequence[KafkaBroker]) -> None:
 
 def _controller_id(zk_connect: str) -> int | None:
     try:
-        with cluster_admin.zookeeper(zk_connect, timeout_s=_CONTROLLER_LIMIT_S) as client:
-            return cluster_admin.controller_id(client)
+        with zookeeper_client.zookeeper(zk_connect, timeout_s=_CONTROLLER_LIMIT_S) as client:
+            return zookeeper_client.controller_id(client)
     except CoordinationError:
         return None  # Without ZooKeeper, no broker can become the controller.
 
@@ -178,14 +178,14 @@ class KafkaBroker(Server):
     @contextmanager
     def _readiness(self) -> Iterator[Callable[[], bool]]:
         log_start = self.log.stat().st_size if self.log.exists() else 0
-        with cluster_admin.zookeeper(self.zk_connect) as client:
+        with zookeeper_client.zookeeper(self.zk_connect) as client:
             self._await_end_of_old_session(client)
-            yield lambda: cluster_admin.is_registered(client, self.broker_id) and self._has_started(log_start)
+            yield lambda: zookeeper_client.is_registered(client, self.broker_id) and self._has_started(log_start)
 
     def _has_started(self, since_byte: int) -> bool:
         return STARTED.search(self._logged(since_byte)) is not None
 
-    def _await_end_of_old_session(self, client: cluster_admin.Client) -> None:
+    def _await_end_of_old_session(self, client: zookeeper_client.Client) -> None:
         """
         Wait until ZooKeeper has deleted this broker's registration.
 
@@ -197,7 +197,7 @@ class KafkaBroker(Server):
             ServerError: The registration still exists after 20 s.
         """
         deadline = time.monotonic() + _OLD_SESSION_LIMIT_S
-        while cluster_admin.is_registered(client, self.broker_id):
+        while zookeeper_client.is_registered(client, self.broker_id):
             if time.monotonic() > deadline:
                 raise ServerError(
                     f"a broker with the id {self.broker_id} is registered at {self.zk_connect}; choose another id"

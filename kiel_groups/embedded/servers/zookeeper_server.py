@@ -11,7 +11,7 @@ from kiel_groups.embedded.jars.classpaths import zookeeper_class_path
 from kiel_groups.embedded.processes.server_process import Server, accepts, in_thread
 from kiel_groups.embedded.servers.kafka_broker import java_command
 from kiel_groups.embedded.servers.server_files import Settings, as_properties, zookeeper_settings
-from kiel_groups.ops import cluster_admin
+from kiel_groups.ops import zookeeper_client
 
 __all__ = ["DEFAULT_ZOOKEEPER", "ZooKeeperServer"]
 
@@ -93,4 +93,4 @@ class ZooKeeperServer(Server):
     def _readiness(self) -> Iterator[Callable[[], bool]]:
         # Short attempts: 3.9.5 neither answers nor closes a connection that arrives right after its start, because its
         # connection handler fails while the database is not loaded.
-        yield lambda: accepts(self.port) and cluster_admin.answers(self.hosts, timeout_s=0.5)
+        yield lambda: accepts(self.port) and zookeeper_client.answers(self.hosts, timeout_s=0.5)

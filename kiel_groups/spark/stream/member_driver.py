@@ -16,7 +16,7 @@ from typing import cast
 from kiel_groups.config import CLIENT_ID, GroupConfig, ResetPolicy
 from kiel_groups.errors import GroupConfigError
 from kiel_groups.group.znodes.contents import GroupSettings
-from kiel_groups.ops.group_inspection import read_settings
+from kiel_groups.ops.zookeeper_reader import read_settings
 from kiel_groups.spark.checkpoint import Positions, is_done
 from kiel_groups.spark.log_view import LogView
 from kiel_groups.spark.member import SparkMember, default_on_sigterm, on_sigterm

@@ -8,10 +8,9 @@ import json
 import pytest
 
 from kiel_groups.cli.app import run
-from kiel_groups.cli.commands import groups as groups_command
+from kiel_groups.cli.parameters import options
 from kiel_groups.model import TopicPartition
-from kiel_groups.ops.broker_reader import OFFSETS_TOPIC
-from kiel_groups.ops.coordinated_loader import load_coordinated_groups
+from kiel_groups.ops.broker_reader import OFFSETS_TOPIC, BrokerGroups
 from tests.helpers.coordinator_answers import (
     DESCRIBE_GROUPS,
     FIND_COORDINATOR,
@@ -49,7 +48,7 @@ async def test_each_log_end_is_asked_for_once_for_all_groups() -> None:
     """Twenty groups cost one request each for their offsets, and one request for the ends of all logs."""
     async with FakeBroker(TOPICS, 1) as broker:
         coordinating(broker)
-        loaded = await asyncio.to_thread(load_coordinated_groups, str(broker.address), with_lag=True)
+        loaded = await asyncio.to_thread(BrokerGroups(str(broker.address)).load_all, with_lag=True)
         counts = [broker.count(key) for key in (LIST_GROUPS, DESCRIBE_GROUPS, OFFSET_FETCH, LIST_OFFSETS)]
         (ends,) = broker.received(LIST_OFFSETS)
     assert (loaded.lag_problem, loaded.problems) == ("", ())
@@ -63,7 +62,7 @@ async def test_a_list_without_lag_asks_for_no_offset() -> None:
     """Only ``--lag`` costs requests for each group."""
     async with FakeBroker(TOPICS, 1) as broker:
         coordinating(broker)
-        loaded = await asyncio.to_thread(load_coordinated_groups, str(broker.address), with_lag=False)
+        loaded = await asyncio.to_thread(BrokerGroups(str(broker.address)).load_all, with_lag=False)
         assert broker.count(OFFSET_FETCH) == broker.count(LIST_OFFSETS) == broker.count(FIND_COORDINATOR) == 0
     assert [view.group for view in loaded.groups] == sorted(GROUPS)
 
@@ -75,7 +74,7 @@ async def test_an_operator_sees_which_broker_does_not_answer(
     ``groups`` lists the groups of the other brokers, with the lag in their partitions. Warnings name the broker whose
     groups and log ends are missing, and the exit status is 1.
     """
-    monkeypatch.setattr(groups_command, "SERVER_WAIT_S", 0.3)
+    monkeypatch.setattr(options, "SERVER_WAIT_S", 0.3)
     async with FakeBroker(TOPICS, 1) as broker, FakeBroker(TOPICS, 2) as stuck:
         broker.peers = [broker, stuck]
         broker.leaders[TopicPartition("u", 0)] = 2

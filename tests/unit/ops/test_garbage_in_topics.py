@@ -8,7 +8,8 @@ import pytest
 from kazoo.exceptions import NoNodeError
 
 from kiel_groups.errors import ProtocolError
-from kiel_groups.ops.cluster_admin import controller_id, partitions_of, read_topics
+from kiel_groups.ops.actions.topics import partitions_of, read_topics
+from kiel_groups.ops.zookeeper_client import controller_id
 
 pytestmark = pytest.mark.unit
 

@@ -11,10 +11,10 @@ from kazoo.exceptions import NoNodeError
 
 from kiel_groups.errors import CoordinationError, KielGroupsError, UnknownGroupError
 from kiel_groups.group.znodes.contents import Znode
-from kiel_groups.ops import cluster_admin, group_loader
-from kiel_groups.ops.group_inspection import list_groups, read_summaries
-from kiel_groups.ops.group_loader import LoadedGroups, follow_group
-from kiel_groups.ops.views.group_view import GroupView, view_group
+from kiel_groups.ops import zookeeper_reader
+from kiel_groups.ops.broker_reader import LoadedGroups
+from kiel_groups.ops.views.znodes import view_group
+from kiel_groups.ops.zookeeper_reader import ZooKeeperGroups, list_groups, read_summaries
 
 pytestmark = pytest.mark.unit
 
@@ -38,13 +38,13 @@ def sessions(monkeypatch: pytest.MonkeyPatch) -> list[SimpleNamespace]:
         finally:
             session.closed = True
 
-    def load(client: SimpleNamespace, *args: object) -> LoadedGroups[GroupView]:
+    def load(client: SimpleNamespace, *args: object) -> LoadedGroups:
         if client.connected:
             return LOADED
         raise CoordinationError("connection lost")
 
-    monkeypatch.setattr(cluster_admin, "zookeeper", zookeeper)
-    monkeypatch.setattr(group_loader, "_load", load)
+    monkeypatch.setattr(zookeeper_reader, "zookeeper", zookeeper)
+    monkeypatch.setattr(zookeeper_reader, "_load", load)
     return opened
 
 
@@ -53,7 +53,7 @@ def test_a_session_lasts_until_a_reading_fails(sessions: list[SimpleNamespace]) 
     Readings share one session until a reading fails. Then the session is closed, the error is yielded, and the next
     reading opens another session.
     """
-    readings = follow_group("z:2181", "g")
+    readings = ZooKeeperGroups("z:2181").follow("g")
     assert [next(readings) for _ in range(3)] == [LOADED] * 3
     assert len(sessions) == 1
     sessions[0].connected = False
@@ -70,12 +70,12 @@ def test_an_unknown_group_ends_the_readings(sessions: list[SimpleNamespace], mon
     An unknown group ends the readings with an error. It was deleted, or its name is wrong, so a retry would not help.
     """
 
-    def unknown(*args: object) -> LoadedGroups[GroupView]:
+    def unknown(*args: object) -> LoadedGroups:
         raise UnknownGroupError("there is none")
 
-    monkeypatch.setattr(group_loader, "_load", unknown)
+    monkeypatch.setattr(zookeeper_reader, "_load", unknown)
     with pytest.raises(UnknownGroupError):
-        next(follow_group("z:2181", "g"))
+        next(ZooKeeperGroups("z:2181").follow("g"))
     assert [session.closed for session in sessions] == [True]
 
 
@@ -148,10 +148,10 @@ def test_a_lag_whose_offsets_an_acl_hides_is_not_known(
 ) -> None:
     """Otherwise ``lag --check`` would find that a group without readable offsets is not behind."""
     session = nullcontext(SimpleNamespace(connected=True))
-    monkeypatch.setattr(cluster_admin, "zookeeper", lambda *_, **__: session)
-    monkeypatch.setattr(cluster_admin, "topics", lambda _: [])
-    monkeypatch.setattr(group_loader, "check_group", lambda *_: None)
-    monkeypatch.setattr(group_loader, "read_brokers", lambda _: {})
-    monkeypatch.setattr(group_loader, "read_group", lambda *_: {closed: Znode(closed=True)})
-    problem = group_loader.load_group("z:2181", "g").lag_problem
+    monkeypatch.setattr(zookeeper_reader, "zookeeper", lambda *_, **__: session)
+    monkeypatch.setattr(zookeeper_reader, "list_topics", lambda _: [])
+    monkeypatch.setattr(zookeeper_reader, "check_group", lambda *_: None)
+    monkeypatch.setattr(zookeeper_reader, "read_brokers", lambda _: {})
+    monkeypatch.setattr(zookeeper_reader, "read_group", lambda *_: {closed: Znode(closed=True)})
+    problem = ZooKeeperGroups("z:2181").load("g").lag_problem
     assert problem == ("" if is_known else f"an ACL denies reading {closed}")

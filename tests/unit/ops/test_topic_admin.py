@@ -10,9 +10,9 @@ import pytest
 
 from kiel_groups.errors import BrokerError, ConfigError, KielGroupsError, RequestTimeoutError, UnknownTopicError
 from kiel_groups.model import TopicPartition
-from kiel_groups.ops import broker_topics as topic_admin
+from kiel_groups.ops.actions import broker_topics as topic_admin
+from kiel_groups.ops.actions.broker_topics import create_topic, delete_topic, grow_topic
 from kiel_groups.ops.broker_reader import BrokerSession
-from kiel_groups.ops.broker_topics import create_topic, delete_topic, grow_topic
 from tests.helpers.coordinator_answers import (
     CREATE_PARTITIONS,
     CREATE_TOPICS,

@@ -24,7 +24,7 @@ def lines() -> Iterator[Lines]:
     root = logging.getLogger()
     before = (root.level, root.handlers[:])
     levels = {
-        name: logging.getLogger(name).level for name in ("kiel_groups.kazoo", "kiel_groups.ops.cluster_admin.kazoo")
+        name: logging.getLogger(name).level for name in ("kiel_groups.kazoo", "kiel_groups.ops.zookeeper_client.kazoo")
     }
     root.handlers[:] = []  # basicConfig(force=True) would close pytest's handlers
     yield Lines()

@@ -10,7 +10,7 @@ from rich.console import Console, RenderableType
 from kiel_groups.demo.tables import member_table, offset_table, status_line
 from kiel_groups.group.znodes.contents import GroupState, MemberAssignment, MemberInfo, Snapshot, Znode
 from kiel_groups.model import TopicPartition
-from kiel_groups.ops.views.group_view import view_group
+from kiel_groups.ops.views.znodes import view_group
 
 pytestmark = pytest.mark.unit
 
@@ -55,7 +55,7 @@ def test_members_leader_owners_and_lag_are_read() -> None:
     never negative.
     """
     view = view_group("g", ZNODES, LOG_ENDS)
-    assert [member.info.member_id for member in view.members] == ["early", "late"]
+    assert [member.member_id for member in view.members] == ["early", "late"]
     assert [member.leads for member in view.members] == [True, False]
     assert [[owned.topic_partition for owned in member.owned] for member in view.members] == [
         [PARTITIONS[0]],

@@ -17,7 +17,8 @@ from kiel_groups.errors import ConfigError, ProtocolError
 from kiel_groups.group.znodes.group_settings import Weights, encode_weights, parse_weights
 from kiel_groups.group.znodes.layout import GroupLayout
 from kiel_groups.model import TopicPartition
-from kiel_groups.ops.cluster_admin import Client, partitions_of
+from kiel_groups.ops.actions.topics import partitions_of
+from kiel_groups.ops.zookeeper_client import Client
 
 __all__ = [
     "change_weights",

@@ -1,18 +1,34 @@
-"""Read all that ZooKeeper stores about groups, for tools. The functions block, change nothing and set no watch."""
+"""
+Read groups from ZooKeeper: their znodes, and the views of them with the ends of their logs.
+
+The functions block, change nothing and set no watch.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import time
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from difflib import get_close_matches
+from functools import partial
 from typing import Any
 
 from kazoo.exceptions import NoAuthError, NoNodeError
 
 from kiel_groups.config import HostPort, check_name
-from kiel_groups.errors import CoordinationError, ProtocolError, UnknownGroupError
-from kiel_groups.group.znodes.contents import GroupSettings, MemberInfo, Snapshot, Znode, parse_broker
+from kiel_groups.errors import ConfigError, CoordinationError, KielGroupsError, ProtocolError, UnknownGroupError
+from kiel_groups.group.commit_note import NotedOffset, NotedText
+from kiel_groups.group.znodes.contents import (
+    GroupSettings,
+    MemberInfo,
+    Snapshot,
+    Znode,
+    parse_broker,
+    parse_broker_version,
+)
 from kiel_groups.group.znodes.layout import (
     BROKER_IDS,
     CONSUMERS,
@@ -24,24 +40,210 @@ from kiel_groups.group.znodes.layout import (
     topic_path,
 )
 from kiel_groups.group.znodes.round_contents import program_type, refusal_by_programs
-from kiel_groups.ops.cluster_admin import Client, broker_ids, zookeeper
+from kiel_groups.members.brokers.offset_requests import FoundOffsets, find_kafka_offsets
+from kiel_groups.model import TopicPartition
+from kiel_groups.ops.broker_reader import FoundGroup, LoadedGroups, LogEnds, find_log_ends
+from kiel_groups.ops.views.group_view import GroupView, StoreTracker
+from kiel_groups.ops.views.znodes import view_group
+from kiel_groups.ops.zookeeper_client import Client, broker_ids, zookeeper
+from kiel_groups.wire.offsets import OFFSETS_TOPIC
+from kiel_groups.wording import some
 
 __all__ = [
+    "LOOK_S",
+    "ZooKeeperGroups",
     "broker_addresses",
     "check_group",
     "group_reader",
     "list_groups",
     "list_members",
+    "list_topics",
+    "read_assignments",
     "read_brokers",
     "read_group",
-    "read_summaries",
-    "read_assignments",
-    "refuse_programs",
     "read_settings",
+    "read_summaries",
     "read_workers",
+    "refuse_programs",
 ]
 
 log = logging.getLogger(__name__)
+
+
+#: How long to look which of two stores a group commits to, in seconds.
+LOOK_S = 2.0
+
+#: The folders of a group without which its lag is not known, and (empty) the group's own znodes.
+_OF_OFFSETS = ("", "offsets", "starts")
+
+_TOPICS = "/brokers/topics"
+
+
+class ZooKeeperGroups:
+    """
+    The groups in a ZooKeeper. Each call opens sessions, and raises the errors of ``zookeeper``.
+
+    Args:
+        hosts: ``host:port,host:port/chroot``.
+        timeout_s: How long to wait for ZooKeeper, and then for the brokers, in seconds.
+    """
+
+    def __init__(self, hosts: str, *, timeout_s: float = 10.0) -> None:
+        self._hosts = hosts
+        self._timeout_s = timeout_s
+
+    def load(self, group: str) -> LoadedGroups:
+        """
+        Load one group with its lag.
+
+        If ZooKeeper and Kafka have different offsets of it, and its ``config`` does not say which count, the group is
+        loaded again after ``LOOK_S`` seconds: those that have moved meanwhile count.
+
+        Raises:
+            ConfigError: The group's name or an address is not legal.
+            UnknownGroupError: ZooKeeper has no znode of this group; the text suggests a similar name, if there is one.
+        """
+        with self._loader(group, StoreTracker()) as load:
+            loaded = load()
+            if not any(view.is_disputed for view in loaded.groups):
+                return loaded
+            time.sleep(LOOK_S)
+            return load()
+
+    def follow(self, group: str) -> Generator[LoadedGroups | KielGroupsError, None, None]:
+        """
+        Load the group whenever the caller requests the next item, and yield it, or the error if the load failed.
+
+        All loads use one session, until a load fails.
+
+        Raises:
+            ConfigError: The group does not exist (any more), or a name is not legal.
+        """
+        stores = StoreTracker()
+        while True:
+            try:
+                with self._loader(group, stores) as load:
+                    while True:
+                        yield load()
+            except ConfigError:
+                raise
+            except KielGroupsError as error:
+                yield error
+
+    def load_all(self, *, with_lag: bool) -> LoadedGroups:
+        """Load an outline of all groups: members, the states of plans and, with ``with_lag``, offsets and lag."""
+        with zookeeper(self._hosts, timeout_s=self._timeout_s) as client:
+            groups, brokers = list_groups(client), read_brokers(client)
+            znodes = read_summaries(client, groups, offsets=with_lag)
+            views = tuple(view_group(group, znodes[group]) for group in groups)
+            if not with_lag:
+                return LoadedGroups(views, len(broker_addresses(brokers)))
+            topics, stores = list_topics(client), StoreTracker()
+            loaded = _with_lag(views, brokers, topics, self._timeout_s, stores)
+            disputed = [view.group for view in loaded.groups if view.is_disputed]
+            if not disputed:
+                return loaded
+            time.sleep(LOOK_S)
+            znodes = read_summaries(client, disputed, offsets=True)
+            views = tuple(view_group(group, znodes[group]) for group in disputed)
+            later = {view.group: view for view in _with_lag(views, brokers, topics, self._timeout_s, stores).groups}
+        return replace(loaded, groups=tuple(later.get(view.group, view) for view in loaded.groups))
+
+    def look_up(self, group: str) -> FoundGroup:
+        """Look up a group before a member joins it, without its lag."""
+        with zookeeper(self._hosts, timeout_s=self._timeout_s) as client:
+            groups = list_groups(client)
+            if group in groups:
+                return FoundGroup(view_group(group, read_summaries(client, [group], offsets=True)[group]))
+        return FoundGroup.similar_to(group, groups)
+
+    def names(self) -> list[str]:
+        """Return the names of all groups, as ``list_groups``."""
+        with zookeeper(self._hosts, timeout_s=self._timeout_s) as client:
+            return list_groups(client)
+
+    @contextmanager
+    def _loader(self, group: str, stores: StoreTracker) -> Iterator[Callable[[], LoadedGroups]]:
+        check_name(group, "group")
+        with zookeeper(self._hosts, timeout_s=self._timeout_s) as client:
+            yield partial(_load, client, self._hosts, group, self._timeout_s, stores)
+
+
+def _load(client: Client, zookeeper: str, group: str, timeout_s: float, stores: StoreTracker) -> LoadedGroups:
+    if not client.connected:
+        # A read would wait without limit for a new connection.
+        raise CoordinationError(f"the connection to ZooKeeper at {zookeeper} broke")
+    check_group(client, group, zookeeper)
+    brokers = read_brokers(client)
+    znodes = read_group(client, group)
+    view = view_group(group, znodes)
+    loaded = _with_lag((view,), brokers, list_topics(client), timeout_s, stores)
+    hidden = [path for path in view.closed if "".join(path.split("/")[3:4]) in _OF_OFFSETS]
+    return replace(loaded, lag_problem=f"an ACL denies reading {some(hidden)}") if hidden else loaded
+
+
+def _with_lag(
+    views: tuple[GroupView, ...], brokers: Snapshot, topics: Iterable[str], timeout_s: float, stores: StoreTracker
+) -> LoadedGroups:
+    """Add the log ends of existing topics only, because a broker may create a missing topic when asked for it."""
+    existing, addresses = frozenset(topics), broker_addresses(brokers)
+    found, problem = asyncio.run(_with_kafka_offsets(views, addresses, _doubtful(brokers), existing, timeout_s))
+    known = tuple(map(stores.take, found))
+    partitions = {
+        each.topic_partition for view in known for each in view.partitions if each.topic_partition.topic in existing
+    }
+    ends: LogEnds = asyncio.run(find_log_ends(addresses, partitions, timeout_s=timeout_s))
+    ended = tuple(view.with_log_ends(ends.offsets, len(addresses)) for view in known)
+    return LoadedGroups(ended, len(addresses), ends.problem or problem)
+
+
+async def _with_kafka_offsets(
+    views: Collection[GroupView],
+    addresses: list[HostPort],
+    doubtful: list[HostPort] | None,
+    topics: Collection[str],
+    timeout_s: float,
+) -> tuple[list[GroupView], str]:
+    """
+    Add the offsets of groups that have them in Kafka, or may have, and return why some are unknown.
+
+    Of groups that may have, no coordinator is asked for unless one was before, because a broker would create the topic
+    of the offsets then. Brokers of 0.8.0 and 0.8.1 have no coordinators, and close the connection.
+    """
+
+    def wanted(view: GroupView) -> list[TopicPartition]:
+        partitions = [*(each.topic_partition for each in view.partitions), *view.further]
+        return [each for each in partitions if each.topic in topics]
+
+    read = await find_kafka_offsets(
+        addresses, {view.group: wanted(view) for view in views if view.offsets_in_kafka}, timeout_s=timeout_s
+    )
+    if OFFSETS_TOPIC in topics and doubtful is not None:
+        others = {view.group: wanted(view) for view in views if view.has_any_store}
+        read |= await find_kafka_offsets(addresses, others, doubtful=doubtful, timeout_s=timeout_s)
+    problems = [each.problem for each in read.values() if each.problem]
+    return [_with_found(view, read.get(view.group)) for view in views], problems[0] if problems else ""
+
+
+def _with_found(view: GroupView, read: FoundOffsets | None) -> GroupView:
+    if read is None:
+        return view
+    found = {each: NotedOffset(at, NotedText.parse(text).note) for each, (at, text) in read.offsets.items()}
+    return view.with_kafka_offsets(found)
+
+
+def _doubtful(brokers: Snapshot) -> list[HostPort] | None:
+    """Return the brokers that may be of 0.8.1 by their znodes, or None if one is of 0.8.0, which writes a blank."""
+    found = []
+    for path, znode in sorted(brokers.items()):
+        try:
+            if parse_broker_version(znode.data, path) == 1:
+                if znode.data.startswith(b"{ "):
+                    return None
+                found.append(parse_broker(znode.data, path))
+        except ProtocolError:
+            continue  # As for ``broker_addresses``.
+    return found
 
 
 #: Reads in flight at once; more only fill kazoo's queue.
@@ -158,6 +360,11 @@ def check_group(client: Client, group: str, place: str) -> None:
     raise UnknownGroupError(f"{text}, nor does any other{aside}")
 
 
+def list_topics(client: Client) -> list[str]:
+    """Return the names of all topics, in alphabetical order."""
+    return sorted(_children_of(client.get_children_async(_TOPICS)))
+
+
 def list_members(client: Client, group: str) -> list[str]:
     """Return the ids of a group's members, in alphabetical order."""
     return sorted(_children_of(client.get_children_async(GroupLayout(group).members)))
@@ -266,8 +473,8 @@ def _read_trees(client: Client, level: list[str]) -> dict[str, Znode]:
         parents: list[str] = []
         found |= _read(client, level, parents)
         level = []
-        for some in _portions(parents):
-            reads = [(path, client.get_children_async(path)) for path in some]
+        for portion in _portions(parents):
+            reads = [(path, client.get_children_async(path)) for path in portion]
             for path, read in reads:
                 try:
                     level += [f"{path}/{child}" for child in _children_of(read)]
@@ -279,8 +486,8 @@ def _read_trees(client: Client, level: list[str]) -> dict[str, Znode]:
 def _read(client: Client, paths: Sequence[str], parents: list[str] | None = None) -> dict[str, Znode]:
     """Read the znodes that exist. Add the paths of znodes with children to ``parents``."""
     found = {}
-    for some in _portions(paths):
-        for path, read in [(path, client.get_async(path)) for path in some]:
+    for portion in _portions(paths):
+        for path, read in [(path, client.get_async(path)) for path in portion]:
             try:
                 data, stat = read.get()
             except NoNodeError:

@@ -9,7 +9,7 @@ members could deliver the same partition.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -20,14 +20,15 @@ from kiel_groups.errors import ConfigError, ProtocolError
 from kiel_groups.group.znodes.contents import MemberInfo, parse_owner, whole_number
 from kiel_groups.group.znodes.layout import GroupLayout
 from kiel_groups.model import MemberId, TopicPartition
-from kiel_groups.ops.cluster_admin import Client
+from kiel_groups.ops.zookeeper_client import Client
 from kiel_groups.wording import counted
 
 __all__ = [
-    "Released",
-    "force_release",
-    "find_member_id",
     "LONGEST_SESSION_MS",
+    "Release",
+    "Released",
+    "find_member_id",
+    "plan_release",
 ]
 
 
@@ -50,17 +51,55 @@ class Released:
     taken: tuple[TopicPartition, ...]
 
 
-def force_release(
-    client: Client,
-    group: str,
-    member_id: MemberId,
-    *,
-    wait_ms: int | None = None,
-    report: Callable[[str], None] = lambda _: None,
-    sleep: Callable[[float], object] = time.sleep,
-) -> Released:
+@dataclass(frozen=True, slots=True)
+class Release:
     """
-    Remove a member from its group, wait until it has released its partitions, and release the rest by force.
+    What there is to release from a member.
+
+    ``is_alive`` is whether the member znode exists. ``owned`` are its partitions, each with the creation zxid of its
+    owner znode, ``wait_ms`` is the longest wait before these are deleted.
+    """
+
+    group: str
+    member_id: MemberId
+    is_alive: bool
+    owned: Mapping[TopicPartition, int]
+    wait_ms: int
+
+    def apply(
+        self,
+        client: Client,
+        *,
+        report: Callable[[str], None] = lambda _: None,
+        sleep: Callable[[float], object] = time.sleep,
+    ) -> Released:
+        """
+        Remove the member from its group, wait until it has released its partitions, and release the rest by force.
+
+        Args:
+            client: The caller's own session.
+            report: Called with one line about what the call waits for.
+            sleep: Waits for a number of seconds.
+        """
+        layout = GroupLayout(self.group)
+        for path in (layout.member(self.member_id), layout.consumer_id(self.member_id)):
+            with suppress(NoNodeError):
+                client.delete(path)
+        if self.owned:
+            status = f"{self.member_id} is {'removed from the group' if self.is_alive else 'no longer a member'}"
+            claims = counted(self.owned, "claim is", "claims are")
+            report(f"{status}; {claims} deleted in {self.wait_ms / 1000:g} s unless released before")
+        waited_ms = 0
+        while waited_ms < self.wait_ms and _any_left(client, layout, self.owned):
+            pause_ms = min(round(1000 * CLAIMS_CHECK_S), self.wait_ms - waited_ms)
+            sleep(pause_ms / 1000)
+            waited_ms += pause_ms
+        return Released(tuple(sorted(self.owned)), waited_ms, _delete_left(client, layout, self.owned))
+
+
+def plan_release(client: Client, group: str, member_id: MemberId, *, wait_ms: int | None = None) -> Release:
+    """
+    Find what there is to release from a member.
 
     Args:
         client: The caller's own session.
@@ -69,8 +108,6 @@ def force_release(
         wait_ms: The longest wait before the owner znodes are deleted. The default is the member's session timeout, or
             ``LONGEST_SESSION_MS`` if the member znode is gone or unreadable. For an existing member, the wait is never
             shorter than this default, because a shorter wait could make two owners.
-        report: Called with one line about what the call waits for.
-        sleep: Waits for a number of seconds.
 
     Raises:
         ConfigError: There is no such member, and no owner znode names it; or the group's name is not legal.
@@ -78,28 +115,14 @@ def force_release(
     layout = GroupLayout(check_name(group, "group"))
     granted_ms = _session_timeout_ms(client, layout, member_id)
     owned = _owned(client, layout, member_id)
-    if granted_ms is None and not owned:
+    if granted_ms is not None:
+        return Release(group, member_id, True, owned, max(granted_ms, wait_ms or 0))
+    if not owned:
         raise ConfigError(
             f"group {group} has no member {member_id!r}, and no owner znode names one; "
             + (f"'kiel-groups describe {group}' lists its members" if _children(client, layout.members) else _EMPTY)
         )
-    if granted_ms is None:
-        wait_ms = LONGEST_SESSION_MS if wait_ms is None else wait_ms
-    else:
-        wait_ms = max(granted_ms, wait_ms or 0)
-    for path in (layout.member(member_id), layout.consumer_id(member_id)):
-        with suppress(NoNodeError):
-            client.delete(path)
-    if owned:
-        status = f"{member_id} is {'no longer a member' if granted_ms is None else 'removed from the group'}"
-        claims = counted(owned, "claim is", "claims are")
-        report(f"{status}; {claims} deleted in {wait_ms / 1000:g} s unless released before")
-    waited_ms = 0
-    while waited_ms < wait_ms and _any_left(client, layout, owned):
-        pause_ms = min(round(1000 * CLAIMS_CHECK_S), wait_ms - waited_ms)
-        sleep(pause_ms / 1000)
-        waited_ms += pause_ms
-    return Released(tuple(sorted(owned)), waited_ms, _delete_left(client, layout, owned))
+    return Release(group, member_id, False, owned, LONGEST_SESSION_MS if wait_ms is None else wait_ms)
 
 
 def find_member_id(client: Client, group: str, name: str) -> MemberId:
@@ -167,13 +190,15 @@ def _children(client: Client, path: str) -> list[str]:
         return []
 
 
-def _any_left(client: Client, layout: GroupLayout, owned: dict[TopicPartition, int]) -> bool:
+def _any_left(client: Client, layout: GroupLayout, owned: Mapping[TopicPartition, int]) -> bool:
     """Return whether any of the owner znodes that were read still exists; a later claim has another znode."""
     requests = [(client.exists_async(layout.owner(partition)), czxid) for partition, czxid in owned.items()]
     return any((stat := request.get()) is not None and stat.czxid == czxid for request, czxid in requests)
 
 
-def _delete_left(client: Client, layout: GroupLayout, owned: dict[TopicPartition, int]) -> tuple[TopicPartition, ...]:
+def _delete_left(
+    client: Client, layout: GroupLayout, owned: Mapping[TopicPartition, int]
+) -> tuple[TopicPartition, ...]:
     """
     Delete the owner znodes that were read, unless the partition has been claimed again since.
 

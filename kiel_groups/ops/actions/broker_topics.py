@@ -3,13 +3,29 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
-from typing import NamedTuple
+import time
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from contextlib import suppress
+from typing import NamedTuple, TypeVar
 
 from kiel_groups.backoff import Backoff
-from kiel_groups.errors import BrokerError, ConfigError, KielGroupsError, RequestTimeoutError
-from kiel_groups.ops.broker_reader import BrokerSession
-from kiel_groups.ops.cluster_admin import check_topic, existing_topics, unknown_topics
+from kiel_groups.errors import BrokerError, ConfigError, KielGroupsError, NoBrokersError, RequestTimeoutError
+from kiel_groups.model import TopicPartition
+from kiel_groups.ops.actions.topics import (
+    DescribedTopics,
+    PartitionState,
+    TopicSize,
+    TopicState,
+    check_absent,
+    check_growth,
+    check_present,
+    check_replication,
+    check_topic,
+    existing_topics,
+    most_replicas,
+    unknown_topics,
+)
+from kiel_groups.ops.broker_reader import BrokerSession, in_session
 from kiel_groups.wire.error_codes import (
     INVALID_PARTITIONS,
     NO_ERROR,
@@ -20,21 +36,18 @@ from kiel_groups.wire.error_codes import (
     ErrorCode,
 )
 from kiel_groups.wire.framing import Request
-from kiel_groups.wire.metadata import MetadataRequest, MetadataResponse
+from kiel_groups.wire.metadata import MetadataRequest, MetadataResponse, TopicMetadata
 from kiel_groups.wire.topic_changes import (
     CreatePartitionsRequest,
     CreateTopicsRequest,
     DeleteTopicsRequest,
     NewTopic,
 )
-from kiel_groups.wording import counted, some
+from kiel_groups.wording import some
 
-__all__ = [
-    "create_topic",
-    "delete_topic",
-    "grow_topic",
-]
+__all__ = ["BrokerTopics", "create_topic", "delete_topic", "grow_topic"]
 
+T = TypeVar("T")
 
 #: How long the controller may take for a change, and then all live brokers until they know it, in seconds.
 _LIMIT_S = 30.0
@@ -42,7 +55,108 @@ _LIMIT_S = 30.0
 #: How much longer to wait for the controller's answer, in seconds: it gives up after ``_LIMIT_S`` itself, and says so.
 _ANSWER_S = 5.0
 
+_POLL_S = 0.1
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.01, 0.2
+
+
+class BrokerTopics:
+    """
+    The topics that brokers know, read and changed by requests. Each call raises the errors of ``BrokerSession``.
+
+    Args:
+        brokers: ``host:port`` of some brokers, separated by commas.
+        timeout_s: How long a broker may take for an answer, in seconds.
+        count: How many brokers to wait for, because a change is complete when each of them knows it.
+    """
+
+    def __init__(self, brokers: str, *, timeout_s: float = 10.0, count: int = 0) -> None:
+        self._brokers = brokers
+        self._timeout_s = timeout_s
+        self._count = count
+
+    def names(self) -> list[str]:
+        """Return the names of all topics, in alphabetical order."""
+        return sorted(self._metadata())
+
+    def sizes(self) -> Mapping[str, TopicSize]:
+        """Return all topics, by name, in alphabetical order."""
+        return {
+            name: TopicSize(len(topic.partitions), most_replicas(each.replicas for each in topic.partitions))
+            for name, topic in sorted(self._metadata().items())
+        }
+
+    def describe(self, names: Sequence[str]) -> DescribedTopics:
+        """Return topics, in the order given. Raise UnknownTopicError if one does not exist."""
+
+        async def read(session: BrokerSession) -> DescribedTopics:
+            check_present(names, session.topics, session.place)
+            states = [_state(session.topics[name]) for name in names]
+            return DescribedTopics(states, list(session.brokers.values()), frozenset(session.brokers))
+
+        return self._with(read)
+
+    def check_absent(self, names: Collection[str]) -> None:
+        """Check that no topic has one of these names. Raise ConfigError, which names up to ten, if one does."""
+        check_absent(names, self._metadata())
+
+    def check_present(self, names: Collection[str]) -> None:
+        """Check that a topic of each of these names exists. Raise UnknownTopicError if one does not."""
+
+        async def check(session: BrokerSession) -> None:
+            check_present(names, session.topics, session.place)
+
+        self._with(check)
+
+    def await_brokers(self, count: int, timeout_s: float) -> None:
+        """Wait until ``count`` brokers are alive, at most ``timeout_s`` seconds; a timeout raises no error."""
+
+        async def alive(session: BrokerSession) -> int:
+            return len(session.brokers)
+
+        deadline = time.monotonic() + timeout_s
+        while time.monotonic() < deadline:
+            with suppress(NoBrokersError):  # None has started yet.
+                if self._with(alive) >= count:
+                    return
+            time.sleep(_POLL_S)
+
+    def create(self, topic: str, partitions: int, replication: int = 1) -> None:
+        """Create a topic, and wait for the leaders of its partitions; see ``create_topic``."""
+        self._with(lambda session: create_topic(session, topic, partitions, replication))
+
+    def grow(self, topic: str, partitions: int) -> None:
+        """Increase the number of a topic's partitions, and wait for their leaders; see ``grow_topic``."""
+        self._with(lambda session: grow_topic(session, topic, partitions))
+
+    def delete(self, topic: str) -> None:
+        """Delete a topic, and wait until it is gone; see ``delete_topic``."""
+        self._with(lambda session: delete_topic(session, topic))
+
+    def _metadata(self) -> dict[str, TopicMetadata]:
+        async def read(session: BrokerSession) -> dict[str, TopicMetadata]:
+            return session.topics
+
+        return self._with(read)
+
+    def _with(self, work: Callable[[BrokerSession], Awaitable[T]]) -> T:
+        async def awaited(session: BrokerSession) -> T:
+            await session.await_brokers(self._count, _LIMIT_S)
+            return await work(session)
+
+        return in_session(self._brokers, self._timeout_s, awaited)
+
+
+def _state(topic: TopicMetadata) -> TopicState:
+    partitions = tuple(
+        PartitionState(
+            TopicPartition(topic.topic, each.partition),
+            each.replicas,
+            each.leader if each.leader >= 0 else None,
+            each.isr,
+        )
+        for each in sorted(topic.partitions, key=lambda each: each.partition)
+    )
+    return TopicState(topic.topic, partitions, config=None, is_being_deleted=None)
 
 
 class _Kind(NamedTuple):
@@ -80,11 +194,8 @@ async def create_topic(session: BrokerSession, topic: str, partitions: int, repl
         BrokerError: The controller refuses, no broker is the controller, or leaders are missing after 30 s.
     """
     check_topic(topic, partitions)
-    count = len(session.brokers)
-    if not 1 <= replication <= count:
-        raise ConfigError(f"replication: {replication} given; expected 1 to {count}, the number of live brokers")
-    if topic in session.topics:
-        raise existing_topics([topic])
+    check_replication(replication, session.brokers)
+    check_absent([topic], session.topics)
     request = CreateTopicsRequest({topic: NewTopic(partitions, replication)}, _limit_ms())
     if await _change(session, request, topic, _CREATION) is TOPIC_ALREADY_EXISTS:
         raise existing_topics([topic])
@@ -101,15 +212,8 @@ async def grow_topic(session: BrokerSession, topic: str, partitions: int) -> Non
             are too old for such requests.
         BrokerError: As for ``create_topic``.
     """
-    found = session.topics.get(topic)
-    if found is None:
-        raise unknown_topics([topic], session.topics, session.place)
-    if partitions <= len(found.partitions):
-        raise ConfigError(
-            f"topic {topic!r} has {counted(found.partitions, 'partition', 'partitions')} already;"
-            f" --partitions {partitions} given, expected more"
-        )
-    check_topic(topic, partitions)
+    check_present([topic], session.topics, session.place)
+    check_growth(topic, session.topics[topic].partitions, partitions)
     error = await _change(session, CreatePartitionsRequest({topic: partitions}, _limit_ms()), topic, _GROWTH)
     if error is not NO_ERROR:
         raise error.exception(f"topic {topic!r} was not grown")
