@@ -14,6 +14,7 @@ import pytest
 from kiel_groups.embedded import Cluster
 from kiel_groups.errors import CoordinationError
 from kiel_groups.ops import zookeeper_client
+from kiel_groups.ops.actions import topics as actions
 from kiel_groups.ops.actions.topics import ZooKeeperTopics
 from kiel_groups.ops.zookeeper_reader import list_topics
 from tests.helpers.cluster_data import produce, zookeeper
@@ -261,7 +262,7 @@ async def test_a_deletion_that_is_refused_does_not_come_later(
             def interrupt(seconds: float) -> None:
                 raise KeyboardInterrupt
 
-            patch.setattr(zookeeper_client, "time", SimpleNamespace(monotonic=time.monotonic, sleep=interrupt))
+            patch.setattr(actions, "time", SimpleNamespace(monotonic=time.monotonic, sleep=interrupt))
             with pytest.raises(KeyboardInterrupt):
                 delete()
         assert client.exists(mark) is None
