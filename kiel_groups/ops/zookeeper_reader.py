@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from difflib import get_close_matches
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from kazoo.exceptions import NoAuthError, NoNodeError
 
@@ -40,14 +40,16 @@ from kiel_groups.group.znodes.layout import (
     topic_path,
 )
 from kiel_groups.group.znodes.round_contents import program_type, refusal_by_programs
-from kiel_groups.members.brokers.offset_requests import FoundOffsets, find_kafka_offsets
 from kiel_groups.model import TopicPartition
-from kiel_groups.ops.broker_reader import FoundGroup, LoadedGroups, LogEnds, find_log_ends
+from kiel_groups.ops.loaded_groups import FoundGroup, LoadedGroups, LogEnds, find_log_ends
 from kiel_groups.ops.views.group_view import GroupView, StoreTracker
 from kiel_groups.ops.views.znodes import view_group
 from kiel_groups.ops.zookeeper_client import Client, broker_ids, zookeeper
 from kiel_groups.wire.offsets import OFFSETS_TOPIC
 from kiel_groups.wording import some
+
+if TYPE_CHECKING:
+    from kiel_groups.members.brokers.offset_requests import FoundOffsets
 
 __all__ = [
     "LOOK_S",
@@ -215,12 +217,16 @@ async def _with_kafka_offsets(
         partitions = [*(each.topic_partition for each in view.partitions), *view.further]
         return [each for each in partitions if each.topic in topics]
 
-    read = await find_kafka_offsets(
-        addresses, {view.group: wanted(view) for view in views if view.offsets_in_kafka}, timeout_s=timeout_s
-    )
-    if OFFSETS_TOPIC in topics and doubtful is not None:
-        others = {view.group: wanted(view) for view in views if view.has_any_store}
-        read |= await find_kafka_offsets(addresses, others, doubtful=doubtful, timeout_s=timeout_s)
+    ours = {view.group: wanted(view) for view in views if view.offsets_in_kafka}
+    may_ask = OFFSETS_TOPIC in topics and doubtful is not None
+    others = {view.group: wanted(view) for view in views if view.has_any_store} if may_ask else {}
+    if not (ours or others):
+        return list(views), ""
+    # Most commands see no such group, and start without the clients of coordinators.
+    from kiel_groups.members.brokers.offset_requests import find_kafka_offsets
+
+    read = await find_kafka_offsets(addresses, ours, timeout_s=timeout_s)
+    read |= await find_kafka_offsets(addresses, others, doubtful=doubtful or [], timeout_s=timeout_s)
     problems = [each.problem for each in read.values() if each.problem]
     return [_with_found(view, read.get(view.group)) for view in views], problems[0] if problems else ""
 

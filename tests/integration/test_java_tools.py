@@ -16,7 +16,7 @@ from kiel_groups.clients import GroupedConsumer
 from kiel_groups.embedded import Cluster
 from kiel_groups.errors import ForeignMemberError
 from kiel_groups.group.znodes.layout import GroupLayout
-from kiel_groups.ops.broker_reader import LoadedGroups
+from kiel_groups.ops.loaded_groups import LoadedGroups
 from kiel_groups.ops.views.group_view import GroupView
 from kiel_groups.ops.zookeeper_reader import ZooKeeperGroups
 from kiel_groups.wire.offsets import OFFSETS_TOPIC

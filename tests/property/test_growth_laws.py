@@ -21,8 +21,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from kiel_groups.cli.parameters.types import parse_position
-from kiel_groups.cli.records.record_printer import parse_format
+from kiel_groups.cli.commands.consume import parse_position
+from kiel_groups.cli.terminal.record_printer import parse_format
 from kiel_groups.config import parse_hosts
 from kiel_groups.embedded.jars import download
 from kiel_groups.errors import KielGroupsError

@@ -9,14 +9,19 @@ from typing import TYPE_CHECKING, Any, cast
 import click
 
 from kiel_groups.cli.parameters.cluster_address import ClusterAddress, complete_groups
-from kiel_groups.cli.parameters.options import cluster_options, json_option, refuse_given
-from kiel_groups.cli.parameters.types import NumbersCommand, OptionalNumber
+from kiel_groups.cli.parameters.options import (
+    NumbersCommand,
+    OptionalNumber,
+    cluster_options,
+    json_option,
+    refuse_given,
+)
 from kiel_groups.cli.terminal.messages import DONE, EPILOG, FAILED, Lines
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from kiel_groups.ops.broker_reader import LoadedGroups
+    from kiel_groups.ops.loaded_groups import LoadedGroups
     from kiel_groups.ops.views.checks import Finding
     from kiel_groups.ops.views.report import Listed
 

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from kiel_groups.cli.parameters.cluster_address import ClusterAddress, complete_groups
-from kiel_groups.cli.parameters.options import cluster_options, json_option
-from kiel_groups.cli.parameters.types import NumbersCommand, OptionalNumber
+from kiel_groups.cli.parameters.options import NumbersCommand, OptionalNumber, cluster_options, json_option
 from kiel_groups.cli.terminal.messages import DONE, EPILOG, FAILED
 
 if TYPE_CHECKING:

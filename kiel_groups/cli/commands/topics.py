@@ -204,7 +204,7 @@ def _logs(lines: Lines, brokers: Sequence[HostPort], states: Sequence[TopicState
     """Ask the leaders for the start and end offsets of logs. Print a warning if a leader does not answer."""
     import asyncio
 
-    from kiel_groups.ops.broker_reader import find_log_ends
+    from kiel_groups.ops.loaded_groups import find_log_ends
     from kiel_groups.wire.list_offsets import EARLIEST, LATEST
 
     led = [each.topic_partition for state in states for each in state.partitions if each.leader is not None]

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from kiel_groups.errors import KielGroupsError
-    from kiel_groups.ops.broker_reader import LoadedGroups
+    from kiel_groups.ops.loaded_groups import LoadedGroups
     from kiel_groups.ops.views.report import Listed
 
 __all__ = [

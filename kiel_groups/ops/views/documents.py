@@ -8,13 +8,12 @@ from typing import Any
 from kiel_groups.group.znodes.group_settings import HistoryEntry
 from kiel_groups.group.znodes.round_contents import RoundState
 from kiel_groups.ops.views.checks import Finding
-from kiel_groups.ops.views.group_view import CoordinatorView, GroupView, MemberView, PartitionView, Sight, lag_of
+from kiel_groups.ops.views.group_view import CoordinatorView, GroupView, MemberView, PartitionView, lag_of
 
 __all__ = [
     "group_document",
     "lag_document",
     "outline_document",
-    "outline_state",
 ]
 
 
@@ -36,22 +35,10 @@ def outline_document(view: GroupView, *, with_lag: bool) -> dict[str, Any]:
         "foreign_members": len(view.foreign_members),
         "leader": view.leader,
         "generation": view.generation,
-        "state": outline_state(view),
+        "state": view.outline,
         "lag": view.known_lag if with_lag else None,
         "closed": list(view.closed),
     }
-
-
-def outline_state(view: GroupView) -> str:
-    """
-    Return the state of a group whose owner znodes were not read.
-
-    It is ``unreadable``, ``foreign``, ``empty``, ``memberless``, ``unplanned``, ``publishing`` or ``done``; that of
-    programs, and of groups that brokers coordinate, is as in ``GroupView.state``.
-    """
-    if view.sight is not Sight.ZNODES or not view.members:
-        return view.state
-    return "unplanned" if view.group_state is None else view.group_state.state
 
 
 def group_document(

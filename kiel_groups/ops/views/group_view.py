@@ -302,6 +302,18 @@ class GroupView:
             return "empty" if self.was_joined else "memberless"
         return self._progress()
 
+    @property
+    def outline(self) -> str:
+        """
+        The state of a group whose owner znodes were not read.
+
+        It is ``unreadable``, ``foreign``, ``empty``, ``memberless``, ``unplanned``, ``publishing`` or ``done``; that of
+        programs, and of groups that brokers coordinate, is as in ``state``.
+        """
+        if self.sight is not Sight.ZNODES or not self.members:
+            return self.state
+        return "unplanned" if self.group_state is None else self.group_state.state
+
     def _progress(self) -> str:
         """Return how far the newest plan is carried out."""
         if self.group_state is None:

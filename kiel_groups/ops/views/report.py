@@ -17,7 +17,6 @@ from kiel_groups.group.znodes.group_settings import HistoryEntry
 from kiel_groups.group.znodes.layout import SPARK_GROUPS
 from kiel_groups.model import MemberId, TopicPartition
 from kiel_groups.ops.views.checks import Finding, short_name
-from kiel_groups.ops.views.documents import outline_state
 from kiel_groups.ops.views.group_view import CoordinatorView, GroupView, MemberView, PartitionView, Sight, lag_of
 from kiel_groups.wording import counted, some
 
@@ -264,7 +263,7 @@ def groups_table(views: Iterable[GroupView], *, with_lag: bool) -> RenderableTyp
     columns.append(("members", ["?" if view.closed and not view.size else str(view.size) for view in shown]))
     columns.append(("foreign", [str(len(view.foreign_members) or "") for view in shown]))
     columns.append(("generation", [_generation(view) for view in shown]))
-    columns.append(("state", [outline_state(view) for view in shown]))
+    columns.append(("state", [view.outline for view in shown]))
     columns += lag
     if not all(view.is_of_consumers for view in shown):
         columns.append(("type", ["" if view.is_of_consumers else view.protocol_type for view in shown]))

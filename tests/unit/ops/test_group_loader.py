@@ -12,7 +12,7 @@ from kazoo.exceptions import NoNodeError
 from kiel_groups.errors import CoordinationError, KielGroupsError, UnknownGroupError
 from kiel_groups.group.znodes.contents import Znode
 from kiel_groups.ops import zookeeper_reader
-from kiel_groups.ops.broker_reader import LoadedGroups
+from kiel_groups.ops.loaded_groups import LoadedGroups
 from kiel_groups.ops.views.znodes import view_group
 from kiel_groups.ops.zookeeper_reader import ZooKeeperGroups, list_groups, read_summaries
 

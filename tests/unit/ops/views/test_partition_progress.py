@@ -11,7 +11,7 @@ from kiel_groups.cli.app import run
 from kiel_groups.cli.commands import describe
 from kiel_groups.group.znodes.contents import GroupState, MemberAssignment, MemberInfo, Znode
 from kiel_groups.model import TopicPartition
-from kiel_groups.ops.broker_reader import LoadedGroups
+from kiel_groups.ops.loaded_groups import LoadedGroups
 from kiel_groups.ops.views.checks import STUCK_MS, WATCHED_MS, ProgressTracker
 from kiel_groups.ops.views.group_view import GroupView
 from kiel_groups.ops.views.znodes import view_group

@@ -9,9 +9,9 @@ from typing import Any, cast
 
 import pytest
 
-from kiel_groups.cli.records import line_sender, record_printer
-from kiel_groups.cli.records.line_sender import LineSender
-from kiel_groups.cli.records.record_printer import RecordPrinter
+from kiel_groups.cli.terminal import line_sender, record_printer
+from kiel_groups.cli.terminal.line_sender import LineSender
+from kiel_groups.cli.terminal.record_printer import RecordPrinter
 
 pytestmark = pytest.mark.unit
 

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from kiel_groups.cli.records.record_printer import json_line, plain_line
+from kiel_groups.cli.terminal.record_printer import json_line, plain_line
 from kiel_groups.model import Record
 
 pytestmark = pytest.mark.unit

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kiel_groups.cli.records.record_printer import parse_format
+from kiel_groups.cli.terminal.record_printer import parse_format
 from kiel_groups.errors import ConfigError
 from kiel_groups.model import Record
 

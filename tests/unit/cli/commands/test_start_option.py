@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from kiel_groups.cli.parameters.types import Offset, Tail, parse_position
+from kiel_groups.cli.commands.consume import Offset, Tail, parse_position
 from kiel_groups.clients import BEGINNING, END
 from kiel_groups.errors import ConfigError
 

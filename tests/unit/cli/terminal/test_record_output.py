@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from kiel_groups.cli.records.record_printer import Output, standard_output
+from kiel_groups.cli.terminal.record_printer import Output, standard_output
 from kiel_groups.errors import KielGroupsError
 from tests.helpers.waiting import run_ready_tasks
 

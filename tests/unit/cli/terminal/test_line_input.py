@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from kiel_groups.cli.records import line_sender as line_input
-from kiel_groups.cli.records.line_sender import LineInput, open_input
+from kiel_groups.cli.terminal import line_sender as line_input
+from kiel_groups.cli.terminal.line_sender import LineInput, open_input
 from kiel_groups.errors import ConfigError
 from tests.helpers.waiting import run_ready_tasks
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kiel_groups.cli.records.line_sender import ranges
+from kiel_groups.cli.terminal.line_sender import ranges
 
 pytestmark = pytest.mark.unit
 
