@@ -24,21 +24,25 @@ __all__ = [
 # partition could have stayed with its previous owner and does not, and 0 otherwise. In the residual graph, each cycle
 # of negative cost is an exchange that saves moves, and a flow without such cycles has the least cost.
 #
-# Rules 1. In a cycle, each member passes one partition to the next member, which must be eligible for it. That costs 1
-# if the giver is the partition's previous owner, gains 1 if the taker is the previous owner, and is free for a
-# partition that moves anyway. 2. A closed cycle leaves every member's count as it was. A path from a member to a member
-# that owns one partition less swaps their counts, so the allocation stays as equal. Such a path counts as a closed
-# cycle, too. 3. Cycles that gain more than they cost are applied until there are none. Then no other allocation that is
-# as equal moves fewer partitions.
+# Rules
+#   1. In a cycle, each member passes one partition to the next member, which must be eligible for it. That costs 1 if
+#      the giver is the partition's previous owner, gains 1 if the taker is the previous owner, and is free for a
+#      partition that moves anyway.
+#   2. A closed cycle leaves every member's count as it was. A path from a member to a member that owns one partition
+#      less swaps their counts, so the allocation stays as equal. Such a path counts as a closed cycle, too.
+#   3. Cycles that gain more than they cost are applied until there are none. Then no other allocation that is as equal
+#      moves fewer partitions.
 #
 # The graph here is a condensed residual graph. Partitions of one pool are alternatives, and share their edges. Rule 2
 # replaces the sink, whose edges would have convex costs to keep the counts equal. The Bellman-Ford algorithm finds the
 # cycles. All disjoint cycles that it finds together are canceled before it starts again.
 #
-# Sources - M. Klein, "A primal method for minimal cost flows with applications to the assignment and transportation
-# problems", Management Science 14 (1967), pages 205 to 220: the algorithm. - R. K. Ahuja, T. L. Magnanti, J. B. Orlin,
-# "Network Flows", Prentice Hall 1993: section 9.3 (a flow has the least cost if and only if its residual graph has no
-# negative cycle), 9.6 (cycle-canceling), 5.5 (negative cycles among the predecessors), and chapter 14 (convex costs).
+# Sources
+#   - M. Klein, "A primal method for minimal cost flows with applications to the assignment and transportation
+#     problems", Management Science 14 (1967), pages 205 to 220: the algorithm.
+#   - R. K. Ahuja, T. L. Magnanti, J. B. Orlin, "Network Flows", Prentice Hall 1993: section 9.3 (a flow has the least
+#     cost if and only if its residual graph has no negative cycle), 9.6 (cycle-canceling), 5.5 (negative cycles among
+#     the predecessors), and chapter 14 (convex costs).
 
 
 # Each node of the graph is one object: nodes are compared and hashed by identity, which is faster than by value.
@@ -270,14 +274,16 @@ def _cycles(before: Mapping[_Node, _Node], starts: Iterable[_Node]) -> Iterator[
 
 # The sticky allocator: members own equal numbers of partitions, as far as possible, and few partitions move.
 #
-# Rules 1. At first, a member keeps the partitions that it owns and is subscribed to. If several members own a
-# partition, only the first by name can keep it. 2. Each unowned partition is assigned to the eligible member with the
-# fewest partitions. 3. While a member owns at least two partitions more than a member that could take one, one
-# partition moves: directly if both members are eligible for it, or along a shortest chain of members, each of which
-# receives one partition and passes one on. When no such move is left, no allocation is more equal (a semi-matching
-# without a cost-reducing path is optimal). 4. Partitions that move anyway are moved first. Among several topics, the
-# giver passes on a partition of the topic of which it has most. This spreads topics as far as possible without further
-# moves.
+# Rules
+#   1. At first, a member keeps the partitions that it owns and is subscribed to. If several members own a partition,
+#      only the first by name can keep it.
+#   2. Each unowned partition is assigned to the eligible member with the fewest partitions.
+#   3. While a member owns at least two partitions more than a member that could take one, one partition moves: directly
+#      if both members are eligible for it, or along a shortest chain of members, each of which receives one partition
+#      and passes one on. When no such move is left, no allocation is more equal (a semi-matching without a
+#      cost-reducing path is optimal).
+#   4. Partitions that move anyway are moved first. Among several topics, the giver passes on a partition of the topic
+#      of which it has most. This spreads topics as far as possible without further moves.
 #
 # If all members subscribe to the same topics, no allocation that is as equal moves fewer partitions. Chains give no
 # such guarantee. They are needed only if subscriptions overlap in part, and there ``fewest_moves`` undoes unnecessary

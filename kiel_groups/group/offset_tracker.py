@@ -62,22 +62,25 @@ class CommitRules:
 # Delivery moves ``position`` and ``finished`` of ``PartitionOffsets`` by itself, because they change with every record.
 # All other changes are calls of ``OffsetTracker``.
 #
-# Rules 1. A commit stores ``finished`` if it differs from ``committed``. The write expects the version that was last
-# seen of the offset znode, so it cannot replace an offset of another writer. 2. A commit that was sent and not answered
-# has an unknown outcome. A stored offset that such a commit may have written is this consumer's own. So is, at any
-# version, the offset that brokers were last asked to store: they write late. 3. Any other stored offset with a new
-# version is another writer's. The consumer adopts it: delivery continues there. 4. Stored data that is not an offset is
-# kept in mind as unreadable. The next commit or release replaces it. 5. A topic that was created again has a new log.
-# Until the partition is restarted there, it is outdated: neither a commit nor a release stores its offsets. The writer
-# asks for this right before it sends (decision 0014). 6. If the log lacks the position, a reset is chosen. It applies
-# until its offset is stored, or another writer sets one. Offsets beyond the end of a truncated log are not stored
-# (decision 0016). 7. A release leaves the offset of a chosen reset; else ``finished``, or ``committed`` if the release
-# does not commit. It writes that offset, or verifies the stored version, in the transaction that ends the claim. 8. The
-# state of a partition ends with the claim: nothing of an earlier claim is written. 9. The application may commit
-# offsets that it chooses: from the floor, where the claim, another writer, a reset or a new log started it, or the
-# application's own seek, up to the position. If one of them is refused, none is stored. Neither the position nor
-# ``finished`` changes, so a later automatic commit stores ``finished`` again. The tracker remembers the range in which
-# commits were allowed before such a start: a refused offset in it is no mistake.
+# Rules
+#   1. A commit stores ``finished`` if it differs from ``committed``. The write expects the version that was last seen
+#      of the offset znode, so it cannot replace an offset of another writer.
+#   2. A commit that was sent and not answered has an unknown outcome. A stored offset that such a commit may have
+#      written is this consumer's own. So is, at any version, the offset that brokers were last asked to store: they
+#      write late.
+#   3. Any other stored offset with a new version is another writer's. The consumer adopts it: delivery continues there.
+#   4. Stored data that is not an offset is kept in mind as unreadable. The next commit or release replaces it.
+#   5. A topic that was created again has a new log. Until the partition is restarted there, it is outdated: neither a
+#      commit nor a release stores its offsets. The writer asks for this right before it sends (decision 0014).
+#   6. If the log lacks the position, a reset is chosen. It applies until its offset is stored, or another writer sets
+#      one. Offsets beyond the end of a truncated log are not stored (decision 0016).
+#   7. A release leaves the offset of a chosen reset; else ``finished``, or ``committed`` if the release does not
+#      commit. It writes that offset, or verifies the stored version, in the transaction that ends the claim.
+#   8. The state of a partition ends with the claim: nothing of an earlier claim is written.
+#   9. The application may commit offsets that it chooses: from the floor, where the claim, another writer, a reset or a
+#      new log started it, or the application's own seek, up to the position. If one of them is refused, none is stored.
+#      Neither the position nor ``finished`` changes, so a later automatic commit stores ``finished`` again. The tracker
+#      remembers the range in which commits were allowed before such a start: a refused offset in it is no mistake.
 
 
 class OffsetTracker:

@@ -29,18 +29,22 @@ __all__ = [
 
 # The rules of rounds: how the members of a group of programs get their assignments of one generation.
 #
-# Rules 1. A round begins if a live member waits for a later generation than the newest one (it is new, it has given its
-# assignment back, or its metadata has changed), if a member of the newest generation is gone, or if the newest round
-# was not finished. 2. A round's generation is above every stored one, and not below any that a member waits for. If the
-# newest round is not known, the members may have completed the generations in their znodes, so the next one is above
-# these, too. 3. A member that reads of a round gives its assignment back, and then joins: it writes the generation into
-# its member znode, with the metadata that it offers now. 4. The round waits for all live members. After the rebalance
-# timeout, it continues without those that have not joined. They join a later round. What they still own is protected by
-# their claims. A leader whose own member has not joined by then, or whose program has not assigned after another
-# rebalance timeout, ends its session. 5. The members of a round must know a protocol in common. From the leader on, in
-# the order of their registration, each member that shares none with those before it is refused. 6. Of the protocols
-# that all members know, the one is chosen that most members prefer; among equals, the one that the first member
-# prefers. 7. All assignments of a generation are written before its state is ``done``, and members read them only then.
+# Rules
+#   1. A round begins if a live member waits for a later generation than the newest one (it is new, it has given its
+#      assignment back, or its metadata has changed), if a member of the newest generation is gone, or if the newest
+#      round was not finished.
+#   2. A round's generation is above every stored one, and not below any that a member waits for. If the newest round is
+#      not known, the members may have completed the generations in their znodes, so the next one is above these, too.
+#   3. A member that reads of a round gives its assignment back, and then joins: it writes the generation into its
+#      member znode, with the metadata that it offers now.
+#   4. The round waits for all live members. After the rebalance timeout, it continues without those that have not
+#      joined. They join a later round. What they still own is protected by their claims. A leader whose own member has
+#      not joined by then, or whose program has not assigned after another rebalance timeout, ends its session.
+#   5. The members of a round must know a protocol in common. From the leader on, in the order of their registration,
+#      each member that shares none with those before it is refused.
+#   6. Of the protocols that all members know, the one is chosen that most members prefer; among equals, the one that
+#      the first member prefers.
+#   7. All assignments of a generation are written before its state is ``done``, and members read them only then.
 
 
 #: The most members that a cause names.

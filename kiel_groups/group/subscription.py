@@ -85,16 +85,20 @@ def check_offset(offset: object, where: str) -> int:
 #
 # Names and rules are kafka-python's. Where this consumer differs, the rules below say so.
 #
-# Rules 1. A consumer gets partitions in one of three ways: by topics, by a pattern, or by a manual assignment. It can
-# choose another way only after ``unsubscribe``. 2. A subscription replaces the previous one. Partitions of a topic that
-# leaves it are unassigned at once. Their claims stay in the tracker until the member releases them. 3. A partition that
-# stays assigned keeps its position, pause, high watermark and requested reset, also through a rebalance, unlike in
-# kafka-python. A newly assigned partition is not paused, and has no high watermark, no requested reset, and no position
-# other than that of its claim. 4. Positions are in ``OffsetTracker`` and nowhere else. A member opens and ends the
-# partitions that it claims. Without a member, ``seek`` or ``open_unclaimed`` opens a manually assigned partition,
-# whichever is first, and its removal ends it. 5. A partition has a position if it is open in the tracker and no reset
-# is requested. It is fetchable if it is assigned, has a position, and is not paused. 6. A call that is refused changes
-# nothing.
+# Rules
+#   1. A consumer gets partitions in one of three ways: by topics, by a pattern, or by a manual assignment. It can
+#      choose another way only after ``unsubscribe``.
+#   2. A subscription replaces the previous one. Partitions of a topic that leaves it are unassigned at once. Their
+#      claims stay in the tracker until the member releases them.
+#   3. A partition that stays assigned keeps its position, pause, high watermark and requested reset, also through a
+#      rebalance, unlike in kafka-python. A newly assigned partition is not paused, and has no high watermark, no
+#      requested reset, and no position other than that of its claim.
+#   4. Positions are in ``OffsetTracker`` and nowhere else. A member opens and ends the partitions that it claims.
+#      Without a member, ``seek`` or ``open_unclaimed`` opens a manually assigned partition, whichever is first, and its
+#      removal ends it.
+#   5. A partition has a position if it is open in the tracker and no reset is requested. It is fetchable if it is
+#      assigned, has a position, and is not paused.
+#   6. A call that is refused changes nothing.
 
 
 class SubscriptionKind(Enum):

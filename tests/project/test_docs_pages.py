@@ -55,12 +55,11 @@ def test_the_index_has_every_page() -> None:
     assert {str(page.relative_to(REPOSITORY)) for page in PAGES} - named == {"docs/index.rst"}
 
 
-def test_the_glossary_is_in_alphabetical_order() -> None:
-    """The terms in the glossary are in alphabetical order, because readers look them up."""
-    terms = (DOCS / "glossary.rst").read_text(encoding="utf-8").partition("Terms\n-----\n")[2].partition("\nWords ")[0]
-    listed = re.findall(r"^(\S.*)\n    ", terms, re.MULTILINE)
-    assert len(listed) >= 50
-    assert listed == sorted(listed, key=str.casefold)
+def test_the_index_of_decisions_has_each_of_them() -> None:
+    """The index links to every record, and to no other."""
+    index = DOCS / "decisions" / "README.md"
+    linked = re.findall(r"\]\((\d{4}-[\w-]+\.md)\)", index.read_text(encoding="utf-8"))
+    assert sorted(linked) == [record.name for record in DECISIONS if record != index]
 
 
 @pytest.mark.parametrize("page", GUIDES)

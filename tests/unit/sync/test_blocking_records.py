@@ -152,6 +152,32 @@ def test_an_exception_of_the_gate_is_settled(consumer: BenchConsumer) -> None:
     assert asked(consumer) == 2
 
 
+def test_a_record_that_arrives_together_with_an_interrupt_is_delivered_again(
+    consumer: BenchConsumer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A Ctrl-C right after the event loop's thread has delivered a record puts it back: the program never got it."""
+    bench = bench_of(consumer)
+    bench.fetcher.add(P0, *range(10, 12))
+    bench.fetcher.add(P1, 10)
+    records = iter(consumer)
+    assert [next(records).offset for _ in range(2)] == [10, 11]
+    wait = consumer._wait
+
+    def interrupted(*arguments: Any) -> None:
+        wait(*arguments)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(consumer, "_wait", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        next(records)
+    monkeypatch.undo()
+    on_loop(consumer, bench.state)
+    assert bench.finished.get(P1, 10) == 10
+    again = next(records)
+    assert (again.topic_partition, again.offset) == (P1, 10)
+    assert bench.finished == {P0: 12}
+
+
 def test_a_revocation_takes_back_the_rest(consumer: BenchConsumer) -> None:
     """A drain waits for the record that the program processes, and for no other."""
     bench = bench_of(consumer)
