@@ -339,18 +339,11 @@ class CommittedOffsets(NamedTuple):
     problem: str = ""
 
 
-class _Answer(NamedTuple):
-    """What one broker has answered about its groups, or the reason why it has not."""
-
-    groups: tuple[CoordinatedGroup, ...]
-    problem: str = ""
-
-
 async def list_groups(session: BrokerSession) -> GroupList:
     """Ask every broker for the groups that it coordinates, and describe them."""
     answers = await asyncio.gather(*(_groups_of(session, node_id) for node_id in sorted(session.brokers)))
     found = {each.described.group: each for answer in answers for each in answer.groups}
-    problems = [answer.problem for answer in answers if answer.problem]
+    problems = [problem for answer in answers for problem in answer.problems]
     return GroupList(tuple(found[name] for name in sorted(found)), (*problems, *_without_coordinator(session)))
 
 
@@ -469,15 +462,15 @@ async def _ask_coordinator(
         await asyncio.sleep(pause_s)
 
 
-async def _groups_of(session: BrokerSession, node_id: int) -> _Answer:
+async def _groups_of(session: BrokerSession, node_id: int) -> GroupList:
     what = f"the groups of {session.name_of(node_id)} are not known"
     try:
         listed = await _list(session, node_id)
         if listed.error != NO_ERROR:
-            return _Answer((), f"{what}: {listed.error}: {listed.error.hint}")
+            return GroupList((), (f"{what}: {listed.error}: {listed.error.hint}",))
         return await _describe(session, node_id, listed.groups)
     except KielGroupsError as error:
-        return _Answer((), f"{what}: {error}")
+        return GroupList((), (f"{what}: {error}",))
 
 
 async def _list(session: BrokerSession, node_id: int) -> ListGroupsResponse:
@@ -492,7 +485,7 @@ async def _list(session: BrokerSession, node_id: int) -> ListGroupsResponse:
         await asyncio.sleep(pause_s)
 
 
-async def _describe(session: BrokerSession, node_id: int, listed: Collection[ListedGroup]) -> _Answer:
+async def _describe(session: BrokerSession, node_id: int, listed: Collection[ListedGroup]) -> GroupList:
     names = [each.group for each in listed]
     requests = [
         DescribeGroupsRequest(tuple(names[start : start + _MOST_GROUPS]))
@@ -503,10 +496,10 @@ async def _describe(session: BrokerSession, node_id: int, listed: Collection[Lis
     refused = [each for each in found if each.error not in (NO_ERROR, NOT_COORDINATOR_FOR_CONSUMER)]
     groups = tuple(CoordinatedGroup(each, node_id) for each in found if each.error == NO_ERROR)
     if not refused:
-        return _Answer(groups)
+        return GroupList(groups)
     what = counted(refused, "group")
     first = f"first {refused[0].group!r}: {refused[0].error}"
-    return _Answer(groups, f"{session.name_of(node_id)} does not describe {what}, {first}")
+    return GroupList(groups, (f"{session.name_of(node_id)} does not describe {what}, {first}",))
 
 
 def _without_coordinator(session: BrokerSession) -> list[str]:

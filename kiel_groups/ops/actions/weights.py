@@ -7,9 +7,9 @@ once.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from typing import NamedTuple
+from dataclasses import dataclass
 
 from kazoo.exceptions import BadVersionError, NodeExistsError, NoNodeError
 
@@ -21,22 +21,24 @@ from kiel_groups.ops.actions.topics import partitions_of
 from kiel_groups.ops.zookeeper_client import Client
 
 __all__ = [
+    "WeightsChange",
     "change_weights",
     "check_partitions",
+    "plan_weights",
     "put_weights",
     "read_weights",
     "remove_weights",
 ]
 
 
-def read_weights(client: Client, group: str) -> dict[TopicPartition, float]:
+def read_weights(client: Client, group: str) -> Mapping[TopicPartition, float]:
     """
     Read the weights of a group, or return an empty mapping if none are set.
 
     Raises:
         ProtocolError: The znode contains no weights.
     """
-    return _read(client, GroupLayout(group).weights).weights
+    return plan_weights(client, group, lambda before: before).before
 
 
 def put_weights(client: Client, group: str, weights: Weights) -> None:
@@ -58,34 +60,71 @@ def put_weights(client: Client, group: str, weights: Weights) -> None:
             return
 
 
-def change_weights(
-    client: Client, group: str, change: Callable[[dict[TopicPartition, float]], Weights]
-) -> dict[TopicPartition, float]:
+@dataclass(frozen=True, slots=True)
+class WeightsChange:
+    """New weights of a group, the present ones, and the version of their znode, None if there is no znode."""
+
+    group: str
+    before: Mapping[TopicPartition, float]
+    after: Mapping[TopicPartition, float]
+    version: int | None
+
+    def apply(self, client: Client) -> bool:
+        """
+        Set the new weights. Return False, and change nothing, if another client has changed them meanwhile.
+
+        Raises:
+            ConfigError: There are too many, or no member of kiel-groups was ever in that group.
+        """
+        data = encode_weights(self.after)
+        with suppress(BadVersionError, NodeExistsError, NoNodeError):
+            if self.version is None:
+                _create(client, self.group, data)
+            else:
+                client.set(GroupLayout(self.group).weights, data, self.version)
+            return True
+        return False
+
+
+def plan_weights(client: Client, group: str, change: Callable[[dict[TopicPartition, float]], Weights]) -> WeightsChange:
     """
-    Compute new weights from the current weights, and set them. A concurrent change by another client is not lost.
+    Compute new weights from the current weights.
 
     Args:
         client: The caller's own session.
         group: The group's name.
-        change: Computes the new weights from the current weights. It is called again if another client was faster.
+        change: Computes the new weights from the current weights.
 
-    Returns:
-        The weights that are set now.
+    Raises:
+        ProtocolError: The znode contains no weights.
+    """
+    path = GroupLayout(group).weights
+    try:
+        data, stat = client.get(path)
+    except NoNodeError:
+        return WeightsChange(group, {}, dict(change({})), None)
+    try:
+        before = parse_weights(data or b"", path)
+    except ProtocolError as error:
+        raise ProtocolError(
+            f"{error}; 'kiel-groups weights set --file' replaces it, 'weights remove' deletes it"
+        ) from error
+    return WeightsChange(group, before, dict(change(dict(before))), stat.version)
+
+
+def change_weights(
+    client: Client, group: str, change: Callable[[dict[TopicPartition, float]], Weights]
+) -> Mapping[TopicPartition, float]:
+    """
+    Plan and apply a change until no other client was faster, so that no other change is lost. Return the new weights.
 
     Raises:
         ConfigError: There are too many, or no member of kiel-groups was ever in that group.
         ProtocolError: The znode contains no weights.
     """
-    while True:
-        stored = _read(client, GroupLayout(group).weights)
-        weights = dict(change(stored.weights))
-        data = encode_weights(weights)
-        with suppress(BadVersionError, NodeExistsError, NoNodeError):
-            if stored.version is None:
-                _create(client, group, data)
-            else:
-                client.set(GroupLayout(group).weights, data, stored.version)
-            return weights
+    while not (planned := plan_weights(client, group, change)).apply(client):
+        pass
+    return planned.after
 
 
 def remove_weights(client: Client, group: str) -> bool:
@@ -115,26 +154,6 @@ def check_partitions(client: Client, partitions: Iterable[TopicPartition]) -> No
                 f"weights: {partition} given; topic {topic!r} has {len(numbers[topic])} partitions,"
                 f" {min(numbers[topic], default=0)} to {max(numbers[topic], default=0)}"
             )
-
-
-class _StoredWeights(NamedTuple):
-    """The weights of a group and the version of their znode, None if there is no znode."""
-
-    weights: dict[TopicPartition, float]
-    version: int | None
-
-
-def _read(client: Client, path: str) -> _StoredWeights:
-    try:
-        data, stat = client.get(path)
-    except NoNodeError:
-        return _StoredWeights({}, None)
-    try:
-        return _StoredWeights(parse_weights(data or b"", path), stat.version)
-    except ProtocolError as error:
-        raise ProtocolError(
-            f"{error}; 'kiel-groups weights set --file' replaces it, 'weights remove' deletes it"
-        ) from error
 
 
 def _create(client: Client, group: str, data: bytes) -> None:
