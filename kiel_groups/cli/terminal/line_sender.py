@@ -12,8 +12,8 @@ from functools import partial
 from itertools import groupby
 from pathlib import Path
 
-from kiel_groups.cli.terminal.archive_report import bar, has_bar
 from kiel_groups.cli.terminal.messages import Lines
+from kiel_groups.cli.terminal.rendering import bar, has_bar
 from kiel_groups.cli.terminal.termination import Termination
 from kiel_groups.clients import Producer, RecordMetadata
 from kiel_groups.clients.net.cluster_metadata import ClusterMetadata

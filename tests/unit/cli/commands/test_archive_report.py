@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from kiel_groups.cli.terminal.archive_report import plan_lines, summary_document, summary_lines
+from kiel_groups.cli.commands.spark import plan_lines, summary_document, summary_lines
 from kiel_groups.model import TopicPartition
 from kiel_groups.spark import ArchivePlan, ArchiveSummary
 from kiel_groups.spark.checkpoint import OffsetRange

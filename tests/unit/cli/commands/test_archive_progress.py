@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kiel_groups.cli.terminal.archive_report import progress
+from kiel_groups.cli.commands.spark import progress
 from kiel_groups.cli.terminal.messages import Lines
 from kiel_groups.spark.jobs.query_run import Batch
 
