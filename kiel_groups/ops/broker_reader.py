@@ -1,4 +1,4 @@
-"""Ask brokers for groups: which there are, what their coordinators know of them, committed offsets, ends of logs."""
+"""Ask brokers for the groups that they coordinate: which there are, their members, committed offsets and views."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 """
-Read groups from ZooKeeper: their znodes, and the views of them with the ends of their logs.
+Read groups from ZooKeeper: their znodes, and their views.
 
 The functions block, change nothing and set no watch.
 """
