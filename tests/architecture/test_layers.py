@@ -218,6 +218,19 @@ def test_a_package_describes_itself() -> None:
     }
 
 
+@pytest.mark.parametrize("package", sorted(packages()))
+def test_a_lazy_name_is_no_module_of_its_package(package: str) -> None:
+    """A module becomes an attribute of its package when it is imported, and would hide a name that is loaded later."""
+    lazy = {
+        node.value
+        for statement in tree(_init(package)).body
+        if isinstance(statement, ast.Assign) and ast.unparse(statement.targets[0]) == "_HOMES"
+        for node in ast.walk(statement.value)
+        if isinstance(node, ast.Constant)
+    }
+    assert not lazy & set(packages()[package])
+
+
 def test_the_name_of_a_time_has_one_definition() -> None:
     """A public constant in seconds or milliseconds has a name of its own. So a name never means two times."""
     counts = Counter(name for module in modules() for name in _defined(module) if re.fullmatch(r"[A-Z]\w*_M?S", name))

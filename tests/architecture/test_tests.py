@@ -18,6 +18,8 @@ MODULES = sorted(TESTS.rglob("*.py"))
 MOST_LINES = 700
 #: Folders that contain a program besides its tests.
 PROGRAMS = ("architecture", "chaos", "failures", "mutants", "sim")
+#: Folders of what replaces servers and networks. They import nothing else of the tests.
+REPLACEMENTS = ("fakes", "proxies")
 
 
 def imported(path: Path) -> list[str]:
@@ -59,11 +61,21 @@ def test_no_module_imports_a_test_module() -> None:
 
 
 def test_helpers_do_not_import_the_tests_that_use_them() -> None:
-    """Helpers import only other helpers, and the programs among the tests."""
+    """Helpers import only other helpers, replacements of servers, and the programs among the tests."""
     helpers = sorted((TESTS / "helpers").rglob("*.py"))
-    allowed = {f"tests.{name}" for name in ("helpers", *PROGRAMS)}
+    allowed = {f"tests.{name}" for name in ("helpers", *REPLACEMENTS, *PROGRAMS)}
     found = {name for path in helpers for name in imported(path) if ".".join(name.split(".")[:2]) not in allowed}
     assert found == set()
+
+
+@pytest.mark.parametrize("folder", REPLACEMENTS)
+def test_a_replacement_of_servers_imports_nothing_else_of_the_tests(folder: str) -> None:
+    """What replaces servers or networks imports only itself and the package, and no client of the package."""
+    files = [path for path in (TESTS / folder).rglob("*.py") if not path.stem.startswith("test_")]
+    found = {(path.name, name) for path in files for name in imported(path)}
+    assert {(path, name) for path, name in found if not f"{name}.".startswith(f"tests.{folder}.")} == set()
+    used = {name for path in files for name in imports(path)}
+    assert not {name for name in used if name.startswith(("kiel_groups.clients", "kiel_groups.sync"))}
 
 
 def test_unit_tests_mirror_the_package() -> None:

@@ -11,7 +11,6 @@ from collections.abc import Callable
 import pytest
 
 from kiel_groups.embedded import Cluster
-from kiel_groups.embedded.faults.fault_proxy import FaultProxy
 from kiel_groups.errors import NoZooKeeperError
 from kiel_groups.group.znodes.layout import GroupLayout
 from tests.helpers.answer_losers import AnswerLoser, WatchLoser
@@ -19,6 +18,7 @@ from tests.helpers.checked_group import RECOVERY_S, SESSION_TIMEOUT_MS, CheckedG
 from tests.helpers.cluster_data import produce, zookeeper
 from tests.helpers.members import Member, end_session, group_of
 from tests.helpers.waiting import eventually
+from tests.proxies.fault_proxy import FaultProxy
 
 pytestmark = pytest.mark.failures
 

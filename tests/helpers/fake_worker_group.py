@@ -16,11 +16,11 @@ from kiel_groups.members.brokers.gate import GenerationGate
 from kiel_groups.members.brokers.hooks import JoinedGroup
 from kiel_groups.metrics import Metrics
 from kiel_groups.model import GenerationToken
-from kiel_groups.testing import FakeEnsemble, SimulatedProcess, Timeline
 from kiel_groups.wire.group_requests import GroupProtocol
 from kiel_groups.workers.assigner import WorkerContext
 from kiel_groups.workers.membership import WorkerHooks
 from kiel_groups.workers.values import ConfigSnapshot, ConnectorEntry, TaskId, Work, WorkerAssignment
+from tests.fakes import FakeEnsemble, SimulatedProcess, Timeline
 
 __all__ = ["Assigned", "FakeWorker", "FakeWorkerGroup", "Lost", "Revoked", "config_of", "url_of"]
 

@@ -17,7 +17,7 @@ import pytest
 from kiel_groups import GroupedConsumer, sync
 from kiel_groups.config import HostPort, parse_hosts
 from kiel_groups.embedded import Cluster
-from kiel_groups.embedded.jars.kafka_releases import kafka_release
+from kiel_groups.embedded.releases import kafka_release
 from kiel_groups.group.znodes.layout import GroupLayout
 from kiel_groups.members.brokers.transport import HeartbeatConnection
 from kiel_groups.model import OffsetAndMetadata, TopicPartition

@@ -15,7 +15,7 @@ from rich.text import Text
 
 from kiel_groups.config import HostPort, parse_hosts
 from kiel_groups.embedded import Cluster
-from kiel_groups.embedded.jars.kafka_releases import kafka_release
+from kiel_groups.embedded.releases import kafka_release
 from kiel_groups.wire.error_codes import NO_ERROR
 from kiel_groups.wire.group_requests import (
     FindCoordinatorRequest,

@@ -21,8 +21,8 @@ import pytest
 
 from kiel_groups.clients import BEGINNING, GroupedConsumer, Producer, SingleConsumer
 from kiel_groups.embedded import Cluster
-from kiel_groups.embedded.jars.classpaths import kafka_class_path
-from kiel_groups.embedded.jars.jar_cache import java_class_path
+from kiel_groups.embedded.jars import java_class_path
+from kiel_groups.embedded.releases import kafka_release
 from kiel_groups.errors import BrokerError, MessageTooLargeError
 from kiel_groups.model import TopicPartition
 from kiel_groups.wire.codecs import compression
@@ -39,7 +39,7 @@ async def java(folder: Path, main: str, *arguments: str, stdin: str = "") -> str
     """Run one of the tools of Kafka 0.8.2.2, and return its standard output."""
     options = ("-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Dfile.encoding=UTF-8")
     native_folder = f"-Djava.io.tmpdir={folder}"  # Snappy writes its native code there.
-    class_path = java_class_path(kafka_class_path("0.8.2.2"))
+    class_path = java_class_path(kafka_release("0.8.2.2").classes)
     process = await asyncio.create_subprocess_exec(
         *("setpriv", "--pdeathsig", "KILL", "--", "java", *options, native_folder, "-cp", class_path, main, *arguments),
         stdin=asyncio.subprocess.PIPE,

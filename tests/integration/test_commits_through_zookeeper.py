@@ -11,13 +11,14 @@ from typing import Any
 import pytest
 
 from kiel_groups import GroupedConsumer, OffsetAndMetadata, Record, TopicPartition
-from kiel_groups.embedded import Cluster, FaultProxy
+from kiel_groups.embedded import Cluster
 from kiel_groups.errors import ClosedError, CommitFailedError, SessionLostError
 from kiel_groups.group.znodes.layout import GroupLayout
 from tests.helpers.answer_losers import AnswerLoser
 from tests.helpers.cluster_data import members, produce, stored_offsets, zookeeper
 from tests.helpers.members import Member, end_session, group_of
 from tests.helpers.waiting import eventually
+from tests.proxies import FaultProxy
 
 pytestmark = pytest.mark.integration
 

@@ -12,8 +12,7 @@ import pytest
 
 from kiel_groups.clients import BEGINNING, Producer, SingleConsumer
 from kiel_groups.config import HostPort
-from kiel_groups.embedded import Cluster, Exchange, KafkaProxy, NextFailures, NextRefusals, Partial, failing
-from kiel_groups.embedded.faults.kafka_proxy import Answer, Reply
+from kiel_groups.embedded import Cluster
 from kiel_groups.model import OffsetAndMetadata, TopicPartition
 from kiel_groups.wire.error_codes import NO_ERROR, NOT_COORDINATOR_FOR_CONSUMER, UNKNOWN_MEMBER_ID, ErrorCode
 from kiel_groups.wire.group_requests import (
@@ -32,6 +31,8 @@ from kiel_groups.wire.primitives import Buffer
 from tests.helpers.raw_requests import ask, ask_at, connection_to
 from tests.helpers.reference_codec import array, int32, string
 from tests.helpers.waiting import eventually
+from tests.proxies import Exchange, KafkaProxy, NextFailures, NextRefusals, Partial, failing
+from tests.proxies.kafka_proxy import Answer, Reply
 
 pytestmark = pytest.mark.integration
 

@@ -13,10 +13,9 @@ from functools import partial
 import pytest
 
 from kiel_groups.clients import BEGINNING, GroupedConsumer, Producer, SingleConsumer
-from kiel_groups.embedded import Cluster, KafkaBroker
-from kiel_groups.embedded.jars.kafka_releases import kafka_release
-from kiel_groups.embedded.processes import server_process
-from kiel_groups.embedded.processes.server_process import accepts
+from kiel_groups.embedded import Cluster, KafkaBroker, processes
+from kiel_groups.embedded.processes import accepts
+from kiel_groups.embedded.releases import kafka_release
 from kiel_groups.errors import ConfigError, UnknownTopicError
 from kiel_groups.ops import zookeeper_client
 from kiel_groups.ops.actions.topics import partitions_of
@@ -227,14 +226,14 @@ def test_a_port_of_a_broker_in_kraft_mode_that_is_taken_is_replaced(monkeypatch:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         chosen: list[int] = []
 
-        class Loser(server_process.ReservedPort):
+        class Loser(processes.ReservedPort):
             def __init__(self, number: int = 0) -> None:
                 super().__init__(number)
                 if len(chosen) == lost:
                     self.number = taken.getsockname()[1]
                 chosen.append(self.number)
 
-        monkeypatch.setattr(server_process, "ReservedPort", Loser)
+        monkeypatch.setattr(processes, "ReservedPort", Loser)
         with Cluster(kafka="3.9.1") as cluster:
             assert len(chosen) == 4, "two ports of the first attempt, and two of the second"
             assert cluster.kafka[0].port == chosen[2]

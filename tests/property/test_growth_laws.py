@@ -24,7 +24,7 @@ from hypothesis import strategies as st
 from kiel_groups.cli.commands.consume import parse_position
 from kiel_groups.cli.terminal.record_printer import parse_format
 from kiel_groups.config import parse_hosts
-from kiel_groups.embedded.jars import download
+from kiel_groups.embedded import jars
 from kiel_groups.errors import KielGroupsError
 from kiel_groups.group.commit_note import NotedText
 from kiel_groups.group.znodes.contents import (
@@ -45,7 +45,7 @@ from kiel_groups.ops.views.documents import group_document
 from kiel_groups.ops.views.group_view import GroupView
 from kiel_groups.ops.views.znodes import view_group
 from kiel_groups.spark import options as option_validation
-from kiel_groups.spark.jobs.query_run import plain_error
+from kiel_groups.spark.spark_session import plain_error
 from kiel_groups.wire.consumer_protocol import ConsumerAssignment
 from kiel_groups.wire.group_requests import DescribeGroupsRequest
 from kiel_groups.wire.metadata import MetadataRequest
@@ -146,7 +146,7 @@ READERS = {
         (*".a\n :", "kiel_groups.errors.", "ConfigError: ", "Error", "Error from python worker:\n", "PYTHONPATH was:"),
     ),
     "a line of Maven": TextReader(
-        lambda text: download._DOWNLOADED.search(text) or download._COPIED.search(text),
+        lambda text: jars._DOWNLOADED.search(text) or jars._COPIED.search(text),
         ("Downloaded from ", "Copying ", "a", ": ", "/", ".jar", " to", " "),
     ),
 }

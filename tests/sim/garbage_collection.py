@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from kiel_groups.testing import FakeEnsemble, SimulatedProcess, Timeline
+from tests.fakes import FakeEnsemble, SimulatedProcess, Timeline
 
 __all__ = ["deferred_collection"]
 

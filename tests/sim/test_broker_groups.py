@@ -16,8 +16,8 @@ from kiel_groups.members.brokers.coordinator_commits import CoordinatorOffsets
 from kiel_groups.members.brokers.gate import GenerationGate
 from kiel_groups.members.brokers.transport import BeatAnswer
 from kiel_groups.model import TopicPartition
-from kiel_groups.testing import FakeCoordinator
 from kiel_groups.wire.error_codes import UNKNOWN_MEMBER_ID
+from tests.fakes import FakeCoordinator
 from tests.sim.coordinated.broker_scenario import FAULTS, make_broker_scenario
 from tests.sim.coordinated.broker_world import BrokerWorld, brokers_at_rest
 from tests.sim.invariants.invariant import Violation

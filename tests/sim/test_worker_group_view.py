@@ -6,10 +6,10 @@ import pytest
 from kazoo.client import KazooClient
 
 from kiel_groups.group.znodes.worker_contents import encode_config_offset
-from kiel_groups.testing import Host, fake_client
 from kiel_groups.workers.stores import worker_group_view
 from kiel_groups.workers.stores.worker_group_view import describe_workers
 from kiel_groups.workers.values import ConnectorId, TaskId, WorkState, WorkStatus
+from tests.fakes import Host, fake_client
 from tests.sim.worker_bench import LAYOUT, WorkerBench
 
 pytestmark = pytest.mark.sim

@@ -9,8 +9,8 @@ import pytest
 from kiel_groups.config import GroupConfig, ZooKeeperConfig
 from kiel_groups.errors import KielGroupsError, SessionLostError
 from kiel_groups.group.znodes.transactions import Check, Create, Refused
-from kiel_groups.testing import FakeEnsemble, Host, SimulatedProcess, Timeline, fake_client
 from kiel_groups.workers.session import WorkerRole, WorkerSession
+from tests.fakes import FakeEnsemble, Host, SimulatedProcess, Timeline, fake_client
 from tests.helpers.contexts import process_context
 
 pytestmark = pytest.mark.sim

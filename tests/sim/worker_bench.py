@@ -9,7 +9,6 @@ from kiel_groups.config import ZooKeeperConfig
 from kiel_groups.group.znodes.layout import WorkerLayout
 from kiel_groups.group.znodes.transactions import Answer, Create, Delete, Done, Operation
 from kiel_groups.metrics import Metrics
-from kiel_groups.testing import FakeEnsemble, Host, SimulatedProcess, Timeline, fake_client
 from kiel_groups.workers.stores.config_reader import owner_path
 from kiel_groups.workers.stores.config_store import ConfigStore
 from kiel_groups.workers.stores.source_offset_store import SourceOffsetStore
@@ -17,6 +16,7 @@ from kiel_groups.workers.stores.status_store import StatusStore
 from kiel_groups.workers.values import Work
 from kiel_groups.zookeeper.fenced_writes import FencedWriter
 from kiel_groups.zookeeper.session import Session, SessionEvent
+from tests.fakes import FakeEnsemble, Host, SimulatedProcess, Timeline, fake_client
 
 __all__ = ["LAYOUT", "SimulatedWorker", "WorkerBench"]
 

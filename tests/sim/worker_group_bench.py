@@ -14,7 +14,6 @@ from kiel_groups.errors import KielGroupsError
 from kiel_groups.group.znodes.layout import WorkerLayout
 from kiel_groups.members.programs.generic_member import member_on_zookeeper
 from kiel_groups.metrics import Metrics
-from kiel_groups.testing import FakeEnsemble, Host, SimulatedProcess, Timeline, fake_client
 from kiel_groups.workers.assigner import WorkerContext
 from kiel_groups.workers.execution.herder import Herder
 from kiel_groups.workers.execution.plugin_lookups import PluginLookups
@@ -24,6 +23,7 @@ from kiel_groups.workers.session import WorkerSession
 from kiel_groups.workers.stores.config_reader import owner_path
 from kiel_groups.workers.values import ConnectorId, TaskId, Work, WorkState, WorkStatus
 from kiel_groups.zookeeper.tasks import ProcessContext
+from tests.fakes import FakeEnsemble, Host, SimulatedProcess, Timeline, fake_client
 from tests.helpers.contexts import process_context
 from tests.helpers.counting_connectors import COUNTING_SOURCE, Counts, FakeClients, plugins, use
 

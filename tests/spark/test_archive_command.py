@@ -105,7 +105,7 @@ def test_killed_processes_leave_no_record_twice(
 
 
 STARTING = """
-from kiel_groups.spark.jobs.spark_session import start_session
+from kiel_groups.spark.spark_session import start_session
 start_session("archive", master="local[1]", log=None)
 """
 

@@ -14,7 +14,7 @@ from kiel_groups.embedded import Cluster
 from kiel_groups.errors import ConfigError, OffsetOutOfRangeError, UnknownTopicError
 from kiel_groups.model import Record
 from kiel_groups.ops.actions.topics import ZooKeeperTopics
-from kiel_groups.spark.tasks.task_planner import ReadTask
+from kiel_groups.spark.task_planner import ReadTask
 from tests.helpers.cluster_data import zookeeper
 from tests.helpers.spark.queries import batch_tasks, fill, filled, read_batch, records
 

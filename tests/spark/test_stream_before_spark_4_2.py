@@ -11,7 +11,7 @@ from kiel_groups.embedded import Cluster
 from kiel_groups.errors import OffsetOutOfRangeError
 from kiel_groups.ops.actions.topics import ZooKeeperTopics
 from kiel_groups.spark.options import ReadOptions
-from kiel_groups.spark.stream.stream_reader import StreamReader
+from kiel_groups.spark.readers import StreamReader
 from tests.helpers.cluster_data import stored_offsets, zookeeper
 from tests.helpers.spark.queries import (
     await_partitions,

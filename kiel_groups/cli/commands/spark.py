@@ -29,7 +29,7 @@ from kiel_groups.wording import counted
 if TYPE_CHECKING:
     from kiel_groups.spark import ArchivePlan, ArchiveSettings, ArchiveSummary
     from kiel_groups.spark.checkpoint import OffsetRange
-    from kiel_groups.spark.jobs.query_run import Batch
+    from kiel_groups.spark.spark_session import Batch
 
 __all__ = ["spark"]
 
@@ -142,7 +142,7 @@ def archive(
         del options["batch_records"]
     with _translated_errors(), _spark_log(lines, verbose=verbose) as log:
         from kiel_groups.spark import ArchiveSettings, plan_archive
-        from kiel_groups.spark.jobs.spark_session import start_session, stop_session
+        from kiel_groups.spark.spark_session import start_session, stop_session
 
         wanted = ArchiveSettings(interval_s=every and duration_ms("--every", every) / 1000, **options)
         session = None if wanted.is_local else start_session("archive", master=master, settings=settings, log=log)

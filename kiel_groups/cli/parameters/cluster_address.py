@@ -121,7 +121,7 @@ def complete_allocators(context: click.Context, parameter: click.Parameter, type
 
 def complete_clusters(context: click.Context, parameter: click.Parameter, typed: str) -> list[str]:
     """Return the names of this user's running clusters that have this prefix."""
-    from kiel_groups.embedded.clusters.named_clusters import running_clusters
+    from kiel_groups.embedded.named_clusters import running_clusters
 
     return _matching(typed, (running.name for running in running_clusters()))
 

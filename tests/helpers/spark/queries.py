@@ -21,7 +21,7 @@ from kiel_groups.embedded import Cluster
 from kiel_groups.model import Record
 from kiel_groups.ops.actions.topics import ZooKeeperTopics
 from kiel_groups.spark import KielDataSource
-from kiel_groups.spark.tasks.worker_connections import find_leaders
+from kiel_groups.spark.worker_connections import find_leaders
 from tests.helpers.waiting import eventually_blocking
 
 __all__ = [

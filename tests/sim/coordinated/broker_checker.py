@@ -27,10 +27,10 @@ from typing import TYPE_CHECKING
 
 from kiel_groups.errors import KielGroupsError
 from kiel_groups.model import FencingToken, TopicPartition
-from kiel_groups.testing.fake_coordinator import AcceptedCommit
 from kiel_groups.wire.consumer_protocol import ConsumerAssignment
 from kiel_groups.wire.group_requests import DescribeGroupsRequest, JoinGroupRequest, LeaveGroupRequest
 from kiel_groups.wire.offsets import OffsetCommitRequestV2
+from tests.fakes.fake_coordinator import AcceptedCommit
 from tests.sim.coordinated.member_network import Call
 from tests.sim.invariants.invariant import Violation
 

@@ -20,9 +20,9 @@ from kiel_groups.members.brokers.versions import GroupVersions
 from kiel_groups.members.partition_handler import Gate, LogOffsets, Work
 from kiel_groups.metrics import Metrics
 from kiel_groups.model import TopicPartition
-from kiel_groups.testing.simulated_process import SimulatedProcess
 from kiel_groups.wire.group_requests import GroupProtocol
 from kiel_groups.zookeeper.tasks import CloseLimit
+from tests.fakes.simulated_process import SimulatedProcess
 from tests.sim.application import Application, ApplicationListener, InFlight
 from tests.sim.coordinated.member_network import MemberNetwork
 from tests.sim.fetches import Fetches

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from kiel_groups.embedded.clusters.embedded_cluster import KRaftMode
+from kiel_groups.embedded import Cluster
 from kiel_groups.errors import BrokerError, NoBrokersError, ServerError
 from kiel_groups.ops.actions.broker_topics import BrokerTopics
 from kiel_groups.ops.broker_reader import BrokerSession, in_session
@@ -64,7 +64,7 @@ async def test_a_cluster_without_an_answer_is_an_error_that_names_its_brokers() 
             await asyncio.to_thread(in_session, hosts, 0.2, work)
 
 
-def test_topics_of_a_cluster_whose_brokers_have_stopped() -> None:
+async def test_topics_of_a_cluster_whose_brokers_have_stopped() -> None:
     """An embedded cluster in KRaft mode asks its running brokers; if there is none, the error says so."""
     with pytest.raises(ServerError, match="no broker of the cluster runs; start one"):
-        KRaftMode(1, "3.9.1", None).topics([])
+        await Cluster(kafka="3.9.1").create_topic("t", 1)

@@ -6,7 +6,7 @@ import pytest
 
 from kiel_groups.cli.commands.spark import progress
 from kiel_groups.cli.terminal.messages import Lines
-from kiel_groups.spark.jobs.query_run import Batch
+from kiel_groups.spark.spark_session import Batch
 
 pytestmark = pytest.mark.unit
 

@@ -7,7 +7,7 @@ import io
 import pytest
 from rich.console import Console, RenderableType
 
-from kiel_groups.demo.tables import member_table, offset_table, status_line
+from kiel_groups.demo.display import GroupProgress, member_table, offset_table, status_line
 from kiel_groups.group.znodes.contents import GroupState, MemberAssignment, MemberInfo, Snapshot, Znode
 from kiel_groups.model import TopicPartition
 from kiel_groups.ops.views.znodes import view_group
@@ -79,7 +79,7 @@ def test_one_unreadable_znode_does_not_hide_the_others(path: str) -> None:
     assert free_text or any(path in text for text in view.unreadable)
     assert len(view.partitions) == 3
     assert view.lag in (0, 5)
-    table_text(member_table(view, {}, {}))
+    table_text(member_table(GroupProgress(view, {}, {})))
 
 
 def table_text(table: RenderableType) -> str:
@@ -94,7 +94,7 @@ def test_tables_show_owners_and_offsets_in_80_columns() -> None:
     The tables fit 80 columns. They show members by name, moving partitions as "1 → 2", and unknown offsets as "?".
     """
     view = view_group("g", ZNODES, LOG_ENDS)
-    members = table_text(member_table(view, {"early": "consumer-1"}, {"early": 1234.5}))
+    members = table_text(member_table(GroupProgress(view, {"early": "consumer-1"}, {"early": 1234.5})))
     assert "group g · generation 4 · leader consumer-1" in members
     assert "1 → 2" in members
     assert "1,234" in members
@@ -102,7 +102,7 @@ def test_tables_show_owners_and_offsets_in_80_columns() -> None:
     assert "0:    10, 5" in offsets
     assert "1:     -, ?" in offsets
     assert max(map(len, (members + offsets).splitlines())) <= 80
-    line = status_line(view, {}, {})
+    line = status_line(GroupProgress(view, {}, {}))
     assert line == "generation 4, 2 members, leader early, 2 of 3 partitions owned, lag 5, 0 records/s"
 
 
