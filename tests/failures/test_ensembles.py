@@ -61,7 +61,7 @@ def ensembles() -> Iterator[Callable[..., Cluster]]:
 
 def server_of(cluster: Cluster, member: Member) -> ZooKeeperServer:
     """Return the server to which a member's session is connected."""
-    session = member.consumer._connected.member._member_session.session  # type: ignore[union-attr]
+    session = member.consumer._lifecycle.connected.member._member_session.session  # type: ignore[union-attr]
     port = session.client._connection._socket.getpeername()[1]
     return next(server for server in cluster.ensemble.servers if server.port == port)
 
@@ -116,7 +116,7 @@ async def back_in_the_quorum(server: ZooKeeperServer) -> None:
 
 
 def server_is_another(cluster: Cluster, member: Member, server: ZooKeeperServer) -> bool:
-    session = member.consumer._connected.member._member_session.session  # type: ignore[union-attr]
+    session = member.consumer._lifecycle.connected.member._member_session.session  # type: ignore[union-attr]
     return bool(session.connected) and server_of(cluster, member) is not server
 
 
@@ -204,7 +204,7 @@ async def test_the_zookeeper_leader_believes_that_a_session_has_moved(
         member = await checked.join(zk_hosts=followers)
         await checked.wait_for_partitions(member, 4)
         await eventually(lambda: len(checked.owners()) == 4, "the server that is read has the claims, too")
-        session = member.consumer._connected.member._member_session.session  # type: ignore[union-attr]
+        session = member.consumer._lifecycle.connected.member._member_session.session  # type: ignore[union-attr]
         connected, before = server_of(cluster, member), (session.client.client_id, checked.owners())
         await asyncio.to_thread(
             connect_elsewhere,

@@ -371,7 +371,7 @@ async def check_without_configuration(
         proxy.stall()
         await eventually(lambda: has_lost_sessions(cut_off), "its session is given up")
         # A change that was made just before, and that the worker has not read.
-        await other._herder.parts.config.put_connector("d", {**journal.config("d", 1), "name": "d"}, is_new=True)
+        await other._herder.role.config.put_connector("d", {**journal.config("d", 1), "name": "d"}, is_new=True)
         if leads:
             await eventually(lambda: other.metrics.total("config_mismatches"), "nothing is assigned")
         await eventually(lambda: cut_off.metrics.total("workers_unsynced") == 1, "it leaves", RECOVERY_S)

@@ -33,8 +33,6 @@ __all__ = ["GroupBackend", "backend", "every_backend", "release_backend", "store
 
 T = TypeVar("T")
 
-STORES = ("zookeeper", "broker-v0")
-
 #: More partitions than any topic of these tests has.
 _MOST_PARTITIONS = 16
 
@@ -151,7 +149,7 @@ def store_backend(request: pytest.FixtureRequest, shared_clusters: Callable[...,
     return _backend(request.param, shared_clusters)
 
 
-@pytest.fixture(params=[*(f"{version} {store}" for version in ZOOKEEPERS for store in STORES), *_PLAYED[:1]])
+@pytest.fixture(params=[*(f"{version} zookeeper" for version in ZOOKEEPERS), "3.9.5 broker-v0", *_PLAYED[:1]])
 def every_backend(request: pytest.FixtureRequest, shared_clusters: Callable[..., Cluster]) -> GroupBackend:
     """Run the test as ``store_backend`` does, and with each version of ZooKeeper."""
     return _backend(request.param, shared_clusters)

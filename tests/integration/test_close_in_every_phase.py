@@ -280,7 +280,7 @@ def release_both(scene: Scene) -> None:
 
 async def expire(scene: Scene) -> None:
     """End the consumer's session on the server, by a second client that resumes the session and closes it."""
-    session = scene.consumer._connected.member._member_session.session  # type: ignore[union-attr]
+    session = scene.consumer._lifecycle.connected.member._member_session.session  # type: ignore[union-attr]
 
     def steal() -> None:
         thief = KazooClient(scene.cluster.zk_hosts, client_id=session.client.client_id)

@@ -146,7 +146,8 @@ async def test_a_close_with_a_limit_does_not_wait_for_zookeeper(
                 await eventually(lambda: not consumer.allocation.get(topic), "the session is lost")
         began_s = time.monotonic()
         await consumer.close(timeout_s=0.6)
-        assert time.monotonic() - began_s < 0.6 + 0.4, "the close waits for ZooKeeper"
+        # A close that waited for ZooKeeper would wait for the end of the session, 4 s.
+        assert time.monotonic() - began_s < 2.0, "the close waits for ZooKeeper"
         if how == "joining":
             with pytest.raises(ClosedError):
                 await connecting
@@ -168,7 +169,7 @@ async def test_a_close_with_a_limit_does_not_wait_for_brokers(cluster_39: Cluste
     try:
         began_s = time.monotonic()
         await consumer.close(timeout_s=0.6)
-        assert time.monotonic() - began_s < 1.0
+        assert time.monotonic() - began_s < 1.8, "the close waits for the broker"
     finally:
         cluster_39.kafka[0].resume()
     assert await asyncio.to_thread(members, cluster_39, group) == []

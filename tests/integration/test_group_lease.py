@@ -34,8 +34,8 @@ def proxy_of(cluster: Cluster) -> FaultProxy:
 
 
 def gate_of(member: Member) -> DeliveryGate:
-    assert member.consumer._connected is not None
-    return cast(DeliveryGate, member.consumer._connected.reader.owned.gate)
+    assert member.consumer._lifecycle.connected is not None
+    return cast(DeliveryGate, member.consumer._lifecycle.connected.reader.owned.gate)
 
 
 async def test_a_silence_within_the_lease(cluster: Cluster, unique: Unique) -> None:

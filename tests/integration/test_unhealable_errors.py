@@ -52,7 +52,7 @@ class Scene:
 
     async def expire(self) -> None:
         """End the member's session on the server, by a second client that resumes the session and closes it."""
-        session = self.consumer._connected.member._member_session.session  # type: ignore[union-attr]
+        session = self.consumer._lifecycle.connected.member._member_session.session  # type: ignore[union-attr]
 
         def steal() -> None:
             thief = KazooClient(self.cluster.zk_hosts, client_id=session.client.client_id)

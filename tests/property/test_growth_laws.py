@@ -50,7 +50,7 @@ from kiel_groups.wire.consumer_protocol import ConsumerAssignment
 from kiel_groups.wire.group_requests import DescribeGroupsRequest
 from kiel_groups.wire.metadata import MetadataRequest
 from kiel_groups.workers.execution.herder import Herder
-from kiel_groups.workers.execution.plugin_lookups import PluginLookups
+from kiel_groups.workers.execution.worker_plugins import WorkerPlugins
 from kiel_groups.workers.execution.worker_requests import WorkerRequests
 from kiel_groups.workers.plugins.config_definition import TYPES, ConfigDefinition, ConfigKey, parsed
 from kiel_groups.workers.plugins.connector_checks import masked, secret_values
@@ -310,7 +310,7 @@ def test_topics_that_no_broker_knows_take_linear_time() -> None:
     """The settings of one sink may name a hundred thousand, and a worker looks for them on its event loop."""
     clients = FakeClients()
     clients.missing = {f"t{n}" for n in range(LONG)}
-    requests = WorkerRequests(cast("Herder", None), PluginLookups(plugins(), Runtime()), clients)
+    requests = WorkerRequests(cast("Herder", None), WorkerPlugins(plugins(), Runtime()), clients)
 
     def validate(count: int) -> object:
         topics = ",".join(f"t{n}" for n in range(count))

@@ -73,7 +73,7 @@ class Fetcher(FetchStates):
     Args:
         cluster: Provides the leaders, and the connections to them; not closed by the fetcher.
         config: How long a broker may wait, and how much it may send.
-        metrics: Counts records, bytes, retries and resets.
+        metrics: Counts records, bytes and retries.
         reset: Called to choose a new position when a log does not have the old one. ``poll`` raises its errors, except
             retriable ones and refusals of brokers.
         runtime: Provides threads for what would block the event loop.
@@ -385,7 +385,6 @@ class Fetcher(FetchStates):
             self._failed.retry([state], f"the position {missing} is not settled", doubt=False)
         elif not state.dropped:
             log.warning("%s: offset %d is out of range, resuming at %d", tp, missing, position)
-            self._metrics.count("offset_resets")
             state.position = position
             self._offer([state])
 

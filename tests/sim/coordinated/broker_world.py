@@ -36,6 +36,7 @@ AT_REST: dict[str, Any] = {
     "topics": (4,),
     "reset": "earliest",
     "early": False,
+    "ids": True,
     "assignor": "range",
     "heartbeat_interval_ms": 3_000,
     "rebalance_timeout_ms": 30_000,

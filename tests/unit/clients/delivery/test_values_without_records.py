@@ -44,7 +44,8 @@ def part_of(
 ) -> tuple[PartitionBatch, Any]:
     """Return a batch as ``consume()`` returns it, and the error of the next record."""
     reader = Deserializer(function, Metrics(), lambda: 1_000.0, on_bad_record=on_bad_record)
-    return reader.part(batch, 3)
+    converted = reader.values(batch, 3)
+    return converted.records, converted.error
 
 
 @pytest.mark.parametrize("way", WAYS)

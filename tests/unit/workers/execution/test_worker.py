@@ -10,9 +10,8 @@ import pytest
 
 from kiel_groups.errors import ConfigError, NoBrokersError
 from kiel_groups.workers.execution import worker
-from kiel_groups.workers.execution.worker_settings import WorkerSettings
+from kiel_groups.workers.execution.worker_settings import RestSettings, WorkerSettings
 from kiel_groups.workers.plugins.plugin_registry import PluginRegistry
-from kiel_groups.workers.rest.rest_settings import RestSettings
 from tests.helpers.counting_connectors import COUNTING_SOURCE
 from tests.helpers.waiting import eventually
 
@@ -108,8 +107,8 @@ async def test_a_worker_that_other_machines_reach_refuses_classes_that_are_not_i
     settings = WorkerSettings(group="loaders", zookeeper="z:2181", brokers="k:9092", rest=rest)
     made, own = worker.Worker(settings), worker.Worker(settings, PluginRegistry())
     with pytest.raises(ConfigError, match="is not allowed on this worker; expected one of"):
-        await made._lookups.resolve(COUNTING_SOURCE)
-    assert await own._lookups.resolve(COUNTING_SOURCE)
+        await made._plugins.resolve(COUNTING_SOURCE)
+    assert await own._plugins.resolve(COUNTING_SOURCE)
     await made.close()
     await own.close()
 

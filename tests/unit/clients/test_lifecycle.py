@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterable
 
 import pytest
 
-from kiel_groups import GroupedConsumer, TopicPartition
+from kiel_groups import TopicPartition
+from kiel_groups.clients import GroupedConsumer
 from kiel_groups.errors import ArgumentTypeError, ConfigError, IllegalStateError
 
 pytestmark = pytest.mark.unit
@@ -64,19 +65,20 @@ async def test_a_topic_that_is_subscribed_is_not_checked_with_each_call(monkeypa
     """
     consumer = consumer_of()
     checked: list[str] = []
-    change = consumer._change
+    lifecycle = consumer._lifecycle
+    change = lifecycle._change
 
     def changing(topics: Iterable[str], change_state: Callable[[], bool]) -> bool:
         checked.extend(sorted(topics))
         return change(topics, change_state)
 
-    monkeypatch.setattr(consumer, "_change", changing)
-    assert [consumer._add_topic(topic) for topic in ("t", "t", "u", "t")] == [True, False, True, False]
+    monkeypatch.setattr(lifecycle, "_change", changing)
+    assert [lifecycle._add_topic(topic) for topic in ("t", "t", "u", "t")] == [True, False, True, False]
     assert checked == ["t", "t", "u"]
     await consumer.unsubscribe()
-    assert consumer._add_topic("t")
+    assert lifecycle._add_topic("t")
     assert consumer.subscription() == {"t"}
     await consumer.unsubscribe()
     consumer.assign([T0])
     with pytest.raises(IllegalStateError):
-        consumer._add_topic("t")
+        lifecycle._add_topic("t")

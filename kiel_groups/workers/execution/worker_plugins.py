@@ -1,30 +1,44 @@
 """
-Find the classes of connectors, and check settings with them, on threads.
+Find the classes of connectors, check settings with them, and hide secrets, all on threads.
 
-Importing a class and ``Connector.check`` run code of a plugin, which may take long. On the event loop, that would stop
-the worker's heartbeats and all of its work.
+Importing a class and ``Connector.check`` run code of a plugin, which may take long; so may the search for secrets in a
+megabyte of settings. On the event loop, that would stop the worker's heartbeats and all of its work.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
 from typing import Any, TypeVar
 
 from kiel_groups.errors import ConfigError, KielGroupsError
-from kiel_groups.workers.plugins.config_definition import CheckedConfig, Settings, full_name
-from kiel_groups.workers.plugins.connector_checks import checked_config, named_topics, task_settings, validation_report
+from kiel_groups.workers.execution.work_plan import WorkSpec
+from kiel_groups.workers.plugins.config_definition import CheckedConfig, ConfigDefinition, Settings, full_name
+from kiel_groups.workers.plugins.connector_checks import (
+    checked_config,
+    masked,
+    named_topics,
+    secret_values,
+    task_settings,
+    validation_report,
+)
 from kiel_groups.workers.plugins.interfaces import Connector
 from kiel_groups.workers.plugins.plugin_registry import ENTRY_POINTS, ConnectorPlugin, PluginRegistry
+from kiel_groups.workers.plugins.secret_texts import HIDDEN, ErrorTexts, error_texts, without_secrets
 from kiel_groups.workers.plugins.standard_keys import definition_of, task_definition_of
 from kiel_groups.workers.runners.plugin_calls import guarded
 from kiel_groups.zookeeper.runtime import Runtime
 
-__all__ = ["PluginLookups", "class_name"]
+__all__ = ["WorkerPlugins", "class_name"]
 
 #: How long the code of a plugin may take, in seconds: half of what a request to the REST interface may take.
 _LIMIT_S = 30.0
+
+#: How long the text of an error may take, in seconds.
+_TEXTS_LIMIT_S = 5.0
 
 _INSTALLED = "the import of the installed connectors"
 
@@ -33,7 +47,7 @@ _T = TypeVar("_T")
 log = logging.getLogger(__name__)
 
 
-class PluginLookups:
+class WorkerPlugins:
     """
     The connectors of one worker.
 
@@ -49,6 +63,8 @@ class PluginLookups:
         self._limit_s = limit_s
         #: The classes that were found. A connector may have a thousand tasks, whose class is the same.
         self._found: dict[str, type[Connector]] = {}
+        # Threads that compute share the processor with the event loop, so one answer is masked at a time.
+        self._masking = asyncio.Lock()
 
     async def resolve(self, name: str) -> type[Connector]:
         """
@@ -84,18 +100,21 @@ class PluginLookups:
         check = f"{connector_class.__name__}.check"
         return await self._on_thread(check, checked_config, connector_class, config)
 
-    async def task_settings(self, config: Mapping[str, str], task: Mapping[str, str]) -> Settings:
+    async def settings(self, spec: WorkSpec) -> Settings:
         """
-        Return the typed settings of a task; see ``task_settings``.
+        Return the typed settings of a connector or a task.
 
         Raises:
             ConfigError: A setting is not legal, or names a class that is not allowed; the class of the connector cannot
                 be used, or the check takes too long.
         """
-        connector_class = await self.resolve(class_name(config))
-        self._registry.check_classes(task_definition_of(connector_class), task)
+        if spec.task is None:
+            return (await self.checked(spec.config)).settings
+        connector_class = await self.resolve(class_name(spec.config))
+        self._registry.check_classes(task_definition_of(connector_class), spec.task)
         # A setting may be a class, which is imported.
-        return await self._on_thread("the check of a task's settings", task_settings, connector_class, config, task)
+        what = "the check of a task's settings"
+        return await self._on_thread(what, task_settings, connector_class, spec.config, spec.task)
 
     async def report(self, plugin: str, config: Mapping[str, str | None]) -> Mapping[str, Any]:
         """
@@ -147,14 +166,66 @@ class PluginLookups:
                 problem.error,
             )
 
-    async def _on_thread(self, what: str, function: Callable[..., _T], *arguments: object) -> _T:
+    # ------------------------------------------------------------------ secrets
+
+    async def masked(self, connector_class: str, configs: Sequence[Mapping[str, str]]) -> Sequence[Mapping[str, str]]:
+        """
+        Return settings of a connector or its tasks without secrets.
+
+        If the class is not known, only the standard settings are shown.
+        """
+        async with self._masking:
+            return await self._runtime.in_thread(partial(self._masked, connector_class, configs), "masks")
+
+    def _masked(self, connector_class: str, configs: Sequence[Mapping[str, str]]) -> Sequence[Mapping[str, str]]:
+        try:
+            found = self.found(connector_class)
+        except ConfigError:
+            return [masked(config, None) for config in configs]
+        definitions = (definition_of(found), task_definition_of(found))
+        shown = []
+        for config in configs:
+            for_connector, for_task = (masked(config, definition) for definition in definitions)
+            shown.append({name: HIDDEN if for_task[name] == HIDDEN else text for name, text in for_connector.items()})
+        return shown
+
+    async def error_texts(self, error: BaseException, spec: WorkSpec) -> ErrorTexts:
+        """Return what users and logs may see of an error of work, without the secrets of its settings."""
+        # The text of an error may be code of a plugin, which may take any time, and may raise anything.
+        text = f"{type(error).__name__}, whose text cannot be made"
+        make = partial(error_texts, error)
+        return await self._without_secrets(ErrorTexts(text, text), make, spec)
+
+    async def problem_text(self, problem: str, spec: WorkSpec) -> str:
+        """Return what users may see of a problem of work, in one line and without the secrets of its settings."""
+        return await self._without_secrets(HIDDEN, partial(without_secrets, " ".join(problem.split())), spec)
+
+    async def _without_secrets(self, otherwise: _T, make: Callable[[Collection[str]], _T], spec: WorkSpec) -> _T:
+        """Make a text without the secrets of settings, or return another one if that fails or takes too long."""
+        try:
+            return await self._on_thread("a text", lambda: make(self._secrets(spec)), limit_s=_TEXTS_LIMIT_S)
+        except Exception:  # code of a plugin
+            return otherwise
+
+    def _secrets(self, spec: WorkSpec) -> Collection[str]:
+        """Return the secrets of the settings of work, in all forms in which its texts may quote them."""
+        for_connector = for_task = ConfigDefinition()
+        with suppress(ConfigError):
+            connector_class = self.found(class_name(spec.config))
+            for_connector, for_task = definition_of(connector_class), task_definition_of(connector_class)
+        return secret_values(spec.config, for_connector) | secret_values(spec.task or {}, for_task)
+
+    async def _on_thread(
+        self, what: str, function: Callable[..., _T], *arguments: object, limit_s: float | None = None
+    ) -> _T:
+        limit_s = limit_s or self._limit_s
         running: asyncio.Future[_T] = self._runtime.in_thread(lambda: guarded(function, arguments), "plugins")
         try:
-            done, _ = await asyncio.wait({running}, timeout=self._limit_s)
+            done, _ = await asyncio.wait({running}, timeout=limit_s)
         finally:
             running.cancel()
         if not done:
-            raise ConfigError(f"connector.class: {what} did not return within {self._limit_s:g} s")
+            raise ConfigError(f"connector.class: {what} did not return within {limit_s:g} s")
         return running.result()
 
 

@@ -8,6 +8,8 @@ import json
 import pytest
 
 from kiel_groups.clients.calls.callers import ConsumeCall
+from kiel_groups.clients.delivery.record_reader import VALUES
+from kiel_groups.clients.fetch.fetcher import Selection
 from kiel_groups.errors import ProtocolError
 from kiel_groups.group.partition_offsets import StartPosition
 from kiel_groups.model import Record
@@ -72,10 +74,10 @@ async def test_a_call_that_skips_everything_has_received_nothing() -> None:
     """The call continues to wait. What it returns later is delivered again if its caller has given up meanwhile."""
     bench, call = DeliveryBench(json.loads), ConsumeCall()
     bench.fetcher.put(P0, [Record("t", 0, 10, None, b"{")])
-    assert bench.values.take("t", 1_000, call) == []
+    assert bench.values.take(Selection("t"), VALUES, call, most_bytes=1_000) == []
     assert bench.finished == {P0: 11}
     bench.fetcher.put(P0, [Record("t", 0, 11, None, b"1")])
-    assert bench.values.take("t", 1_000, call) == [1]
+    assert bench.values.take(Selection("t"), VALUES, call, most_bytes=1_000) == [1]
     assert not call.received
     bench.values.finish()
     assert bench.finished == {P0: 11}

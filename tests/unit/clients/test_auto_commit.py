@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from kiel_groups.clients.connected.connected_consumer import PAUSE_S, AutoCommit, ConnectedConsumer, ConsumerSettings
-from kiel_groups.clients.connected.group_membership import ZooKeeperCoordination
+from kiel_groups.clients.connected_consumer import PAUSE_S, AutoCommit, ConnectedConsumer, ConsumerSettings
+from kiel_groups.clients.coordination import ZooKeeperCoordination
 from kiel_groups.config import BrokerConfig, FetchConfig, GroupConfig, HostPort, ZooKeeperConfig
 from kiel_groups.errors import KielGroupsError, SessionLostError
 from kiel_groups.group.partition_offsets import StartPosition

@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import pytest
 
-from kiel_groups.clients.connected.connected_consumer import ConnectedConsumer
+from kiel_groups.clients.connected_consumer import ConnectedConsumer
 from kiel_groups.errors import SessionLostError
 from kiel_groups.model import TopicPartition
 from tests.helpers.waiting import run_ready_tasks

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, Protocol, TypeAlias, cast
+from typing import Literal, NamedTuple, TypeAlias, cast
 
 from kiel_groups.allocators import Allocator, allocator_of, round_robin
 from kiel_groups.allocators.assignors import Assignor, AssignorChoice, assignors_of
@@ -17,11 +17,9 @@ from kiel_groups.config import (
     BrokerConfig,
     CoordinatorConfig,
     GroupConfig,
-    HostPort,
     ZooKeeperConfig,
 )
 from kiel_groups.errors import ConfigError, KielGroupsError
-from kiel_groups.group.partition_offsets import PendingReset
 from kiel_groups.group.subscription import SubscriptionState
 from kiel_groups.members.brokers.consumer_member import ConsumerMember
 from kiel_groups.members.brokers.hooks import CoordinatedContext
@@ -34,41 +32,22 @@ from kiel_groups.metrics import Metrics
 from kiel_groups.model import TopicPartition
 from kiel_groups.wire.offsets import FetchedOffset, OffsetFetchRequestV1
 from kiel_groups.zookeeper.runtime import Runtime
-from kiel_groups.zookeeper.tasks import CloseLimit, ProcessContext
+from kiel_groups.zookeeper.tasks import ProcessContext
 
 __all__ = [
     "BrokerCoordination",
     "Coordination",
+    "CoordinationName",
     "Member",
     "Process",
-    "ZooKeeperCoordination",
-    "CoordinationChoice",
-    "CoordinationName",
     "Timeouts",
+    "ZooKeeperCoordination",
+    "coordination_of",
 ]
 
 
-class Member(Protocol):
-    """The member of a consumer in its group; ``GroupMember`` and ``ConsumerMember`` document the methods."""
-
-    @property
-    def member_id(self) -> str | None: ...
-    @property
-    def leads(self) -> bool: ...
-    @property
-    def settled(self) -> bool: ...
-    async def start(self) -> None: ...
-    def check_subscription(self, topics: Collection[str]) -> None: ...
-    async def resubscribe(self) -> None: ...
-    async def commit_on_session(self, metadata: str = "") -> frozenset[TopicPartition]: ...
-    async def commit_chosen(self, offsets: Mapping[TopicPartition, int]) -> frozenset[TopicPartition]: ...
-    async def partitions_with_offsets(self) -> list[TopicPartition]: ...
-    async def stored_offsets(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, int | None]: ...
-    async def store_reset(self, partition: TopicPartition, reset: PendingReset) -> int | None: ...
-    async def confirm_leaders(self) -> None: ...
-    async def brokers(self) -> list[HostPort]: ...
-    def abandon(self, timeout_s: float) -> None: ...
-    async def close(self, limit: CloseLimit | None = None) -> None: ...
+#: The member of a consumer in its group.
+Member: TypeAlias = GroupMember | ConsumerMember
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,33 +67,6 @@ class Process:
     runtime: Runtime
 
 
-class Coordination(Protocol):
-    """What coordinates a group: it makes members, and knows which questions its brokers answer."""
-
-    def new_member(self, process: Process) -> Member:
-        """Return a member that has not started."""
-
-    async def check_brokers(self, process: Process) -> None:
-        """
-        Check that the connected brokers can do their part.
-
-        Raises:
-            ConfigError: They cannot.
-            NoBrokersError: No broker answered.
-        """
-
-    async def group_offsets(
-        self, cluster: ClusterMetadata, group: str, partitions: Collection[TopicPartition]
-    ) -> dict[TopicPartition, int]:
-        """
-        Read a group's offsets without a member.
-
-        Raises:
-            ConfigError: The brokers cannot return them, as those of Kafka 0.8.0.
-            KielGroupsError: They cannot be read.
-        """
-
-
 @dataclass(frozen=True, slots=True)
 class ZooKeeperCoordination:
     """
@@ -127,13 +79,19 @@ class ZooKeeperCoordination:
     allocator: Allocator = round_robin
     store: str = ZOOKEEPER_STORE
 
-    def new_member(self, process: Process) -> Member:
+    def new_member(self, process: Process) -> GroupMember:
         """Return a member with a session in ZooKeeper."""
         context = ProcessContext(process.group, self.zookeeper, process.metrics, process.runtime)
         return GroupMember(context, process.handler, process.subscription, self.allocator, process.on_failure)
 
     async def check_brokers(self, process: Process) -> None:
-        """Check that brokers store offsets where they are to do so."""
+        """
+        Check that brokers store offsets where they are to do so.
+
+        Raises:
+            ConfigError: They cannot.
+            NoBrokersError: No broker answered.
+        """
         if process.group.store == BROKER_V0:
             await check_offset_api(process.cluster, process.group.group)
         if process.group.store == BROKER_V1:
@@ -142,7 +100,13 @@ class ZooKeeperCoordination:
     async def group_offsets(
         self, cluster: ClusterMetadata, group: str, partitions: Collection[TopicPartition]
     ) -> dict[TopicPartition, int]:
-        """Ask the brokers, which read the offset znodes, or Kafka; raises as ``Coordination.group_offsets``."""
+        """
+        Read a group's offsets without a member: ask the brokers, which read the offset znodes, or Kafka.
+
+        Raises:
+            ConfigError: The brokers cannot return them, as those of Kafka 0.8.0.
+            KielGroupsError: They cannot be read.
+        """
         if self.store == BROKER_V1:
             return await _offsets_in_kafka(cluster, group, partitions)
         try:
@@ -170,7 +134,7 @@ class BrokerCoordination:
     assignors: tuple[Assignor, ...]
     versions: GroupVersions
 
-    def new_member(self, process: Process) -> Member:
+    def new_member(self, process: Process) -> ConsumerMember:
         """Return a member that the group's coordinator will know."""
         context = CoordinatedContext(
             group=process.group,
@@ -192,7 +156,7 @@ class BrokerCoordination:
     async def group_offsets(
         self, cluster: ClusterMetadata, group: str, partitions: Collection[TopicPartition]
     ) -> dict[TopicPartition, int]:
-        """Ask the group's coordinator; raises as ``read_offsets``."""
+        """Read a group's offsets without a member: ask its coordinator; raises as ``read_offsets``."""
         return await _offsets_in_kafka(cluster, group, partitions)
 
 
@@ -207,6 +171,9 @@ async def _offsets_in_kafka(
 
     return await read_offsets(group, partitions, send)
 
+
+#: What coordinates a group: it makes members, and knows which questions its brokers answer.
+Coordination: TypeAlias = ZooKeeperCoordination | BrokerCoordination
 
 CoordinationName: TypeAlias = Literal["zookeeper", "brokers"]
 
@@ -229,72 +196,68 @@ class Timeouts(NamedTuple):
     join_ms: int
 
 
-@dataclass(frozen=True, slots=True)
-class CoordinationChoice:
-    """The arguments of a consumer that depend on what coordinates its group; ``GroupedConsumer`` describes them."""
+def coordination_of(
+    name: str,
+    group: GroupConfig,
+    connections: BrokerConfig,
+    zk_hosts: str | Iterable[str] | None,
+    api_version: tuple[int, ...] | None,
+    partition_allocator: AssignorChoice | Sequence[AssignorChoice] | None,
+    timeouts: Timeouts,
+) -> Coordination:
+    """
+    Return the coordination of this name. ``GroupedConsumer`` describes the arguments that depend on it.
 
-    group: GroupConfig
-    connections: BrokerConfig
-    timeouts: Timeouts
-    zk_hosts: str | Iterable[str] | None
-    api_version: tuple[int, ...] | None
-    partition_allocator: AssignorChoice | Sequence[AssignorChoice] | None
-
-    def named(self, coordination: str) -> Coordination:
-        """
-        Return the coordination of this name.
-
-        Raises:
-            ConfigError: The name is unknown, or an argument is not valid or does not fit it.
-        """
-        if coordination == "brokers":
-            return self._by_brokers()
-        if coordination != "zookeeper":
-            raise ConfigError(f"coordination: {coordination!r} given; expected 'zookeeper' or 'brokers'")
-        return self._by_zookeeper()
-
-    def _by_zookeeper(self) -> ZooKeeperCoordination:
-        if self.zk_hosts is None:
-            raise ConfigError(
-                "zk_hosts: none given; expected ZooKeeper's servers, or coordination='brokers' (Kafka 0.9 or later)"
-            )
-        if self.api_version is not None:
-            raise ConfigError("api_version: given without coordination='brokers'; the versions of Kafka 0.8 are used")
-        session_ms, heartbeat_ms, join_ms = self.timeouts
-        zookeeper = ZooKeeperConfig.parse(
-            self.zk_hosts,
-            session_timeout_ms=_ZOOKEEPER_SESSION_MS if session_ms is None else session_ms,
-            connect_timeout_ms=join_ms,
-            heartbeat_interval_ms=heartbeat_ms,
+    Raises:
+        ConfigError: The name is unknown, or an argument is not valid or does not fit it.
+    """
+    if name == "brokers":
+        _check_by_brokers(group, zk_hosts)
+        return BrokerCoordination(
+            _timing(group, connections, timeouts), assignors_of(partition_allocator), GroupVersions(api_version)
         )
-        # ``allocator_of`` refuses what only coordinating brokers accept.
-        chosen = cast(Allocator | str | None, self.partition_allocator)
-        return ZooKeeperCoordination(zookeeper, allocator_of(chosen, "partition_allocator"), self.group.store)
-
-    def _by_brokers(self) -> BrokerCoordination:
-        if self.zk_hosts is not None:
-            raise ConfigError(
-                f"zk_hosts: {self.zk_hosts!r} given, and coordination='brokers' needs no ZooKeeper; leave one out"
-            )
-        if self.group.store != ZOOKEEPER_STORE:
-            raise ConfigError(
-                f"store: {self.group.store!r} given; with coordination='brokers', brokers store the offsets;"
-                " leave it out"
-            )
-        if self.group.instance_id is not None:
-            raise ConfigError(
-                f"instance_id: {self.group.instance_id!r} given; groups with coordination='brokers' have no static"
-                " members yet; leave it out"
-            )
-        session_ms, heartbeat_ms, _ = self.timeouts
-        session_ms = _SESSION_MS if session_ms is None else session_ms
-        if heartbeat_ms is None and isinstance(session_ms, int):
-            heartbeat_ms = max(1, min(_HEARTBEAT_MS, session_ms // 3))
-        timing = CoordinatorConfig(
-            session_timeout_ms=session_ms,
-            heartbeat_interval_ms=heartbeat_ms,
-            rebalance_timeout_ms=self.group.max_poll_interval_ms or _NO_LIMIT_MS,
-            find_timeout_ms=self.connections.request_timeout_ms,
-            metadata_max_age_ms=self.connections.metadata_max_age_ms,
+    if name != "zookeeper":
+        raise ConfigError(f"coordination: {name!r} given; expected 'zookeeper' or 'brokers'")
+    if zk_hosts is None:
+        raise ConfigError(
+            "zk_hosts: none given; expected ZooKeeper's servers, or coordination='brokers' (Kafka 0.9 or later)"
         )
-        return BrokerCoordination(timing, assignors_of(self.partition_allocator), GroupVersions(self.api_version))
+    if api_version is not None:
+        raise ConfigError("api_version: given without coordination='brokers'; the versions of Kafka 0.8 are used")
+    zookeeper = ZooKeeperConfig.parse(
+        zk_hosts,
+        session_timeout_ms=_ZOOKEEPER_SESSION_MS if timeouts.session_ms is None else timeouts.session_ms,
+        connect_timeout_ms=timeouts.join_ms,
+        heartbeat_interval_ms=timeouts.heartbeat_ms,
+    )
+    # ``allocator_of`` refuses what only coordinating brokers accept.
+    chosen = cast(Allocator | str | None, partition_allocator)
+    return ZooKeeperCoordination(zookeeper, allocator_of(chosen, "partition_allocator"), group.store)
+
+
+def _check_by_brokers(group: GroupConfig, zk_hosts: str | Iterable[str] | None) -> None:
+    if zk_hosts is not None:
+        raise ConfigError(f"zk_hosts: {zk_hosts!r} given, and coordination='brokers' needs no ZooKeeper; leave one out")
+    if group.store != ZOOKEEPER_STORE:
+        raise ConfigError(
+            f"store: {group.store!r} given; with coordination='brokers', brokers store the offsets; leave it out"
+        )
+    if group.instance_id is not None:
+        raise ConfigError(
+            f"instance_id: {group.instance_id!r} given; groups with coordination='brokers' have no static"
+            " members yet; leave it out"
+        )
+
+
+def _timing(group: GroupConfig, connections: BrokerConfig, timeouts: Timeouts) -> CoordinatorConfig:
+    session_ms, heartbeat_ms, _ = timeouts
+    session_ms = _SESSION_MS if session_ms is None else session_ms
+    if heartbeat_ms is None and isinstance(session_ms, int):
+        heartbeat_ms = max(1, min(_HEARTBEAT_MS, session_ms // 3))
+    return CoordinatorConfig(
+        session_timeout_ms=session_ms,
+        heartbeat_interval_ms=heartbeat_ms,
+        rebalance_timeout_ms=group.max_poll_interval_ms or _NO_LIMIT_MS,
+        find_timeout_ms=connections.request_timeout_ms,
+        metadata_max_age_ms=connections.metadata_max_age_ms,
+    )

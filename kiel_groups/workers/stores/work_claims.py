@@ -19,7 +19,6 @@ from functools import partial
 from kiel_groups.errors import CoordinationError, SessionLostError
 from kiel_groups.group.znodes.layout import WorkerLayout
 from kiel_groups.group.znodes.transactions import Create, Delete, Failure, Operation
-from kiel_groups.workers.stores.config_reader import owner_path
 from kiel_groups.workers.values import Work
 from kiel_groups.zookeeper.fenced_writes import FencedWriter, give_up
 from kiel_groups.zookeeper.session import Node, Session
@@ -58,22 +57,13 @@ class WorkClaims:
         writer: Writes on that session with the worker's proof.
         layout: The paths of the group's workers.
         worker_id: The id of this worker, for operators.
-        on_gone: Called when an owner znode of this worker has disappeared without a release.
     """
 
-    def __init__(
-        self,
-        session: Session,
-        writer: FencedWriter,
-        layout: WorkerLayout,
-        worker_id: str,
-        on_gone: Callable[[Work], None],
-    ) -> None:
+    def __init__(self, session: Session, writer: FencedWriter, layout: WorkerLayout, worker_id: str) -> None:
         self._session = session
         self._writer = writer
         self._layout = layout
         self._owner = worker_id.encode()
-        self._on_gone = on_gone
         #: The work to claim now, and the work that another worker owns, whose znode is watched.
         self._wanted: dict[Work, _Request] = {}
         self._contended: dict[Work, _Request] = {}
@@ -95,10 +85,6 @@ class WorkClaims:
     def owns(self, work: Work) -> bool:
         """Return whether this worker has claimed the work, as far as it knows."""
         return work in self._tokens
-
-    def waits(self, work: Work) -> bool:
-        """Return whether another worker still owns work that this one wants."""
-        return work in self._contended
 
     def check(self, work: Work) -> None:
         """Look at an owner znode soon, because a write that checks it was refused."""
@@ -152,14 +138,19 @@ class WorkClaims:
 
     # ------------------------------------------------------------------ the driver
 
-    async def run(self) -> None:
-        """Claim and release what is asked for, until the session is over or the caller cancels this."""
+    async def run(self, on_gone: Callable[[Work], None]) -> None:
+        """
+        Claim and release what is asked for, until the session is over or the caller cancels this.
+
+        Args:
+            on_gone: Called with work whose owner znode has disappeared although this worker has not released it.
+        """
         try:
             while True:
                 await self._wake.wait()
                 self._wake.clear()
                 try:
-                    await self._step()
+                    await self._step(on_gone)
                 except SessionLostError:
                     return
                 except CoordinationError as error:
@@ -182,14 +173,17 @@ class WorkClaims:
                 request.fail(error)
             requests.clear()
 
-    async def _step(self) -> None:
+    async def _step(self, on_gone: Callable[[Work], None]) -> None:
         # Releases precede claims: another worker may be waiting.
         releases = dict(self._releases)
         if releases:
             await self._release(releases)
         if suspects := self._suspects & self._tokens.keys():
             self._suspects.clear()
-            await self._audit(suspects)
+            for work in await self._missing(suspects):
+                log.error("group %s: the owner znode of %s was deleted; stopping it", self._group, work)
+                del self._tokens[work]
+                on_gone(work)
         if self._wanted:
             await self._claim(set(self._wanted))
 
@@ -198,7 +192,7 @@ class WorkClaims:
         # Most work is free. If the first try meets an owner, a read says what else is owned.
         free, on_refused = set(wanted), _stop_at_owner
         while free:
-            creations = {work: self._creation(work) for work in sorted(free, key=_order)}
+            creations = {work: self._creation(work) for work in sorted(free)}
             outcome = await self._writer.write(creations, on_refused, renew=self._wanted_still)
             if folderless := {work for work, failure in outcome.dropped.items() if failure is Failure.NO_NODE}:
                 connectors = {work.connector for work in folderless}
@@ -216,7 +210,7 @@ class WorkClaims:
         return operations if work in self._wanted else None
 
     def _creation(self, work: Work) -> tuple[Operation, ...]:
-        return (Create(owner_path(self._layout, work), self._owner, ephemeral=True),)
+        return (Create(self._layout.owner(*work), self._owner, ephemeral=True),)
 
     async def _prepare(self, connectors: Collection[str]) -> None:
         """Create the folders of owner znodes that this session has not seen yet."""
@@ -258,9 +252,9 @@ class WorkClaims:
 
     async def _read(self, works: Iterable[Work]) -> dict[Work, Node | None]:
         """Read owner znodes, and watch each one for its next change."""
-        listed = sorted(works, key=_order)
+        listed = sorted(works)
         self._fired.difference_update(listed)
-        paths = [owner_path(self._layout, work) for work in listed]
+        paths = [self._layout.owner(*work) for work in listed]
         nodes = await self._session.exists_many(paths, [self._watcher(work) for work in listed])
         return dict(zip(listed, nodes, strict=True))
 
@@ -277,14 +271,15 @@ class WorkClaims:
             self._suspects.add(work)
             self._wake.set()
 
-    async def _audit(self, suspects: Collection[Work]) -> None:
-        """Find the claims whose owner znodes are gone although this worker has not released them."""
-        for work, node in (await self._read(suspects)).items():
-            is_mine = node is not None and node.owner == self._session.id and node.czxid == self._tokens.get(work)
-            if not is_mine and work in self._tokens and work not in self._releases:
-                log.error("group %s: the owner znode of %s was deleted; stopping it", self._group, work)
-                del self._tokens[work]
-                self._on_gone(work)
+    async def _missing(self, suspects: Collection[Work]) -> list[Work]:
+        """Return the claims whose owner znodes are gone although this worker has not released them."""
+        return [
+            work
+            for work, node in (await self._read(suspects)).items()
+            if work in self._tokens
+            and work not in self._releases
+            and (node is None or node.owner != self._session.id or node.czxid != self._tokens[work])
+        ]
 
     async def _release(self, releases: Mapping[Work, _Request]) -> None:
         # An operator may have deleted an owner znode, and another worker may have created its own.
@@ -297,10 +292,7 @@ class WorkClaims:
                 refused.add(work)
 
         while waiting:
-            items = {
-                work: (*releases[work].operations, Delete(owner_path(self._layout, work)))
-                for work in sorted(waiting, key=_order)
-            }
+            items = {work: (*releases[work].operations, Delete(self._layout.owner(*work))) for work in sorted(waiting)}
             outcome = await self._writer.write(items, on_refused)
             # If the answer was lost and the znode is gone, the release was done: the session was proved since.
             waiting = self._mine(await self._read(outcome.unknown)) if outcome.unknown else set()
@@ -331,8 +323,3 @@ def _stop_at_owner(work: Work, operation: Operation, failure: Failure) -> None:
 
 def _drop(work: Work, operation: Operation, failure: Failure) -> None:
     """Go on without work that was refused; an ``OnRefused``."""
-
-
-def _order(work: Work) -> tuple[str, int]:
-    """Return the place of work in a list: a connector before its tasks."""
-    return (work.connector, -1 if len(work) == 1 else work[1])

@@ -12,8 +12,9 @@ from tornado.ioloop import IOLoop
 
 from kiel_groups import GroupedConsumer
 from kiel_groups.clients import BEGINNING, SingleConsumer
-from kiel_groups.clients.connected.assigned_consumer import AssignedConsumer
-from kiel_groups.clients.connected.record_reader import ReaderSettings
+from kiel_groups.clients.connected_consumer import AssignedConsumer
+from kiel_groups.clients.delivery.record_reader import ReaderSettings
+from kiel_groups.clients.net.cluster_metadata import ClusterMetadata
 from kiel_groups.config import FetchConfig, GroupConfig
 from kiel_groups.errors import ClosedError, ConfigError, IllegalStateError, KielGroupsError, NoOffsetsError
 from kiel_groups.errors import RetriableBrokerError as Passing
@@ -43,7 +44,7 @@ class Bench:
         )
         self.consumer = AssignedConsumer(self.settings, self.state, self._stored, policy)
 
-    async def _stored(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, int]:
+    async def _stored(self, _: ClusterMetadata, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, int]:
         self.asked.append(partitions)
         await self.answer.wait()
         if self.failures:
@@ -56,7 +57,7 @@ class Bench:
 
     async def next(self) -> Record:
         async with asyncio.timeout(5):
-            record = self.consumer.reader.records.take() or await self.consumer.reader.next_record()
+            record = await self.consumer.reader.records.next_record()
         assert record is not None
         return record
 
@@ -158,9 +159,9 @@ async def test_a_start_is_not_looked_up_for_a_partition_that_has_left() -> None:
     async with bench() as it:
         it.broker.leaders = {T0: -1}
         it.assign(T0)
-        await eventually(lambda: it.consumer.is_looking_up(T0), "its leader is asked for")
+        await eventually(lambda: T0 in it.consumer.start_lookup, "its leader is asked for")
         it.assign(T1)
-        assert not it.consumer.is_looking_up(T0)
+        assert T0 not in it.consumer.start_lookup
         it.broker.leaders = {}
         assert await it.positions(T1) == [0]
         await eventually(
@@ -186,7 +187,7 @@ async def test_a_seek_that_waits_survives_the_look_up_of_the_start() -> None:
         consumer.assign([T0])
         end = consumer.seek_to_end(T0)
         await broker.wait_for_requests(LIST_OFFSETS, 1)
-        consumer._require_connected().open({T0: 0})
+        consumer._lifecycle.require_connected().open({T0: 0})
         broker.gates.pop(LIST_OFFSETS).set()
         assert await end == {T0: 2}
         assert await consumer.position(T0) == 2

@@ -10,7 +10,8 @@ from typing import Any, cast
 
 import pytest
 
-from kiel_groups import GroupedConsumer, OffsetAndMetadata, TopicPartition
+from kiel_groups import OffsetAndMetadata, TopicPartition
+from kiel_groups.clients import GroupedConsumer
 from kiel_groups.clients.calls.callers import current_caller
 from kiel_groups.errors import ClosedError, CommitFailedError, ConfigError
 from tests.helpers.waiting import run_ready_tasks
@@ -54,10 +55,10 @@ class Connected:
 
 def consumer_of(**settings: Any) -> tuple[GroupedConsumer, Connected]:
     consumer, connected = GroupedConsumer("127.0.0.1:1", "g", "127.0.0.1:1", **settings), Connected()
-    consumer._connected = cast(Any, connected)
+    consumer._lifecycle.connected = cast(Any, connected)
     # A loop of the running task.
     loop = SimpleNamespace(caller=current_caller())
-    consumer._records = cast(Any, lambda: loop)
+    consumer._calls._loop = cast(Any, lambda: loop)
     return consumer, connected
 
 
@@ -86,7 +87,7 @@ async def test_a_commit_has_begun_when_the_call_returns(begin: Callable[..., asy
     consumer, connected = consumer_of()
     committing = begin(consumer)
     assert connected.calls == ["count"]
-    consumer._closed = True
+    consumer._lifecycle.closed = True
     assert await committing == {T0}
     with pytest.raises(ClosedError):
         await begin(consumer)
@@ -95,8 +96,8 @@ async def test_a_commit_has_begun_when_the_call_returns(begin: Callable[..., asy
 async def test_a_commit_is_possible_until_the_close_has_ended() -> None:
     """A revoked hook may commit at a close, too."""
     consumer, connected = consumer_of()
-    consumer._closed = True
-    consumer._closing = closing = asyncio.get_running_loop().create_future()
+    consumer._lifecycle.closed = True
+    consumer._lifecycle.closing = closing = asyncio.get_running_loop().create_future()
     assert await consumer.commit({T0: 3}) == {T0}
     with pytest.raises(ClosedError):
         consumer.__aiter__()

@@ -7,11 +7,12 @@ from typing import Any
 import pytest
 
 from kiel_groups import GroupedConsumer, allocators
-from kiel_groups.clients.connected.group_membership import (
+from kiel_groups.clients.coordination import (
     BrokerCoordination,
-    CoordinationChoice,
+    Coordination,
     Timeouts,
     ZooKeeperCoordination,
+    coordination_of,
 )
 from kiel_groups.config import BrokerConfig, GroupConfig, HostPort
 from kiel_groups.errors import ConfigError
@@ -21,27 +22,29 @@ pytestmark = pytest.mark.unit
 BROKERS = BrokerConfig(hosts=(HostPort("127.0.0.1", 9092),), request_timeout_ms=7_000, metadata_max_age_ms=8_000)
 
 
-def choice(
+def coordination(
+    name: str,
     session_ms: int | None = None,
     heartbeat_ms: int | None = None,
     zk_hosts: str | None = None,
     api_version: tuple[int, ...] | None = None,
     allocator: Any = None,
     **group: Any,
-) -> CoordinationChoice:
-    """Return the arguments of a consumer of group g."""
+) -> Coordination:
+    """Return the coordination of group g by the arguments of its consumer."""
     timeouts = Timeouts(session_ms, heartbeat_ms, 60_000)
-    return CoordinationChoice(GroupConfig(group="g", **group), BROKERS, timeouts, zk_hosts, api_version, allocator)
+    config = GroupConfig(group="g", **group)
+    return coordination_of(name, config, BROKERS, zk_hosts, api_version, allocator, timeouts)
 
 
 def by_brokers(**arguments: Any) -> BrokerCoordination:
-    found = choice(**arguments).named("brokers")
+    found = coordination("brokers", **arguments)
     assert isinstance(found, BrokerCoordination)
     return found
 
 
 def by_zookeeper(**arguments: Any) -> ZooKeeperCoordination:
-    found = choice(**{"zk_hosts": "127.0.0.1:2181", **arguments}).named("zookeeper")
+    found = coordination("zookeeper", **{"zk_hosts": "127.0.0.1:2181", **arguments})
     assert isinstance(found, ZooKeeperCoordination)
     return found
 
@@ -145,6 +148,6 @@ def test_what_does_not_fit_zookeeper_is_refused(arguments: dict[str, Any], words
 def test_another_coordination_is_refused() -> None:
     """The error lists the two."""
     with pytest.raises(ConfigError, match="coordination: 'broker' given; expected 'zookeeper' or 'brokers'"):
-        choice().named("broker")
+        coordination("broker")
     with pytest.raises(ConfigError, match="coordination: 'broker' given"):
         GroupedConsumer("127.0.0.1:9092", "g", coordination="broker")  # type: ignore[arg-type]

@@ -8,11 +8,12 @@ from contextlib import asynccontextmanager
 
 import pytest
 
+from kiel_groups.clients import connected_consumer
 from kiel_groups.clients.calls.callers import ConsumeCall
-from kiel_groups.clients.connected import connected_consumer, record_reader
-from kiel_groups.clients.connected.connected_consumer import ConnectedConsumer, ConsumerSettings
-from kiel_groups.clients.connected.group_membership import ZooKeeperCoordination
+from kiel_groups.clients.connected_consumer import ConnectedConsumer, ConsumerSettings
+from kiel_groups.clients.coordination import ZooKeeperCoordination
 from kiel_groups.clients.delivery import in_flight as values_in_flight
+from kiel_groups.clients.delivery import record_reader
 from kiel_groups.clients.delivery.in_flight import Span, ValuesInFlight
 from kiel_groups.clients.delivery.record_loop import RecordLoop
 from kiel_groups.clients.fetch.partition_fetch import FetchedBatch
@@ -24,6 +25,7 @@ from kiel_groups.model import Batch, PartitionBatch, Record, TopicPartition
 from kiel_groups.zookeeper.delivery_gate import DeliveryGate
 from kiel_groups.zookeeper.runtime import Runtime
 from kiel_groups.zookeeper.tasks import CloseLimit
+from tests.helpers.delivery_bench import next_values
 from tests.helpers.waiting import eventually, run_ready_tasks
 
 pytestmark = pytest.mark.unit
@@ -82,7 +84,7 @@ async def test_the_end_of_the_consumer_ends_each_wait(error: SessionLostError | 
     """When the consumer ends, each waiting call returns None, or raises the error that has ended the consumer."""
     async with consumer_without_servers() as connected:
         calls = asyncio.gather(
-            connected.reader.next_record(), connected.reader.next_values("t", ConsumeCall()), return_exceptions=True
+            connected.reader.records.next_record(), next_values(connected.reader, ConsumeCall()), return_exceptions=True
         )
         await run_ready_tasks()
         assert not calls.done()
@@ -98,7 +100,7 @@ async def test_a_record_that_arrives_is_delivered_by_the_next_step_of_its_caller
     async with consumer_without_servers() as connected:
         arrived: list[Record] = []
         monkeypatch.setattr(connected.reader.records, "take", lambda: arrived.pop() if arrived else None)
-        waiting = asyncio.ensure_future(connected.reader.next_record())
+        waiting = asyncio.ensure_future(connected.reader.records.next_record())
         await run_ready_tasks()
         arrived.append(Record("t", 0, 10, None, b"x"))
         connected.reader.fetcher.ready.notify("t")
@@ -117,7 +119,7 @@ async def test_an_error_that_ends_the_consumer_keeps_no_loop_active() -> None:
             connected.reader.records.begin_loop()
             causes = []
             try:
-                await anext(RecordLoop(connected.reader.records, connected.reader.next_record))
+                await anext(RecordLoop(connected.reader.records))
             except SessionLostError as raised:
                 causes.append(raised.__cause__)
             assert causes == [cause]
@@ -126,7 +128,7 @@ async def test_an_error_that_ends_the_consumer_keeps_no_loop_active() -> None:
 async def test_a_call_returns_no_values_when_its_time_is_over() -> None:
     """A call for values returns an empty batch after ``max_wait_ms``."""
     async with consumer_without_servers(max_wait_ms=1) as connected, asyncio.timeout(5):
-        assert await connected.reader.next_values("t", ConsumeCall()) == []
+        assert await next_values(connected.reader, ConsumeCall()) == []
 
 
 async def test_only_the_newest_call_of_a_topic_takes_values(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -135,7 +137,7 @@ async def test_only_the_newest_call_of_a_topic_takes_values(monkeypatch: pytest.
         fetched: list[Batch] = []
         monkeypatch.setattr(connected.reader.values, "take", lambda *_: fetched.pop() if fetched else Batch())
         older, newer = ConsumeCall(), ConsumeCall()
-        waiting = [asyncio.ensure_future(connected.reader.next_values("t", call)) for call in (older, newer)]
+        waiting = [asyncio.ensure_future(next_values(connected.reader, call)) for call in (older, newer)]
         await run_ready_tasks()
         fetched.append(VALUES)
         connected.reader.fetcher.ready.notify("t")
@@ -149,7 +151,7 @@ async def test_a_call_ends_when_its_coroutine_calls_again() -> None:
     """A call whose coroutine has called again returns an empty batch at its next wake-up."""
     async with consumer_without_servers() as connected:
         call = ConsumeCall()
-        waiting = asyncio.ensure_future(connected.reader.next_values("t", call))
+        waiting = asyncio.ensure_future(next_values(connected.reader, call))
         await run_ready_tasks()
         call.superseded = True
         connected.reader.fetcher.ready.notify("t")
@@ -160,7 +162,7 @@ async def test_a_call_ends_when_its_coroutine_calls_again() -> None:
 async def test_a_refused_topic_is_raised_by_a_waiting_loop() -> None:
     """The error of a topic whose start position is unknown ends the wait of a loop."""
     async with consumer_without_servers() as connected:
-        waiting = asyncio.ensure_future(connected.reader.next_record())
+        waiting = asyncio.ensure_future(connected.reader.records.next_record())
         await run_ready_tasks()
         connected.member._handler.start_unknown("t", NoOffsetsError("no offsets of t"))
         async with asyncio.timeout(5):
@@ -178,7 +180,7 @@ async def test_a_loop_finishes_its_record_when_the_consumer_ends() -> None:
         records = [Record("t", 0, offset, None, b"") for offset in (10, 11)]
         connected.reader.owned.batch.start(FetchedBatch(P0, records, 12, 1, 100), state, records)
         connected.reader.records.begin_loop()
-        loop = RecordLoop(connected.reader.records, connected.reader.next_record)
+        loop = RecordLoop(connected.reader.records)
         assert (await anext(loop)).offset == 10
         connected.reader.end(None)
         assert connected.reader.owned.in_flight.in_flight_of([P0]) == {P0}
@@ -199,7 +201,7 @@ async def test_a_waiting_call_has_unclaimed_values_delivered_again(monkeypatch: 
         state, fetched = claim(connected), list[int]()
         monkeypatch.setattr(connected.reader.owned, "fetch", lambda _: fetched.append(state.position))
         deliver_value(connected, state)
-        waiting = asyncio.ensure_future(connected.reader.next_values("t", ConsumeCall()))
+        waiting = asyncio.ensure_future(next_values(connected.reader, ConsumeCall()))
         await eventually(lambda: fetched, "the values are fetched again", timeout_s=5.0)
         assert fetched == [10]
         connected.reader.end(None)
@@ -217,7 +219,7 @@ async def test_a_call_that_raises_an_error_lets_other_tasks_run(monkeypatch: pyt
         other = asyncio.ensure_future(asyncio.sleep(0))
         for _ in range(3):
             with pytest.raises(ProtocolError, match="broken"):
-                await connected.reader.next_values("t", ConsumeCall())
+                await next_values(connected.reader, ConsumeCall())
         assert other.done()
 
 
@@ -237,7 +239,7 @@ async def test_a_subscription_that_cannot_be_registered_changes_nothing(monkeypa
         assert connected._subscription.topics == {"t"}
         connected.member._handler.start_unknown("t", NoOffsetsError("no offsets of t"))
         with pytest.raises(NoOffsetsError):
-            await connected.reader.next_record()
+            await connected.reader.records.next_record()
 
 
 # The start and the close

@@ -1,37 +1,147 @@
-"""The partitions that are assigned to a consumer: their positions and pauses."""
+"""What both consumers offer: a loop and calls that return records, positions and pauses, and questions about topics."""
 
 from __future__ import annotations
 
 import asyncio
+import json
+import socket
+from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, overload
 
 from kiel_groups.clients.calls.arguments import partition_of, partitions_of, times_of
 from kiel_groups.clients.calls.eager_methods import failed_future, spawn, starts_at_call
+from kiel_groups.clients.connected_consumer import AssignedConsumer
 from kiel_groups.clients.delivery.owned_records import OwnedRecords
+from kiel_groups.clients.delivery.record_loop import RecordLoop
+from kiel_groups.clients.delivery.record_reader import COLUMNS, RECORDS, ReaderSettings
 from kiel_groups.clients.net.cluster_metadata import ClusterMetadata
 from kiel_groups.clients.net.offset_lookup import At, list_offsets
+from kiel_groups.clients.record_calls import Lifecycle, RecordCalls
 from kiel_groups.errors import KielGroupsError, UnknownTopicError
-from kiel_groups.group.subscription import SubscriptionState
-from kiel_groups.model import INTERNAL_TOPICS, OffsetAndTimestamp, TopicPartition
+from kiel_groups.model import INTERNAL_TOPICS, OffsetAndTimestamp, Record, TopicPartition
 from kiel_groups.wire.list_offsets import EARLIEST, LATEST
+from kiel_groups.wire.message_sets.record_columns import RecordColumns
 
-__all__ = [
-    "ClusterQueries",
-    "AssignedPartitions",
-]
+__all__ = ["Consumer"]
 
 
-class ClusterQueries:
+class Consumer:
     """
-    Methods of both consumers that ask the brokers about topics and logs.
+    The methods of both consumers: they return records, and know positions, pauses, and the topics of the cluster.
 
-    They need a connected consumer, but the partitions need not be assigned to it, nor the topics subscribed.
+    A partition is assigned from the moment before ``on_partitions_assigned`` is called, until ``on_partitions_revoked``
+    has returned, or its claim is lost, or its topic leaves the subscription.
     """
 
-    def _require_cluster(self) -> ClusterMetadata:
-        """Return the metadata of a consumer that is connected. Raise ClosedError for any other consumer."""
-        raise NotImplementedError
+    def __init__(self, lifecycle: Lifecycle, settings: ReaderSettings) -> None:
+        self.metrics = settings.metrics
+        self._reading = settings
+        self._lifecycle = lifecycle
+        self._left_loop = lifecycle.left_loop
+        self._subscription = lifecycle.subscription
+        self._calls = RecordCalls(lifecycle, type(self).__name__, settings.fetching.max_bytes)
+
+    # ------------------------------------------------------------------ records
+
+    def __aiter__(self) -> RecordLoop:
+        """
+        Iterate over records until the consumer is closed. Only one loop may be active at a time.
+
+        A caller that takes single records with ``anext`` must keep the iterator. If the iterator is dropped other than
+        by ``break``, ``return`` or its end, the last record is not finished and is delivered again.
+
+        Raises:
+            ClosedError: The consumer was not connected, or was closed.
+            ConfigError: Another loop is active, or the consumer is used in another style, such as ``consume()``.
+            IllegalStateError: Neither ``subscribe()`` nor ``assign()`` has been called.
+        """
+        return self._calls.loop()
+
+    def getone(self, *partitions: TopicPartition) -> asyncio.Future[Record]:
+        """
+        Return the next record, however long that takes.
+
+        The record is finished when the coroutine that received it calls ``getone()`` again, or ``getmany()`` or
+        ``consume_batches()``. A record that arrives after its caller has given up (``asyncio.wait_for``,
+        ``gen.with_timeout``) is delivered again.
+
+        Args:
+            partitions: The partitions from which to return a record; by default any. Those that are not assigned have
+                no records until they are.
+
+        Raises:
+            ConfigError: An argument is not a TopicPartition, or the consumer is used in another style.
+            IllegalStateError: Neither ``subscribe()`` nor ``assign()`` has been called. Or the same coroutine has
+                called again meanwhile, or the result was read so late that the record is delivered again.
+            ClosedError: The consumer is not connected, or was closed.
+            BadRecordError: The next record of a partition cannot be delivered; see ``on_bad_record``. It is raised
+                again, with pauses between, until it is passed. The next call may return a record of another partition.
+            KielGroupsError: A partition cannot be read. The next call may return a record of another one.
+        """
+        return self._calls.getone(partitions)
+
+    def getmany(
+        self, *partitions: TopicPartition, timeout_ms: int = 0, max_records: int | None = None
+    ) -> asyncio.Future[dict[TopicPartition, list[Record]]]:
+        """
+        Return buffered records by partition, in the order of the log.
+
+        The records are finished when the coroutine that received them calls ``getmany()`` again, or ``getone()`` or
+        ``consume_batches()``, even if that call returns none, or when another one calls and the coroutine's task has
+        ended. Their partitions are not released before that. Records that arrive after their caller has given up are
+        delivered again.
+
+        Args:
+            partitions: The partitions from which to return records; by default all.
+            timeout_ms: How long to wait if no records are buffered; 0 returns at once.
+            max_records: The most records to return; by default all that are buffered.
+
+        Returns:
+            The records, without partitions that have none. {} if none came in time, or if the same coroutine has called
+            again meanwhile.
+
+        Raises:
+            ConfigError: An argument is invalid, or the consumer is used in another style.
+            IllegalStateError: Neither ``subscribe()`` nor ``assign()`` has been called.
+            NoBrokersError: No records came, and 8 metadata requests in a row were not answered.
+            ClosedError: The consumer is not connected, or was closed.
+            BadRecordError: As ``getone``. The records before it are returned by an earlier call.
+            KielGroupsError: A partition cannot be read. The next call may return records of others.
+        """
+        return self._calls.getmany(RECORDS, partitions, timeout_ms, max_records)
+
+    def consume_batches(
+        self, *partitions: TopicPartition, timeout_ms: int = 0, max_records: int | None = None
+    ) -> asyncio.Future[dict[TopicPartition, list[RecordColumns]]]:
+        """
+        Return buffered records by partition, as columns: offsets, keys and values, without an object for each record.
+
+        Apart from their form, the records are delivered and finished as those of ``getmany()``, and the three methods
+        that return records may be used by turns. Each item of a list has the records of one run of the log, about 512
+        KiB: joining them would copy them. Keys and values are bytes.
+
+        Args:
+            partitions: The partitions from which to return records; by default all.
+            timeout_ms: How long to wait if no records are buffered; 0 returns at once.
+            max_records: The most records to return; by default all that are buffered.
+
+        Returns:
+            The records, without partitions that have none. {} if none came in time, or if the same coroutine has called
+            again meanwhile.
+
+        Raises:
+            ConfigError: As ``getmany``. Or the consumer has a deserializer, which would be called for each record.
+            IllegalStateError: As ``getmany``.
+            NoBrokersError: As ``getmany``.
+            ClosedError: The consumer is not connected, or was closed.
+            DamagedRecordError: The next record of a partition is damaged; see ``on_bad_record``. The records before it
+                are returned by an earlier call.
+            KielGroupsError: A partition cannot be read. The next call may return records of others.
+        """
+        return self._calls.getmany(COLUMNS, partitions, timeout_ms, max_records)
+
+    # ------------------------------------------------------------------ topics and logs of the cluster
 
     @starts_at_call
     async def beginning_offsets(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
@@ -117,30 +227,15 @@ class ClusterQueries:
                 )
         return await list_offsets(cluster, wanted, at) if wanted else {}
 
+    def _require_cluster(self) -> ClusterMetadata:
+        """Return the metadata of a consumer that is connected. Raise ClosedError for any other consumer."""
+        return self._lifecycle.require_connected().reader.cluster
 
-class AssignedPartitions(ClusterQueries):
-    """
-    Methods of consumers about their assigned partitions, with the names of kafka-python.
-
-    A partition is assigned from the moment before ``on_partitions_assigned`` is called, until ``on_partitions_revoked``
-    has returned, or its claim is lost, or its topic leaves the subscription.
-    """
-
-    _subscription: SubscriptionState
-
-    def _owned_records(self) -> OwnedRecords | None:
-        """Return the records of a consumer that is connected, or None."""
-        raise NotImplementedError
-
-    async def _await_position(self, partition: TopicPartition) -> None:
-        """Wait until a partition that the application has assigned has a position, or is not assigned any more."""
-        raise NotImplementedError
+    # ------------------------------------------------------------------ assigned partitions and their positions
 
     def assignment(self) -> frozenset[TopicPartition]:
         """Return the partitions that are assigned to this consumer now."""
         return self._subscription.assigned_partitions()
-
-    # Positions
 
     def seek(self, partition: TopicPartition, offset: int) -> None:
         """
@@ -231,9 +326,11 @@ class AssignedPartitions(ClusterQueries):
         """
         partition = partition_of(partition, "position()")
         if (position := self._next_offset(partition)) is None:
-            await self._await_position(partition)
+            connected = self._lifecycle.require_connected()
+            assert isinstance(connected, AssignedConsumer), f"{partition} is assigned and not open"
+            await connected.await_position(partition)
             position = self._next_offset(partition)
-        assert position is not None, f"{partition} is assigned and not open"
+        assert position is not None
         return position
 
     def _next_offset(self, partition: TopicPartition) -> int | None:
@@ -289,7 +386,11 @@ class AssignedPartitions(ClusterQueries):
         highwater, position = self._subscription.highwater(partition), self._next_offset(partition)
         return None if highwater is None or position is None else max(0, highwater - position)
 
-    # Pauses
+    def _owned_records(self) -> OwnedRecords | None:
+        connected = self._lifecycle.connected
+        return None if connected is None else connected.reader.owned
+
+    # ------------------------------------------------------------------ pauses
 
     def pause(self, *partitions: TopicPartition) -> None:
         """
@@ -326,3 +427,39 @@ class AssignedPartitions(ClusterQueries):
     def paused(self) -> frozenset[TopicPartition]:
         """Return the assigned partitions that are paused."""
         return self._subscription.paused_partitions()
+
+    def subscription(self) -> frozenset[str]:
+        """Return the subscribed topics; none with partitions from ``assign``."""
+        return self._subscription.topics
+
+    # ------------------------------------------------------------------ attributes that programs written for kiel read
+
+    @property
+    def name(self) -> str:
+        """This host's name and a number that is unique among the consumers of this process."""
+        return f"{socket.gethostname()}:{id(self)}"
+
+    @property
+    def allocation(self) -> defaultdict[str, list[int]]:
+        """The partitions being read, by topic, in ascending order. Any other topic maps to []."""
+        return self._subscription.offsets.allocation()
+
+    @property
+    def deserializer(self) -> Callable[[bytes], Any]:
+        """The function that makes the values of ``consume()``, by default ``json.loads``."""
+        return self._reading.deserializer or json.loads
+
+    @property
+    def max_wait_time(self) -> int:
+        """How long a broker may wait for ``min_bytes`` before it responds, in milliseconds."""
+        return self._reading.fetching.max_wait_ms
+
+    @property
+    def min_bytes(self) -> int:
+        """How many bytes a broker waits for."""
+        return self._reading.fetching.min_bytes
+
+    @property
+    def max_bytes(self) -> int:
+        """How many bytes one response may hold."""
+        return self._reading.fetching.max_bytes

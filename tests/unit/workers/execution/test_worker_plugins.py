@@ -12,14 +12,13 @@ from typing import Any
 import pytest
 
 from kiel_groups.errors import ConfigError, KielGroupsError
-from kiel_groups.workers.execution import work_plan as plugin_runners
-from kiel_groups.workers.execution.plugin_lookups import PluginLookups
-from kiel_groups.workers.execution.work_plan import PluginRunners, WorkSpec
+from kiel_groups.workers.execution import worker_plugins
+from kiel_groups.workers.execution.work_plan import WorkSpec
+from kiel_groups.workers.execution.worker_plugins import WorkerPlugins
 from kiel_groups.workers.plugins.config_definition import ConfigDefinition, ConfigKey, Settings
 from kiel_groups.workers.plugins.plugin_registry import PluginRegistry
-from kiel_groups.workers.values import TaskId
 from kiel_groups.zookeeper.runtime import Runtime
-from tests.helpers.counting_connectors import COUNTING_SOURCE, CountingSourceConnector, FakeClients, plugins
+from tests.helpers.counting_connectors import COUNTING_SOURCE, CountingSourceConnector, plugins
 from tests.helpers.waiting import eventually
 
 pytestmark = pytest.mark.unit
@@ -56,8 +55,8 @@ def config_of(cls: type) -> dict[str, str]:
     return {"name": "c", "connector.class": f"{__name__}:{cls.__name__}"}
 
 
-def lookups(limit_s: float = 10.0) -> PluginLookups:
-    return PluginLookups(plugins(), Runtime(), limit_s)
+def lookups(limit_s: float = 10.0) -> WorkerPlugins:
+    return WorkerPlugins(plugins(), Runtime(), limit_s)
 
 
 class Converting(CountingSourceConnector):
@@ -78,7 +77,7 @@ async def test_settings_that_name_classes_import_only_allowed_ones(
     spec = WorkSpec(config=config, task=config)
 
     async def refusals(allowed: list[str]) -> list[str]:
-        plugins = PluginLookups(PluginRegistry(offers, allowed), Runtime())
+        plugins = WorkerPlugins(PluginRegistry(offers, allowed), Runtime())
         texts: list[str] = []
         for check in (plugins.checked(config), plugins.report("Converting", config)):
             try:
@@ -86,7 +85,7 @@ async def test_settings_that_name_classes_import_only_allowed_ones(
             except ConfigError as error:
                 texts.append(str(error))
         try:
-            await PluginRunners(plugins, FakeClients(), Runtime()).settings(TaskId("c", 0), spec)
+            await plugins.settings(spec)
         except ConfigError as error:
             texts.append(str(error))
         return texts
@@ -120,9 +119,8 @@ async def test_the_secrets_of_a_problem_are_hidden_off_the_event_loop(monkeypatc
         released.wait(10)
         return {config["my.password"]} if config else set()
 
-    monkeypatch.setattr(plugin_runners, "secret_values", waiting)
-    runners = PluginRunners(lookups(), FakeClients(), Runtime())
-    making = asyncio.ensure_future(runners.problem_text("no \n hunter2", WorkSpec(config={"my.password": "hunter2"})))
+    monkeypatch.setattr(worker_plugins, "secret_values", waiting)
+    making = asyncio.ensure_future(lookups().problem_text("no \n hunter2", WorkSpec(config={"my.password": "hunter2"})))
     await eventually(started.is_set, "the search runs")
     assert not making.done()
     released.set()
@@ -168,7 +166,7 @@ async def test_a_class_in_settings_is_imported_off_the_event_loop(
     )
     config = config_of(Converting) | {"converter": "slow_converter:Slow"}
     found = lookups(0.05)
-    task = PluginRunners(found, FakeClients(), Runtime()).settings(TaskId("c", 0), WorkSpec(config=config, task=config))
+    task = found.settings(WorkSpec(config=config, task=config))
     try:
         for check in (task, found.topics(config["connector.class"], config)):
             with pytest.raises(ConfigError, match=r"did not return within 0\.05 s"):
@@ -196,7 +194,7 @@ async def test_a_class_is_required() -> None:
 async def test_entry_points_without_a_connector_are_warned_of(caplog: pytest.LogCaptureFixture) -> None:
     """The log has one warning for each, with its name and the error; the others are listed."""
     offers = [("Gone", f"{__name__}:Gone"), ("Absent", "absent_module:X"), ("Counting", COUNTING_SOURCE)]
-    found = PluginLookups(PluginRegistry(offers), Runtime())
+    found = WorkerPlugins(PluginRegistry(offers), Runtime())
     await found.warn_of_problems()
     assert [plugin.alias for plugin in await found.installed()] == ["CountingSource"]
     assert caplog.messages == [
@@ -214,7 +212,7 @@ async def test_a_warning_that_takes_too_long_ends(
     monkeypatch.syspath_prepend(tmp_path)
     (tmp_path / "slow_plugin.py").write_text(f"import sys\nsys.modules[{__name__!r}].released.wait(10)\n")
     try:
-        await PluginLookups(PluginRegistry([("Slow", "slow_plugin:X")]), Runtime(), 0.05).warn_of_problems()
+        await WorkerPlugins(PluginRegistry([("Slow", "slow_plugin:X")]), Runtime(), 0.05).warn_of_problems()
     finally:
         released.set()
         sys.modules.pop("slow_plugin", None)
