@@ -18,7 +18,6 @@ from kiel_groups.clients.calls.arguments import (
 from kiel_groups.clients.calls.eager_methods import connect_or_close, failed_future, spawn, starts_at_call
 from kiel_groups.clients.calls.left_loop import LeftLoop, running_loop
 from kiel_groups.clients.net.cluster_metadata import ClusterMetadata
-from kiel_groups.clients.produce.partition_queue import RecordMetadata, message_bytes
 from kiel_groups.clients.produce.partitioners import (
     Partitioner,
     Serializer,
@@ -26,7 +25,7 @@ from kiel_groups.clients.produce.partitioners import (
     random_partitioner,
     serialize_value,
 )
-from kiel_groups.clients.produce.sender import Sender, fail_future, raise_first
+from kiel_groups.clients.produce.sender import RecordMetadata, Sender, fail_future, message_bytes, raise_first
 from kiel_groups.config import ProducerConfig, check_name
 from kiel_groups.errors import BufferFullError, ClosedError, ConfigError, KielGroupsError
 from kiel_groups.metrics import Metrics

@@ -43,8 +43,8 @@ from kiel_groups.wire.error_codes import LEADER_NOT_AVAILABLE, NO_ERROR, OFFSET_
 from kiel_groups.wire.fetch import FetchedPartition, FetchPosition, FetchRequest, FetchResponse
 from kiel_groups.wire.list_offsets import EARLIEST, LATEST, ListOffsetsRequest, OffsetQuery
 from kiel_groups.wire.message_sets.arrow_arrays import binary_array, offset_array
-from kiel_groups.wire.message_sets.columns import Columns, decode_columns
-from kiel_groups.wire.message_sets.decoder import NoRecords, PartialMessage
+from kiel_groups.wire.message_sets.columns import Columns
+from kiel_groups.wire.message_sets.decoder import NoRecords, PartialMessage, decode_columns
 
 __all__ = ["RangeReader", "ask_for", "merged", "record_batch", "task_rows"]
 

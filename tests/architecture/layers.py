@@ -53,6 +53,7 @@ LAYERS = (
     "workers/membership",
     "workers/plugins",
     "workers/shipped",
+    "workers/rest/rest_settings",
     "workers/runners",
     "workers/execution",
     "workers/rest",

@@ -25,7 +25,7 @@ from kiel_groups.embedded.jars import java_class_path
 from kiel_groups.embedded.releases import kafka_release
 from kiel_groups.errors import BrokerError, MessageTooLargeError
 from kiel_groups.model import TopicPartition
-from kiel_groups.wire.codecs import compression
+from kiel_groups.wire import codecs
 from tests.helpers.reference_compression import NUMBERS, lz4_frame
 
 pytestmark = pytest.mark.integration
@@ -157,8 +157,8 @@ async def test_the_broker_refuses_the_right_lz4_checksum(
     topic = unique("topic")
     await cluster_39.create_topic(topic, 1)
     for kafka in (False, True):
-        written = replace(compression.codec_by_name("lz4"), compress=partial(lz4_frame, kafka=kafka))
-        monkeypatch.setitem(compression._CODECS, written.number, written)
+        written = replace(codecs.codec_by_name("lz4"), compress=partial(lz4_frame, kafka=kafka))
+        monkeypatch.setitem(codecs._CODECS, written.number, written)
         async with Producer(cluster_39.brokers, compression="lz4", retries=0) as producer:
             if kafka:
                 assert (await producer.produce(topic, "stored")).offset == 0

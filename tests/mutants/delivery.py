@@ -36,7 +36,7 @@ MUTANTS = (
     ),
     Mutant(
         "a late answer that the buffer cannot keep is skipped",
-        "clients/fetch/fetch_answers.py",
+        "clients/fetch/fetcher.py",
         "            # The records are fetched again after the pause.\n",
         "            state.position += 1\n",
         "tests/unit/clients/fetch/test_fetch_pauses.py",
@@ -71,21 +71,21 @@ MUTANTS = (
     ),
     Mutant(
         "a message that was unpacked on a thread is buffered though its partition was lost",
-        "clients/fetch/fetch_answers.py",
+        "clients/fetch/fetcher.py",
         "            if not self._may_keep(state):\n",
         "            if False:\n",
         "tests/unit/clients/fetch/test_large_wrappers.py",
     ),
     Mutant(
         "the event loop unpacks large messages",
-        "clients/fetch/fetch_answers.py",
+        "clients/fetch/fetcher.py",
         'run, keeps_all = await self._runtime.in_thread(step, "unpack"), True',
         "run, keeps_all = step(), True",
         "tests/unit/clients/fetch/test_large_wrappers.py",
     ),
     Mutant(
         "a wrapper is unpacked whatever its CRC is",
-        "wire/message_sets/compiled_decoder.py",
+        "wire/message_sets/decoder.py",
         "if value_start < 0 or not _messages.crc_matches(wrapper):",
         "if value_start < 0:",
         "tests/unit/wire/message_sets/test_decoder.py",

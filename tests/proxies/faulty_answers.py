@@ -8,34 +8,45 @@ real answer, except that topics lose their partitions in a Metadata answer with 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import Any
 
 from kiel_groups.config import HostPort
 from kiel_groups.errors import ConfigError
-from kiel_groups.wire.fetch import FetchRequest
+from kiel_groups.wire.error_codes import ErrorCode, error_code
+from kiel_groups.wire.fetch import FetchedPartition, FetchRequest
+from kiel_groups.wire.framing import Request
 from kiel_groups.wire.group_requests import (
+    DescribedGroup,
     DescribeGroupsRequest,
     FindCoordinatorRequest,
+    FoundCoordinator,
     HeartbeatRequest,
     JoinGroupRequest,
     JoinGroupRequestV1,
+    JoinGroupResponse,
     LeaveGroupRequest,
     ListGroupsRequest,
+    ListGroupsResponse,
     SyncGroupRequest,
+    SyncGroupResponse,
 )
-from kiel_groups.wire.list_offsets import ListOffsetsRequest
-from kiel_groups.wire.metadata import BrokerAddress, MetadataRequest, MetadataResponse, PartitionMetadata
+from kiel_groups.wire.list_offsets import ListedOffsets, ListOffsetsRequest
+from kiel_groups.wire.metadata import BrokerAddress, MetadataRequest, MetadataResponse, TopicMetadata
 from kiel_groups.wire.offsets import (
+    FetchedOffset,
     OffsetCommitRequest,
     OffsetCommitRequestV1,
     OffsetCommitRequestV2,
     OffsetFetchRequest,
     OffsetFetchRequestV1,
 )
-from kiel_groups.wire.primitives import Buffer, Reader, Writer, read_partitions, write_partitions
-from kiel_groups.wire.produce import ProduceRequest
+from kiel_groups.wire.primitives import Buffer
+from kiel_groups.wire.produce import ProducedPartition, ProduceRequest
 
 __all__ = ["refusal", "understands", "with_error", "with_addresses"]
 
+#: The name of a payload in errors.
+_WHAT = "a broker's answer"
 _NO_OFFSET = -1
 _NO_GENERATION = -1
 _NO_BROKER = BrokerAddress(-1, "", -1)
@@ -64,23 +75,13 @@ def with_error(api_key: int, payload: Buffer, code: int) -> bytes:
         ConfigError: ``api_key`` is another number, or ``code`` is not an int16.
         ProtocolError: ``payload`` is not an answer to the request.
     """
-    if api_key == MetadataRequest.API_KEY:
-        view = MetadataRequest().decode_response(payload)
-        return _metadata(view, {}, code)
-    if api_key == DescribeGroupsRequest.API_KEY:
-        return _described(payload, code)
-    if api_key in _WHOLE_ANSWERS:
-        decode, _ = _WHOLE_ANSWERS[api_key]
-        decode(payload)
+    if api_key in _REFUSED:
+        _REFUSED[api_key][0].ANSWER.decode(payload, _WHAT)
         return refusal(api_key, code)
-    if api_key not in _RESULTS:
-        known = sorted((*_RESULTS, MetadataRequest.API_KEY, DescribeGroupsRequest.API_KEY, *_WHOLE_ANSWERS))
-        raise ConfigError(f"api_key: {api_key} given; expected one of {known}")
-    skip, least_bytes, write = _RESULTS[api_key]
-    partitions = read_partitions(Reader(payload, "a broker's answer"), skip, least_bytes)
-    writer = Writer()
-    write_partitions(writer, dict.fromkeys(partitions, code).items(), write)
-    return writer.getvalue()
+    if api_key not in _FAILED:
+        raise ConfigError(f"api_key: {api_key} given; expected one of {sorted({*_REFUSED, *_FAILED})}")
+    request, failed = _FAILED[api_key]
+    return request.ANSWER.encode(failed(request.ANSWER.decode(payload, _WHAT), error_code(code)))
 
 
 def refusal(api_key: int, code: int) -> bytes:
@@ -95,12 +96,10 @@ def refusal(api_key: int, code: int) -> bytes:
     Raises:
         ConfigError: ``api_key`` is another number, or ``code`` is not an int16.
     """
-    if api_key not in _WHOLE_ANSWERS:
-        raise ConfigError(f"api_key: {api_key} given; expected one of {sorted(_WHOLE_ANSWERS)}")
-    _, write = _WHOLE_ANSWERS[api_key]
-    writer = Writer()
-    write(writer, code)
-    return writer.getvalue()
+    if api_key not in _REFUSED:
+        raise ConfigError(f"api_key: {api_key} given; expected one of {sorted(_REFUSED)}")
+    request, refused = _REFUSED[api_key]
+    return request.ANSWER.encode(refused(error_code(code)))
 
 
 def with_addresses(api_key: int, payload: Buffer, addresses: Mapping[HostPort, HostPort]) -> bytes:
@@ -116,163 +115,69 @@ def with_addresses(api_key: int, payload: Buffer, addresses: Mapping[HostPort, H
     Raises:
         ProtocolError: ``payload`` is not an answer to the request.
     """
+
+    def moved(broker: BrokerAddress) -> BrokerAddress:
+        real = HostPort(broker.host, broker.port)
+        return BrokerAddress(broker.node_id, *addresses.get(real, real))
+
     if api_key == MetadataRequest.API_KEY:
-        return _metadata(MetadataRequest().decode_response(payload), addresses, None)
+        view = MetadataRequest.decode_response(payload)
+        return MetadataRequest.ANSWER.encode(view._replace(brokers=tuple(map(moved, view.brokers))))
     if api_key == FindCoordinatorRequest.API_KEY:
-        error, broker = FindCoordinatorRequest("").decode_response(payload)
-        writer = Writer()
-        writer.int16(error.number)
-        _write_broker(writer, broker, addresses)
-        return writer.getvalue()
+        found = FindCoordinatorRequest.decode_response(payload)
+        return FindCoordinatorRequest.ANSWER.encode(found._replace(broker=moved(found.broker)))
     return bytes(payload)
 
 
-def _metadata(view: MetadataResponse, addresses: Mapping[HostPort, HostPort], topic_error: int | None) -> bytes:
-    writer = Writer()
-    writer.int32(len(view.brokers))
-    for broker in view.brokers:
-        _write_broker(writer, broker, addresses)
-    writer.int32(len(view.topics))
-    for topic in view.topics:
-        writer.int16(topic.error.number if topic_error is None else topic_error)
-        writer.string(topic.topic)
-        partitions = topic.partitions if topic_error is None else ()
-        writer.int32(len(partitions))
-        for partition in partitions:
-            _write_partition(writer, partition)
-    return writer.getvalue()
+def _each_partition(result: Callable[[ErrorCode], object]) -> Callable[[Any, ErrorCode], object]:
+    """Return what replaces the result of each partition in an answer."""
+
+    def failed(answer: Any, error: ErrorCode) -> object:
+        # Some answers are such a mapping, and some have it as their only field.
+        return type(answer)(dict.fromkeys(getattr(answer, "partitions", answer), result(error)))
+
+    return failed
 
 
-def _write_broker(writer: Writer, broker: BrokerAddress, addresses: Mapping[HostPort, HostPort]) -> None:
-    real = HostPort(broker.host, broker.port)
-    address = addresses.get(real, real)
-    writer.int32(broker.node_id)
-    writer.string(address.host)
-    writer.int32(address.port)
+def _failed_topics(view: MetadataResponse, error: ErrorCode) -> MetadataResponse:
+    return view._replace(topics=tuple(TopicMetadata(error, each.topic, ()) for each in view.topics))
 
 
-def _write_partition(writer: Writer, partition: PartitionMetadata) -> None:
-    writer.int16(partition.error.number)
-    writer.int32(partition.partition)
-    writer.int32(partition.leader)
-    for nodes in (partition.replicas, partition.isr):
-        writer.int32(len(nodes))
-        for node in nodes:
-            writer.int32(node)
+def _failed_groups(groups: tuple[DescribedGroup, ...], error: ErrorCode) -> tuple[DescribedGroup, ...]:
+    return tuple(DescribedGroup(error, each.group, "", "", "", ()) for each in groups)
 
 
-def _skip_produced(reader: Reader) -> None:
-    reader.int16()
-    reader.int64()
-
-
-def _write_produced(writer: Writer, code: int) -> None:
-    writer.int16(code)
-    writer.int64(_NO_OFFSET)
-
-
-def _skip_fetched(reader: Reader) -> None:
-    reader.int16()
-    reader.int64()
-    reader.blob()
-
-
-def _write_fetched(writer: Writer, code: int) -> None:
-    writer.int16(code)
-    writer.int64(_NO_OFFSET)
-    writer.blob(b"")
-
-
-def _skip_listed(reader: Reader) -> None:
-    reader.int16()
-    for _ in reader.array(8):
-        reader.int64()
-
-
-def _write_listed(writer: Writer, code: int) -> None:
-    writer.int16(code)
-    writer.int32(0)
-
-
-def _skip_committed(reader: Reader) -> None:
-    reader.int16()
-
-
-def _write_committed(writer: Writer, code: int) -> None:
-    writer.int16(code)
-
-
-def _skip_offset(reader: Reader) -> None:
-    reader.int64()
-    reader.optional_string()
-    reader.int16()
-
-
-def _write_offset(writer: Writer, code: int) -> None:
-    writer.int64(_NO_OFFSET)
-    writer.string("")
-    writer.int16(code)
-
-
-#: API key → for the fields after a partition's number: a function that skips them, their least size in bytes, and a
-#: function that writes an error in their place.
-_RESULTS: Mapping[int, tuple[Callable[[Reader], None], int, Callable[[Writer, int], None]]] = {
-    ProduceRequest.API_KEY: (_skip_produced, 10, _write_produced),
-    FetchRequest.API_KEY: (_skip_fetched, 14, _write_fetched),
-    ListOffsetsRequest.API_KEY: (_skip_listed, 6, _write_listed),
-    OffsetCommitRequest.API_KEY: (_skip_committed, 2, _write_committed),
-    OffsetFetchRequest.API_KEY: (_skip_offset, 12, _write_offset),
+#: API key → a request whose answer is one result, and what makes that answer of an error.
+_REFUSED: Mapping[int, tuple[type[Request[Any]], Callable[[ErrorCode], object]]] = {
+    FindCoordinatorRequest.API_KEY: (FindCoordinatorRequest, lambda error: FoundCoordinator(error, _NO_BROKER)),
+    JoinGroupRequest.API_KEY: (
+        JoinGroupRequest,
+        lambda error: JoinGroupResponse(error, _NO_GENERATION, "", "", "", {}),
+    ),
+    HeartbeatRequest.API_KEY: (HeartbeatRequest, lambda error: error),
+    LeaveGroupRequest.API_KEY: (LeaveGroupRequest, lambda error: error),
+    SyncGroupRequest.API_KEY: (SyncGroupRequest, lambda error: SyncGroupResponse(error, b"")),
+    ListGroupsRequest.API_KEY: (ListGroupsRequest, lambda error: ListGroupsResponse(error, ())),
 }
 
-
-def _described(payload: Buffer, code: int) -> bytes:
-    groups = DescribeGroupsRequest(()).decode_response(payload)
-    writer = Writer()
-    writer.int32(len(groups))
-    for described in groups:
-        writer.int16(code)
-        writer.string(described.group)
-        for _ in ("state", "type of protocol", "protocol"):
-            writer.string("")
-        writer.int32(0)
-    return writer.getvalue()
-
-
-def _write_code(writer: Writer, code: int) -> None:
-    writer.int16(code)
-
-
-def _write_no_coordinator(writer: Writer, code: int) -> None:
-    writer.int16(code)
-    _write_broker(writer, _NO_BROKER, {})
-
-
-def _write_not_joined(writer: Writer, code: int) -> None:
-    writer.int16(code)
-    writer.int32(_NO_GENERATION)
-    for _ in ("protocol", "leader's id", "member's id"):
-        writer.string("")
-    writer.int32(0)
-
-
-def _write_no_assignment(writer: Writer, code: int) -> None:
-    writer.int16(code)
-    writer.blob(b"")
-
-
-def _write_no_groups(writer: Writer, code: int) -> None:
-    writer.int16(code)
-    writer.int32(0)
-
-
-#: API key → for answers with one result: a function that decodes them, and one that writes an error.
-_WHOLE_ANSWERS: Mapping[int, tuple[Callable[[Buffer], object], Callable[[Writer, int], None]]] = {
-    FindCoordinatorRequest.API_KEY: (FindCoordinatorRequest("").decode_response, _write_no_coordinator),
-    JoinGroupRequest.API_KEY: (JoinGroupRequest("", 0, "", "", ()).decode_response, _write_not_joined),
-    HeartbeatRequest.API_KEY: (HeartbeatRequest("", 0, "").decode_response, _write_code),
-    LeaveGroupRequest.API_KEY: (LeaveGroupRequest("", "").decode_response, _write_code),
-    SyncGroupRequest.API_KEY: (SyncGroupRequest("", 0, "", {}).decode_response, _write_no_assignment),
-    ListGroupsRequest.API_KEY: (ListGroupsRequest().decode_response, _write_no_groups),
+#: API key → a request whose answer has several results, and what replaces each of them by an error.
+_FAILED: Mapping[int, tuple[type[Request[Any]], Callable[[Any, ErrorCode], object]]] = {
+    ProduceRequest.API_KEY: (
+        ProduceRequest,
+        _each_partition(lambda error: ProducedPartition(error, _NO_OFFSET)),
+    ),
+    FetchRequest.API_KEY: (
+        FetchRequest,
+        _each_partition(lambda error: FetchedPartition(error, _NO_OFFSET, memoryview(b""))),
+    ),
+    ListOffsetsRequest.API_KEY: (ListOffsetsRequest, _each_partition(lambda error: ListedOffsets(error, ()))),
+    MetadataRequest.API_KEY: (MetadataRequest, _failed_topics),
+    OffsetCommitRequest.API_KEY: (OffsetCommitRequest, _each_partition(lambda error: error)),
+    OffsetFetchRequest.API_KEY: (
+        OffsetFetchRequest,
+        _each_partition(lambda error: FetchedOffset(_NO_OFFSET, "", error)),
+    ),
+    DescribeGroupsRequest.API_KEY: (DescribeGroupsRequest, _failed_groups),
 }
 
 _UNDERSTOOD = {

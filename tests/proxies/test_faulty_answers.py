@@ -36,7 +36,7 @@ from kiel_groups.wire.offsets import (
     OffsetFetchRequest,
     OffsetFetchRequestV1,
 )
-from kiel_groups.wire.primitives import Writer, write_partitions
+from kiel_groups.wire.primitives import FieldType, Writer, by_partition
 from kiel_groups.wire.produce import ProduceRequest
 from tests.helpers.reference_codec import array, blob, int16, int32, string
 from tests.proxies import Exchange, NextFailures, NextRefusals, failing
@@ -55,9 +55,7 @@ def payload(*fields: tuple[str, Any]) -> bytes:
         for kind, content in fields:
             getattr(writer, kind)(content)
 
-    writer = Writer()
-    write_partitions(writer, ((partition, None) for partition in PARTITIONS), write)
-    return writer.getvalue()
+    return by_partition(FieldType[None](lambda reader: None, write, 0)).encode(dict.fromkeys(PARTITIONS))
 
 
 def metadata() -> bytes:
@@ -120,7 +118,7 @@ def test_every_partition_gets_the_error(
 ) -> None:
     """``with_error()`` keeps the partitions of the real answer, and gives each of them the error code."""
     assert understands(request_type.API_KEY, request_type.API_VERSION)
-    made = decode(None, with_error(request_type.API_KEY, real, CODE))
+    made = decode(with_error(request_type.API_KEY, real, CODE))
     results = getattr(made, "partitions", made)
     assert list(results) == PARTITIONS
     assert [error(result) for result in results.values()] == [NOT_LEADER_FOR_PARTITION] * 3

@@ -14,7 +14,7 @@ from kiel_groups.clients.fetch.partition_fetch import FetchedBatch
 from kiel_groups.errors import BadRecordError, RecordDeserializationError
 from kiel_groups.metrics import Metrics
 from kiel_groups.model import FencingToken, PartitionBatch, Record, TopicPartition
-from kiel_groups.wire.message_sets.message_runs import ValueRun
+from kiel_groups.wire.message_sets.decoder import ValueRun
 from kiel_groups.wire.message_sets.record_columns import RecordColumns
 from kiel_groups.wording import counted
 

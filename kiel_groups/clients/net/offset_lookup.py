@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from kiel_groups.backoff import Backoff
-from kiel_groups.clients.net.topic_listing import TopicListing
+from kiel_groups.clients.net.metadata_sources import TopicListing
 from kiel_groups.config import BrokerConfig
 from kiel_groups.errors import BrokerError, KielGroupsError
 from kiel_groups.members.partition_handler import LogOffsets

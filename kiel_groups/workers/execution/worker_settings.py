@@ -1,123 +1,20 @@
-"""Check the settings of a worker: its group, and where its REST interface listens and who may use it."""
+"""Check the settings of a worker."""
 
 from __future__ import annotations
 
-import hashlib
-import socket
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
-from ipaddress import ip_address
 from typing import Literal
 
-from kiel_groups.config import DebounceConfig, HostPort, ZooKeeperConfig, check_name, parse_hosts
+from kiel_groups.config import DebounceConfig, ZooKeeperConfig, check_name, parse_hosts
 from kiel_groups.errors import ConfigError
 from kiel_groups.workers.allocation import work_allocator
 from kiel_groups.workers.plugins.plugin_registry import INSTALLED, PluginRegistry
+from kiel_groups.workers.rest.rest_settings import RestSettings, is_loopback
 
-__all__ = ["RestSettings", "WorkerSettings", "checked_token", "is_address", "is_loopback"]
+__all__ = ["WorkerSettings"]
 
 _KAFKA_PORT = 9092
-
-
-#: The port of Kafka Connect.
-_REST_PORT = 8083
-
-#: A shorter token could be guessed.
-_SHORTEST_TOKEN = 16
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RestSettings:
-    """
-    The REST interface of a worker.
-
-    Args:
-        host: The name or address to listen on.
-        port: The port to listen on; 0 lets the system choose one.
-        advertised_host: The name or address under which the other workers reach this one. By default, ``host``, or the
-            name of this machine if ``host`` stands for all its addresses.
-        token: What requests must have in their header ``Authorization``. All workers of a group have the same one. ""
-            for none, which is allowed only if no other machine can connect.
-        timeout_s: How long a request may take, in seconds.
-
-    Raises:
-        ConfigError: A setting is not legal, or other machines could connect without a token.
-    """
-
-    host: str = "127.0.0.1"
-    port: int = _REST_PORT
-    advertised_host: str = ""
-    token: str = field(default="", repr=False)
-    timeout_s: float = 60.0
-
-    def __post_init__(self) -> None:
-        for setting, host in (("host", self.host), ("advertised_host", self.advertised_host or self.host)):
-            if not host or any(sign in host for sign in "/@[] ,") or (":" in host and not is_address(host)):
-                raise ConfigError(f"{setting}: {host!r} given; expected a host name or an address, without a port")
-        if not 0 <= self.port < 65536:
-            raise ConfigError(f"port: {self.port} given; expected 0 to 65535")
-        if self.timeout_s <= 0:
-            raise ConfigError(f"timeout_s: {self.timeout_s:g} given; expected more than 0 seconds")
-        if self.token:
-            checked_token(self.token)
-        elif not is_loopback(self.host):
-            raise ConfigError(
-                f"host: other machines can connect to {self.host}, and no token is given; expected a token, or the host"
-                " 127.0.0.1"
-            )
-
-    @property
-    def host_to_advertise(self) -> str:
-        """The host in the worker's URL."""
-        if self.advertised_host:
-            return self.advertised_host
-        return socket.gethostname() if _is_wildcard(self.host) else self.host
-
-    def token_digest(self, group: str) -> str:
-        """Return what identifies the token among those of a group's workers, or "" without a token."""
-        if not self.token:
-            return ""
-        # All clients of ZooKeeper can read it, so it has to be useless for guessing: it is slow to compute, another
-        # one for each group, and so short that one in 65,536 wrong tokens has it, too. Tools without the token compare
-        # the digests of workers, so the salt is the same for all of them.
-        salt = b"kiel-groups workers " + group.encode()
-        return hashlib.scrypt(self.token.encode(), salt=salt, n=1 << 14, r=8, p=1, dklen=2).hex()
-
-    def url(self, port: int) -> str:
-        """Return the worker's URL, with the port that it listens on."""
-        return f"http://{HostPort(self.host_to_advertise, port)}"
-
-
-def checked_token(token: str) -> str:
-    """
-    Return a token if it can be sent in a header and is not too short.
-
-    Raises:
-        ConfigError: It cannot, or is; the error does not show it.
-    """
-    if len(token) < _SHORTEST_TOKEN or not all("!" <= sign <= "~" for sign in token):
-        raise ConfigError(
-            f"token: {len(token)} characters given; expected {_SHORTEST_TOKEN} or more, of ASCII and without blanks"
-        )
-    return token
-
-
-def is_address(host: str) -> bool:
-    """Return whether a host is an IP address, and not a name."""
-    with suppress(ValueError):
-        return bool(ip_address(host))
-    return False
-
-
-def is_loopback(host: str) -> bool:
-    """Return whether only processes of this machine can connect to a host."""
-    return host == "localhost" or (is_address(host) and ip_address(host).is_loopback)
-
-
-def _is_wildcard(host: str) -> bool:
-    """Return whether a host stands for all addresses of its machine."""
-    return is_address(host) and ip_address(host).is_unspecified
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

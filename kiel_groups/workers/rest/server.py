@@ -26,7 +26,6 @@ from tornado.web import Application, RequestHandler, stream_request_body
 
 from kiel_groups.errors import ConfigError
 from kiel_groups.workers.execution.worker_requests import WorkerRequests
-from kiel_groups.workers.execution.worker_settings import RestSettings, is_address, is_loopback
 from kiel_groups.workers.plugins.secret_texts import error_texts
 from kiel_groups.workers.rest.client import HttpExchange
 from kiel_groups.workers.rest.operations import (
@@ -39,6 +38,7 @@ from kiel_groups.workers.rest.operations import (
     refusal_of,
     status_text,
 )
+from kiel_groups.workers.rest.rest_settings import LARGEST_BODY, LARGEST_READ, RestSettings, is_address, is_loopback
 
 __all__ = ["AccessRules", "RestServer"]
 
@@ -115,12 +115,6 @@ def _given_token(header: str) -> bytes:
             return b""
     return b""
 
-
-#: The largest body of a request, in bytes. A connector's znode is not larger.
-LARGEST_BODY = 1 << 20
-
-#: The largest body that is read, in bytes, so that a client gets to know that its body is too large.
-LARGEST_READ = 1 << 30
 
 #: How long a client may take to receive an answer, in seconds.
 SEND_TIMEOUT_S = 30.0

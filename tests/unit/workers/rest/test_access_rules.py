@@ -8,8 +8,8 @@ import pytest
 from tornado.httputil import HTTPHeaders
 
 from kiel_groups.errors import ConfigError
-from kiel_groups.workers.execution.worker_settings import RestSettings
 from kiel_groups.workers.rest.operations import RestError
+from kiel_groups.workers.rest.rest_settings import RestSettings
 from kiel_groups.workers.rest.server import AccessRules
 from tests.helpers.fake_workers import FakeGroup, FakeWorker, serving
 from tests.helpers.rest_requests import ask

@@ -12,8 +12,7 @@ import pytest
 
 from kiel_groups.errors import MessageTooLargeError, ProtocolError
 from kiel_groups.model import Record, TopicPartition
-from kiel_groups.wire.codecs import lz4, snappy
-from kiel_groups.wire.codecs.compression import codec_by_name
+from kiel_groups.wire.codecs import LZ4, SNAPPY, codec_by_name
 from kiel_groups.wire.message_sets.decoder import decode_message_set
 from tests.helpers.reference_codec import encode, message, wrapper
 from tests.helpers.reference_compression import (
@@ -128,9 +127,9 @@ def framed(body: bytes) -> bytes:
 
 
 BOMBS = {
-    "snappy": (2, snappy.pack(message(5, None, bytes(30_000_000)))),
+    "snappy": (2, SNAPPY.compress(message(5, None, bytes(30_000_000)))),
     "snappy, bare": (2, bytes(cramjam.snappy.compress_raw(message(5, None, bytes(30_000_000))))),
-    "lz4": (3, lz4.pack(message(5, None, bytes(100_000_000)))),
+    "lz4": (3, LZ4.compress(message(5, None, bytes(100_000_000)))),
     "lz4, blocks of 4 MiB": (3, lz4_frame(b"", sizes=0x70)[:7] + framed(raw_lz4(bytes(4 << 20))) * 40 + bytes(4)),
 }
 
@@ -171,8 +170,8 @@ def test_decompression_bombs_are_refused(number: int, bomb: bytes) -> None:
 def test_bare_snappy_block_is_read() -> None:
     """A single snappy block without xerial's header is read, as some clients wrote it."""
     for content in CONTENTS.values():
-        assert snappy.unpack(raw_snappy(content), LIMIT) == content
-        assert snappy.unpack(bytes(cramjam.snappy.compress_raw(content)), LIMIT) == content
+        assert SNAPPY.decompress(raw_snappy(content), LIMIT) == content
+        assert SNAPPY.decompress(bytes(cramjam.snappy.compress_raw(content)), LIMIT) == content
 
 
 def test_xerial_stream_is_written_as_java_writes_it() -> None:
@@ -180,7 +179,7 @@ def test_xerial_stream_is_written_as_java_writes_it() -> None:
     A snappy stream is written as Java writes it: with xerial's magic, version 1, compatible version 1, and blocks of 32
     KiB.
     """
-    data = snappy.pack(NO_REPEATS[:40_000])
+    data = SNAPPY.compress(NO_REPEATS[:40_000])
     assert data[:16] == b"\x82SNAPPY\0\0\0\0\1\0\0\0\1"
     (size,) = struct.unpack_from(">i", data, 16)
     assert cramjam.snappy.decompress_raw_len(data[20 : 20 + size]) == 32 << 10
@@ -188,7 +187,7 @@ def test_xerial_stream_is_written_as_java_writes_it() -> None:
 
 def test_blocks_of_a_xerial_stream_may_have_any_size() -> None:
     """The blocks of a snappy stream may have any size. Writers usually choose 32 KiB."""
-    assert snappy.unpack(xerial(CONTENTS["text"], 7), LIMIT) == CONTENTS["text"]
+    assert SNAPPY.decompress(xerial(CONTENTS["text"], 7), LIMIT) == CONTENTS["text"]
 
 
 def block(data: bytes) -> bytes:
@@ -215,7 +214,7 @@ DAMAGED_SNAPPY = {
 @pytest.mark.parametrize(("data", "words"), DAMAGED_SNAPPY.values(), ids=DAMAGED_SNAPPY)
 def test_damaged_snappy_is_refused(data: bytes, words: str) -> None:
     """Damaged snappy is refused with the size of the stream or block, and never as too large."""
-    error = refusal(snappy.unpack, data)
+    error = refusal(SNAPPY.decompress, data)
     assert words in str(error)
     assert not isinstance(error, MessageTooLargeError)
 
@@ -228,10 +227,10 @@ def test_lz4_is_written_with_kafkas_header_checksum() -> None:
     An lz4 frame is written with Kafka's header checksum, which includes the magic, because Java clients of 0.8 refuse
     any other. Its blocks have 64 KiB.
     """
-    data = lz4.pack(NO_REPEATS[: 65 << 10])
+    data = LZ4.compress(NO_REPEATS[: 65 << 10])
     assert data[:7] == bytes.fromhex("04224d18 60 40 1a")
     assert data[7:11] == struct.pack("<I", 64 << 10 | 1 << 31)
-    assert lz4.pack(b"") == data[:7] + bytes(4)
+    assert LZ4.compress(b"") == data[:7] + bytes(4)
 
 
 @pytest.mark.parametrize("kafka", [True, False], ids=["Kafka's checksum", "the right checksum"])
@@ -242,13 +241,13 @@ def test_every_kind_of_lz4_frame_is_read(flags: int, kafka: bool) -> None:
     checksum.
     """
     content = CONTENTS["text"][:1_000] + bytes(500) + NO_REPEATS[:300]
-    assert lz4.unpack(lz4_frame(content, kafka=kafka, flags=flags), LIMIT) == content
+    assert LZ4.decompress(lz4_frame(content, kafka=kafka, flags=flags), LIMIT) == content
 
 
 def test_lz4_frames_of_other_writers_are_read() -> None:
     """Frames of liblz4 are read. They have linked blocks, a content checksum and the correct header checksum."""
     for content in CONTENTS.values():
-        assert lz4.unpack(bytes(cramjam.lz4.compress(content)), LIMIT) == content
+        assert LZ4.decompress(bytes(cramjam.lz4.compress(content)), LIMIT) == content
 
 
 def changed(data: bytes, at: int, to: int) -> bytes:
@@ -290,7 +289,7 @@ DAMAGED_LZ4 = {
 @pytest.mark.parametrize(("data", "words"), DAMAGED_LZ4.values(), ids=DAMAGED_LZ4)
 def test_damaged_lz4_is_refused(data: bytes, words: str) -> None:
     """Damaged lz4 is refused with the reason, and not as too large."""
-    error = refusal(lz4.unpack, data)
+    error = refusal(LZ4.decompress, data)
     assert words in str(error)
     assert not isinstance(error, MessageTooLargeError)
 
@@ -300,7 +299,7 @@ def test_a_wrong_content_size_is_refused() -> None:
     valid = lz4_frame(bytes(90), flags=0x68, kafka=False)
     header = valid[4:6] + struct.pack("<Q", 91)
     frame = LZ4_MAGIC + header + bytes((xxh32(header) >> 8 & 255,)) + valid[15:]
-    assert "lz4 frame is damaged" in str(refusal(lz4.unpack, frame))
+    assert "lz4 frame is damaged" in str(refusal(LZ4.decompress, frame))
 
 
 def test_damaged_lz4_that_may_be_too_large_counts_as_too_large() -> None:
@@ -309,8 +308,8 @@ def test_damaged_lz4_that_may_be_too_large_counts_as_too_large() -> None:
     at the limit, cannot tell damage from size.
     """
     data = with_body(b"\xf0" + b"\xff" * 1_000)
-    assert isinstance(refusal(lz4.unpack, data, 1_000), MessageTooLargeError)
-    assert not isinstance(refusal(lz4.unpack, data, 1 << 16), MessageTooLargeError)
+    assert isinstance(refusal(LZ4.decompress, data, 1_000), MessageTooLargeError)
+    assert not isinstance(refusal(LZ4.decompress, data, 1 << 16), MessageTooLargeError)
 
 
 def test_lz4_copy_from_distance_zero_is_refused() -> None:
