@@ -39,8 +39,9 @@ from kiel_groups.embedded.releases import zookeeper_class_path
 from kiel_groups.errors import KielGroupsError
 from kiel_groups.group.znodes.contents import Snapshot
 from kiel_groups.model import TopicPartition
-from kiel_groups.ops.group_inspection import group_reader
-from kiel_groups.ops.views.group_view import GroupView, view_group
+from kiel_groups.ops.views.group_view import GroupView
+from kiel_groups.ops.views.znodes import view_group
+from kiel_groups.ops.zookeeper_reader import group_reader
 from kiel_groups.wording import some
 
 __all__ = ["PARTITIONS", "Walkthrough", "run_demo"]
@@ -149,7 +150,7 @@ class Fleet:
             worker.read_receipts()
         return sum(len(worker.receipts.receipts) for worker in self.workers)
 
-    def by_pid(self, pid: int) -> Worker | None:
+    def by_pid(self, pid: int | None) -> Worker | None:
         """Return the worker with this process id, or None."""
         return next((worker for worker in self.workers if worker.process.pid == pid), None)
 
@@ -265,7 +266,7 @@ class Walkthrough:
     async def _leader(self) -> Worker:
         view = await self.view()
         for member in view.members:
-            worker = self._fleet.by_pid(member.info.pid)
+            worker = self._fleet.by_pid(member.pid)
             if member.leads and worker is not None:
                 return worker
         raise DemoError("the group has no leader; that is a bug, please report it with the line above")
@@ -293,9 +294,9 @@ class Walkthrough:
         view = await self.view()
         names, rates = {}, {}
         for member in view.members:
-            if (worker := self._fleet.by_pid(member.info.pid)) is not None:
-                names[member.info.member_id] = f"{worker.name} ({worker.leaving})" if worker.leaving else worker.name
-                rates[member.info.member_id] = worker.rate()
+            if (worker := self._fleet.by_pid(member.pid)) is not None:
+                names[member.member_id] = f"{worker.name} ({worker.leaving})" if worker.leaving else worker.name
+                rates[member.member_id] = worker.rate()
         progress = GroupProgress(view, names, rates, received, len(self._sent))
         self._display.update(progress)
         return progress
@@ -308,8 +309,8 @@ class Walkthrough:
 def _balanced(view: GroupView, members: int) -> bool:
     return (
         len(view.members) == members
-        and all({partition.topic_partition for partition in member.owned} == member.target for member in view.members)
-        and sum(len(member.target) for member in view.members) == len(view.partitions)
+        and all(member.is_settled for member in view.members)
+        and sum(len(member.owned) for member in view.members) == len(view.partitions)
     )
 
 

@@ -106,14 +106,13 @@ def member_table(progress: GroupProgress) -> Table:
     table.add_column("lag", f"{view.lag:,}", justify="right")
     table.add_column("records/s", f"{sum(rates.values()):,.0f}", justify="right")
     for member in view.members:
-        info = member.info
         table.add_row(
-            names.get(info.member_id, info.member_id),
-            str(info.pid),
+            names.get(member.member_id, member.member_id),
+            str(member.pid),
             "leader" if member.leads else "",
             member.share,
             "?" if member.lag is None else f"{member.lag:,}",
-            f"{rates[info.member_id]:,.0f}" if info.member_id in rates else "",
+            f"{rates[member.member_id]:,.0f}" if member.member_id in rates else "",
         )
     return table
 

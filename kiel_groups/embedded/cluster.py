@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import IO, Any, ClassVar
@@ -13,9 +13,9 @@ from kiel_groups.embedded.processes import Server, Startable, in_thread, try_loc
 from kiel_groups.embedded.releases import DEFAULT_KAFKA, DEFAULT_ZOOKEEPER, kafka_release
 from kiel_groups.embedded.zookeeper import ZooKeeperEnsemble, ZooKeeperServer
 from kiel_groups.errors import ConfigError, ServerError
-from kiel_groups.ops import broker_topics as topic_admin
-from kiel_groups.ops import cluster_admin
-from kiel_groups.ops.broker_reader import BrokerSession, in_session
+from kiel_groups.ops.actions.broker_topics import BrokerTopics
+from kiel_groups.ops.actions.topics import ZooKeeperTopics
+from kiel_groups.ops.zookeeper_client import create_chroot
 
 __all__ = ["Cluster"]
 
@@ -179,52 +179,28 @@ class Cluster(Startable):
         """
         Create a topic, and return when every partition has a leader.
 
-        Errors are those of ``ops.cluster_admin`` or, in KRaft mode, of ``ops.broker_topics``.
+        Errors are those of ``ZooKeeperTopics`` or, in KRaft mode, of ``BrokerTopics``.
         """
-        await in_thread(
-            self._change_topic,
-            lambda: cluster_admin.create_topic(self.zk_hosts, topic, partitions, replication),
-            lambda session: topic_admin.create_topic(session, topic, partitions, replication),
-        )
+        await in_thread(lambda: self._topics().create(topic, partitions, replication))
 
     async def grow_topic(self, topic: str, partitions: int) -> None:
         """Increase a topic's number of partitions to ``partitions``, and return when each partition has a leader."""
-        await in_thread(
-            self._change_topic,
-            lambda: cluster_admin.grow_topic(self.zk_hosts, topic, partitions),
-            lambda session: topic_admin.grow_topic(session, topic, partitions),
-        )
+        await in_thread(lambda: self._topics().grow(topic, partitions))
 
     async def delete_topic(self, topic: str) -> None:
         """Delete a topic, and return when it is gone. Raise ConfigError on Kafka 0.8.0, which cannot delete topics."""
         if not self._release.deletes_topics:
             raise ConfigError(f"Kafka {self._release.version} cannot delete topics; use one of another name instead")
-        await in_thread(
-            self._change_topic,
-            lambda: cluster_admin.delete_topic(self.zk_hosts, topic),
-            lambda session: topic_admin.delete_topic(session, topic),
-        )
+        await in_thread(lambda: self._topics().delete(topic))
 
-    def _change_topic(
-        self, in_zookeeper: Callable[[], None], at_brokers: Callable[[BrokerSession], Awaitable[None]]
-    ) -> None:
-        """
-        Change a topic, in ZooKeeper or, in KRaft mode, at the brokers.
-
-        In KRaft mode, wait until all brokers know each other: a change is complete when each of them knows it.
-        """
+    def _topics(self) -> ZooKeeperTopics | BrokerTopics:
         if self.uses_zookeeper:
-            in_zookeeper()
-            return
+            return ZooKeeperTopics(self.zk_hosts)
         running = [broker.address for broker in self.kafka if broker.is_running]
         if not running:
             raise ServerError("no broker of the cluster runs; start one")
-
-        async def work(session: BrokerSession) -> None:
-            await session.await_brokers(len(running), _LIMIT_S)
-            await at_brokers(session)
-
-        in_session(",".join(running), _LIMIT_S, work)
+        # A change is complete when each broker knows it, so all have to know each other before.
+        return BrokerTopics(",".join(running), timeout_s=_LIMIT_S, count=len(running))
 
     async def stop_brokers(self) -> None:
         """Stop every broker with SIGTERM. In ZooKeeper mode, stop the controller last, so that no other takes over."""
@@ -244,7 +220,7 @@ class Cluster(Startable):
                 server.keep_in(self._data / server.name)
         if self._ensemble is not None:
             self._ensemble._start()
-            cluster_admin.create_chroot(self.zk_hosts)
+            create_chroot(self.zk_hosts)
         elif self._controller is not None:
             self._controller._start()
         self.kafka = [self._broker(number) for number in range(self._count)]

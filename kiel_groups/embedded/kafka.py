@@ -28,7 +28,7 @@ from kiel_groups.embedded.java_servers import (
 from kiel_groups.embedded.processes import ChildProcess, Server, log_tail
 from kiel_groups.embedded.releases import DEFAULT_KAFKA, KafkaRelease, kafka_release
 from kiel_groups.errors import CoordinationError, ServerError
-from kiel_groups.ops import cluster_admin
+from kiel_groups.ops import zookeeper_client
 
 __all__ = ["CONTROLLER_NODE", "KRaftBroker", "KRaftController", "KafkaBroker", "cluster_id", "stop_brokers"]
 
@@ -60,8 +60,8 @@ def stop_brokers(brokers: Sequence[KafkaBroker]) -> None:
 
 def _controller_id(zk_connect: str) -> int | None:
     try:
-        with cluster_admin.zookeeper(zk_connect, timeout_s=_CONTROLLER_LIMIT_S) as client:
-            return cluster_admin.controller_id(client)
+        with zookeeper_client.zookeeper(zk_connect, timeout_s=_CONTROLLER_LIMIT_S) as client:
+            return zookeeper_client.controller_id(client)
     except CoordinationError:
         return None  # Without ZooKeeper, no broker can become the controller.
 
@@ -105,11 +105,11 @@ class KafkaBroker(Server):
 
     @contextmanager
     def _readiness(self) -> Iterator[Callable[[], bool]]:
-        with cluster_admin.zookeeper(self.zk_connect) as client:
+        with zookeeper_client.zookeeper(self.zk_connect) as client:
             self._await_end_of_old_session(client)
-            yield lambda: cluster_admin.is_registered(client, self.broker_id) and _has_started(self)
+            yield lambda: zookeeper_client.is_registered(client, self.broker_id) and _has_started(self)
 
-    def _await_end_of_old_session(self, client: cluster_admin.Client) -> None:
+    def _await_end_of_old_session(self, client: zookeeper_client.Client) -> None:
         """
         Wait until ZooKeeper has deleted this broker's registration.
 
@@ -121,7 +121,7 @@ class KafkaBroker(Server):
             ServerError: The registration still exists after 20 s.
         """
         deadline = time.monotonic() + _OLD_SESSION_LIMIT_S
-        while cluster_admin.is_registered(client, self.broker_id):
+        while zookeeper_client.is_registered(client, self.broker_id):
             if time.monotonic() > deadline:
                 raise ServerError(
                     f"a broker with the id {self.broker_id} is registered at {self.zk_connect}; choose another id"

@@ -24,7 +24,7 @@ from kiel_groups.embedded.java_servers import (
 from kiel_groups.embedded.processes import ReservedPort, Server, Startable, accepts
 from kiel_groups.embedded.releases import DEFAULT_ZOOKEEPER, zookeeper_class_path
 from kiel_groups.errors import ConfigError
-from kiel_groups.ops import cluster_admin
+from kiel_groups.ops import zookeeper_client
 
 __all__ = ["ZooKeeperEnsemble", "ZooKeeperServer"]
 
@@ -87,7 +87,7 @@ class ZooKeeperServer(Server):
     def _readiness(self) -> Iterator[Callable[[], bool]]:
         # Short attempts: 3.9.5 neither answers nor closes a connection that arrives right after its start, because its
         # connection handler fails while the database is not loaded.
-        yield lambda: accepts(self.port) and cluster_admin.answers(self.hosts, timeout_s=0.5)
+        yield lambda: accepts(self.port) and zookeeper_client.answers(self.hosts, timeout_s=0.5)
 
 
 class ZooKeeperEnsemble(Startable):

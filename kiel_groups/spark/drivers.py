@@ -19,7 +19,7 @@ from kiel_groups.errors import ConfigError, GroupConfigError
 from kiel_groups.group.znodes.contents import GroupSettings
 from kiel_groups.group.znodes.layout import SPARK_GROUPS
 from kiel_groups.model import TopicPartition
-from kiel_groups.ops.group_inspection import read_settings
+from kiel_groups.ops.zookeeper_reader import read_settings
 from kiel_groups.spark.batches import BatchBounds
 from kiel_groups.spark.checkpoint import Positions, Span, is_done, new_token
 from kiel_groups.spark.log_view import LogView

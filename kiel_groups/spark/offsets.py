@@ -13,8 +13,8 @@ from kiel_groups.group.znodes.contents import GroupSettings, Snapshot
 from kiel_groups.group.znodes.layout import GroupLayout
 from kiel_groups.metrics import Metrics
 from kiel_groups.model import TopicPartition
-from kiel_groups.ops.cluster_admin import zookeeper
-from kiel_groups.ops.group_inspection import read_group, refuse_programs
+from kiel_groups.ops.zookeeper_client import zookeeper
+from kiel_groups.ops.zookeeper_reader import read_group, refuse_programs
 from kiel_groups.spark.checkpoint import OffsetRange
 from kiel_groups.spark.log_view import LogView
 from kiel_groups.spark.options import EARLIEST, EARLIEST_OFFSET, GROUP, LATEST, LATEST_OFFSET, Place, ReadOptions

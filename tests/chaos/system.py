@@ -18,7 +18,8 @@ from kiel_groups.config import HostPort
 from kiel_groups.embedded import KafkaBroker
 from kiel_groups.embedded.processes import ChildProcess, Startable, in_thread
 from kiel_groups.errors import CoordinationError, ServerError
-from kiel_groups.ops import cluster_admin
+from kiel_groups.ops import zookeeper_client
+from kiel_groups.ops.actions.topics import ZooKeeperTopics
 from tests.chaos.history import Acknowledged, GrowingFile, parse_receipt
 from tests.chaos.member_hosts import REPOSITORY, TOPIC, MemberHost, start_program
 from tests.chaos.network import Network, RegistryProxy
@@ -93,7 +94,7 @@ class SystemUnderTest(Startable):
             self.brokers.append(broker)
         with ThreadPoolExecutor(len(self.brokers)) as pool:
             list(pool.map(KafkaBroker._start, self.brokers))
-        cluster_admin.create_topic(self.ensemble.hosts, TOPIC, PARTITIONS, replication=REPLICAS)
+        ZooKeeperTopics(self.ensemble.hosts).create(TOPIC, PARTITIONS, replication=REPLICAS)
         # The additional host is for the member that joins and leaves.
         for number in range(self.schedule.members + 1):
             self.hosts.append(self._member_host(number))
@@ -222,8 +223,8 @@ class SystemUnderTest(Startable):
         Return broker 0 if ZooKeeper cannot be read, or if a partition has no leader.
         """
         try:
-            with cluster_admin.zookeeper(self.ensemble.hosts) as client:
-                missing = {broker.broker_id for broker in self.brokers} - set(cluster_admin.broker_ids(client))
+            with zookeeper_client.zookeeper(self.ensemble.hosts) as client:
+                missing = {broker.broker_id for broker in self.brokers} - set(zookeeper_client.broker_ids(client))
                 if missing:
                     return min(missing)
                 for partition in range(PARTITIONS):

@@ -12,7 +12,7 @@ import pytest
 
 from kiel_groups.embedded import Cluster
 from kiel_groups.group.znodes.worker_contents import WorkerInfo
-from kiel_groups.ops.cluster_admin import Client
+from kiel_groups.ops.zookeeper_client import Client
 from kiel_groups.wire.error_codes import CONSUMER_COORDINATOR_NOT_AVAILABLE
 from kiel_groups.wire.group_requests import FindCoordinatorRequest, HeartbeatRequest, JoinGroupRequest, SyncGroupRequest
 from kiel_groups.workers.stores.worker_group_view import describe_workers

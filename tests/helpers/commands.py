@@ -56,7 +56,7 @@ def logging_of_a_command() -> Iterator[None]:
     root = logging.getLogger()
     level, handlers = root.level, root.handlers[:]
     levels = {
-        name: logging.getLogger(name).level for name in ("kiel_groups.kazoo", "kiel_groups.ops.cluster_admin.kazoo")
+        name: logging.getLogger(name).level for name in ("kiel_groups.kazoo", "kiel_groups.ops.zookeeper_client.kazoo")
     }
     root.handlers[:] = []  # basicConfig(force=True) would close pytest's handlers
     try:

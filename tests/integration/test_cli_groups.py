@@ -14,7 +14,7 @@ from kazoo.security import make_digest_acl
 
 from kiel_groups.embedded import Cluster, ZooKeeperServer
 from kiel_groups.group.znodes.layout import GroupLayout
-from kiel_groups.ops import cluster_admin
+from kiel_groups.ops import zookeeper_client
 from tests.helpers.cluster_data import produce, zookeeper
 from tests.helpers.commands import Running, kiel_groups, kiel_groups_here
 from tests.helpers.members import Group, group_of
@@ -215,7 +215,7 @@ async def test_watch_reports_each_outage_and_recovers(
 ) -> None:
     """All reads of a watch share a session until it breaks. Each outage is reported, and reading continues after it."""
     server = start_zookeeper()
-    with cluster_admin.zookeeper(server.address) as client:
+    with zookeeper_client.zookeeper(server.address) as client:
         client.create("/consumers/g/offsets", makepath=True)
     command = ["-m", "kiel_groups", "describe", "g", "--zookeeper", server.address, "--watch", "0.1", "--json"]
     with Running(command) as process:

@@ -18,7 +18,7 @@ from kiel_groups.group.znodes.contents import GroupState
 from kiel_groups.group.znodes.layout import GroupLayout
 from kiel_groups.members.zookeeper.allocator_process import AllocatorProcess
 from kiel_groups.metrics import Metrics
-from kiel_groups.ops.cluster_admin import remove_empty_group
+from kiel_groups.ops.actions.groups import remove_empty_group
 from tests.helpers.cluster_data import produce, zookeeper
 from tests.helpers.commands import Running, kiel_groups_here
 from tests.helpers.contexts import process_context

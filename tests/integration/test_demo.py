@@ -20,8 +20,8 @@ from rich.console import Console
 from kiel_groups.demo import demo_run
 from kiel_groups.demo.demo_run import PARTITIONS, Walkthrough
 from kiel_groups.demo.records import GROUP, Proof, prove
-from kiel_groups.ops.group_inspection import group_reader
-from kiel_groups.ops.views.group_view import view_group
+from kiel_groups.ops.views.znodes import view_group
+from kiel_groups.ops.zookeeper_reader import group_reader
 from tests.helpers.waiting import eventually_blocking
 
 pytestmark = pytest.mark.integration

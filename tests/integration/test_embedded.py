@@ -16,7 +16,8 @@ import pytest
 from kiel_groups.embedded import Cluster, KafkaBroker, ZooKeeperServer, processes
 from kiel_groups.embedded.processes import Server, accepts, runs_folder
 from kiel_groups.errors import ChrootMissingError, ConfigError, NoZooKeeperError, ServerError, UnknownTopicError
-from kiel_groups.ops import cluster_admin
+from kiel_groups.ops import zookeeper_client
+from kiel_groups.ops.actions.topics import partitions_of
 from tests.helpers.waiting import eventually, eventually_blocking
 
 pytestmark = pytest.mark.integration
@@ -25,8 +26,8 @@ Unique = Callable[[str], str]
 
 
 def partitions(cluster: Cluster, topic: str) -> int:
-    with cluster_admin.zookeeper(cluster.zk_hosts) as client:
-        return len(cluster_admin.partitions_of(client, topic))
+    with zookeeper_client.zookeeper(cluster.zk_hosts) as client:
+        return len(partitions_of(client, topic))
 
 
 async def test_topics_are_created_grown_and_deleted(cluster: Cluster, unique: Unique) -> None:
@@ -77,10 +78,10 @@ async def test_a_restarted_zookeeper_keeps_its_port_and_data(
 ) -> None:
     """ZooKeeper keeps its port and data after a stop, a kill −9, a freeze and a restart."""
     server = start_zookeeper(zookeeper_version)
-    with cluster_admin.zookeeper(server.hosts) as client:
+    with zookeeper_client.zookeeper(server.hosts) as client:
         client.create("/before", b"kept")
     await stop_kill_and_freeze(server)
-    with cluster_admin.zookeeper(server.hosts) as client:
+    with zookeeper_client.zookeeper(server.hosts) as client:
         assert client.get("/before")[0] == b"kept"
 
 
@@ -95,7 +96,7 @@ async def test_a_restarted_broker_keeps_its_data(start_cluster: Callable[..., Cl
         await server.stop()
         shutil.rmtree(server.folder / "data")
     await cluster.zookeeper.start()
-    cluster_admin.create_chroot(cluster.zk_hosts)
+    zookeeper_client.create_chroot(cluster.zk_hosts)
     await cluster.kafka[0].start()
     await cluster.create_topic("before", 1)
 
@@ -107,9 +108,9 @@ async def test_a_paused_zookeeper_does_not_answer_until_it_is_resumed(
     server = start_zookeeper()
     server.pause()
     assert accepts(server.port)
-    assert not await asyncio.to_thread(cluster_admin.answers, server.hosts, timeout_s=0.5)
+    assert not await asyncio.to_thread(zookeeper_client.answers, server.hosts, timeout_s=0.5)
     server.resume()
-    assert await asyncio.to_thread(cluster_admin.answers, server.hosts, timeout_s=5)
+    assert await asyncio.to_thread(zookeeper_client.answers, server.hosts, timeout_s=5)
 
 
 def test_a_server_that_fails_at_its_start_shows_the_end_of_its_log(cluster_39: Cluster) -> None:
@@ -151,12 +152,12 @@ def test_a_missing_zookeeper_and_a_missing_chroot_are_different_errors(cluster_3
     """The errors for a missing ZooKeeper and for a missing chroot differ. Each error names the address."""
     with (
         pytest.raises(ChrootMissingError, match="/missing does not exist"),
-        cluster_admin.zookeeper(f"{cluster_39.zk_hosts}/missing"),
+        zookeeper_client.zookeeper(f"{cluster_39.zk_hosts}/missing"),
     ):
         pass
     with (
         pytest.raises(NoZooKeeperError, match=r"127\.0\.0\.1:1 within"),
-        cluster_admin.zookeeper("127.0.0.1:1", timeout_s=0.3),
+        zookeeper_client.zookeeper("127.0.0.1:1", timeout_s=0.3),
     ):
         pass
 

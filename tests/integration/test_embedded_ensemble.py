@@ -12,7 +12,7 @@ import pytest
 from kiel_groups.clients import BEGINNING, Producer, SingleConsumer
 from kiel_groups.embedded import Cluster, ZooKeeperEnsemble, ZooKeeperServer
 from kiel_groups.embedded.processes import accepts
-from kiel_groups.ops import cluster_admin
+from kiel_groups.ops import zookeeper_client
 from tests.helpers.waiting import eventually
 from tests.helpers.zookeeper_roles import followers_of, leader_of, mode_of, modes_of
 
@@ -57,12 +57,12 @@ async def restore(ensemble: ZooKeeperEnsemble) -> None:
 
 
 def write(hosts: str, path: str) -> None:
-    with cluster_admin.zookeeper(hosts) as client:
+    with zookeeper_client.zookeeper(hosts) as client:
         client.create(path, b"kept")
 
 
 def read(hosts: str, path: str) -> bytes:
-    with cluster_admin.zookeeper(hosts) as client:
+    with zookeeper_client.zookeeper(hosts) as client:
         client.sync(path)
         return bytes(client.get(path)[0])
 
@@ -127,7 +127,7 @@ async def test_a_minority_does_not_serve_until_there_is_a_quorum(ensemble: ZooKe
     for server in ensemble.servers[1:]:
         await server.kill()
     await await_mode(remaining, None)
-    assert not await asyncio.to_thread(cluster_admin.answers, remaining.hosts, timeout_s=0.5)
+    assert not await asyncio.to_thread(zookeeper_client.answers, remaining.hosts, timeout_s=0.5)
     await restarted.start()
     assert await leader_of(ensemble) in (remaining, restarted)
     assert read(remaining.hosts, path) == b"kept"

@@ -16,7 +16,7 @@ from kiel_groups.errors import ClaimLostError, ConfigError
 from kiel_groups.group.znodes.layout import WorkerLayout
 from kiel_groups.group.znodes.transactions import LARGEST_BYTES, Create, Delete, Done
 from kiel_groups.metrics import Metrics
-from kiel_groups.ops.cluster_admin import create_chroot, zookeeper
+from kiel_groups.ops.zookeeper_client import create_chroot, zookeeper
 from kiel_groups.workers.stores.config_store import ConfigStore
 from kiel_groups.workers.stores.source_offset_store import SourceOffsetStore
 from kiel_groups.workers.stores.status_store import StatusStore

@@ -21,8 +21,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from kiel_groups.cli.parameters.types import parse_position
-from kiel_groups.cli.records.record_printer import parse_format
+from kiel_groups.cli.commands.consume import parse_position
+from kiel_groups.cli.terminal.record_printer import parse_format
 from kiel_groups.config import parse_hosts
 from kiel_groups.embedded import jars
 from kiel_groups.errors import KielGroupsError
@@ -42,7 +42,8 @@ from kiel_groups.group.znodes.worker_contents import StoredConnector, StoredStat
 from kiel_groups.model import TopicPartition
 from kiel_groups.ops.views.checks import check_group
 from kiel_groups.ops.views.documents import group_document
-from kiel_groups.ops.views.group_view import GroupView, view_group
+from kiel_groups.ops.views.group_view import GroupView
+from kiel_groups.ops.views.znodes import view_group
 from kiel_groups.spark import options as option_validation
 from kiel_groups.spark.spark_session import plain_error
 from kiel_groups.wire.consumer_protocol import ConsumerAssignment

@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 from kiel_groups.config import HostPort
 from kiel_groups.embedded import Cluster
 from kiel_groups.errors import OffsetOutOfRangeError
-from kiel_groups.ops.cluster_admin import create_topic
+from kiel_groups.ops.actions.topics import ZooKeeperTopics
 from kiel_groups.spark.task_planner import ReadTask
 from tests.helpers.spark.queries import Query, batch_tasks, brokers_of, fill, filled, records, running
 from tests.proxies import KafkaProxy
@@ -43,7 +43,7 @@ def own_cluster() -> Iterator[Cluster]:
 def topic(own_cluster: Cluster, unique: Unique) -> str:
     """Return the name of a topic of two partitions with 300 records."""
     name = unique("topic")
-    create_topic(own_cluster.zk_hosts, name, 2)
+    ZooKeeperTopics(own_cluster.zk_hosts).create(name, 2)
     for start in range(0, len(VALUES), 20):
         # A broker starts a new segment only between two requests.
         fill(own_cluster, name, VALUES[start : start + 20])

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from kiel_groups.cli.parameters.name_completion import complete_clusters
+from kiel_groups.cli.parameters.cluster_address import complete_clusters
 from kiel_groups.cli.parameters.options import json_option
 from kiel_groups.cli.terminal.messages import DONE, EPILOG, FAILED, INTERRUPTED, Lines
 

@@ -12,8 +12,8 @@ from kiel_groups.errors import ProtocolError
 from kiel_groups.group.znodes.contents import Snapshot, whole_number
 from kiel_groups.group.znodes.layout import CONNECTOR, WorkerLayout, connector_of
 from kiel_groups.group.znodes.worker_contents import ConfigChange, parse_config_offset
-from kiel_groups.ops.cluster_admin import Client
-from kiel_groups.ops.group_inspection import read_workers
+from kiel_groups.ops.zookeeper_client import Client
+from kiel_groups.ops.zookeeper_reader import read_workers
 from kiel_groups.workers.stores.config_store import entry_of
 from kiel_groups.workers.stores.status_store import status_of
 from kiel_groups.workers.values import ConfigSnapshot, ConnectorId, TaskId, Work, WorkStatus

@@ -8,9 +8,9 @@ import pytest
 from rich.console import Console, RenderableType
 
 from kiel_groups.demo.display import GroupProgress, member_table, offset_table, status_line
-from kiel_groups.group.znodes.contents import GroupState, MemberAssignment, MemberInfo, Znode
+from kiel_groups.group.znodes.contents import GroupState, MemberAssignment, MemberInfo, Snapshot, Znode
 from kiel_groups.model import TopicPartition
-from kiel_groups.ops.views.group_view import view_group
+from kiel_groups.ops.views.znodes import view_group
 
 pytestmark = pytest.mark.unit
 
@@ -55,7 +55,7 @@ def test_members_leader_owners_and_lag_are_read() -> None:
     never negative.
     """
     view = view_group("g", ZNODES, LOG_ENDS)
-    assert [member.info.member_id for member in view.members] == ["early", "late"]
+    assert [member.member_id for member in view.members] == ["early", "late"]
     assert [member.leads for member in view.members] == [True, False]
     assert [[owned.topic_partition for owned in member.owned] for member in view.members] == [
         [PARTITIONS[0]],
@@ -104,3 +104,31 @@ def test_tables_show_owners_and_offsets_in_80_columns() -> None:
     assert max(map(len, (members + offsets).splitlines())) <= 80
     line = status_line(GroupProgress(view, {}, {}))
     assert line == "generation 4, 2 members, leader early, 2 of 3 partitions owned, lag 5, 0 records/s"
+
+
+TOPIC = Znode(b'{"version":1,"partitions":{"0":[0],"1":[0],"2":[0]}}')
+GROWN = Znode(b'{"version":1,"partitions":{"0":[0],"1":[0],"2":[0],"3":[0]}}')
+REASONED = GroupState(generation=4, state="done", leader="early", unassigned={"all its members are drained": 1})
+
+SETTLED = ZNODES | {"/consumers/g/owners/t/1": Znode(b"early-0"), "/brokers/topics/t": TOPIC}
+
+
+def test_a_group_is_settled_once_the_plan_covers_all_members_and_partitions() -> None:
+    """
+    A member without an assignment waits for the leader's plan, or its assignment was written while the znodes were
+    read: with half of the partitions released for it, and no plan that assigns them, nothing is settled.
+    """
+
+    def state(znodes: Snapshot) -> str:
+        return view_group("g", znodes).state
+
+    assert state(SETTLED) == "settled"
+    late = ("/kiel-groups/g/allocation/late", "/consumers/g/owners/t/2")
+    torn = {path: znode for path, znode in SETTLED.items() if path not in late}
+    assert state(torn) == "moving", "a partition is assigned to no member"
+    whole = MemberAssignment(4, "early", frozenset(PARTITIONS))
+    of_one = {"/kiel-groups/g/allocation/early": Znode(whole.encode()), "/consumers/g/owners/t/2": Znode(b"early-0")}
+    assert state(torn | of_one) == "moving", "the plan lacks a member"
+    assert state(SETTLED | {"/brokers/topics/t": GROWN}) == "moving", "the plan lacks a partition"
+    reasoned = {"/brokers/topics/t": GROWN, "/kiel-groups/g/allocation": Znode(REASONED.encode())}
+    assert state(SETTLED | reasoned) == "settled", "the plan says why a partition has no member"
