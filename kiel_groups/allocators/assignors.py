@@ -58,7 +58,7 @@ class Assignor(Protocol):
     """
     Divides partitions among the members of a broker-coordinated group, in the process of the member that leads it.
 
-    The broker chooses an assignor that all members offer, by its ``name``.
+    The broker chooses an assignor that all members offer, by its ``name``. Users may pass their own.
     """
 
     @property
@@ -81,7 +81,7 @@ class Assignor(Protocol):
 
 @runtime_checkable
 class ReportingAssignor(Protocol):
-    """An assignor with this method reports what it cannot use of other members' subscriptions."""
+    """An assignor with this method, of users too, reports what it cannot use of other members' subscriptions."""
 
     def findings(self, subscriptions: Mapping[str, AssignorMember]) -> Sequence[str]:
         """Return a line for each member with an unusable subscription: what is wrong, and what follows."""

@@ -124,7 +124,7 @@ LONGEST_RESTART_PAUSE_S = 5.0
 
 
 class Recreations(Protocol):
-    """Announces topics that were created again; see ``TopicIncarnations``."""
+    """Announces topics that were created again: ``TopicIncarnations``, or ``RenewedTopics`` with brokers."""
 
     @property
     def recreations(self) -> asyncio.Queue[tuple[str, int]]: ...
