@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Container, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
+from kiel_groups.allocators import GroupSpec
 from kiel_groups.group.znodes.contents import DONE, PUBLISHING, GroupState, MemberAssignment, MemberInfo
 from kiel_groups.group.znodes.group_settings import DynamicConfig, HistoryEntry, Weights, record
 from kiel_groups.group.znodes.layout import GroupLayout
@@ -177,6 +178,11 @@ class Inputs:
     def subscribed(self) -> frozenset[str]:
         """The topics that at least one member subscribes to, whether they exist or not."""
         return frozenset(topic for member in self.members.values() for topic in member.subscription)
+
+    @property
+    def spec(self) -> GroupSpec:
+        """The group as allocators see it."""
+        return GroupSpec.of(self.subscriptions, self.partitions, self.stored, self.weights)
 
     @property
     def stored(self) -> dict[Slot, frozenset[TopicPartition]]:

@@ -479,7 +479,7 @@ class PartitionPlanner:
     async def _run(self, allocator: Allocator, inputs: Inputs) -> Target:
         """Run an allocator on a thread, because it is the user's code and may be slow."""
         name = allocator_name(allocator)
-        run = partial(run_allocator, allocator, inputs.subscriptions, inputs.partitions, inputs.stored, inputs.weights)
+        run = partial(run_allocator, allocator, inputs.spec)
         started_s = _now_s()
         try:
             async with asyncio.timeout(self._config.allocator_timeout_ms / 1000):
