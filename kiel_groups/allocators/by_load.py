@@ -161,13 +161,11 @@ class _Shares:
                 continue
             if most - least <= slack:
                 break
-            # The taker stays below the giver's present level with any load below this one.
-            gap = most * capacities[taker] // _FULL - carried[taker]
-            excess = carried[giver] - mean * capacities[giver] // _FULL
-            shortage = mean * capacities[taker] // _FULL - carried[taker]
-            # Half the slack beyond the mean is still equal enough, and needs fewer, larger moves.
-            aim = min(excess, shortage) + slack // 2
-            chosen = self._choose(giver, pool, gap, aim)
+            chosen = self._choose(giver, taker, pool, mean, slack)
+            if chosen is None and len({capacities[member] for member in members}) > 1:
+                # A member of more capacity may have more room, although its load is not the least.
+                taker = max(members, key=lambda each: (self._room(each, most), each))
+                chosen = self._choose(giver, taker, pool, mean, slack)
             if chosen is None:
                 heappop(givers)
                 continue
@@ -179,8 +177,15 @@ class _Shares:
                 heappush(takers, (self._level(member), member))
         return changed, moves
 
-    def _choose(self, giver: Slot, pool: int, gap: int, aim: int) -> tuple[int, TopicPartition] | None:
-        """Choose a partition lighter than the gap and nearest to the aim, if any. Prefer one that moves anyway."""
+    def _room(self, member: Slot, level: int) -> int:
+        """Return the load that takes the member to a level."""
+        return level * self._capacities[member] // _FULL - self._carried[member]
+
+    def _choose(self, giver: Slot, taker: Slot, pool: int, mean: int, slack: int) -> tuple[int, TopicPartition] | None:
+        """Choose a partition that leaves the taker below the giver's level, if any. Prefer one that moves anyway."""
+        gap = self._room(taker, self._level(giver))
+        # Half the slack beyond the mean is still equal enough, and needs fewer, larger moves.
+        aim = min(-self._room(giver, mean), self._room(taker, mean)) + slack // 2
         for owned in (self._moved[giver].get(pool), self._kept[giver].get(pool)):
             if owned:
                 above = bisect_left(owned, (aim,))

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from bisect import insort
+from collections.abc import Mapping, Sequence
 
 from kiel_groups.allocators.adapter import GroupAllocatorBase
-from kiel_groups.allocators.group_spec import Allocated, GroupSpec, Pool
+from kiel_groups.allocators.group_spec import Allocated, GroupSpec
 from kiel_groups.allocators.sticky import sticky
 from kiel_groups.model import Slot, TopicPartition
 
@@ -17,9 +18,9 @@ class RackAware(GroupAllocatorBase):
     The rack-aware allocator; its one instance is :data:`rack_aware`.
 
     It begins with the result of the sticky allocator. Then members exchange partitions, one for one, while an exchange
-    brings one more partition to the rack of its leader. So the numbers of partitions are those of the sticky allocator.
-    If all members subscribe to the same topics, no allocation with such numbers has more partitions in their racks.
-    Without racks, the result is that of the sticky allocator.
+    brings one more partition to the rack of its leader. So the numbers of partitions are those of the sticky allocator,
+    and members that read from leaders in other racks have no exchange left that would end it. Without racks, the result
+    is that of the sticky allocator.
     """
 
     __name__ = "rack_aware"
@@ -38,69 +39,90 @@ class _Exchange:
     def __init__(self, group: GroupSpec, allocated: Allocated) -> None:
         self._group = group
         self._racks = {slot: member.rack for slot, member in group.members.items()}
+        pools = sorted(set(group.pools.values()))
+        places = {pool: number for number, pool in enumerate(pools)}
+        #: The pool of each topic, by its number, and the members of each pool.
+        self._pool_of = {topic: places[pool] for topic, pool in group.pools.items()}
+        self._pools = [frozenset(pool) for pool in pools]
         self._owners: dict[TopicPartition, Slot] = {}
-        self._counts: dict[Slot, int] = dict.fromkeys(allocated, 0)
-        #: The partitions of each member that are not in its rack.
-        self._misplaced: dict[Slot, dict[TopicPartition, None]] = {member: {} for member in allocated}
+        #: The partitions of each member that are not in its rack, by their rack.
+        self._misplaced: dict[Slot, dict[str | None, dict[TopicPartition, None]]] = {slot: {} for slot in allocated}
         for member, topics in allocated.items():
             for topic, numbers in topics.items():
                 for number in numbers:
-                    self._give(TopicPartition(topic, number), member)
-        members: dict[tuple[Pool, str], list[Slot]] = {}
-        for pool in set(group.pools.values()):
+                    self._put(TopicPartition(topic, number), member)
+        self._counts = {member: sum(map(len, topics.values())) for member, topics in allocated.items()}
+        #: The members of each rack that are eligible for the same topics, by ascending numbers of partitions.
+        self._near: dict[tuple[int, str], list[tuple[int, Slot]]] = {}
+        for pool, place in places.items():
             for member in pool:
                 if (rack := self._racks[member]) is not None:
-                    members.setdefault((pool, rack), []).append(member)
-        #: The members of each rack that are eligible for the same topics, ascending.
-        self._near = members
+                    self._near.setdefault((place, rack), []).append((self._counts[member], member))
+        for near in self._near.values():
+            near.sort()
 
-    def _give(self, partition: TopicPartition, member: Slot) -> None:
-        if (owner := self._owners.get(partition)) is not None:
-            self._counts[owner] -= 1
-            self._misplaced[owner].pop(partition, None)
-        self._owners[partition] = member
-        self._counts[member] += 1
-        if not self._fits(partition, member):
-            self._misplaced[member][partition] = None
-
-    def _fits(self, partition: TopicPartition, member: Slot) -> bool:
+    def _put(self, partition: TopicPartition, member: Slot) -> None:
         rack = self._group.partitions[partition].rack
-        return rack is not None and rack == self._racks[member]
+        if (owner := self._owners.get(partition)) is not None and partition in self._misplaced[owner].get(rack, ()):
+            del self._misplaced[owner][rack][partition]
+            if not self._misplaced[owner][rack]:
+                del self._misplaced[owner][rack]
+        self._owners[partition] = member
+        if rack is None or rack != self._racks[member]:
+            self._misplaced[member].setdefault(rack, {})[partition] = None
 
     def improve(self) -> bool:
         """Bring partitions to their racks; return whether there may be more to bring."""
         improved = False
-        #: Members that could give no partition of a pool to a rack: another partition of both cannot move, either.
-        stuck: set[tuple[Slot, Pool, str]] = set()
-        for partition in sorted(each for misplaced in self._misplaced.values() for each in misplaced):
-            rack = self._group.partitions[partition].rack
-            giver, pool = self._owners[partition], self._group.pools[partition.topic]
-            if rack is None or self._fits(partition, giver) or (giver, pool, rack) in stuck:
-                continue
-            if (found := next(self._takers(giver, pool, rack), None)) is None:
-                stuck.add((giver, pool, rack))
-                continue
-            taker, returned = found
-            self._give(partition, taker)
-            if returned is not None:
-                self._give(returned, giver)
-            improved = True
+        #: Members that could give no partition of a pool to a rack. They cannot give another one, either.
+        stuck: set[tuple[Slot, int, str]] = set()
+        for giver, by_rack in self._misplaced.items():
+            for rack in sorted(rack for rack in by_rack if rack is not None):
+                for partition in sorted(by_rack.get(rack, ())):
+                    pool = self._pool_of[partition.topic]
+                    if (giver, pool, rack) in stuck or self._owners[partition] != giver:
+                        continue
+                    if self._bring(partition, giver, self._near.get((pool, rack), ())):
+                        improved = True
+                    else:
+                        stuck.add((giver, pool, rack))
         return improved
 
-    def _takers(self, giver: Slot, pool: Pool, rack: str) -> Iterator[tuple[Slot, TopicPartition | None]]:
+    def _bring(self, partition: TopicPartition, giver: Slot, near: Sequence[tuple[int, Slot]]) -> bool:
         """
-        Yield members of the rack that can take a partition of the pool, each with the partition that it gives back.
+        Give a partition to a member near its leader, if one can take it.
 
         A member that has a partition less need not give one back. Other members give back one that is not in their
         rack, preferably one that is in the giver's.
         """
-        near = self._near.get((pool, rack), ())
-        if not self._group.has_capacities:
-            yield from ((taker, None) for taker in near if self._counts[taker] < self._counts[giver])
-        for taker in near:
-            back = [each for each in self._misplaced[taker] if giver in self._group.pools[each.topic]]
-            if back:
-                yield taker, min(back, key=lambda each: (not self._fits(each, giver), each))
+        if near and near[0][0] < self._counts[giver] and not self._group.has_capacities:
+            taker = near[0][1]
+            self._put(partition, taker)
+            self._count({giver: self._counts[giver] - 1, taker: self._counts[taker] + 1})
+            return True
+        for _, taker in near:
+            if self._misplaced[taker] and (returned := self._returned(taker, giver)) is not None:
+                self._put(partition, taker)
+                self._put(returned, giver)
+                return True
+        return False
+
+    def _returned(self, taker: Slot, giver: Slot) -> TopicPartition | None:
+        """Return a misplaced partition of the taker that the giver may own, or None."""
+        by_rack = self._misplaced[taker]
+        for rack in sorted(by_rack, key=lambda rack: (rack != self._racks[giver], rack or "")):
+            for each in by_rack[rack]:
+                if giver in self._pools[self._pool_of[each.topic]]:
+                    return each
+        return None
+
+    def _count(self, counts: Mapping[Slot, int]) -> None:
+        for (pool, rack), near in self._near.items():
+            for member, count in counts.items():
+                if self._racks[member] == rack and member in self._pools[pool]:
+                    near.remove((self._counts[member], member))
+                    insort(near, (count, member))
+        self._counts |= counts
 
     def result(self) -> dict[Slot, dict[str, list[int]]]:
         """Return partition ids by topic by member, in ascending order."""
