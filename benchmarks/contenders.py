@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.ownership import Paths
-from kiel_groups.embedded.jars.classpaths import class_path
-from kiel_groups.embedded.jars.jar_cache import java_class_path
+from kiel_groups.embedded.jars import java_class_path
+from kiel_groups.embedded.releases import CLASS_PATHS
 
 __all__ = ["CONTENDERS", "FLOOR", "SESSION_TIMEOUT_MS", "Contender", "Group", "kafka_paths", "our_contender"]
 
@@ -81,7 +81,7 @@ def _set_partitioner(name: str, settings: Mapping[str, object], *, slow: bool) -
 
 def _java() -> Contender:
     def command(group: Group, members: int) -> list[str]:
-        classes = java_class_path(class_path("kafka-0.8.2.2"))
+        classes = java_class_path(CLASS_PATHS["kafka-0.8.2.2"])
         program = str(MEMBERS / "HighLevelConsumer.java")
         arguments = [group.zookeeper, group.name, ",".join(group.topics), str(members), str(SESSION_TIMEOUT_MS)]
         return ["java", "-Xmx256m", "-XX:+UseSerialGC", "-cp", classes, program, *arguments]

@@ -34,9 +34,8 @@ import click
 
 from benchmarks.peers import peer_environment
 from kiel_groups.model import TopicPartition
-from kiel_groups.wire.message_sets import compiled_decoder
-from kiel_groups.wire.message_sets.columns import decode_columns
-from kiel_groups.wire.message_sets.decoder import decode_message_set
+from kiel_groups.wire.message_sets import decoder
+from kiel_groups.wire.message_sets.decoder import decode_columns, decode_message_set
 from kiel_groups.wire.message_sets.encoder import encode_message_set
 from kiel_groups.wire.message_sets.python_decoder import decode_uncompiled
 
@@ -180,7 +179,7 @@ def main(quick: bool, target: Path | None) -> None:
                 click.echo(f"without kafka-python, which could not be installed: {error}", err=True)
             rates = measure(decoders, count, rounds)
         rows += summary(value_bytes, rates, {codec: len(data) for codec, data in sets.items()})
-    if not compiled_decoder.COMPILED:
+    if not decoder.COMPILED:
         click.echo(
             "without the compiled decoder, which was not built: all records and columns are uncompiled", err=True
         )

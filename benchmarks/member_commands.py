@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.peers import peer_environment
-from kiel_groups.embedded.jars.classpaths import kafka_class_path
-from kiel_groups.embedded.jars.jar_cache import java_class_path
+from kiel_groups.embedded.jars import java_class_path
+from kiel_groups.embedded.releases import kafka_release
 
 __all__ = ["BrokerGroup", "MemberSettings", "java_command", "kafka_python_command", "kiel_command"]
 
@@ -77,7 +77,7 @@ def java_command(group: BrokerGroup, members: int, settings: MemberSettings) -> 
         "partition.assignment.strategy", "session.timeout.ms", "heartbeat.interval.ms", "enable.auto.commit"
     )
     words = [f"{name}={_java_word(value)}" for name, value in named.items()]
-    classes = java_class_path(kafka_class_path(group.release))
+    classes = java_class_path(kafka_release(group.release).classes)
     program = str(MEMBERS / "GroupMember.java")
     return ["java", *_JAVA, "-cp", classes, program, *group.arguments, str(members), *words]
 

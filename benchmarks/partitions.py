@@ -31,7 +31,7 @@ import click
 from benchmarks.cpu import cpu_time_s
 from kiel_groups import Producer, SingleConsumer
 from kiel_groups.embedded import Cluster
-from kiel_groups.ops import cluster_admin
+from kiel_groups.ops.actions.topics import ZooKeeperTopics
 
 __all__ = ["main"]
 
@@ -156,7 +156,7 @@ def main(quick: bool, brokers: str | None, topics: int | None, target: Path | No
     else:
         with Cluster(broker_overrides=BROKER_SETTINGS, max_session_timeout_ms=60_000) as cluster:
             for number in range(topics):
-                cluster_admin.create_topic(cluster.zk_hosts, f"t{number}", PARTITIONS_EACH, timeout_s=300)
+                ZooKeeperTopics(cluster.zk_hosts).create(f"t{number}", PARTITIONS_EACH, timeout_s=300)
             broker = cluster.kafka[0]
             rows = asyncio.run(run(broker.address, topics, broker.pid or 0, ones, duration_s))
     click.echo(f"{topics * PARTITIONS_EACH:,} partitions, memory {peak_mib()} MiB\n{HEADER}")

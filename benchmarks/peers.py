@@ -13,8 +13,8 @@ from pathlib import Path
 
 import click
 
-from kiel_groups.embedded.jars.jar_cache import cache_folder
-from kiel_groups.embedded.processes.file_lock import file_lock
+from kiel_groups.embedded.jars import cache_folder
+from kiel_groups.embedded.processes import file_lock
 
 __all__ = ["PEERS", "available_peer", "peer_environment"]
 

@@ -116,11 +116,11 @@ def run(
 
 def create_topics(cluster: Cluster, partitions: int) -> tuple[str, ...]:
     """Create topics of at most 100 partitions, because a controller of 0.8 needs minutes for a topic of a thousand."""
-    from kiel_groups.ops import cluster_admin
+    from kiel_groups.ops.actions.topics import ZooKeeperTopics
 
     topics = tuple(f"topic-{number}" for number in range(-(-partitions // 100)))
     for topic in topics:
-        cluster_admin.create_topic(cluster.zk_hosts, topic, partitions // len(topics), timeout_s=120)
+        ZooKeeperTopics(cluster.zk_hosts).create(topic, partitions // len(topics), timeout_s=120)
     return topics
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from kiel_groups.config import CLIENT_ID, KAFKA_PORT
-from kiel_groups.wire.codecs.compression import codec_by_name
+from kiel_groups.wire.codecs import codec_by_name
 from kiel_groups.wire.error_codes import error_code
 from kiel_groups.wire.fetch import CLIENT_REPLICA_ID
 from kiel_groups.wire.list_offsets import EARLIEST, LATEST

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import inspect
 import re
 import uuid
@@ -32,6 +33,9 @@ from tests.helpers.servers import (  # noqa: F401 -- fixtures
     zookeeper_version,
 )
 
+#: Each of them has fewer than 100 tests on a shared cluster.
+RARE_RELEASES = ("0.8.0", "0.8.1.1", "3.9.1")
+
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
@@ -48,6 +52,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """
     Group tests that share the servers of their module, so that ``--dist=loadgroup`` runs them in one process.
 
+    Group the tests on shared clusters of a release that few tests use, too: only one process starts such a cluster.
+
     Mark the tests that docs/failures.rst names, so that ``-m failures`` selects them in all folders.
     """
     for item in items:
@@ -56,8 +62,22 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         shared = getattr(item, "_fixtureinfo", None)
         definitions = shared.name2fixturedefs.values() if shared is not None else ()
         shares = any(definition.scope == "module" for found in definitions for definition in found)
-        if shares and item.get_closest_marker("xdist_group") is None:
-            item.add_marker(pytest.mark.xdist_group(item.nodeid.partition("::")[0]))
+        group = item.nodeid.partition("::")[0] if shares else _rare_release(item)
+        if group and item.get_closest_marker("xdist_group") is None:
+            item.add_marker(pytest.mark.xdist_group(group))
+
+
+def _rare_release(item: pytest.Item) -> str | None:
+    """Return the release of the shared cluster on which a test runs, if few tests run on that release."""
+    if "shared_clusters" not in getattr(item, "fixturenames", ()) or not hasattr(item, "callspec"):
+        return None
+    return next((str(value) for value in item.callspec.params.values() if value in RARE_RELEASES), None)
+
+
+def pytest_collection_finish() -> None:
+    """Keep the collected tests and their modules out of later garbage collections, which would take 50 ms each."""
+    gc.collect()
+    gc.freeze()
 
 
 def _is_on_the_page_of_failures(item: pytest.Item) -> bool:

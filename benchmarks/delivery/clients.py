@@ -11,8 +11,8 @@ from pathlib import Path
 
 from benchmarks.delivery.watched_process import Command
 from benchmarks.peers import available_peer
-from kiel_groups.embedded.jars.classpaths import class_path
-from kiel_groups.embedded.jars.jar_cache import java_class_path
+from kiel_groups.embedded.jars import java_class_path
+from kiel_groups.embedded.releases import CLASS_PATHS
 
 __all__ = [
     "CONFLUENT",
@@ -135,7 +135,7 @@ def _java(run: Run) -> Command:
     arguments = ["--zookeeper", run.zookeeper, "--topic", run.topic, "--group", run.group, "--threads", "1"]
     arguments += ["--messages", str(run.records), "--show-detailed-stats", "--hide-header"]
     arguments += ["--reporting-interval", str(max(1, run.records // _JAVA_REPORTS))]
-    start = ["java", "-Xmx2g", "-cp", java_class_path(class_path("kafka-0.8.2.2"))]
+    start = ["java", "-Xmx2g", "-cp", java_class_path(CLASS_PATHS["kafka-0.8.2.2"])]
     return Command(
         [*start, "kafka.tools.ConsumerPerformance", *arguments],
         os.environ,

@@ -9,7 +9,7 @@ import click
 
 from kiel_groups.config import HostPort
 from kiel_groups.model import TopicPartition
-from kiel_groups.spark.tasks.worker_connections import BrokerSocket
+from kiel_groups.spark.worker_connections import BrokerSocket
 from kiel_groups.wire.error_codes import NO_ERROR
 from kiel_groups.wire.produce import ProduceRequest
 

@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Unpack
+from functools import partial
+from types import TracebackType
+from typing import Any, Self, Unpack, overload
 
 from kiel_groups.allocators.assignors import AssignorChoice
 from kiel_groups.allocators.round_robin import round_robin
 from kiel_groups.clients.calls.arguments import BrokerSettings, broker_config, check_functions, check_setting_names
-from kiel_groups.clients.connected.connected_consumer import ConsumerSettings
-from kiel_groups.clients.connected.group_membership import CoordinationChoice, CoordinationName, Timeouts
+from kiel_groups.clients.calls.eager_methods import connect_or_close, fails_in_future, starts_at_call
+from kiel_groups.clients.connected_consumer import ConsumerSettings
+from kiel_groups.clients.consumer import Consumer
+from kiel_groups.clients.coordination import CoordinationName, Member, Timeouts, coordination_of
 from kiel_groups.clients.delivery.deserializer import OnBadRecord
-from kiel_groups.clients.delivery.owned_records import OwnedRecords
-from kiel_groups.clients.methods.assigned_partitions import AssignedPartitions
-from kiel_groups.clients.methods.consumer_commits import CommitCallback, ConsumerCommits
-from kiel_groups.clients.methods.topic_subscription import GroupValues
+from kiel_groups.clients.lifecycle import CommitCallback, Commits, GroupLifecycle, Offsets
 from kiel_groups.config import DebounceConfig, FetchConfig, GroupConfig, ResetPolicy
 from kiel_groups.listeners import RebalanceListener
 from kiel_groups.metrics import Metrics, kafka_metrics
+from kiel_groups.model import Batch, FencingToken, OffsetAndMetadata, Record, TopicPartition
 
 __all__ = ["GroupedConsumer", "naive_allocator"]
 
@@ -26,7 +28,7 @@ __all__ = ["GroupedConsumer", "naive_allocator"]
 naive_allocator = round_robin
 
 
-class GroupedConsumer(GroupValues, ConsumerCommits, AssignedPartitions):
+class GroupedConsumer(Consumer):
     """
     A member of a consumer group, with at-least-once delivery.
 
@@ -101,6 +103,8 @@ class GroupedConsumer(GroupValues, ConsumerCommits, AssignedPartitions):
         ConfigError: A setting is not valid.
     """
 
+    _lifecycle: GroupLifecycle
+
     @check_setting_names
     def __init__(
         self,
@@ -144,10 +148,7 @@ class GroupedConsumer(GroupValues, ConsumerCommits, AssignedPartitions):
         **broker_settings: Unpack[BrokerSettings],
     ) -> None:
         check_functions(default_offset_commit_callback=default_offset_commit_callback)
-        self.metrics = metrics or Metrics()
-        self._deserializer = deserializer
-        self._default_callback = default_offset_commit_callback
-        self._fetching = FetchConfig(
+        fetching = FetchConfig(
             max_wait_ms=max_wait_time,
             min_bytes=min_bytes,
             max_bytes=max_bytes,
@@ -177,22 +178,320 @@ class GroupedConsumer(GroupValues, ConsumerCommits, AssignedPartitions):
         )
         connections = broker_config(brokers, **broker_settings)
         timeouts = Timeouts(session_timeout_ms, heartbeat_interval_ms, zk_timeout_ms)
-        choice = CoordinationChoice(group_config, connections, timeouts, zk_hosts, api_version, partition_allocator)
         settings = ConsumerSettings(
             brokers=connections,
-            fetching=self._fetching,
+            fetching=fetching,
             group=group_config,
-            coordination=choice.named(coordination),
+            coordination=coordination_of(
+                coordination, group_config, connections, zk_hosts, api_version, partition_allocator, timeouts
+            ),
             deserializer=deserializer,
             key_deserializer=key_deserializer,
             on_bad_record=on_bad_record,
             listener=listener,
-            metrics=self.metrics,
+            metrics=metrics or Metrics(),
         )
-        super().__init__(settings)
+        super().__init__(GroupLifecycle(settings, self._at_exit), settings)
+        self._commits = Commits(self._lifecycle, self._calls, default_offset_commit_callback)
 
-    def _owned_records(self) -> OwnedRecords | None:
-        return None if self._connected is None else self._connected.reader.owned
+    # ------------------------------------------------------------------ the life cycle
+
+    def connect(self) -> asyncio.Future[None]:
+        """
+        Connect to the brokers and join the group. Further calls return the same future, or try again after an error.
+
+        With partitions from ``assign``, the consumer only connects to the brokers.
+
+        Raises:
+            NoBrokersError: No broker answered. Each broker has at most twice ``connect_timeout_ms``.
+            ConfigError: The store is ``broker-v0`` or ``broker-v1``, which these brokers do not support.
+            NoZooKeeperError: ZooKeeper did not answer within ``zk_timeout_ms``; the text names the pending step.
+            ChrootMissingError: The chroot does not exist.
+            GroupConfigError: The settings that the group has stored are different.
+            ForeignMemberError: The group has live members of another library (kiel, pykafka, Java's consumer).
+            ClosedError: The consumer was closed.
+        """
+        return self._lifecycle.connect()
+
+    async def __aenter__(self) -> Self:
+        await connect_or_close(self)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._calls.end_record(finished=kind is None)
+        await self.close()
+
+    def close(self, autocommit: bool = True, timeout_s: float | None = None) -> asyncio.Future[None]:
+        """
+        Commit finished records, release all partitions and leave the group.
+
+        The first call decides how; further calls return the same outcome. Their ``timeout_s`` may end the close
+        earlier, and no later.
+
+        The caller's own record or values count as finished, unless an exception is being handled. The close waits for
+        other coroutines: for a loop until its record is finished, however long that takes; for a caller of
+        ``consume()`` until its next call, but at most two seconds.
+        If the event loop does not run any more, as after a Ctrl-C, the member leaves the group before this method
+        returns, and records in flight are delivered again.
+
+        Args:
+            autocommit: Whether finished records are committed. A consumer with ``autocommit=False`` commits none here.
+                A position that ``auto_offset_reset`` chose is stored in any case.
+            timeout_s: How long the close may take, in seconds, whether the application or a server delays it. After
+                it, the member leaves, unfinished records are not committed, and a session that ZooKeeper does not
+                close is left to a thread, or expires.
+
+        Raises:
+            ConfigError: An argument is not valid; nothing is closed.
+            IllegalStateError: A hook of the listener that is a coroutine has called this; nothing is closed.
+        """
+        return self._lifecycle.close(autocommit, timeout_s, self._calls.end_in_flight)
+
+    def wind_down(self) -> asyncio.Future[None]:
+        """Leave the group: kiel's name for ``close()``."""
+        return self.close()
+
+    def _at_exit(self) -> None:
+        """When the interpreter exits, complete a close that has started, on the loop that was left."""
+        if self._lifecycle.closed:
+            self.close()
+
+    # ------------------------------------------------------------------ topics, partitions and values
+
+    @fails_in_future
+    def subscribe(
+        self,
+        topics: str | Iterable[str] = (),
+        pattern: str | None = None,
+        listener: RebalanceListener | None = None,
+    ) -> asyncio.Future[None]:
+        """
+        Replace the subscription at the call. The future is done once the member has registered it. If brokers
+        coordinate the group, it is done once the member has joined, or, if it has partitions, at once: it joins again
+        when their records in flight are finished.
+
+        Topics that remain in it are delivered without a pause, unless brokers coordinate the group.
+
+        Topics that leave it are no longer delivered. Their records in flight are finished and committed as usual.
+        A topic that does not exist is logged, and consumed as soon as it is created.
+
+        Args:
+            topics: One topic or several.
+            pattern: Not supported yet.
+            listener: Notified of assigned, revoked and lost partitions until the next call of ``subscribe``, in place
+                of the constructor's listener. By default, the constructor's. ``consume()`` changes no listener.
+
+        Raises:
+            ConfigError: There is no topic, a name is not legal for a topic of Kafka 0.8, a pattern is given, or the
+                topics exceed what ZooKeeper can store for one member. The previous subscription remains. Or the
+                coordinator refuses the member's settings.
+            ArgumentTypeError: The listener is not an object with hooks. It is a TypeError and a ConfigError.
+            IllegalStateError: The application has assigned partitions; call ``unsubscribe()`` first.
+            KielGroupsError: After ``assign`` and ``unsubscribe``, the consumer joins the group: the errors of
+                ``connect``.
+            ClosedError: The consumer was closed.
+        """
+        return self._lifecycle.subscribe(topics, pattern, listener)
+
+    @fails_in_future
+    def unsubscribe(self) -> asyncio.Future[None]:
+        """
+        Leave all topics, or end an assignment of ``assign``. Nothing is delivered after the call.
+
+        The future is done once the member has registered that it has no topics. A member remains in its group. Its
+        records in flight are finished and committed as usual, and then their partitions are released.
+
+        Raises:
+            ClosedError: The consumer was closed.
+        """
+        return self._lifecycle.unsubscribe()
+
+    def assign(self, partitions: Iterable[TopicPartition]) -> None:
+        """
+        Read these partitions alone, without the group: no member, no claims, no commits, and no calls of the listener.
+
+        It takes effect at the call, so ``seek`` and ``pause`` may follow at once. Members of the group, if there are
+        any, read the same records. A partition starts where the application seeks, else at the group's committed
+        offset, else as ``auto_offset_reset`` says. Another call replaces the partitions: those that stay keep their
+        position, pause and high watermark. A consumer that has joined its group leaves it; ``assign`` before
+        ``connect`` never joins.
+
+        Commits raise an IllegalStateError, because no claim protects them. The group's offsets are read through the
+        brokers, which Kafka 0.8.0 cannot do: seek there.
+
+        Args:
+            partitions: At least one. A partition that does not exist yet is read once it does.
+
+        Raises:
+            ArgumentTypeError: The argument is not a list of partitions. It is a TypeError and a ConfigError.
+            ConfigError: There is no partition, or one has no legal topic and number.
+            IllegalStateError: The consumer has subscribed to topics, or has not released one of the partitions yet.
+            ClosedError: The consumer was closed.
+        """
+        self._lifecycle.assign(partitions)
+
+    def consume(self, topic: str, start: object = None) -> asyncio.Future[Batch | None]:
+        """
+        Return the available values of one topic, from all of its partitions that this member owns.
+
+        The first call connects and subscribes to the topic. The values that a coroutine received are finished when it
+        calls ``consume()`` for the topic again. If the coroutine has ended, its values are finished when another
+        coroutine calls ``consume()`` for the topic. The partitions of the values are not released before that. Values
+        that arrive after the caller has given up (``asyncio.wait_for``, ``gen.with_timeout``) are delivered again.
+
+        Args:
+            topic: The topic's name. As long as the topic does not exist, it has no values.
+            start: Ignored: a group resumes at its committed offsets.
+
+        Returns:
+            Values that the deserializer made (``json.loads`` by default), or [] if none came within ``max_wait_time``,
+            or None once the consumer is closed. A value on which the deserializer raises is logged, counted and
+            skipped, unless ``on_bad_record`` is a function, which is then called. The list's ``parts`` hold the values
+            by partition, with their records and ``fencing_token``.
+
+        Raises:
+            ConfigError: The name is not legal for a topic of Kafka 0.8, or the consumer is used in
+                another style, such as iteration.
+            IllegalStateError: The application has assigned partitions; call ``unsubscribe()`` first.
+            NoBrokersError: 8 metadata requests in a row were not answered. The next call may succeed.
+            KielGroupsError: ``connect()`` failed, or a partition cannot be read. The next call may get other values.
+        """
+        return self._calls.consume(topic, partial(self._lifecycle.read_topic, topic))
+
+    # ------------------------------------------------------------------ commits
+
+    @fails_in_future
+    def commit(self, offsets: Offsets | None = None) -> asyncio.Future[frozenset[TopicPartition]]:
+        """
+        Commit all finished records and what the caller has in flight, or the offsets that the application chooses.
+
+        Records and values that other tasks are processing do not count, whether a loop or a call returned them.
+
+        Chosen offsets may lie between the start of this claim of the partition (or where ``seek()`` went under it) and
+        the next offset to deliver. If one of them is refused, none is stored. A chosen commit changes neither the
+        position nor what is finished: the next automatic commit, or ``commit()`` without offsets, stores the finished
+        offsets again. Applications that choose offsets usually set ``autocommit=False``.
+
+        While ``close()`` runs, hooks may still commit, such as ``on_partitions_revoked``.
+
+        Args:
+            offsets: The next offset to read of some partitions that this member owns: a number, or an
+                ``OffsetAndMetadata``, whose text Kafka 0.8 does not keep. None: what is finished, of all partitions.
+
+        Returns:
+            The partitions whose offsets were stored.
+
+        Raises:
+            ConfigError: An offset is malformed, before the start of the claim, beyond the next offset to deliver, or
+                beyond the end of a log that was truncated.
+            CommitFailedError: A partition is not owned (the message names its owner), its topic was created again,
+                another writer has changed its offset, from which delivery continues, or the offset was delivered
+                before the claim was lost and taken again. Or brokers have not stored an offset,
+                chosen or not (``store="broker-v0"`` and ``"broker-v1"``). The message says which offsets were stored.
+            SessionLostError: The session has ended. Records whose offsets were not stored are delivered again.
+            CoordinationError: ZooKeeper refused the write because rights are missing. The member stops.
+            IllegalStateError: The application has assigned the partitions: no claim protects a commit.
+            ClosedError: The consumer is not connected, or was closed.
+        """
+        return self._commits.commit(offsets)
+
+    @fails_in_future
+    def commit_async(
+        self, offsets: Offsets | None = None, callback: CommitCallback | None = None
+    ) -> asyncio.Future[frozenset[TopicPartition]]:
+        """
+        Start a commit as ``commit`` does, and report its outcome to a callback: kafka-python's way to commit.
+
+        Callbacks are called in the order of the commits. A callback that raises is logged and counted
+        (``commit_callbacks_failed``).
+
+        Args:
+            offsets: As for ``commit``.
+            callback: Called on the event loop (with ``kiel_groups.sync``: on a thread beside it) as
+                ``callback(offsets, outcome)``: with the offsets of this commit, by partition, and the partitions that
+                were stored, or the error. By default it is ``default_offset_commit_callback`` of the constructor. It
+                may be a coroutine function.
+
+        Returns:
+            A future with the outcome of the commit. Without a callback, an error that is not retrieved is logged.
+
+        Raises:
+            ConfigError: ``callback`` is not a function. All errors of ``commit`` go to the callback and to the future.
+        """
+        check_functions(callback=callback)
+        return self._commits.commit_async(offsets, callback)
+
+    @fails_in_future
+    def commit_offsets(self, metadata: str | None = None) -> asyncio.Future[None]:
+        """
+        Commit the values that ``consume()`` returned before this call, which count as finished from now on.
+
+        A coroutine that consumes commits only its own values. Any other caller, such as a timer, commits all values.
+        A failure is logged and counted (``commits_failed``). The next commit stores these offsets as well.
+
+        Args:
+            metadata: A text for stores that have room for one; by default "committed by" and this member's name.
+
+        Raises:
+            IllegalStateError: The application has assigned the partitions: no claim protects a commit.
+        """
+        return self._commits.commit_offsets(lambda: f"committed by {self.name}" if metadata is None else metadata)
+
+    @overload
+    def committed(self, partition: TopicPartition) -> asyncio.Future[int | None]: ...
+
+    @overload
+    def committed(self, partition: Iterable[TopicPartition]) -> asyncio.Future[dict[TopicPartition, int | None]]: ...
+
+    def committed(
+        self, partition: TopicPartition | Iterable[TopicPartition]
+    ) -> asyncio.Future[int | None] | asyncio.Future[dict[TopicPartition, int | None]]:
+        """
+        Return the offset that the group has committed, whether or not this member owns the partition.
+
+        It is read from the group's store: from ZooKeeper, or from the brokers with ``store="broker-v0"`` and
+        ``"broker-v1"``, and after ``assign``.
+
+        Args:
+            partition: A partition, or several, which are read in one round trip.
+
+        Returns:
+            The next offset to read, or None if the group has none, or if the stored data is no offset (which is
+            logged). For several partitions, a dict with an entry for each.
+
+        Raises:
+            ConfigError: An argument is no partition.
+            SessionLostError: There is no session at the moment; only with ``store="zookeeper"``.
+            NoOffsetsError: Brokers refuse for good to read an offset.
+            BrokerError: No broker answered.
+            ClosedError: The consumer is not connected, or was closed.
+        """
+        return self._commits.committed(partition)
+
+    @starts_at_call
+    async def fetch_committed_offsets(
+        self, partitions: Iterable[TopicPartition] | None = None
+    ) -> dict[TopicPartition, OffsetAndMetadata]:
+        """
+        Return the offsets that the group has committed, as ``committed`` reads them.
+
+        Args:
+            partitions: Some partitions. None: each partition of any topic for which the group has an offset.
+
+        Returns:
+            The next offsets to read, with "" as metadata, which Kafka 0.8 does not keep. A partition without an
+            offset, or with stored data that is no offset, is left out.
+
+        Raises:
+            ConfigError: An argument is no partition.
+            IllegalStateError: After ``assign``, no partitions are named.
+            KielGroupsError: The errors of ``committed``. Without ``partitions``, a session is always needed.
+        """
+        return await self._commits.fetch_committed(partitions)
+
+    # ------------------------------------------------------------------ the member
 
     def kafka_metrics(self) -> dict[str, dict[str, float | None]]:
         """
@@ -206,6 +505,81 @@ class GroupedConsumer(GroupValues, ConsumerCommits, AssignedPartitions):
         """
         return kafka_metrics(self.metrics, len(self.assignment()))
 
-    def wind_down(self) -> asyncio.Future[None]:
-        """Leave the group: kiel's name for ``close()``."""
-        return self.close()
+    @property
+    def member_id(self) -> str | None:
+        """
+        This member's id in the group. Each new session has a new id.
+
+        It is None before the first session, and after ``assign``.
+        """
+        return None if self._member is None else self._member.member_id
+
+    @property
+    def _member(self) -> Member | None:
+        """The connected member, or None with partitions that the application assigned."""
+        return None if self._lifecycle.connected is None else self._lifecycle.connected.member
+
+    @property
+    def name(self) -> str:
+        """The ``member_id`` or, before the first session, this host's name and a number unique in this process."""
+        return self.member_id or super().name
+
+    @property
+    def group_name(self) -> str:
+        """The group's name."""
+        return self._lifecycle.settings.group.group
+
+    @property
+    def coordinator_id(self) -> None:
+        """None, as before ``connect()`` of kiel: the client finds the brokers that store its offsets by itself."""
+        return None
+
+    @property
+    def autocommit(self) -> bool:
+        """Whether the consumer commits finished records by itself."""
+        return self._lifecycle.settings.group.autocommit
+
+    @property
+    def closing(self) -> bool:
+        """Whether ``close()`` was called."""
+        return self._lifecycle.closed
+
+    @property
+    def is_leader(self) -> bool:
+        """Whether this member is the group's leader."""
+        return self._member is not None and self._member.leads
+
+    @property
+    def settled(self) -> bool:
+        """Whether this member owns exactly the partitions that the group's leader assigned to it."""
+        return self._member is not None and self._member.settled
+
+    def fencing_token(self, of: Record | TopicPartition) -> FencingToken | None:
+        """
+        Return the number of the claim under which a record was delivered. Each later claim has a larger number.
+
+        Write the token to a store together with the results of the record, and have the store reject a write whose
+        token is smaller than one it has seen for that partition. Then a member that lost the partition without
+        noticing cannot overwrite the work of the next owner. Values of ``consume()`` carry their tokens
+        (``Batch.parts``).
+
+        Args:
+            of: The record in flight, itself and not a copy. A task that still processes the record after the loop has
+                asked for the next record must get the token before that. Or a partition, for the token of its current
+                claim. This is *not* always the claim of records that were delivered earlier: if the partition was lost
+                and claimed again since, the newer token would let late writes pass.
+
+        Returns:
+            The czxid of the owner znode, or, if brokers coordinate the group, a ``GenerationToken``: the group's
+            generation and the member id. It is None after ``assign``, which claims nothing. For a partition, None if
+            the member does not own it. For a record, None if it is not in flight any more, or is not counted any more
+            because its partition was lost or another client set the group's offset. In this case, discard the record's
+            results.
+        """
+        if isinstance(of, Record):
+            if self._lifecycle.connected is None:
+                return None
+            return self._lifecycle.connected.reader.records.in_flight.fencing_token_of(of) or None
+        state = self._subscription.offsets.of(of)
+        # The token is 0 without a claim.
+        return None if state is None else state.token or None

@@ -17,9 +17,7 @@ from kiel_groups.clients.calls.arguments import (
 )
 from kiel_groups.clients.calls.eager_methods import connect_or_close, failed_future, spawn, starts_at_call
 from kiel_groups.clients.calls.left_loop import LeftLoop, running_loop
-from kiel_groups.clients.compat import ProducerAttributes
 from kiel_groups.clients.net.cluster_metadata import ClusterMetadata
-from kiel_groups.clients.produce.partition_queue import RecordMetadata, message_bytes
 from kiel_groups.clients.produce.partitioners import (
     Partitioner,
     Serializer,
@@ -27,7 +25,7 @@ from kiel_groups.clients.produce.partitioners import (
     random_partitioner,
     serialize_value,
 )
-from kiel_groups.clients.produce.sender import Sender, fail_future, raise_first
+from kiel_groups.clients.produce.sender import RecordMetadata, Sender, fail_future, message_bytes, raise_first
 from kiel_groups.config import ProducerConfig, check_name
 from kiel_groups.errors import BufferFullError, ClosedError, ConfigError, KielGroupsError
 from kiel_groups.metrics import Metrics
@@ -53,7 +51,7 @@ class _Unplaced(NamedTuple):
     future: asyncio.Future[RecordMetadata]
 
 
-class Producer(ProducerAttributes):
+class Producer:
     """
     Sends records to topics, with at-least-once delivery.
 
@@ -264,6 +262,41 @@ class Producer(ProducerAttributes):
     def unsent_count(self) -> int:
         """How many records have no outcome."""
         return self._sender.unsettled + sum(map(len, self._unplaced.values()))
+
+    @property
+    def serializer(self) -> Serializer:
+        """The function that makes the bytes of values."""
+        return self._serializer or partial(serialize_value, serializer=None)
+
+    @property
+    def key_maker(self) -> Callable[[Any], Any]:
+        """The function that makes the key of a record without one, by default None."""
+        return self._key_maker or (lambda _: None)
+
+    @property
+    def partitioner(self) -> Partitioner:
+        """The function that chooses partitions, by default at random."""
+        return self._partitioner
+
+    @property
+    def batch_size(self) -> int:
+        """How many records are sent together."""
+        return self._config.batch_size
+
+    @property
+    def compression(self) -> str | None:
+        """The name of the compression codec, or None if records are not compressed."""
+        return self._config.compression
+
+    @property
+    def required_acks(self) -> int:
+        """How many replicas must have a record before it counts as stored: -1 for all in-sync replicas."""
+        return self._config.required_acks
+
+    @property
+    def ack_timeout(self) -> int:
+        """How long a broker may wait for its replicas, in milliseconds."""
+        return self._config.ack_timeout_ms
 
     @property
     def closing(self) -> bool:

@@ -3,30 +3,49 @@
 from __future__ import annotations
 
 import asyncio
-import functools
-from collections import defaultdict
-from collections.abc import Callable, Iterable
-from typing import Any, ClassVar, NoReturn, Self, Unpack
+import logging
+from collections.abc import Callable, Collection, Iterable, Mapping
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from typing import Any, ClassVar, NoReturn, Self, TypeAlias, Unpack
 
-from kiel_groups.clients.calls.arguments import BrokerSettings, broker_config, check_close_timeout, check_setting_names
-from kiel_groups.clients.calls.eager_methods import connect_or_close, starts_at_call
-from kiel_groups.clients.calls.left_loop import LeftLoop, running_loop
-from kiel_groups.clients.compat import ConsumerAttributes
-from kiel_groups.clients.connected.record_reader import ReaderSettings
+from kiel_groups.clients.calls.arguments import (
+    BrokerSettings,
+    broker_config,
+    check_setting_names,
+    offsets_of,
+    partitions_of,
+)
+from kiel_groups.clients.calls.eager_methods import connect_or_close, fails_in_future, spawn, starts_at_call
+from kiel_groups.clients.calls.left_loop import LeftLoop
+from kiel_groups.clients.connected_consumer import AssignedConsumer
+from kiel_groups.clients.consumer import Consumer
 from kiel_groups.clients.delivery.deserializer import OnBadRecord
+from kiel_groups.clients.delivery.listener_calls import check_listener
 from kiel_groups.clients.delivery.record_loop import RecordLoop
-from kiel_groups.clients.methods.single_topics import SingleTopics, Start
-from kiel_groups.config import FetchConfig, ResetPolicy
+from kiel_groups.clients.delivery.record_reader import ReaderSettings, RecordReader
+from kiel_groups.clients.net.cluster_metadata import ClusterMetadata
+from kiel_groups.clients.net.offset_lookup import LEADERLESS_PATIENCE_S, find_offsets, list_offsets
+from kiel_groups.clients.record_calls import Lifecycle
+from kiel_groups.config import FetchConfig, ResetPolicy, topic_names
 from kiel_groups.constants import BEGINNING, END
-from kiel_groups.errors import IllegalStateError
+from kiel_groups.errors import ClosedError, ConfigError, IllegalStateError, KielGroupsError
+from kiel_groups.group.subscription import SubscriptionKind, SubscriptionState
+from kiel_groups.listeners import RebalanceListener
 from kiel_groups.metrics import Metrics
-from kiel_groups.model import Record
-from kiel_groups.zookeeper.tasks import CloseLimit
+from kiel_groups.model import Batch, Record, TopicPartition
+from kiel_groups.wording import counted
 
-__all__ = ["SingleConsumer", "Start", "BEGINNING", "END"]
+__all__ = [
+    "SingleConsumer",
+    "Start",
+    "BEGINNING",
+    "END",
+    "SingleLifecycle",
+]
 
 
-class SingleConsumer(SingleTopics, ConsumerAttributes):
+class SingleConsumer(Consumer):
     """
     A consumer that reads every partition of its topics and belongs to no group.
 
@@ -63,6 +82,8 @@ class SingleConsumer(SingleTopics, ConsumerAttributes):
     BEGINNING: ClassVar[int] = BEGINNING
     END: ClassVar[int] = END
 
+    _lifecycle: SingleLifecycle
+
     @check_setting_names
     def __init__(
         self,
@@ -81,8 +102,7 @@ class SingleConsumer(SingleTopics, ConsumerAttributes):
         metrics: Metrics | None = None,
         **broker_settings: Unpack[BrokerSettings],
     ) -> None:
-        self.metrics = metrics or Metrics()
-        self._fetching = FetchConfig(
+        fetching = FetchConfig(
             max_wait_ms=max_wait_time,
             min_bytes=min_bytes,
             max_bytes=max_bytes,
@@ -91,19 +111,15 @@ class SingleConsumer(SingleTopics, ConsumerAttributes):
             fetch_buffer_bytes=fetch_buffer_bytes,
             auto_offset_reset=auto_offset_reset,
         )
-        self._deserializer = deserializer
         settings = ReaderSettings(
             brokers=broker_config(brokers, **broker_settings),
-            fetching=self._fetching,
+            fetching=fetching,
             deserializer=deserializer,
             key_deserializer=key_deserializer,
             on_bad_record=on_bad_record,
-            metrics=self.metrics,
+            metrics=metrics or Metrics(),
         )
-        super().__init__(settings)
-        self._closing: asyncio.Future[None] | None = None
-        self._left_loop = LeftLoop(abandon=self._abandon)
-        self._limit = CloseLimit()
+        super().__init__(SingleLifecycle(settings), settings)
         #: The loop of ``anext(consumer)``, if there is one.
         self._own_loop: RecordLoop | None = None
 
@@ -123,20 +139,12 @@ class SingleConsumer(SingleTopics, ConsumerAttributes):
             NoBrokersError: No broker answered. The text gives the errors of the first five.
             ClosedError: The consumer was closed.
         """
-        self._left_loop.remember()
-        connected = self._require_connected()
-        await connected.reader.cluster.refresh([], "connect")
-        connected.follow()
-
-    @property
-    def allocation(self) -> defaultdict[str, list[int]]:
-        """The partitions being read, by topic, in ascending order. Any other topic maps to []."""
-        return self._subscription.offsets.allocation()
+        await self._lifecycle.connect()
 
     @property
     def closing(self) -> bool:
         """Whether ``close()`` was called."""
-        return self._closing is not None
+        return self._lifecycle.closing is not None
 
     # ------------------------------------------------------------------ records
 
@@ -167,10 +175,105 @@ class SingleConsumer(SingleTopics, ConsumerAttributes):
             ConfigError: A loop is active, or the consumer is used in another style.
         """
         if self._own_loop is None:
-            if self._ended:
+            if self._lifecycle.ended:
                 raise StopAsyncIteration
             self._own_loop = super().__aiter__()
         return await self._own_loop.__anext__()
+
+    def consume(self, topic: str, start: StartAt | None = END) -> asyncio.Future[Batch | None]:
+        """
+        Return the available values of one topic, from all of its partitions. The first call subscribes to it.
+
+        Values that arrive after the caller has given up (``asyncio.wait_for``, ``gen.with_timeout``) are delivered
+        again.
+
+        Args:
+            topic: The topic's name. As long as the topic does not exist, it has no values.
+            start: BEGINNING, END, a datetime (in UTC if it has no time zone) or a timedelta into the past; see
+                ``offsets_for_times`` for how exact a time is. The start applies to the first call for a topic, and
+                when a position is not in the log any more. A partition without a leader delays no other; with END, it
+                is read from its beginning once it has a leader.
+
+        Returns:
+            Values that the deserializer made (``json.loads`` by default), or [] if none came within ``max_wait_time``,
+            or None once the consumer is closed. A value on which the deserializer raises is logged, counted and
+            skipped, unless ``on_bad_record`` is a function, which is then called.
+
+        Raises:
+            ConfigError: The start is invalid, the name is not legal for a topic of Kafka 0.8, or the consumer is used
+                in another style, such as iteration.
+            IllegalStateError: The application has assigned partitions; call ``unsubscribe()`` first.
+            NoBrokersError: No values came, and 8 metadata requests in a row were not answered. The next call may
+                succeed.
+            MessageTooLargeError, ProtocolError, BrokerError: A partition cannot be read. The next call may read other
+                partitions.
+        """
+        read_topic = partial(self._lifecycle.read_topic, topic, start)
+        return self._calls.consume(topic, read_topic, partial(self._lifecycle.check_start, start))
+
+    # ------------------------------------------------------------------ topics and partitions
+
+    def subscribe(
+        self,
+        topics: str | Iterable[str],
+        start: Start = END,
+        partitions: Collection[int] | None = None,
+        listener: RebalanceListener | None = None,
+    ) -> asyncio.Future[None]:
+        """
+        Add topics to those of former calls. (``GroupedConsumer.subscribe`` replaces the topics.)
+
+        The future is done once their start positions are known: with END, later records are delivered. Until then, the
+        topics are not in ``subscription()``.
+
+        Args:
+            topics: One topic or several; topics that are subscribed already are not changed.
+            start: BEGINNING (-2), END (-1), a datetime (in UTC if it has no time zone), a timedelta into the past, or
+                offsets by partition. See ``offsets_for_times`` for how exact a time is.
+            partitions: The partition numbers to read in every topic; by default all, including partitions added later.
+            listener: Notified, until the next call of ``subscribe``, of partitions before their first record is
+                delivered, and of all partitions at ``unsubscribe`` and ``close``. Nothing is ever lost or rebalanced.
+
+        Raises:
+            UnknownTopicError: No broker knows one of the topics.
+            ConfigError: A name is not legal, the start is invalid, or a partition does not exist.
+            ArgumentTypeError: The listener is not an object with hooks. It is a TypeError and a ConfigError.
+            IllegalStateError: The application has assigned partitions; call ``unsubscribe()`` first.
+            BrokerError: The brokers could not look up the start positions.
+            ClosedError: The consumer was closed.
+        """
+        return self._lifecycle.subscribe(topics, start, partitions, listener)
+
+    def assign(self, partitions: Iterable[TopicPartition]) -> None:
+        """
+        Read these partitions. The call takes effect at once, so ``seek`` and ``pause`` may follow at once.
+
+        A partition starts where the application seeks, else as ``auto_offset_reset`` says. Another call replaces the
+        partitions: those that stay keep their position, pause and high watermark.
+
+        Args:
+            partitions: At least one. A partition that does not exist yet is read once it does.
+
+        Raises:
+            ArgumentTypeError: The argument is not a list of partitions. It is a TypeError and a ConfigError.
+            ConfigError: There is no partition, or one has no legal topic and number.
+            IllegalStateError: The consumer has subscribed to topics; call ``unsubscribe()`` first.
+            ClosedError: The consumer was closed.
+        """
+        self._lifecycle.assign(partitions)
+
+    @fails_in_future
+    def unsubscribe(self) -> asyncio.Future[None]:
+        """
+        Leave all topics, or end an assignment of ``assign``. Nothing is delivered any more.
+
+        It takes effect at the call, so ``assign`` may follow at once. With a listener whose partitions are revoked, it
+        takes effect once the listener's hook has returned, because the hook finds the positions: await the future.
+
+        Raises:
+            ClosedError: The consumer was closed.
+        """
+        return self._lifecycle.unsubscribe()
 
     # ------------------------------------------------------------------ what needs a group
 
@@ -232,32 +335,11 @@ class SingleConsumer(SingleTopics, ConsumerAttributes):
             ConfigError: The argument is not valid; nothing is closed.
             IllegalStateError: A hook of the listener that is a coroutine has called this; nothing is closed.
         """
-        check_close_timeout(timeout_s)
-        if running_loop() is not None:
-            if self._connected is not None:
-                self._connected.calls.check_outside("close()")
-            self._limit.shorten(timeout_s)
-        self._closing = self._left_loop.close(
-            self._closing, functools.partial(self._close, timeout_s), "SingleConsumer.close"
-        )
-        return self._closing
+        return self._lifecycle.close(timeout_s)
 
     @starts_at_call
     async def wind_down(self) -> None:
         """Do nothing; kept for programs written for kiel. Without a group, there is nothing to release."""
-
-    async def _close(self, timeout_s: float | None) -> None:
-        # Without a running loop, ``close`` could not tell when the time began.
-        self._limit.shorten(timeout_s)
-        self._ended = True
-        for lookup in self._lookups.values():
-            lookup.cancel()
-        if self._connected is not None:
-            await self._connected.close(self._limit)
-
-    def _abandon(self) -> None:
-        if self._connected is not None:
-            self._connected.abandon()
 
 
 def _groupless(call: str) -> IllegalStateError:
@@ -265,3 +347,283 @@ def _groupless(call: str) -> IllegalStateError:
         f"{call}: SingleConsumer has no group, so nothing is committed; store position() yourself and seek() there, or"
         " use GroupedConsumer"
     )
+
+
+log = logging.getLogger(__name__)
+
+#: BEGINNING, END, a datetime (in UTC if it has no time zone), or a timedelta into the past.
+StartAt: TypeAlias = int | datetime | timedelta
+
+#: A time (see StartAt), or the next offset of each partition; partitions that are left out start at their beginning.
+Start: TypeAlias = StartAt | Mapping[TopicPartition, int]
+
+_EPOCH = datetime.fromtimestamp(0, UTC)
+_MILLISECOND = timedelta(milliseconds=1)
+
+
+def offset_time(start: StartAt | None, now: datetime) -> int:
+    """
+    Return the time to ask brokers for: -2 (BEGINNING), -1 (END), or milliseconds since the epoch.
+
+    Args:
+        start: None means END. A datetime before 1970 means the epoch.
+        now: An aware datetime, from which a timedelta counts back.
+
+    Raises:
+        ConfigError: The start has none of these forms.
+    """
+    if start is None:
+        return END
+    if isinstance(start, timedelta):
+        # Compute with numbers: the resulting time may lie outside the years that a datetime can represent.
+        return max(0, _milliseconds(now) - start // _MILLISECOND)
+    if isinstance(start, datetime):
+        return max(0, _milliseconds(start if start.tzinfo is not None else start.replace(tzinfo=UTC)))
+    if type(start) is int and start in (BEGINNING, END):
+        return start
+    raise ConfigError(
+        f"start: {start!r} given; expected BEGINNING (-2), END (-1), a datetime (UTC), or a timedelta into the past"
+    )
+
+
+def _milliseconds(moment: datetime) -> int:
+    return (moment - _EPOCH) // _MILLISECOND
+
+
+class SingleLifecycle(Lifecycle):
+    """Connects a consumer at its first use, and reads topics, or the partitions that the application assigns."""
+
+    connected: AssignedConsumer | None
+
+    def __init__(self, settings: ReaderSettings) -> None:
+        super().__init__(SubscriptionState(), LeftLoop(abandon=self._abandon))
+        self._settings = settings
+        self.ended = False
+        #: The subscribed topics of which all partitions are read, including partitions that are added later.
+        self._whole_topics: set[str] = set()
+        #: Where ``consume`` starts each topic, and where it resumes if a position is not in the log any more.
+        self._starts: dict[str, StartAt | None] = {}
+        #: Lookups of start positions, by topic. A call of ``consume`` may time out before its lookup ends.
+        self._lookups: dict[str, asyncio.Task[None]] = {}
+        #: Calls of ``subscribe`` under way, whose topics are not subscribed yet.
+        self._subscribing: set[asyncio.Task[None]] = set()
+        self._unsubscribing = asyncio.Lock()
+        #: Replaced by ``unsubscribe``, which voids the calls of ``subscribe`` under way.
+        self._round = object()
+
+    # ------------------------------------------------------------------ the connection
+
+    async def connect(self) -> None:
+        """Connect to a broker, and read the cluster's metadata."""
+        self.left_loop.remember()
+        connected = self.require_connected()
+        await connected.reader.cluster.refresh([], "connect")
+        connected.follow()
+
+    def require_connected(self) -> AssignedConsumer:
+        """Return the connected parts; they are made at the first use. Raise ClosedError once the consumer is closed."""
+        if self.ended:
+            raise ClosedError("the consumer was closed")
+        if self.connected is None:
+            self.connected = AssignedConsumer(
+                self._settings, self.subscription, _no_offsets, self._reset_rule, self._read_new_partitions
+            )
+        return self.connected
+
+    def close(self, timeout_s: float | None) -> asyncio.Future[None]:
+        """Stop reading, notify the listener, and close the connections."""
+        self._check_close(timeout_s)
+        self.closing = self.left_loop.close(self.closing, partial(self._close, timeout_s), "SingleConsumer.close")
+        return self.closing
+
+    async def _close(self, timeout_s: float | None) -> None:
+        # Without a running loop, ``close`` could not tell when the time began.
+        self._limit.shorten(timeout_s)
+        self.ended = True
+        for lookup in self._lookups.values():
+            lookup.cancel()
+        if self.connected is not None:
+            await self.connected.close(self._limit)
+
+    def _abandon(self) -> None:
+        if self.connected is not None:
+            self.connected.abandon()
+
+    # ------------------------------------------------------------------ partitions
+
+    def assign(self, partitions: Iterable[TopicPartition]) -> None:
+        """Read these partitions."""
+        if self.ended:
+            raise ClosedError("the consumer was closed")
+        self.subscription.assign_from_user(partitions_of(partitions, "assign()"))
+        self.require_connected().follow()
+
+    def unsubscribe(self) -> asyncio.Future[None]:
+        """Leave all topics, or end an assignment; the future is done once the listener's hook has returned."""
+        connected = self.require_connected()
+        self._round = object()
+        for lookup in self._lookups.values():
+            lookup.cancel()
+        self._whole_topics, self._starts = set(), {}
+        is_pending = self._unsubscribing.locked() or connected.must_revoke
+        if not is_pending:
+            self._leave_all(connected)
+        return spawn(self._revoke(connected, is_pending), "SingleConsumer.unsubscribe")
+
+    async def _revoke(self, connected: AssignedConsumer, is_pending: bool) -> None:
+        if is_pending:
+            async with self._unsubscribing:
+                await connected.revoke()
+                self._leave_all(connected)
+
+    def _leave_all(self, connected: AssignedConsumer) -> None:
+        self.subscription.unsubscribe()
+        connected.follow()
+
+    # ------------------------------------------------------------------ topics
+
+    def subscribe(
+        self,
+        topics: str | Iterable[str],
+        start: Start,
+        partitions: Collection[int] | None,
+        listener: RebalanceListener | None,
+    ) -> asyncio.Future[None]:
+        """Add topics; the future is done once their start positions are known."""
+        adding = spawn(self._subscribe(topics, start, partitions, listener), "SingleConsumer.subscribe")
+        self._subscribing.add(adding)
+        adding.add_done_callback(self._subscribing.discard)
+        return adding
+
+    async def _subscribe(
+        self,
+        topics: str | Iterable[str],
+        start: Start,
+        partitions: Collection[int] | None,
+        listener: RebalanceListener | None,
+    ) -> None:
+        check_listener(listener)
+        cluster, this_round = self.require_reader().cluster, self._round
+        async with self._unsubscribing:
+            pass  # The hook of an `unsubscribe` under way ends before topics are added.
+        self.subscription.check_kind(SubscriptionKind.TOPICS, "subscribe()")
+        fresh = [name for name in topic_names(topics) if name not in self.subscription.topics]
+        chosen = [
+            TopicPartition(name, number)
+            for name in fresh
+            for number in _chosen(name, await cluster.partitions_of(name), partitions)
+        ]
+        positions = await _start_positions(cluster, chosen, start)
+        if self._round is this_round:
+            self.subscription.listener = listener
+            self._add(fresh, positions)
+            if partitions is None:
+                self._whole_topics.update(fresh)
+
+    def check_chosen(self, call: str) -> None:
+        if not self._subscribing:
+            super().check_chosen(call)
+
+    def _add(self, topics: Collection[str], positions: Mapping[TopicPartition, int]) -> None:
+        """Add topics, and read those partitions of them whose positions are known."""
+        connected = self.require_connected()
+        self.subscription.change_subscription(self.subscription.topics | frozenset(topics))
+        connected.open(positions)
+
+    def _read_new_partitions(self) -> None:
+        connected = self.connected
+        if connected is None or self.ended:
+            return
+        cluster, assigned = connected.reader.cluster, self.subscription.assigned_partitions()
+        known = {TopicPartition(t, p) for t in self._whole_topics for p in cluster.known_partitions(t) or ()}
+        fresh = {partition for partition in known - assigned if partition not in connected.start_lookup}
+        if fresh:
+            log.info("reading %s from the beginning", counted(fresh, "new partition"))
+            connected.start_lookup.add(dict.fromkeys(fresh, BEGINNING))
+
+    async def _reset_rule(self, partition: TopicPartition) -> ResetPolicy | int:
+        """Resume a topic of ``consume`` where its last call would start it, others as ``auto_offset_reset`` says."""
+        if partition.topic not in self._starts:
+            return self._settings.fetching.auto_offset_reset
+        cluster = self.require_reader().cluster
+        return (await list_offsets(cluster, [partition], self._time_of(partition.topic)))[partition]
+
+    # ------------------------------------------------------------------ the starts of values
+
+    def check_start(self, start: StartAt | None) -> None:
+        """Check that ``consume()`` may read a topic from a start."""
+        offset_time(start, datetime.now(UTC))
+        self.subscription.check_kind(SubscriptionKind.TOPICS, "consume()")
+        self.left_loop.remember()
+
+    async def read_topic(self, topic: str, start: StartAt | None) -> tuple[RecordReader, float] | None:
+        """
+        Read a topic from a start, unless it is read already. Its start positions may be found after this has returned.
+
+        Returns:
+            The reader, and how long the call may still wait for values, in seconds; None once the consumer was closed.
+        """
+        if self.ended:
+            return None
+        self._starts[topic] = start
+        now_s = asyncio.get_running_loop().time
+        due_s = now_s() + self._settings.fetching.max_wait_ms / 1000
+        reader = self.require_reader()
+        if topic not in self.subscription.topics:
+            await asyncio.wait({self._look_up(topic)}, timeout=due_s - now_s())
+        return reader, max(0.0, due_s - now_s())
+
+    def _look_up(self, topic: str) -> asyncio.Task[None]:
+        """Start to look up a topic's start positions, or return the lookup under way."""
+        if topic not in self._lookups:
+            self._lookups[topic] = spawn(self._find_start(topic), f"start of {topic}")
+        return self._lookups[topic]
+
+    async def _find_start(self, topic: str) -> None:
+        connected = self.require_connected()
+        cluster = connected.reader.cluster
+        try:
+            partitions = [TopicPartition(topic, number) for number in await cluster.partitions_of(topic)]
+            at = self._time_of(topic)
+            offsets = await find_offsets(
+                cluster, partitions, at, patience_s=LEADERLESS_PATIENCE_S if at == END else 0.0
+            )
+            # While no partition has a position, retrying delays none, and all partitions get the same start time.
+            found = offsets.found or await list_offsets(cluster, partitions, at)
+            self._add([topic], found)
+            self._whole_topics.add(topic)
+            # Once a missing partition has a leader, its end may lie after records that were written since this call.
+            missing = offsets.failures.keys() - found.keys()
+            connected.start_lookup.add(dict.fromkeys(missing, BEGINNING if at == END else at))
+        except KielGroupsError as error:
+            if not self.ended:
+                log.error("topic %s cannot be consumed yet: %s; the next call of consume() tries again", topic, error)
+        finally:
+            del self._lookups[topic]
+
+    def _time_of(self, topic: str) -> int:
+        return offset_time(self._starts[topic], datetime.now(UTC))
+
+
+async def _no_offsets(_: ClusterMetadata, __: Collection[TopicPartition]) -> Mapping[TopicPartition, int]:
+    """Return the stored offsets of a consumer without a group: none."""
+    return {}
+
+
+def _chosen(topic: str, known: Collection[int], partitions: Collection[int] | None) -> Collection[int]:
+    numbers = sorted(known)
+    for number in partitions or ():
+        if number not in known:
+            raise ConfigError(f"partitions: {number!r} given; {topic} has {numbers[0]} to {numbers[-1]}")
+    return numbers if partitions is None else sorted(set(partitions))
+
+
+async def _start_positions(
+    cluster: ClusterMetadata, partitions: list[TopicPartition], start: Start
+) -> dict[TopicPartition, int]:
+    if not isinstance(start, Mapping):
+        return await list_offsets(cluster, partitions, offset_time(start, datetime.now(UTC)))
+    given = {each: offset for each, (offset, _) in offsets_of(start, "start").items()}
+    if unknown := [str(each) for each in given if each not in partitions]:
+        raise ConfigError(f"start: {', '.join(unknown)} given; expected partitions of the topics being subscribed")
+    return await list_offsets(cluster, [each for each in partitions if each not in given], BEGINNING) | given

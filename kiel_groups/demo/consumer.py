@@ -10,8 +10,7 @@ import sys
 from pathlib import Path
 
 from kiel_groups.clients.grouped import GroupedConsumer
-from kiel_groups.demo.input_records import received_number
-from kiel_groups.demo.receipts import Receipt
+from kiel_groups.demo.records import GROUP, TOPIC, Receipt, received_number
 from kiel_groups.errors import KielGroupsError
 
 #: The duration of a batch, in seconds, after which the consumer sleeps to keep its rate: too short to be visible in the
@@ -21,15 +20,12 @@ _BATCH_S = 0.02
 
 def parse(arguments: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
-        description="Consume a topic as a member of a group, and write a receipt for each record."
+        description="Consume the demo's topic as a member of its group, and write a receipt for each record."
     )
     parser.add_argument("--brokers", required=True)
     parser.add_argument("--zookeeper", required=True)
-    parser.add_argument("--group", required=True)
-    parser.add_argument("--topic", required=True)
     parser.add_argument("--receipts", required=True, type=Path)
     parser.add_argument("--rate", required=True, type=float, help="most records per second, so that people can watch")
-    parser.add_argument("--session-timeout-ms", required=True, type=int)
     parser.add_argument("--number-in-key", action="store_true", help="the key of a record is its number")
     return parser.parse_args(arguments)
 
@@ -38,9 +34,9 @@ async def consume(options: argparse.Namespace) -> None:
     """Consume until SIGTERM; then commit, release all partitions and leave the group."""
     consumer = GroupedConsumer(
         options.brokers,
-        options.group,
+        GROUP,
         options.zookeeper,
-        session_timeout_ms=options.session_timeout_ms,
+        session_timeout_ms=6_000,
         auto_commit_interval_ms=1_000,
         max_bytes=256 << 10,
     )
@@ -50,7 +46,7 @@ async def consume(options: argparse.Namespace) -> None:
     # process therefore loses no receipt of a finished record.
     with options.receipts.open("a", buffering=1, encoding="ascii") as receipts:
         async with consumer:
-            await consumer.subscribe(options.topic)
+            await consumer.subscribe(TOPIC)
             written = 0
             async for record in consumer:
                 number = received_number(record, number_in_key=options.number_in_key)

@@ -6,40 +6,158 @@ import asyncio
 import signal
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections import deque
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from rich.console import Console
 
 from kiel_groups.clients.produce.partitioners import hash_partitioner
 from kiel_groups.clients.producer import Producer
-from kiel_groups.demo.display import Display, GroupProgress, make_display
-from kiel_groups.demo.fleet import DemoError, Fleet, FleetSettings, Worker
-from kiel_groups.demo.input_records import Input, lines_of, shipped
-from kiel_groups.demo.receipts import Proof, foreign_lines, prove
-from kiel_groups.demo.tables import offset_table, status_line
-from kiel_groups.embedded.clusters.embedded_cluster import Cluster
-from kiel_groups.embedded.jars.classpaths import zookeeper_class_path
-from kiel_groups.embedded.jars.download_progress import fetch_servers
-from kiel_groups.embedded.jars.jar_cache import java_class_path
-from kiel_groups.embedded.processes.server_process import in_thread, server_folder
+from kiel_groups.demo.display import Display, GroupProgress, offset_table, status_line
+from kiel_groups.demo.records import (
+    GROUP,
+    TOPIC,
+    Input,
+    Places,
+    Proof,
+    Receipt,
+    ReceiptFile,
+    foreign_lines,
+    lines_of,
+    log_ends,
+    prove,
+    shipped,
+)
+from kiel_groups.embedded.cluster import Cluster
+from kiel_groups.embedded.download_display import fetch_servers
+from kiel_groups.embedded.jars import java_class_path
+from kiel_groups.embedded.processes import ChildProcess, in_thread, log_tail, server_folder
+from kiel_groups.embedded.releases import zookeeper_class_path
+from kiel_groups.errors import KielGroupsError
 from kiel_groups.group.znodes.contents import Snapshot
 from kiel_groups.model import TopicPartition
-from kiel_groups.ops.group_inspection import group_reader
-from kiel_groups.ops.views.group_view import GroupView, view_group
+from kiel_groups.ops.views.group_view import GroupView
+from kiel_groups.ops.views.znodes import view_group
+from kiel_groups.ops.zookeeper_reader import group_reader
 from kiel_groups.wording import some
 
-__all__ = [
-    "GROUP",
-    "PARTITIONS",
-    "TOPIC",
-    "Sent",
-    "Walkthrough",
-    "send_records",
-    "run_demo",
-]
+__all__ = ["PARTITIONS", "Walkthrough", "run_demo"]
+
+#: A consumer's rate is its average over this time, in seconds.
+_RATE_WINDOW_S = 2.0
+_LEAVE_LIMIT_S = 20.0
+
+
+class DemoError(KielGroupsError):
+    """The demo could not be completed."""
+
+
+@dataclass(slots=True)
+class Worker:
+    """One consumer process; ``leaving`` says why the process should end, and is "" while it should run."""
+
+    name: str
+    process: ChildProcess
+    log: Path
+    receipts: ReceiptFile
+    leaving: str = ""
+    counts: deque[tuple[float, int]] = field(default_factory=deque)
+    _shown: int = 0
+
+    def rate(self) -> float:
+        """Return the receipts per second over the last two seconds."""
+        if len(self.counts) < 2:
+            return 0.0
+        (start_s, first), (end_s, last) = self.counts[0], self.counts[-1]
+        return (last - first) / (end_s - start_s) if end_s > start_s else 0.0
+
+    def new_foreign_receipts(self) -> list[Receipt]:
+        """Return the receipts, read since the last call, of records that the demo did not send."""
+        new, self._shown = self.receipts.receipts[self._shown :], len(self.receipts.receipts)
+        return [receipt for receipt in new if receipt.number is None]
+
+    def read_receipts(self) -> None:
+        """
+        Read new receipts.
+
+        Raises:
+            DemoError: The process ended unexpectedly.
+        """
+        now_s = time.monotonic()
+        self.counts.append((now_s, self.receipts.read_new()))
+        while now_s - self.counts[0][0] > _RATE_WINDOW_S:
+            self.counts.popleft()
+        if self.process.status is not None and not self.leaving:
+            raise DemoError(f"{self.name} ended with status {self.process.status}; its log ends:\n{log_tail(self.log)}")
+
+
+class Fleet:
+    """Starts, kills and stops the consumers, all with the same options. Their files are in ``folder``."""
+
+    def __init__(self, folder: Path, options: Sequence[str]) -> None:
+        self._folder = folder
+        self._options = options
+        self.workers: list[Worker] = []
+
+    def start(self) -> Worker:
+        """Start one more consumer."""
+        name = f"consumer-{len(self.workers) + 1}"
+        path, log = self._folder / f"{name}.receipts", self._folder / f"{name}.log"
+        command = [sys.executable, "-m", "kiel_groups.demo.consumer", "--receipts", str(path)]
+        process = ChildProcess([*command, *self._options], log=log, folder=self._folder)
+        worker = Worker(name, process, log, ReceiptFile(path))
+        self.workers.append(worker)
+        return worker
+
+    async def kill(self, worker: Worker) -> None:
+        """Kill a consumer with SIGKILL."""
+        worker.leaving = "killed"
+        await in_thread(worker.process.kill)
+
+    async def stop(self, worker: Worker) -> None:
+        """
+        Stop a consumer with SIGTERM; it leaves the group cleanly.
+
+        Raises:
+            DemoError: The consumer had to be killed, or its exit status is not 0.
+        """
+        worker.leaving = "leaving"
+        await in_thread(worker.process.terminate, _LEAVE_LIMIT_S)
+        if worker.process.status != 0:
+            raise DemoError(
+                f"{worker.name} left with status {worker.process.status} instead of 0; its log ends:\n"
+                f"{log_tail(worker.log)}"
+            )
+        worker.read_receipts()
+
+    def kill_all(self) -> None:
+        """Kill all consumers that still run."""
+        for worker in self.workers:
+            worker.leaving = worker.leaving or "ended with the demo"
+            worker.process.kill()
+
+    def read_receipts(self) -> int:
+        """
+        Read new receipts of all consumers. Return how many receipts there are in total.
+
+        Raises:
+            DemoError: A consumer ended unexpectedly.
+        """
+        for worker in self.workers:
+            worker.read_receipts()
+        return sum(len(worker.receipts.receipts) for worker in self.workers)
+
+    def by_pid(self, pid: int | None) -> Worker | None:
+        """Return the worker with this process id, or None."""
+        return next((worker for worker in self.workers if worker.process.pid == pid), None)
+
+    @property
+    def live(self) -> list[Worker]:
+        """The consumers that run and were not asked to end."""
+        return [worker for worker in self.workers if worker.process.status is None and not worker.leaving]
 
 
 # The steps of the demo: a group forms, grows, loses its leader to kill -9, loses a member that leaves, and has no lag.
@@ -47,8 +165,6 @@ __all__ = [
 # Each step waits for a state of the group in ZooKeeper or for the consumers' receipts, never for a fixed time.
 
 
-GROUP = "demo"
-TOPIC = "page-views"
 PARTITIONS = 32
 
 #: A step starts when this share of all records has been received.
@@ -58,37 +174,25 @@ _WATCH_INTERVAL_S = 0.5
 _STEP_LIMIT_S = 60.0
 
 
-@dataclass(frozen=True, slots=True)
-class Sent:
-    """The sent records: ``places`` maps a record's number to the partition and offset that the broker acknowledged."""
-
-    places: Mapping[int, tuple[int, int]]
-
-    def log_ends(self) -> dict[TopicPartition, int]:
-        ends = {TopicPartition(TOPIC, partition): 0 for partition in range(PARTITIONS)}
-        for partition, offset in self.places.values():
-            ends[TopicPartition(TOPIC, partition)] = max(ends[TopicPartition(TOPIC, partition)], offset + 1)
-        return ends
-
-
-async def send_records(cluster: Cluster, records: Input) -> Sent:
+async def _send(cluster: Cluster, records: Input) -> Places:
     """Produce all records, and wait until the broker has acknowledged them."""
     async with Producer(cluster.brokers, partitioner=hash_partitioner, batch_size=1_000, linger_ms=5) as producer:
         stored = await asyncio.gather(
             *(producer.produce(TOPIC, value, key=key) for value, key in zip(records.values, records.keys, strict=True))
         )
-    return Sent({number: (place.partition, place.offset) for number, place in enumerate(stored)})
+    return {number: (place.partition, place.offset) for number, place in enumerate(stored)}
 
 
 class Walkthrough:
     """Runs the steps on a cluster that has the records; ``read`` reads the znodes of the group."""
 
-    def __init__(self, fleet: Fleet, display: Display, sent: Sent, read: Callable[[], Snapshot]) -> None:
+    def __init__(self, fleet: Fleet, display: Display, sent: Places, read: Callable[[], Snapshot]) -> None:
         self._fleet = fleet
         self._display = display
         self._sent = sent
         self._read = read
-        self._log_ends = sent.log_ends()
+        ends = log_ends(sent)
+        self._log_ends = {TopicPartition(TOPIC, number): ends.get(number, 0) for number in range(PARTITIONS)}
 
     async def run(self) -> Proof:
         """
@@ -110,7 +214,8 @@ class Walkthrough:
             await self._fleet.stop(worker)
         view = await self.view()
         committed = {partition.topic_partition.partition: partition.committed for partition in view.partitions}
-        return prove(self._sent.places, self._fleet.receipts(), committed)
+        receipts = (receipt for worker in self._fleet.workers for receipt in worker.receipts.receipts)
+        return prove(self._sent, receipts, committed)
 
     async def start_consumers(self, members: int) -> None:
         """Start consumers and wait until they share all partitions."""
@@ -161,13 +266,13 @@ class Walkthrough:
     async def _leader(self) -> Worker:
         view = await self.view()
         for member in view.members:
-            worker = self._fleet.by_pid(member.info.pid)
+            worker = self._fleet.by_pid(member.pid)
             if member.leads and worker is not None:
                 return worker
         raise DemoError("the group has no leader; that is a bug, please report it with the line above")
 
     async def _until_received(self, share: float) -> None:
-        wanted = int(share * len(self._sent.places))
+        wanted = int(share * len(self._sent))
         await self._until(lambda progress: progress.received >= wanted, f"{wanted:,} records are received")
 
     async def _until_balanced(self, members: int) -> float:
@@ -180,7 +285,7 @@ class Walkthrough:
         deadline_s = time.monotonic() + _STEP_LIMIT_S
         while not reached(progress := await self._update_display()):
             if time.monotonic() > deadline_s:
-                last = status_line(progress.view, progress.names, progress.rates)
+                last = status_line(progress)
                 raise DemoError(f"gave up after {_STEP_LIMIT_S:g} s, waiting until {state}; last state: {last}")
             await asyncio.sleep(_POLL_INTERVAL_S)
 
@@ -189,10 +294,10 @@ class Walkthrough:
         view = await self.view()
         names, rates = {}, {}
         for member in view.members:
-            if (worker := self._fleet.by_pid(member.info.pid)) is not None:
-                names[member.info.member_id] = f"{worker.name} ({worker.leaving})" if worker.leaving else worker.name
-                rates[member.info.member_id] = worker.rate()
-        progress = GroupProgress(view, names, rates, received, len(self._sent.places))
+            if (worker := self._fleet.by_pid(member.pid)) is not None:
+                names[member.member_id] = f"{worker.name} ({worker.leaving})" if worker.leaving else worker.name
+                rates[member.member_id] = worker.rate()
+        progress = GroupProgress(view, names, rates, received, len(self._sent))
         self._display.update(progress)
         return progress
 
@@ -204,16 +309,14 @@ class Walkthrough:
 def _balanced(view: GroupView, members: int) -> bool:
     return (
         len(view.members) == members
-        and view.owned == len(view.partitions)
-        and all({partition.topic_partition for partition in member.owned} == member.target for member in view.members)
-        and sum(len(member.target) for member in view.members) == len(view.partitions)
+        and all(member.is_settled for member in view.members)
+        and sum(len(member.owned) for member in view.members) == len(view.partitions)
     )
 
 
 #: Records per second of each consumer, for 100,000 records: people can watch every step, and the demo takes less than
 #: two minutes.
 _RATE = 900.0
-_SESSION_TIMEOUT_MS = 6_000
 _KAFKA = "0.8.2.2"
 _TERMINATED = 143
 
@@ -257,19 +360,17 @@ async def _run(
     assert task is not None
     # SIGTERM ends the demo as Ctrl-C does. After SIGKILL, the kernel kills the children (see ChildProcess).
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
-    with make_display(console) as display:
+    with Display(console) as display:
         display.event(f"starting ZooKeeper {zookeeper} and Kafka {_KAFKA}")
         async with Cluster(zookeeper=zookeeper, kafka=_KAFKA, zookeeper_port=ports[0], broker_port=ports[1]) as cluster:
             display.event(f"running: ZooKeeper at {cluster.zk_hosts}, Kafka at {cluster.brokers[0]}")
             await cluster.create_topic(TOPIC, PARTITIONS)
             began_s = time.monotonic()
-            sent = await send_records(cluster, records)
+            sent = await _send(cluster, records)
             took_s = time.monotonic() - began_s
-            display.event(
-                f"sent {len(sent.places):,} records to {PARTITIONS} partitions of {TOPIC!r} in {took_s:.1f} s"
-            )
+            display.event(f"sent {len(sent):,} records to {PARTITIONS} partitions of {TOPIC!r} in {took_s:.1f} s")
             with ExitStack() as stack:
-                fleet = Fleet(server_folder("demo"), _fleet_settings(cluster, records))
+                fleet = Fleet(server_folder("demo"), _consumer_options(cluster, records))
                 stack.callback(fleet.kill_all)
                 reader = stack.enter_context(group_reader(cluster.zk_hosts, GROUP))
                 walkthrough = Walkthrough(fleet, display, sent, reader)
@@ -281,16 +382,10 @@ async def _run(
     return 0 if proof.holds else 1
 
 
-def _fleet_settings(cluster: Cluster, records: Input) -> FleetSettings:
-    return FleetSettings(
-        brokers=",".join(cluster.brokers),
-        zookeeper=cluster.zk_hosts,
-        group=GROUP,
-        topic=TOPIC,
-        rate=_RATE * max(1.0, len(records.values) / 100_000),
-        session_timeout_ms=_SESSION_TIMEOUT_MS,
-        number_in_key=records.number_in_key,
-    )
+def _consumer_options(cluster: Cluster, records: Input) -> list[str]:
+    rate = _RATE * max(1.0, len(records.values) / 100_000)
+    options = ["--brokers", ",".join(cluster.brokers), "--zookeeper", cluster.zk_hosts, "--rate", str(rate)]
+    return [*options, "--number-in-key"] if records.number_in_key else options
 
 
 def _print_result(console: Console, view: GroupView, proof: Proof) -> None:

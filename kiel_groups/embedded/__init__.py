@@ -5,25 +5,8 @@ The command line, the demo and the tests use it; programs import its names from 
 It is for development and tests, not for a production cluster.
 """
 
-from kiel_groups.embedded.clusters.embedded_cluster import Cluster
-from kiel_groups.embedded.faults.fault_proxy import Direction, FaultProxy, Side
-from kiel_groups.embedded.faults.kafka_proxy import Exchange, KafkaProxy, NextFailures, NextRefusals, Partial, failing
-from kiel_groups.embedded.servers.ensemble import ZooKeeperEnsemble
-from kiel_groups.embedded.servers.kafka_broker import KafkaBroker
-from kiel_groups.embedded.servers.zookeeper_server import ZooKeeperServer
+from kiel_groups.embedded.cluster import Cluster
+from kiel_groups.embedded.kafka import KafkaBroker
+from kiel_groups.embedded.zookeeper import ZooKeeperEnsemble, ZooKeeperServer
 
-__all__ = [
-    "Cluster",
-    "KafkaBroker",
-    "ZooKeeperEnsemble",
-    "ZooKeeperServer",
-    "FaultProxy",
-    "Direction",
-    "Side",
-    "KafkaProxy",
-    "NextFailures",
-    "NextRefusals",
-    "Exchange",
-    "Partial",
-    "failing",
-]
+__all__ = ["Cluster", "KafkaBroker", "ZooKeeperEnsemble", "ZooKeeperServer"]

@@ -4,8 +4,8 @@ import sys
 
 from rich.console import Console
 
-from kiel_groups.embedded.jars.classpaths import PREFETCHED
-from kiel_groups.embedded.jars.download_progress import prefetch
+from kiel_groups.embedded.download_display import prefetch
+from kiel_groups.embedded.releases import PREFETCHED
 
 if __name__ == "__main__":
     console = Console(stderr=True)

@@ -17,6 +17,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple
 
+from kiel_groups.model import TopicPartition
+
 __all__ = [
     "LogSight",
     "SeenTopics",
@@ -31,15 +33,15 @@ class _SeenTopic:
     A topic. ``ids`` are all of its ids, the newest one last.
 
     ``is_missing``: the last answer about it has lacked it. ``was_missing``: an earlier one has, and nothing has shown
-    since whether it is the same topic. ``are_offsets_doubtful``: offsets that other members have stored may be of an
-    earlier topic.
+    since whether it is the same topic. ``trusted``: the partitions whose stored offsets are of the present topic, as
+    far as this process can know; None as long as the topic was neither missing nor created again.
     """
 
     number: int = 0
     ids: list[str] = field(default_factory=list)
     is_missing: bool = False
     was_missing: bool = False
-    are_offsets_doubtful: bool = False
+    trusted: set[TopicPartition] | None = None
 
 
 class SeenTopics:
@@ -65,19 +67,20 @@ class SeenTopics:
         return seen is not None and bool(seen.ids)
 
     def was_missing(self, topic: str) -> bool:
-        """Return whether brokers have lacked a topic without an id since it was last known to be the same."""
+        """Return whether brokers have lacked the topic since its logs were last compared."""
         seen = self._topics.get(topic)
-        return seen is not None and (seen.is_missing or seen.was_missing) and not seen.ids
+        return seen is not None and (seen.is_missing or seen.was_missing)
 
     def missing(self, topic: str) -> None:
         """Note that a broker that knows the cluster has not listed the topic."""
-        self._seen(topic).is_missing = True
+        seen = self._seen(topic)
+        seen.is_missing, seen.trusted = True, set()
 
     def listed(self, topic: str) -> None:
         """Note that a broker has listed the topic."""
         seen = self._seen(topic)
         if seen.is_missing:
-            seen.is_missing, seen.was_missing = False, True
+            seen.is_missing, seen.was_missing, seen.trusted = False, True, set()
             self.doubt(topic)
 
     def identified(self, topic: str, topic_id: str) -> None:
@@ -94,34 +97,35 @@ class SeenTopics:
         self.doubted(topic)
 
     def settle(self, topic: str) -> None:
-        """Note that the present topic is known to be the same, or another one."""
+        """Note that the topic was compared with what this process reads of it; nothing more will be known."""
         seen = self._seen(topic)
         seen.is_missing = seen.was_missing = False
 
-    def give_up(self, topic: str) -> None:
-        """Note that the logs which this process reads do not say whether the topic is the same; others may."""
-        seen = self._seen(topic)
-        seen.are_offsets_doubtful |= self.was_missing(topic)
-        self.settle(topic)
-
-    def take_doubtful(self) -> frozenset[str]:
+    def trusted(self, topic: str) -> set[TopicPartition] | None:
         """
-        Return the topics without an id whose stored offsets may be of a deleted topic, because brokers keep these.
+        Return the partitions whose stored offsets are of the present topic, as far as this process can know.
 
-        They were missing, or created again, since the last call.
+        Coordinators of 0.9 keep the offsets of deleted topics. A caller that has stored an offset, or compared it with
+        its log, adds the partition. A later doubt begins with another set, to which former callers do not add.
+
+        Returns:
+            None if all offsets are trusted, or the topic has an id.
         """
-        found = {
-            t for t, seen in self._topics.items() if self.was_missing(t) or (seen.are_offsets_doubtful and not seen.ids)
-        }
-        for topic in found:
-            self._topics[topic].was_missing = self._topics[topic].are_offsets_doubtful = False
-        return frozenset(found)
+        seen = self._topics.get(topic)
+        return None if seen is None or seen.ids else seen.trusted
+
+    def take_doubt(self, topic: str) -> set[TopicPartition] | None:
+        """Return ``trusted`` to a caller that compares the other offsets: it decides for the topic that was missing."""
+        trusted = self.trusted(topic)
+        if trusted is not None:
+            self._topics[topic].was_missing = False
+        return trusted
 
     def renew(self, topic: str) -> None:
         """Note that the topic was created again."""
         self.settle(topic)
         seen = self._seen(topic)
-        seen.number, seen.are_offsets_doubtful = seen.number + 1, True
+        seen.number, seen.trusted = seen.number + 1, set()
         self.changed(topic)
 
     def _seen(self, topic: str) -> _SeenTopic:

@@ -1,6 +1,7 @@
 """
-Inspect and administer a cluster and its groups: readers of ZooKeeper and of brokers, and the actions of operators.
+Read groups from ZooKeeper or from brokers, as views with the ends of logs. ``ops.actions`` changes what is stored.
 
 The command line, workers, Spark jobs and embedded clusters use it.
-The functions block, and set no watch.
+The readers of both coordinations have the same methods, change nothing and set no watch. They block, except for
+``BrokerSession`` and the functions that take one.
 """

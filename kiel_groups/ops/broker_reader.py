@@ -1,22 +1,24 @@
-"""Ask brokers for groups and topics: which there are, what their coordinators know of them, committed offsets."""
+"""Ask brokers for the groups that they coordinate: which there are, their members, committed offsets and views."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Callable, Collection, Generator, Iterable, Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
 from typing import NamedTuple, Self, TypeVar
 
 from kiel_groups.backoff import Backoff
 from kiel_groups.clients.net.cluster_metadata import ClusterMetadata
-from kiel_groups.clients.net.offset_lookup import ask_leaders
 from kiel_groups.config import KAFKA_PORT, BrokerConfig, HostPort, parse_hosts
-from kiel_groups.errors import BrokerError, KielGroupsError
+from kiel_groups.errors import BrokerError, ConfigError, KielGroupsError, UnknownGroupError
 from kiel_groups.members.brokers.transport import CoordinatorBrokers, FindError
 from kiel_groups.members.brokers.versions import GroupVersions
 from kiel_groups.metrics import Metrics
 from kiel_groups.model import INTERNAL_TOPICS, TopicPartition
-from kiel_groups.ops.cluster_admin import PartitionState, TopicState, existing_topics, unknown_topics
+from kiel_groups.ops.loaded_groups import CONNECT_MS, FoundGroup, LoadedGroups, LogEnds, find_log_ends
+from kiel_groups.ops.views.answers import view_coordinated_group
+from kiel_groups.ops.views.group_view import GroupView
 from kiel_groups.wire.consumer_protocol import PROTOCOL_TYPE
 from kiel_groups.wire.error_codes import (
     CONSUMER_COORDINATOR_NOT_AVAILABLE,
@@ -34,18 +36,14 @@ from kiel_groups.wire.group_requests import (
     ListGroupsRequest,
     ListGroupsResponse,
 )
-from kiel_groups.wire.list_offsets import LATEST
 from kiel_groups.wire.metadata import MetadataResponse, TopicMetadata
 from kiel_groups.wire.offsets import OFFSETS_TOPIC, OffsetFetchRequestV1
-from kiel_groups.wording import counted, some
+from kiel_groups.wording import counted
 
 __all__ = [
     "BrokerSession",
     "in_session",
-    "check_absent",
-    "check_present",
-    "read_topics",
-    "topic_names",
+    "BrokerGroups",
     "CommittedOffsets",
     "CoordinatedGroup",
     "GroupList",
@@ -54,14 +52,11 @@ __all__ = [
     "list_groups",
     "members_type",
     "offsets_of_groups",
-    "LogEnds",
-    "find_log_ends",
 ]
 
 
 T = TypeVar("T")
 
-_CONNECT_MS = 2_000
 _POLL_S = 0.05
 
 
@@ -84,7 +79,7 @@ class BrokerSession:
     def __init__(self, brokers: str, *, timeout_s: float) -> None:
         hosts = parse_hosts(brokers, KAFKA_PORT, "brokers")
         limit_ms = max(1, round(timeout_s * 1000))
-        config = BrokerConfig(hosts=hosts, connect_timeout_ms=min(_CONNECT_MS, limit_ms), request_timeout_ms=limit_ms)
+        config = BrokerConfig(hosts=hosts, connect_timeout_ms=min(CONNECT_MS, limit_ms), request_timeout_ms=limit_ms)
         self.cluster = ClusterMetadata(config, Metrics())
         self.place = f"at brokers {', '.join(map(str, hosts))}"
         self.timeout_s = timeout_s
@@ -173,56 +168,135 @@ def in_session(brokers: str, timeout_s: float, work: Callable[[BrokerSession], A
     return asyncio.run(run())
 
 
-def topic_names(brokers: str, timeout_s: float) -> list[str]:
+class BrokerGroups:
     """
-    Return the names of all topics, in alphabetical order. The call blocks.
+    The groups that brokers coordinate. The calls block, and raise the errors of ``BrokerSession``.
 
-    Raises:
-        KielGroupsError: As for ``BrokerSession``, whose arguments it has.
+    Args:
+        brokers: ``host:port`` of some brokers, separated by commas.
+        timeout_s: How long a broker may take for an answer, in seconds.
     """
 
-    async def read(session: BrokerSession) -> list[str]:
-        return sorted(session.topics)
+    def __init__(self, brokers: str, *, timeout_s: float = 10.0) -> None:
+        self._brokers = brokers
+        self._timeout_s = timeout_s
 
-    return in_session(brokers, timeout_s, read)
+    def load(self, group: str) -> LoadedGroups:
+        """
+        Load one group with its lag.
+
+        Raises:
+            UnknownGroupError: There is no such group; the text suggests a similar name, if there is one.
+            BrokerError: The group has no coordinator now, or it does not answer.
+        """
+        if not group:
+            raise ConfigError("group: '' is not the name of a group")
+        return in_session(self._brokers, self._timeout_s, lambda session: _load_group(session, group))
+
+    def follow(self, group: str) -> Generator[LoadedGroups | KielGroupsError, None, None]:
+        """
+        Load the group whenever the caller requests the next item, and yield it, or the error if the load failed.
+
+        Raises:
+            ConfigError: As for ``load``.
+        """
+        while True:
+            try:
+                yield self.load(group)
+            except ConfigError:
+                raise
+            except KielGroupsError as error:
+                yield error
+
+    def load_all(self, *, with_lag: bool) -> LoadedGroups:
+        """Load all groups, with ``with_lag`` also their offsets and lag."""
+        return in_session(self._brokers, self._timeout_s, lambda session: _load_groups(session, with_lag))
+
+    def look_up(self, group: str) -> FoundGroup:
+        """Look up a group before a member joins it, without its lag."""
+        return in_session(self._brokers, self._timeout_s, lambda session: _look_up(session, group))
+
+    def names(self) -> list[str]:
+        """Return the names of the groups that live brokers list."""
+        return [view.group for view in self.load_all(with_lag=False).groups]
 
 
-def check_absent(session: BrokerSession, names: Collection[str]) -> None:
-    """Check that no topic has one of these names. Raise ConfigError for those that exist."""
-    if there := [name for name in names if name in session.topics]:
-        raise existing_topics(there)
+async def _load_group(session: BrokerSession, group: str) -> LoadedGroups:
+    if not session.has_coordinators:
+        raise UnknownGroupError(f"group {group!r} does not exist {session.place}, nor does any other")
+    described = await describe_group(session, group)
+    offsets = await committed_offsets(session, group)
+    (view,) = _views(session, [(described, offsets)])
+    if not view.exists:
+        raise await _unknown(session, group)
+    return await _with_lag(session, (view,), [offsets.problem])
 
 
-def check_present(session: BrokerSession, names: Collection[str]) -> None:
-    """Check that a topic of each of these names exists. Raise UnknownTopicError for those that do not."""
-    topics = session.topics
-    if missing := [name for name in names if name not in topics]:
-        raise unknown_topics(missing, topics, session.place)
+async def _load_groups(session: BrokerSession, with_lag: bool) -> LoadedGroups:
+    found = await list_groups(session)
+    if not with_lag:
+        views = _views(session, ((each, CommittedOffsets({})) for each in found.groups))
+        lists_empty = not session.is_of_0_9
+        return LoadedGroups(views, len(session.brokers), problems=found.problems, lists_empty=lists_empty)
+    offsets = await offsets_of_groups(session, (each.described.group for each in found.groups))
+    views = _views(session, zip(found.groups, offsets, strict=True))
+    return await _with_lag(session, views, [each.problem for each in offsets], found.problems)
 
 
-def read_topics(session: BrokerSession, names: Iterable[str]) -> list[TopicState]:
-    """
-    Return topics, in the order given. Their settings, and whether they are being deleted, are unknown.
-
-    Raises:
-        UnknownTopicError: A topic does not exist.
-    """
-    wanted = list(names)
-    check_present(session, wanted)
-    return [_state(session.topics[name]) for name in wanted]
-
-
-def _state(topic: TopicMetadata) -> TopicState:
-    partitions = tuple(
-        PartitionState(
-            TopicPartition(topic.topic, each.partition),
-            each.replicas,
-            each.leader if each.leader >= 0 else None,
-            each.isr,
-        )
-        for each in sorted(topic.partitions, key=lambda each: each.partition)
+def _views(
+    session: BrokerSession, groups: Iterable[tuple[CoordinatedGroup, CommittedOffsets]]
+) -> tuple[GroupView, ...]:
+    topics = {name: tuple(each.partition for each in topic.partitions) for name, topic in session.topics.items()}
+    return tuple(
+        view_coordinated_group(group.described, session.name_of(group.coordinator), topics, offsets.offsets)
+        for group, offsets in groups
     )
-    return TopicState(topic.topic, partitions, config=None, is_being_deleted=None)
+
+
+async def _with_lag(
+    session: BrokerSession,
+    views: tuple[GroupView, ...],
+    problems: Iterable[str],
+    missing: tuple[str, ...] = (),
+) -> LoadedGroups:
+    """Add the log ends of existing topics only, because a broker may create a missing topic when asked for it."""
+    topics = session.topics
+    partitions = {
+        each.topic_partition for view in views for each in view.partitions if each.topic_partition.topic in topics
+    }
+    addresses = list(session.brokers.values())
+    ends = await find_log_ends(addresses, partitions, timeout_s=session.timeout_s) if addresses else LogEnds()
+    return LoadedGroups(
+        tuple(view.with_log_ends(ends.offsets, len(addresses)) for view in views),
+        len(addresses),
+        next((problem for problem in (*problems, ends.problem) if problem), ""),
+        missing,
+        lists_empty=not session.is_of_0_9,
+    )
+
+
+async def _look_up(session: BrokerSession, group: str) -> FoundGroup:
+    if not session.has_coordinators:
+        return FoundGroup(None)
+    described, offsets = await describe_group(session, group), await committed_offsets(session, group)
+    (view,) = _views(session, [(described, offsets)])
+    if view.exists:
+        return FoundGroup(view)
+    return FoundGroup.similar_to(group, await _names(session))
+
+
+async def _names(session: BrokerSession) -> list[str]:
+    return [each.described.group for each in (await list_groups(session)).groups]
+
+
+async def _unknown(session: BrokerSession, group: str) -> UnknownGroupError:
+    found = await _names(session)
+    text = f"group {group!r} does not exist {session.place}"
+    if near := get_close_matches(group, found, 1):
+        return UnknownGroupError(f"{text}; did you mean {near[0]!r}?")
+    if found:
+        return UnknownGroupError(f"{text}; 'kiel-groups groups' lists the {len(found)} that do")
+    return UnknownGroupError(f"{text}, nor does any other that has members")
 
 
 #: While a coordinator is being found, elected, or reads its offsets. A broker answers so for some seconds at most.
@@ -265,18 +339,11 @@ class CommittedOffsets(NamedTuple):
     problem: str = ""
 
 
-class _Answer(NamedTuple):
-    """What one broker has answered about its groups, or the reason why it has not."""
-
-    groups: tuple[CoordinatedGroup, ...]
-    problem: str = ""
-
-
 async def list_groups(session: BrokerSession) -> GroupList:
     """Ask every broker for the groups that it coordinates, and describe them."""
     answers = await asyncio.gather(*(_groups_of(session, node_id) for node_id in sorted(session.brokers)))
     found = {each.described.group: each for answer in answers for each in answer.groups}
-    problems = [answer.problem for answer in answers if answer.problem]
+    problems = [problem for answer in answers for problem in answer.problems]
     return GroupList(tuple(found[name] for name in sorted(found)), (*problems, *_without_coordinator(session)))
 
 
@@ -395,15 +462,15 @@ async def _ask_coordinator(
         await asyncio.sleep(pause_s)
 
 
-async def _groups_of(session: BrokerSession, node_id: int) -> _Answer:
+async def _groups_of(session: BrokerSession, node_id: int) -> GroupList:
     what = f"the groups of {session.name_of(node_id)} are not known"
     try:
         listed = await _list(session, node_id)
         if listed.error != NO_ERROR:
-            return _Answer((), f"{what}: {listed.error}: {listed.error.hint}")
+            return GroupList((), (f"{what}: {listed.error}: {listed.error.hint}",))
         return await _describe(session, node_id, listed.groups)
     except KielGroupsError as error:
-        return _Answer((), f"{what}: {error}")
+        return GroupList((), (f"{what}: {error}",))
 
 
 async def _list(session: BrokerSession, node_id: int) -> ListGroupsResponse:
@@ -418,7 +485,7 @@ async def _list(session: BrokerSession, node_id: int) -> ListGroupsResponse:
         await asyncio.sleep(pause_s)
 
 
-async def _describe(session: BrokerSession, node_id: int, listed: Collection[ListedGroup]) -> _Answer:
+async def _describe(session: BrokerSession, node_id: int, listed: Collection[ListedGroup]) -> GroupList:
     names = [each.group for each in listed]
     requests = [
         DescribeGroupsRequest(tuple(names[start : start + _MOST_GROUPS]))
@@ -429,10 +496,10 @@ async def _describe(session: BrokerSession, node_id: int, listed: Collection[Lis
     refused = [each for each in found if each.error not in (NO_ERROR, NOT_COORDINATOR_FOR_CONSUMER)]
     groups = tuple(CoordinatedGroup(each, node_id) for each in found if each.error == NO_ERROR)
     if not refused:
-        return _Answer(groups)
+        return GroupList(groups)
     what = counted(refused, "group")
     first = f"first {refused[0].group!r}: {refused[0].error}"
-    return _Answer(groups, f"{session.name_of(node_id)} does not describe {what}, {first}")
+    return GroupList(groups, (f"{session.name_of(node_id)} does not describe {what}, {first}",))
 
 
 def _without_coordinator(session: BrokerSession) -> list[str]:
@@ -443,53 +510,3 @@ def _without_coordinator(session: BrokerSession) -> list[str]:
         return []
     what = counted(leaderless, "partition has", "partitions have")
     return [f"{what} no leader in the topic {OFFSETS_TOPIC}: the groups in them have no coordinator; start its brokers"]
-
-
-@dataclass(frozen=True, slots=True)
-class LogEnds:
-    """
-    The next offset of each partition whose leader answered.
-
-    ``problem`` is the reason why offsets are missing, or "" if none is missing.
-    """
-
-    offsets: dict[TopicPartition, int] = field(default_factory=dict)
-    problem: str = ""
-
-
-async def find_log_ends(
-    brokers: Collection[HostPort],
-    partitions: Collection[TopicPartition],
-    *,
-    at: int = LATEST,
-    timeout_s: float = 5.0,
-) -> LogEnds:
-    """
-    Ask the leaders of partitions where the logs end, or begin. Errors are returned as the ``problem``.
-
-    Args:
-        brokers: Addresses of brokers, to ask for the leaders.
-        partitions: Partitions of existing topics: a broker may be set to create a topic that it is asked about.
-        at: LATEST, or EARLIEST for where the logs begin.
-        timeout_s: Time for the whole look-up, in seconds; offsets that are not known by then are left out.
-    """
-    if not partitions:
-        return LogEnds()
-    if not brokers:
-        return LogEnds(problem="no broker is registered in ZooKeeper")
-    config = BrokerConfig(hosts=tuple(brokers), connect_timeout_ms=_CONNECT_MS)
-    cluster = ClusterMetadata(config, Metrics())
-    found: dict[TopicPartition, int] = {}
-    try:
-        async with asyncio.timeout(timeout_s):
-            await cluster.refresh({partition.topic for partition in partitions}, "asked")
-            failures = await ask_leaders(cluster, partitions, at, found)
-            return LogEnds(found, str(failures[min(failures)].error) if failures else "")
-    except TimeoutError:
-        late = {cluster.leader_of(partition) for partition in partitions if partition not in found}
-        who = some(f"broker {number} at {place}" for number, place in cluster.brokers.items() if number in late)
-        return LogEnds(found, f"{who or 'the brokers'} did not answer within {timeout_s:g} s")
-    except KielGroupsError as error:
-        return LogEnds(found, str(error))
-    finally:
-        cluster.close()

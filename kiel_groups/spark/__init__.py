@@ -11,19 +11,19 @@ from kiel_groups.lazy_imports import lazy_exports
 from kiel_groups.spark.environment import check_libraries
 
 if TYPE_CHECKING:
-    from kiel_groups.spark.jobs.archive import ArchivePlan, ArchiveSummary, archive, plan_archive
-    from kiel_groups.spark.jobs.archive_settings import ArchiveSettings
+    from kiel_groups.spark.archive_folders import ArchiveSettings
+    from kiel_groups.spark.archive_job import ArchivePlan, ArchiveSummary, archive, plan_archive
     from kiel_groups.spark.source import KielDataSource
 
 __all__ = ["ArchivePlan", "ArchiveSettings", "ArchiveSummary", "KielDataSource", "archive", "plan_archive"]
 
 _HOMES = {
-    "ArchivePlan": "kiel_groups.spark.jobs.archive",
-    "ArchiveSettings": "kiel_groups.spark.jobs.archive_settings",
-    "ArchiveSummary": "kiel_groups.spark.jobs.archive",
+    "ArchivePlan": "kiel_groups.spark.archive_job",
+    "ArchiveSettings": "kiel_groups.spark.archive_folders",
+    "ArchiveSummary": "kiel_groups.spark.archive_job",
     "KielDataSource": "kiel_groups.spark.source",
-    "archive": "kiel_groups.spark.jobs.archive",
-    "plan_archive": "kiel_groups.spark.jobs.archive",
+    "archive": "kiel_groups.spark.archive_job",
+    "plan_archive": "kiel_groups.spark.archive_job",
 }
 
 _get, __dir__ = lazy_exports(__name__, _HOMES)

@@ -14,15 +14,7 @@ from urllib.parse import urlsplit
 from kiel_groups.errors import ConfigError, ProtocolError
 from kiel_groups.model import TopicPartition
 
-__all__ = [
-    "OffsetRange",
-    "Positions",
-    "Span",
-    "new_token",
-    "ranges_between",
-    "is_done",
-    "local_folder",
-]
+__all__ = ["OffsetRange", "Positions", "Span", "is_done", "local_folder", "new_token", "ranges_between"]
 
 log = logging.getLogger(__name__)
 

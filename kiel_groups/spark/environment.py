@@ -1,4 +1,4 @@
-"""Check that this machine has what Spark needs: pyspark, pyarrow and a recent Java."""
+"""Check what this machine has: pyspark, pyarrow, a recent Java, and what its Spark can do."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import sys
 
 from kiel_groups.errors import ConfigError
 
-__all__ = ["check_java", "check_libraries"]
+__all__ = ["can_bound_batches", "check_java", "check_libraries"]
 
 _LIBRARIES = ("pyspark", "pyarrow")
 _MIN_JAVA = 17
@@ -33,6 +33,11 @@ def check_libraries() -> None:
             f"{' and '.join(missing)} missing in {sys.executable} on {socket.gethostname()}: install kiel-groups[spark]"
             " there; the driver and every worker need it"
         )
+
+
+def can_bound_batches() -> bool:
+    """Return whether this Spark lets a Python source bound its micro-batches; Spark 4.2 and later do."""
+    return importlib.util.find_spec("pyspark.sql.streaming.datasource") is not None
 
 
 def check_java() -> None:

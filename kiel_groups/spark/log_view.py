@@ -20,9 +20,7 @@ from kiel_groups.sync import LoopThread
 from kiel_groups.wire.list_offsets import EARLIEST, LATEST
 from kiel_groups.wire.metadata import MetadataRequest
 
-__all__ = [
-    "LogView",
-]
+__all__ = ["LogView"]
 
 log = logging.getLogger(__name__)
 

@@ -25,17 +25,11 @@ from kiel_groups.members.zookeeper.group_member import GroupMember
 from kiel_groups.metrics import Metrics
 from kiel_groups.model import TopicPartition
 from kiel_groups.spark.checkpoint import OffsetRange, Span, new_token
-from kiel_groups.sync import LoopThread
 from kiel_groups.zookeeper.delivery_gate import DeliveryGate
 from kiel_groups.zookeeper.runtime import Runtime
 from kiel_groups.zookeeper.tasks import CloseLimit, ProcessContext
 
-__all__ = [
-    "default_on_sigterm",
-    "on_sigterm",
-    "BatchHandler",
-    "SparkMember",
-]
+__all__ = ["CLOSE_S", "SETTLE_S", "BatchHandler", "SparkMember", "default_on_sigterm", "on_sigterm"]
 
 log = logging.getLogger(__name__)
 
@@ -311,7 +305,7 @@ async def _no_wait() -> None:
     """Do nothing; ``assigned`` has nothing to wait for."""
 
 
-# The group member of a query's driver, with blocking methods for the thread that Spark calls.
+# The group member of a query's driver.
 #
 # Only the driver is a member and owns partitions; executors read the ranges that it plans. A batch is planned from the
 # partitions owned at that moment, and committed, under the member's fencing, once it is known to be done.
@@ -327,43 +321,34 @@ POLL_S = 0.02
 #: How long leaving may take, in seconds: Spark kills a process soon after its SIGTERM.
 CLOSE_S = 5.0
 
-#: How long one call may take, in seconds; the session's own timeouts are shorter.
-CALL_S = 60.0
-
 
 class SparkMember:
     """
-    The group member of one query, for use by one thread; every call blocks for a bounded time.
+    The group member of one query. Its methods run on one event loop.
 
     Args:
-        loop: The event loop that the member runs on.
         cluster: The brokers, used on that loop.
         config: The group, and the names of this member.
         zookeeper: The ZooKeeper of the group.
         fail_on_commit_error: Whether a batch that could not be committed ends the query.
-        metrics: Counts ``batches_not_committed``, besides the member's own metrics.
-        runtime: Clocks, randomness and threads; None means those of this process.
     """
 
     def __init__(
         self,
-        loop: LoopThread,
         cluster: ClusterMetadata,
         config: GroupConfig,
         zookeeper: ZooKeeperConfig,
         *,
-        fail_on_commit_error: bool = False,
-        metrics: Metrics | None = None,
-        runtime: Runtime | None = None,
+        fail_on_commit_error: bool,
     ) -> None:
-        self.metrics = metrics or Metrics()
-        self._loop = loop
+        #: Counts ``batches_not_committed``, besides the member's own metrics.
+        self.metrics = Metrics()
         self._group = config.group
         self._fail_on_commit_error = fail_on_commit_error
         self._subscription = SubscriptionState(config)
         self._handler = BatchHandler(config.group, cluster, self._subscription, self.metrics)
         self._failure: KielGroupsError | None = None
-        self._runtime = runtime or Runtime()
+        self._runtime = Runtime()
         process = ProcessContext(config, zookeeper, self.metrics, self._runtime)
         self._member = GroupMember(process, self._handler, self._subscription, round_robin, self._failed)
 
@@ -372,21 +357,30 @@ class SparkMember:
         """The member's id in the group; it changes after a lost session."""
         return self._member.member_id
 
-    def start(self, topics: Collection[str], settle_s: float = SETTLE_S) -> None:
+    async def start(self, topics: Collection[str]) -> None:
         """
-        Join the group, and wait for an assignment.
-
-        Args:
-            topics: The topics to subscribe to.
-            settle_s: How long to wait until this member owns all partitions that the leader assigned to it.
+        Join the group, and wait up to ``SETTLE_S`` until this member owns all partitions assigned to it.
 
         Raises:
             GroupConfigError: The group has other settings.
             CoordinationError: ZooKeeper did not answer or refused, or the group has foreign members.
         """
-        self._loop.run(self._start(topics, settle_s), CALL_S + settle_s)
+        self._subscription.change_subscription(topics)
+        await self._member.start()
+        loop = asyncio.get_running_loop()
+        patient_until_s = loop.time() + SETTLE_S
+        while not (self._member.settled or self._failure) and loop.time() < patient_until_s:  # noqa: ASYNC110
+            await asyncio.sleep(POLL_S)
+        if not self._member.settled:
+            log.warning(
+                "group %s: other members have not released all partitions assigned to this query; they follow later",
+                self._group,
+            )
 
-    def next_batch(
+    def _failed(self, error: KielGroupsError) -> None:
+        self._failure = error
+
+    async def next_batch(
         self,
         topics: Collection[str],
         reached: Mapping[TopicPartition, Span] | None,
@@ -408,71 +402,6 @@ class SparkMember:
             KielGroupsError: The member has stopped for good, or the previous batch could not be committed: a retriable
                 failure is raised only if ``fail_on_commit_error`` is set.
         """
-        return self._loop.run(self._next_batch(topics, reached, known), CALL_S)
-
-    def plan(self, wanted: Mapping[TopicPartition, Span]) -> dict[TopicPartition, Span]:
-        """
-        Start a batch of partitions that ``next_batch`` returned, each up to the end of its span.
-
-        Returns:
-            The spans that the batch may read, without partitions that were revoked meanwhile. The member releases none
-            of these partitions before the next call of ``next_batch`` or ``close``, but it can lose them.
-        """
-        return self._loop.run(self._plan(wanted), CALL_S)
-
-    def restart(
-        self, firsts: Mapping[TopicPartition, int], known: Mapping[TopicPartition, Span]
-    ) -> dict[TopicPartition, Span]:
-        """
-        Restart recreated partitions at the first offsets of their new logs, and commit these offsets.
-
-        Args:
-            firsts: The first offsets of the new logs.
-            known: The query's position, as far as it is known.
-
-        Returns:
-            The new position of each partition in ``firsts``, without partitions that were revoked meanwhile.
-        """
-        return self._loop.run(self._restart(firsts, known), CALL_S)
-
-    def close(self, done: Mapping[TopicPartition, Span] | None = None, timeout_s: float = CLOSE_S) -> None:
-        """
-        Leave the group. Before that, commit the last batch if ``done`` shows that the batch is done.
-
-        Args:
-            done: The end of the last batch, if it is known to be done.
-            timeout_s: The seconds after which the session is closed without a further commit, which deletes the claims.
-                The claims last until the session expires only if ZooKeeper does not answer within twice this time.
-        """
-        try:
-            self._loop.run(self._close(done or {}, timeout_s), 2 * timeout_s)
-        except TimeoutError:
-            log.error("group %s: ZooKeeper does not answer; the session will expire by its timeout", self._group)
-
-    # ------------------------------------------------------------------ on the loop
-
-    async def _start(self, topics: Collection[str], settle_s: float) -> None:
-        self._subscription.change_subscription(topics)
-        await self._member.start()
-        loop = asyncio.get_running_loop()
-        patient_until_s = loop.time() + settle_s
-        while not (self._member.settled or self._failure) and loop.time() < patient_until_s:  # noqa: ASYNC110
-            await asyncio.sleep(POLL_S)
-        if not self._member.settled:
-            log.warning(
-                "group %s: other members have not released all partitions assigned to this query; they follow later",
-                self._group,
-            )
-
-    def _failed(self, error: KielGroupsError) -> None:
-        self._failure = error
-
-    async def _next_batch(
-        self,
-        topics: Collection[str],
-        reached: Mapping[TopicPartition, Span] | None,
-        known: Mapping[TopicPartition, Span],
-    ) -> dict[TopicPartition, Span]:
         if self._failure is not None:
             raise self._failure
         self._member.check_subscription(topics)
@@ -509,18 +438,43 @@ class SparkMember:
             raise error
         log.error("group %s: %s", self._group, error)
 
-    async def _plan(self, wanted: Mapping[TopicPartition, Span]) -> dict[TopicPartition, Span]:
+    async def plan(self, wanted: Mapping[TopicPartition, Span]) -> dict[TopicPartition, Span]:
+        """
+        Start a batch of partitions that ``next_batch`` returned, each up to the end of its span.
+
+        Returns:
+            The spans that the batch may read, without partitions that were revoked meanwhile. The member releases none
+            of these partitions before the next call of ``next_batch`` or ``close``, but it can lose them.
+        """
         if self._handler.resume(wanted):
             await self._commit()
         return self._handler.plan(wanted, may_read=self._handler.gate.is_open(self._runtime.boot_time_s()))
 
-    async def _restart(
+    async def restart(
         self, firsts: Mapping[TopicPartition, int], known: Mapping[TopicPartition, Span]
     ) -> dict[TopicPartition, Span]:
+        """
+        Restart recreated partitions at the first offsets of their new logs, and commit these offsets.
+
+        Args:
+            firsts: The first offsets of the new logs.
+            known: The query's position, as far as it is known.
+
+        Returns:
+            The new position of each partition in ``firsts``, without partitions that were revoked meanwhile.
+        """
         self._handler.restart(firsts)
         await self._commit()
         return {each: span for each, span in self._handler.positions(known).items() if each in firsts}
 
-    async def _close(self, done: Mapping[TopicPartition, Span], timeout_s: float) -> None:
+    async def close(self, done: Mapping[TopicPartition, Span]) -> None:
+        """
+        Leave the group. Before that, commit the last batch if ``done`` shows that the batch is done.
+
+        After ``CLOSE_S``, the session is closed without a further commit, which deletes the claims.
+
+        Args:
+            done: The end of the last batch, if it is known to be done.
+        """
         self._handler.finish(done)
-        await self._member.close(CloseLimit(timeout_s))
+        await self._member.close(CloseLimit(CLOSE_S))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Collection, Mapping
-from enum import Enum
 
 from kiel_groups.clients.net.offset_requests import check_offset_api, commit_offsets, fetch_offsets
 from kiel_groups.config import BROKER_V1, check_name
@@ -14,36 +13,21 @@ from kiel_groups.group.znodes.contents import GroupSettings, Snapshot
 from kiel_groups.group.znodes.layout import GroupLayout
 from kiel_groups.metrics import Metrics
 from kiel_groups.model import TopicPartition
-from kiel_groups.ops.cluster_admin import zookeeper
-from kiel_groups.ops.group_inspection import read_group, refuse_programs
+from kiel_groups.ops.zookeeper_client import zookeeper
+from kiel_groups.ops.zookeeper_reader import read_group, refuse_programs
 from kiel_groups.spark.checkpoint import OffsetRange
 from kiel_groups.spark.log_view import LogView
-from kiel_groups.spark.options import EARLIEST, GROUP, LATEST, Place, ReadOptions
+from kiel_groups.spark.options import EARLIEST, EARLIEST_OFFSET, GROUP, LATEST, LATEST_OFFSET, Place, ReadOptions
 from kiel_groups.wire.error_codes import NO_ERROR
 from kiel_groups.wording import counted, some
 
-__all__ = [
-    "check_bounds",
-    "handle_data_loss",
-    "resolve",
-    "GroupOffsets",
-    "committed_offsets",
-    "refuse_live_group",
-]
+__all__ = ["GroupOffsets", "check_bounds", "handle_data_loss", "refuse_live_group", "resolve"]
 
 log = logging.getLogger(__name__)
 
 
-_EARLIEST_OFFSET = -2
-_LATEST_OFFSET = -1
-
-
 def resolve(
-    name: str,
-    place: Place,
-    partitions: Collection[TopicPartition],
-    view: LogView,
-    committed: Mapping[TopicPartition, int],
+    name: str, place: Place, partitions: Collection[TopicPartition], view: LogView, group: str | None = None
 ) -> dict[TopicPartition, int]:
     """
     Resolve the value of an option, such as ``earliest``, to an offset for each partition.
@@ -52,30 +36,31 @@ def resolve(
         name: The name of the option, for errors.
         place: The value of the option.
         partitions: All partitions that the query reads.
-        view: Looks up first and next offsets, where the option asks for them.
-        committed: The group's offsets, for ``group``. A partition without an offset starts at its earliest offset.
+        view: Looks up first, next and committed offsets, where the option asks for them.
+        group: The group whose offsets ``group`` means. A partition without an offset starts at its earliest offset.
 
     Raises:
-        ConfigError: The option gives offsets, but not for exactly these partitions.
+        ConfigError: The option gives offsets, but not for exactly these partitions, or asks for the group's offsets of
+            brokers of 0.8.0, which do not store offsets.
         BrokerError: A lookup failed.
     """
-    wanted = _wanted(name, place, partitions, committed)
+    wanted = _wanted(name, place, partitions, view, group)
     resolved = {partition: offset for partition, offset in wanted.items() if offset >= 0}
-    for special, lookup in ((_EARLIEST_OFFSET, view.earliest), (_LATEST_OFFSET, view.latest)):
+    for special, lookup in ((EARLIEST_OFFSET, view.earliest), (LATEST_OFFSET, view.latest)):
         if asked := [partition for partition, offset in wanted.items() if offset == special]:
             resolved |= lookup(asked)
     return {partition: resolved[partition] for partition in sorted(resolved)}
 
 
 def _wanted(
-    name: str, place: Place, partitions: Collection[TopicPartition], committed: Mapping[TopicPartition, int]
+    name: str, place: Place, partitions: Collection[TopicPartition], view: LogView, group: str | None
 ) -> Mapping[TopicPartition, int]:
     if place == EARLIEST:
-        return dict.fromkeys(partitions, _EARLIEST_OFFSET)
+        return dict.fromkeys(partitions, EARLIEST_OFFSET)
     if place == LATEST:
-        return dict.fromkeys(partitions, _LATEST_OFFSET)
+        return dict.fromkeys(partitions, LATEST_OFFSET)
     if place == GROUP:
-        return {partition: committed.get(partition, _EARLIEST_OFFSET) for partition in partitions}
+        return dict.fromkeys(partitions, EARLIEST_OFFSET) | _committed(name, view, group, partitions)
     assert not isinstance(place, str)
     if missing := sorted(set(partitions) - place.keys()):
         raise ConfigError(
@@ -85,6 +70,21 @@ def _wanted(
     if unknown := sorted(place.keys() - set(partitions)):
         raise ConfigError(f"{name}: {_names(unknown)} named, and not among the partitions that are read; drop it")
     return place
+
+
+def _committed(
+    name: str, view: LogView, group: str | None, partitions: Collection[TopicPartition]
+) -> dict[TopicPartition, int]:
+    """Fetch the next offsets that a group has committed. Partitions without a committed offset are left out."""
+    assert group is not None
+    try:
+        view.run(lambda: check_offset_api(view.cluster, group))
+    except ConfigError as error:
+        raise ConfigError(
+            f"{name}: 'group' needs brokers that store offsets, and those of Kafka 0.8.0 do not; name the offsets as"
+            " JSON, or let a stream join its group with membership=join"
+        ) from error
+    return view.run(lambda: fetch_offsets(view.cluster, group, partitions))
 
 
 def check_bounds(
@@ -143,7 +143,7 @@ def _names(partitions: list[TopicPartition]) -> str:
     return f"{some(partitions, most=3)} {'are' if len(partitions) > 1 else 'is'}"
 
 
-# Read a group's offsets, and commit the offsets of a query that is not a member, so that tools can show its lag.
+# Commit the offsets of a query that is not a member of its group, so that tools can show its lag.
 #
 # The query itself resumes from its checkpoint. A commit covers only batches that are known to be done, never a batch
 # whose sink failed. A commit never moves a stored offset back, unless the log was created again.
@@ -154,27 +154,6 @@ _MOST_NAMES = 3
 _CHECK_INTERVAL_S = 5.0
 #: The stand-in for the offset of a partition that has no stored offset.
 _NOTHING = -1
-
-
-def committed_offsets(
-    view: LogView, group: str | None, partitions: Collection[TopicPartition]
-) -> dict[TopicPartition, int]:
-    """
-    Fetch the next offsets that a group has committed. Partitions without a committed offset are left out.
-
-    Raises:
-        ConfigError: The brokers are of 0.8.0, which does not store offsets.
-        BrokerError: No broker gave a usable answer.
-    """
-    assert group is not None
-    try:
-        view.run(lambda: check_offset_api(view.cluster, group))
-    except ConfigError as error:
-        raise ConfigError(
-            "startingOffsets: 'group' needs brokers that store offsets, and those of Kafka 0.8.0 do not; name the"
-            " offsets as JSON, or let a stream join its group with membership=join"
-        ) from error
-    return view.run(lambda: fetch_offsets(view.cluster, group, partitions))
 
 
 def refuse_live_group(options: ReadOptions) -> None:
@@ -226,14 +205,6 @@ def _live_members(znodes: Snapshot, group: str) -> list[str]:
     return sorted({path.rpartition("/")[2] for path in znodes if path.startswith(folders)})
 
 
-class _OffsetApi(Enum):
-    """Whether the brokers store offsets; those of Kafka 0.8.0 do not."""
-
-    UNCHECKED = "unchecked"
-    SERVED = "served"
-    MISSING = "missing"
-
-
 class GroupOffsets:
     """
     Commits the offsets of one query that is not a member of its group.
@@ -246,7 +217,8 @@ class GroupOffsets:
     def __init__(self, view: LogView, options: ReadOptions) -> None:
         self._view = view
         self._options = options
-        self._api = _OffsetApi.UNCHECKED
+        #: Whether the brokers store offsets, which those of Kafka 0.8.0 do not; None before the first check.
+        self._stores_offsets: bool | None = None
         self._warned_no_group = False
         #: The group's offsets as last fetched or committed.
         self._stored: dict[TopicPartition, int] = {}
@@ -255,22 +227,7 @@ class GroupOffsets:
         self._warned_ahead: set[TopicPartition] = set()
         self._next_check_s = time.monotonic()
 
-    def begin(self, group: str | None, offsets: Mapping[TopicPartition, int]) -> bool:
-        """
-        Commit the start offsets of a query for the partitions that have no stored offset.
-
-        So a query that restarts before its first batch is done still finds its original start. Stored offsets remain
-        until a batch has passed them.
-
-        Returns:
-            Whether every partition has a stored offset now. A failure is logged, and the next call tries again.
-
-        Raises:
-            KielGroupsError: The commit failed, and ``failOnCommitError`` is set.
-        """
-        return self._attempt(group, offsets, only_missing=True)
-
-    def commit(self, group: str | None, offsets: Mapping[TopicPartition, int]) -> bool:
+    def commit(self, group: str | None, offsets: Mapping[TopicPartition, int], *, only_missing: bool = False) -> bool:
         """
         Commit offsets that are ahead of the stored offsets, or that belong to a recreated log.
 
@@ -279,16 +236,16 @@ class GroupOffsets:
         Args:
             group: The group, or None while the query has none.
             offsets: The next offset of each partition.
+            only_missing: Commit only for partitions that have no stored offset. The start offsets of a query are
+                committed so: a query that restarts before its first batch is done still finds its original start, and
+                stored offsets remain until a batch has passed them.
 
         Returns:
-            Whether these offsets, or later offsets, are stored.
+            Whether these offsets, or later ones, are stored; with ``only_missing``, whether each partition has one.
 
         Raises:
             KielGroupsError: The commit failed, and ``failOnCommitError`` is set.
         """
-        return self._attempt(group, offsets, only_missing=False)
-
-    def _attempt(self, group: str | None, offsets: Mapping[TopicPartition, int], *, only_missing: bool) -> bool:
         if not self._options.commits:
             return False
         if group is None:
@@ -366,13 +323,13 @@ class GroupOffsets:
         self._recreated.update(partitions)
 
     def _is_offset_api_served(self, group: str) -> bool:
-        if self._api is _OffsetApi.UNCHECKED:
+        if self._stores_offsets is None:
             try:
                 self._view.run(lambda: check_offset_api(self._view.cluster, group))
-                self._api = _OffsetApi.SERVED
+                self._stores_offsets = True
             except ConfigError:
                 if self._options.fail_on_commit_error:
                     raise
-                self._api = _OffsetApi.MISSING
+                self._stores_offsets = False
                 log.warning("group %s: brokers of Kafka 0.8.0 store no offsets; nothing is committed", group)
-        return self._api is _OffsetApi.SERVED
+        return self._stores_offsets

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import re
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
@@ -37,75 +38,22 @@ from kiel_groups.model import TopicPartition
 from kiel_groups.spark.checkpoint import local_folder
 
 __all__ = [
-    "OPTION_NAMES",
-    "check_known",
-    "spelled",
-    "OFFSETS_EXAMPLE",
-    "duration_ms",
-    "flag",
-    "one_of",
-    "offsets_by_partition",
-    "parsed_json",
-    "partition_list",
-    "pattern",
-    "refuse_headers",
-    "whole_number",
-    "READ_SCHEMA",
-    "arrow_schema",
-    "check_read_schema",
     "EARLIEST",
+    "EARLIEST_OFFSET",
     "GROUP",
     "LATEST",
+    "LATEST_OFFSET",
+    "OPTION_NAMES",
+    "READ_SCHEMA",
     "Place",
     "ReadOptions",
-    "OptionTexts",
     "WriteColumns",
     "WriteOptions",
+    "arrow_schema",
+    "check_read_schema",
+    "duration_ms",
 ]
 
-
-#: Batches and writes ignore ``kiel.zookeeper.connect``, but accept it, so that one set of options fits every query.
-_EVERYWHERE = (
-    "kafka.bootstrap.servers",
-    "kafka.client.id",
-    "kafka.request.timeout.ms",
-    "includeHeaders",
-    "kiel.zookeeper.connect",
-)
-_ANY_READ = (
-    "subscribe",
-    "subscribePattern",
-    "assign",
-    "startingOffsets",
-    "failOnDataLoss",
-    "minPartitions",
-    "maxPartitions",
-    "maxRecordsPerPartition",
-    "fetchOffset.numRetries",
-    "fetchOffset.retryIntervalMs",
-    "kafka.group.id",
-    "kafkaConsumer.pollTimeoutMs",
-    "kafka.fetch.max.bytes",
-    "kiel.max.message.bytes",
-)
-_STREAM_READ = (
-    "maxOffsetsPerTrigger",
-    "minOffsetsPerTrigger",
-    "maxTriggerDelay",
-    "membership",
-    "kiel.commit",
-    "failOnCommitError",
-    "checkpointLocation",
-)
-_WRITE = ("topic", "kafka.acks", "kafka.retries", "kafka.compression.type", "kafka.linger.ms")
-
-#: The options of each kind of query.
-OPTION_NAMES = {
-    "batch": (*_EVERYWHERE, *_ANY_READ, "endingOffsets"),
-    "stream": (*_EVERYWHERE, *_ANY_READ, *_STREAM_READ),
-    "write": (*_EVERYWHERE, *_WRITE),
-}
-_SPELLING = {name.lower(): name for names in OPTION_NAMES.values() for name in names}
 
 #: Spark's own options, which it passes to every source and sink.
 _SPARKS_OWN = {
@@ -154,12 +102,12 @@ _REFUSED = {
 }
 
 
-def spelled(name: str) -> str:
+def _spelled(name: str) -> str:
     """Return the name of an option as the documentation spells it."""
     return _SPELLING.get(name.lower(), name)
 
 
-def check_known(options: Iterable[str], kind: str) -> None:
+def _check_known(options: Iterable[str], kind: str) -> None:
     """
     Check that every option applies to this kind of query.
 
@@ -173,7 +121,7 @@ def check_known(options: Iterable[str], kind: str) -> None:
     known = {name.lower() for name in OPTION_NAMES[kind]}
     for name in sorted(name.lower() for name in options):
         if name not in known and name not in _SPARKS_OWN:
-            raise ConfigError(f"{spelled(name)}: {_reason(name, kind)}")
+            raise ConfigError(f"{_spelled(name)}: {_reason(name, kind)}")
 
 
 def _reason(name: str, kind: str) -> str:
@@ -181,10 +129,10 @@ def _reason(name: str, kind: str) -> str:
         if name.startswith(beginning):
             return f"refused: {reason}"
     if name in _SPELLING:
-        homes = " or ".join(_KINDS[other] for other, names in OPTION_NAMES.items() if spelled(name) in names)
+        homes = " or ".join(_KINDS[other] for other, names in OPTION_NAMES.items() if _spelled(name) in names)
         return f"has no meaning when {_KINDS[kind]}; it is for {homes}"
     near = get_close_matches(name, [known.lower() for known in OPTION_NAMES[kind]], 1)
-    hint = f"; did you mean {spelled(near[0])}?" if near else f"; known ones: {', '.join(sorted(OPTION_NAMES[kind]))}"
+    hint = f"; did you mean {_spelled(near[0])}?" if near else f"; known ones: {', '.join(sorted(OPTION_NAMES[kind]))}"
     return f"there is no such option when {_KINDS[kind]}{hint}"
 
 
@@ -192,7 +140,7 @@ _KINDS = {"batch": "reading a batch", "stream": "reading a stream", "write": "wr
 
 
 #: Offsets by partition, as errors show them.
-OFFSETS_EXAMPLE = '{"topic": {"0": 23, "1": -1}}'
+_OFFSETS_EXAMPLE = '{"topic": {"0": 23, "1": -1}}'
 
 _UNITS_MS = {
     **dict.fromkeys(("ms", "millisecond", "milliseconds"), 1),
@@ -211,12 +159,12 @@ _LARGEST_PARTITION = (1 << 31) - 1
 _DURATION = re.compile(r"([0-9]{1,18})\s*([a-z]*)")
 
 
-def flag(name: str, text: str) -> bool:
+def _flag(name: str, text: str) -> bool:
     """Parse ``true`` or ``false``, in any case."""
-    return one_of(name, text, ("true", "false")) == "true"
+    return _one_of(name, text, ("true", "false")) == "true"
 
 
-def one_of(name: str, text: str, choices: Collection[str]) -> str:
+def _one_of(name: str, text: str, choices: Collection[str]) -> str:
     """Parse one of a few words in any case, and return it in lower case."""
     word = text.strip().lower()
     if word not in choices:
@@ -240,13 +188,13 @@ def duration_ms(name: str, text: str) -> int:
     return int(found[1]) * _UNITS_MS.get(found[2], 1)
 
 
-def refuse_headers(name: str, text: str) -> None:
+def _refuse_headers(name: str, text: str) -> None:
     """Accept ``false`` and refuse ``true``, because messages of Kafka 0.8 have no headers."""
-    if flag(name, text):
+    if _flag(name, text):
         raise ConfigError(f"{name}: refused: messages of Kafka 0.8 have no headers; drop it")
 
 
-def pattern(name: str, text: str) -> re.Pattern[str]:
+def _pattern(name: str, text: str) -> re.Pattern[str]:
     """Parse a regular expression for whole topic names; blanks around the expression are removed."""
     expression = text.strip()
     if not expression:
@@ -257,7 +205,7 @@ def pattern(name: str, text: str) -> re.Pattern[str]:
         raise ConfigError(f"{name}: {text!r} is no regular expression: {error}") from error
 
 
-def parsed_json(name: str, text: str, example: str) -> dict[str, object]:
+def _parsed_json(name: str, text: str, example: str) -> dict[str, object]:
     """
     Parse a JSON object whose keys are topics.
 
@@ -287,7 +235,7 @@ def partition_list(name: str, text: str) -> tuple[TopicPartition, ...]:
     """Parse the partitions of ``{"topic": [0, 1]}``, and return them in ascending order."""
     example = '{"topic": [0, 1]}'
     found = set()
-    for topic, numbers in parsed_json(name, text, example).items():
+    for topic, numbers in _parsed_json(name, text, example).items():
         if not isinstance(numbers, list) or not all(
             _is_number(number) and 0 <= number <= _LARGEST_PARTITION for number in numbers
         ):
@@ -298,7 +246,7 @@ def partition_list(name: str, text: str) -> tuple[TopicPartition, ...]:
     return tuple(sorted(found))
 
 
-def offsets_by_partition(name: str, text: str, special: Collection[int]) -> dict[TopicPartition, int]:
+def _offsets_by_partition(name: str, text: str, special: Collection[int]) -> dict[TopicPartition, int]:
     """
     Parse the offsets of ``{"topic": {"0": 23, "1": -2}}``; ``special`` has the negative offsets that are allowed.
 
@@ -306,12 +254,12 @@ def offsets_by_partition(name: str, text: str, special: Collection[int]) -> dict
         ConfigError: The text has another form, or an offset or a partition out of range.
     """
     found = {}
-    for topic, offsets in parsed_json(name, text, OFFSETS_EXAMPLE).items():
+    for topic, offsets in _parsed_json(name, text, _OFFSETS_EXAMPLE).items():
         if not isinstance(offsets, dict):
-            raise ConfigError(f"{name}: {offsets!r} given for {topic}; expected such as {OFFSETS_EXAMPLE}")
+            raise ConfigError(f"{name}: {offsets!r} given for {topic}; expected such as {_OFFSETS_EXAMPLE}")
         for number, offset in offsets.items():
             if not _PARTITION.fullmatch(number) or int(number) > _LARGEST_PARTITION:
-                raise ConfigError(f"{name}: {number!r} is no partition of {topic}; expected such as {OFFSETS_EXAMPLE}")
+                raise ConfigError(f"{name}: {number!r} is no partition of {topic}; expected such as {_OFFSETS_EXAMPLE}")
             if not _is_number(offset) or not (0 <= offset <= _LARGEST_OFFSET or offset in special):
                 allowed = "".join(f", {each}" for each in special)
                 raise ConfigError(
@@ -385,11 +333,65 @@ EARLIEST = "earliest"
 LATEST = "latest"
 GROUP = "group"
 
-_EARLIEST_OFFSET = -2
-_LATEST_OFFSET = -1
+EARLIEST_OFFSET = -2
+LATEST_OFFSET = -1
 
 
-class OptionTexts:
+def _topics(name: str, text: str) -> tuple[str, ...]:
+    names = [each.strip() for each in text.split(",") if each.strip()]
+    if not names:
+        raise ConfigError(f"{name}: {text!r} names no topic; expected 'topic' or 'one,other'")
+    return tuple(dict.fromkeys(check_name(each, name) for each in names))
+
+
+def _start(name: str, text: str, streaming: bool) -> Place:
+    word = text.strip().lower()
+    if word == LATEST and not streaming:
+        raise ConfigError(f"{name}: a batch that starts at 'latest' has nothing to read; expected 'earliest' or JSON")
+    if streaming:
+        return _place(name, text, (EARLIEST, LATEST, GROUP), (EARLIEST_OFFSET, LATEST_OFFSET))
+    return _place(name, text, (EARLIEST, GROUP), (EARLIEST_OFFSET,))
+
+
+def _end(name: str, text: str) -> Place:
+    word = text.strip().lower()
+    if word == EARLIEST:
+        raise ConfigError(f"{name}: a batch that ends at 'earliest' has nothing to read; expected 'latest' or JSON")
+    return _place(name, text, (LATEST,), (LATEST_OFFSET,))
+
+
+def _place(name: str, text: str, words: Sequence[str], special: Collection[int]) -> Place:
+    """Parse one of a few words in any case, or offsets in JSON; ``special`` as for ``_offsets_by_partition``."""
+    word = text.strip().lower()
+    if word in words:
+        return word
+    if not word.startswith("{"):
+        named = ", ".join(map(repr, words))
+        raise ConfigError(f"{name}: {text!r} given; expected {named}, or offsets such as {_OFFSETS_EXAMPLE}")
+    return _offsets_by_partition(name, text, special)
+
+
+def _name(name: str, text: str) -> str:
+    return check_name(text.strip(), name)
+
+
+def _text(_: str, text: str) -> str:
+    return text
+
+
+def _zookeeper(name: str, text: str) -> ZooKeeperConfig:
+    """Parse a ZooKeeper connect string. Errors have the name of the option."""
+    try:
+        return ZooKeeperConfig.parse(text)
+    except ConfigError as error:
+        raise ConfigError(str(error).replace("zk_hosts", name)) from error
+
+
+def _joins(name: str, text: str) -> bool:
+    return _one_of(name, text, ("none", "join")) == "join"
+
+
+class _OptionTexts:
     """The texts of options as Spark passes them, found by their documented names in any case."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
@@ -403,12 +405,33 @@ class OptionTexts:
         text = self._texts.get(name.lower())
         return default if text is None else parse(name, text, *arguments)
 
+    def parsed(self, options: type[ReadOptions] | type[WriteOptions]) -> dict[str, Any]:
+        """Return the values of all fields that ``_option`` describes, by their names."""
+        described = [each for each in dataclasses.fields(options) if "name" in each.metadata]
+        return {each.name: self.get(each.metadata["name"], *each.metadata["how"]) for each in described}
+
     def brokers(self) -> tuple[HostPort, ...]:
         """Return the addresses of ``kafka.bootstrap.servers``, which is mandatory."""
         name = "kafka.bootstrap.servers"
         if name not in self:
             raise ConfigError(f"{name}: not given; name one broker at least, as 'host:{KAFKA_PORT}'")
         return parse_hosts(self._texts[name], KAFKA_PORT, name)
+
+
+def _option(
+    name: str, parse: Callable[..., Any], default: Any = None, *arguments: object, only: str | None = None
+) -> Any:
+    """
+    Describe the field of an option: its name, and how ``_OptionTexts.get`` reads it.
+
+    Args:
+        name: The name of the option.
+        parse: Called with the name, the text and ``arguments``.
+        default: The value if the option is not given.
+        arguments: The further arguments of ``parse``.
+        only: The kind of query that has the option. None means all kinds that have the field.
+    """
+    return dataclasses.field(metadata={"name": name, "how": (parse, default, *arguments), "only": only})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -421,31 +444,31 @@ class ReadOptions:
     """
 
     brokers: tuple[HostPort, ...]
-    topics: tuple[str, ...]
-    topic_pattern: re.Pattern[str] | None
-    assigned: tuple[TopicPartition, ...]
+    topics: tuple[str, ...] = _option("subscribe", _topics, ())
+    topic_pattern: re.Pattern[str] | None = _option("subscribePattern", _pattern)
+    assigned: tuple[TopicPartition, ...] = _option("assign", partition_list, ())
     starting: Place
-    ending: Place
-    fail_on_data_loss: bool
-    min_partitions: int | None
-    max_partitions: int | None
-    max_records_per_partition: int | None
-    max_offsets_per_trigger: int | None
-    min_offsets_per_trigger: int | None
-    max_trigger_delay_ms: int
-    offset_retries: int
-    offset_retry_interval_ms: int
-    group: str | None
-    zookeeper: ZooKeeperConfig | None
-    joins: bool
-    commits: bool
-    fail_on_commit_error: bool
+    ending: Place = _option("endingOffsets", _end, LATEST, only="batch")
+    fail_on_data_loss: bool = _option("failOnDataLoss", _flag, True)
+    min_partitions: int | None = _option("minPartitions", whole_number, None, 1)
+    max_partitions: int | None = _option("maxPartitions", whole_number, None, 1)
+    max_records_per_partition: int | None = _option("maxRecordsPerPartition", whole_number, None, 1)
+    max_offsets_per_trigger: int | None = _option("maxOffsetsPerTrigger", whole_number, None, 1, only="stream")
+    min_offsets_per_trigger: int | None = _option("minOffsetsPerTrigger", whole_number, None, 1, only="stream")
+    max_trigger_delay_ms: int = _option("maxTriggerDelay", duration_ms, 15 * 60_000, only="stream")
+    offset_retries: int = _option("fetchOffset.numRetries", whole_number, 3, 0)
+    offset_retry_interval_ms: int = _option("fetchOffset.retryIntervalMs", whole_number, 1_000, 0)
+    group: str | None = _option("kafka.group.id", _name)
+    zookeeper: ZooKeeperConfig | None = _option("kiel.zookeeper.connect", _zookeeper)
+    joins: bool = _option("membership", _joins, False, only="stream")
+    commits: bool = _option("kiel.commit", _flag, True, only="stream")
+    fail_on_commit_error: bool = _option("failOnCommitError", _flag, False, only="stream")
     checkpoint: Path | None
-    client_id: str
-    request_timeout_ms: int
-    poll_timeout_ms: int
-    fetch_max_bytes: int
-    max_message_bytes: int
+    client_id: str = _option("kafka.client.id", _text, CLIENT_ID)
+    request_timeout_ms: int = _option("kafka.request.timeout.ms", whole_number, 30_000, 1)
+    poll_timeout_ms: int = _option("kafkaConsumer.pollTimeoutMs", whole_number, 120_000, 1)
+    fetch_max_bytes: int = _option("kafka.fetch.max.bytes", whole_number, 1 << 20, 1)
+    max_message_bytes: int = _option("kiel.max.message.bytes", whole_number, 64 << 20, 1)
 
     @property
     def broker_config(self) -> BrokerConfig:
@@ -465,93 +488,20 @@ class ReadOptions:
             ConfigError: An option is unknown, or has no meaning in Kafka 0.8 or in this kind of query; a value is not
                 valid; or two options contradict each other. The message names the option and the reason.
         """
-        check_known(options, "stream" if streaming else "batch")
-        texts = OptionTexts(options)
-        texts.get("includeHeaders", refuse_headers, None)
-        default = LATEST if streaming else EARLIEST
+        _check_known(options, "stream" if streaming else "batch")
+        texts = _OptionTexts(options)
+        texts.get("includeHeaders", _refuse_headers, None)
         read = cls(
             brokers=texts.brokers(),
-            topics=texts.get("subscribe", _topics, ()),
-            topic_pattern=texts.get("subscribePattern", pattern, None),
-            assigned=texts.get("assign", partition_list, ()),
-            starting=texts.get("startingOffsets", _start, default, streaming),
-            ending=texts.get("endingOffsets", _end, LATEST),
-            fail_on_data_loss=texts.get("failOnDataLoss", flag, True),
-            min_partitions=texts.get("minPartitions", whole_number, None, 1),
-            max_partitions=texts.get("maxPartitions", whole_number, None, 1),
-            max_records_per_partition=texts.get("maxRecordsPerPartition", whole_number, None, 1),
-            max_offsets_per_trigger=texts.get("maxOffsetsPerTrigger", whole_number, None, 1),
-            min_offsets_per_trigger=texts.get("minOffsetsPerTrigger", whole_number, None, 1),
-            max_trigger_delay_ms=texts.get("maxTriggerDelay", duration_ms, 15 * 60_000),
-            offset_retries=texts.get("fetchOffset.numRetries", whole_number, 3, 0),
-            offset_retry_interval_ms=texts.get("fetchOffset.retryIntervalMs", whole_number, 1_000, 0),
-            group=texts.get("kafka.group.id", _name, None),
-            zookeeper=texts.get("kiel.zookeeper.connect", zookeeper_config, None),
-            joins=texts.get("membership", one_of, "none", ("none", "join")) == "join",
-            commits=texts.get("kiel.commit", flag, True),
-            fail_on_commit_error=texts.get("failOnCommitError", flag, False),
+            starting=texts.get("startingOffsets", _start, LATEST if streaming else EARLIEST, streaming),
             checkpoint=texts.get("checkpointLocation", local_folder, None) if streaming else None,
-            client_id=texts.get("kafka.client.id", _text, CLIENT_ID),
-            request_timeout_ms=texts.get("kafka.request.timeout.ms", whole_number, 30_000, 1),
-            poll_timeout_ms=texts.get("kafkaConsumer.pollTimeoutMs", whole_number, 120_000, 1),
-            fetch_max_bytes=texts.get("kafka.fetch.max.bytes", whole_number, 1 << 20, 1),
-            max_message_bytes=texts.get("kiel.max.message.bytes", whole_number, 64 << 20, 1),
+            **texts.parsed(cls),
         )
         _check_together(read, texts)
         return read
 
 
-def _topics(name: str, text: str) -> tuple[str, ...]:
-    names = [each.strip() for each in text.split(",") if each.strip()]
-    if not names:
-        raise ConfigError(f"{name}: {text!r} names no topic; expected 'topic' or 'one,other'")
-    return tuple(dict.fromkeys(check_name(each, name) for each in names))
-
-
-def _start(name: str, text: str, streaming: bool) -> Place:
-    word = text.strip().lower()
-    if word == LATEST and not streaming:
-        raise ConfigError(f"{name}: a batch that starts at 'latest' has nothing to read; expected 'earliest' or JSON")
-    if streaming:
-        return _place(name, text, (EARLIEST, LATEST, GROUP), (_EARLIEST_OFFSET, _LATEST_OFFSET))
-    return _place(name, text, (EARLIEST, GROUP), (_EARLIEST_OFFSET,))
-
-
-def _end(name: str, text: str) -> Place:
-    word = text.strip().lower()
-    if word == EARLIEST:
-        raise ConfigError(f"{name}: a batch that ends at 'earliest' has nothing to read; expected 'latest' or JSON")
-    return _place(name, text, (LATEST,), (_LATEST_OFFSET,))
-
-
-def _place(name: str, text: str, words: Sequence[str], special: Collection[int]) -> Place:
-    """Parse one of a few words in any case, or offsets in JSON; ``special`` as for ``offsets_by_partition``."""
-    word = text.strip().lower()
-    if word in words:
-        return word
-    if not word.startswith("{"):
-        named = ", ".join(map(repr, words))
-        raise ConfigError(f"{name}: {text!r} given; expected {named}, or offsets such as {OFFSETS_EXAMPLE}")
-    return offsets_by_partition(name, text, special)
-
-
-def _name(name: str, text: str) -> str:
-    return check_name(text.strip(), name)
-
-
-def _text(_: str, text: str) -> str:
-    return text
-
-
-def zookeeper_config(name: str, text: str) -> ZooKeeperConfig:
-    """Parse a ZooKeeper connect string. Errors have the name of the option."""
-    try:
-        return ZooKeeperConfig.parse(text)
-    except ConfigError as error:
-        raise ConfigError(str(error).replace("zk_hosts", name)) from error
-
-
-def _check_together(read: ReadOptions, texts: OptionTexts) -> None:
+def _check_together(read: ReadOptions, texts: _OptionTexts) -> None:
     chosen = [name for name in ("subscribe", "subscribePattern", "assign") if name in texts]
     if len(chosen) != 1:
         given = " and ".join(chosen) or "none of them"
@@ -561,10 +511,10 @@ def _check_together(read: ReadOptions, texts: OptionTexts) -> None:
     _check_bounds(read, texts)
     _check_membership(read)
     if read.fail_on_commit_error and not read.commits:
-        raise ConfigError(f"{spelled('failoncommiterror')} has nothing to watch where kiel.commit is false; drop one")
+        raise ConfigError(f"{_spelled('failoncommiterror')} has nothing to watch where kiel.commit is false; drop one")
 
 
-def _check_bounds(read: ReadOptions, texts: OptionTexts) -> None:
+def _check_bounds(read: ReadOptions, texts: _OptionTexts) -> None:
     bounds = (
         ("minPartitions", read.min_partitions, "maxPartitions", read.max_partitions),
         ("minOffsetsPerTrigger", read.min_offsets_per_trigger, "maxOffsetsPerTrigger", read.max_offsets_per_trigger),
@@ -607,6 +557,15 @@ _ALLOWED: Mapping[str, tuple[DataType, ...]] = {
 _IGNORED = ("offset", "timestamp", "timestamptype")
 
 
+def _acks(name: str, text: str) -> int:
+    return _ACKS[_one_of(name, text, _ACKS)]
+
+
+def _codec(name: str, text: str) -> str | None:
+    codec = _one_of(name, text, _CODECS)
+    return None if codec == "none" else codec
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriteOptions:
     """
@@ -616,13 +575,13 @@ class WriteOptions:
     """
 
     brokers: tuple[HostPort, ...]
-    topic: str | None
-    client_id: str
-    request_timeout_ms: int
-    acks: int
-    retries: int
-    compression: str | None
-    linger_ms: int
+    topic: str | None = _option("topic", _name)
+    client_id: str = _option("kafka.client.id", _text, CLIENT_ID)
+    request_timeout_ms: int = _option("kafka.request.timeout.ms", whole_number, 30_000, 1)
+    acks: int = _option("kafka.acks", _acks, -1)
+    retries: int = _option("kafka.retries", whole_number, 10, 0)
+    compression: str | None = _option("kafka.compression.type", _codec)
+    linger_ms: int = _option("kafka.linger.ms", whole_number, 5, 0)
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> WriteOptions:
@@ -632,25 +591,28 @@ class WriteOptions:
         Raises:
             ConfigError: An option is unknown or has no meaning in Kafka 0.8, or a value is not valid.
         """
-        check_known(options, "write")
-        texts = OptionTexts(options)
-        texts.get("includeHeaders", refuse_headers, None)
-        texts.get("kiel.zookeeper.connect", zookeeper_config, None)
-        return cls(
-            brokers=texts.brokers(),
-            topic=texts.get("topic", lambda name, text: check_name(text.strip(), name), None),
-            client_id=texts.get("kafka.client.id", lambda _, text: text, CLIENT_ID),
-            request_timeout_ms=texts.get("kafka.request.timeout.ms", whole_number, 30_000, 1),
-            acks=texts.get("kafka.acks", lambda name, text: _ACKS[one_of(name, text, _ACKS)], -1),
-            retries=texts.get("kafka.retries", whole_number, 10, 0),
-            compression=texts.get("kafka.compression.type", _codec, None),
-            linger_ms=texts.get("kafka.linger.ms", whole_number, 5, 0),
-        )
+        _check_known(options, "write")
+        texts = _OptionTexts(options)
+        texts.get("includeHeaders", _refuse_headers, None)
+        texts.get("kiel.zookeeper.connect", _zookeeper, None)
+        return cls(brokers=texts.brokers(), **texts.parsed(cls))
 
 
-def _codec(name: str, text: str) -> str | None:
-    codec = one_of(name, text, _CODECS)
-    return None if codec == "none" else codec
+def _names(kind: str, options: type[ReadOptions] | type[WriteOptions]) -> Iterator[str]:
+    for each in dataclasses.fields(options):
+        if "name" in each.metadata and each.metadata["only"] in (None, kind):
+            yield each.metadata["name"]
+
+
+_EVERYWHERE = ("kafka.bootstrap.servers", "includeHeaders")
+#: The options of each kind of query. Batches and writes ignore ``kiel.zookeeper.connect``, but accept it, so that one
+#: set of options fits every query.
+OPTION_NAMES = {
+    "batch": (*_EVERYWHERE, "startingOffsets", *_names("batch", ReadOptions)),
+    "stream": (*_EVERYWHERE, "startingOffsets", "checkpointLocation", *_names("stream", ReadOptions)),
+    "write": (*_EVERYWHERE, "kiel.zookeeper.connect", *_names("write", WriteOptions)),
+}
+_SPELLING = {name.lower(): name for names in OPTION_NAMES.values() for name in names}
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,16 +9,17 @@ from __future__ import annotations
 from collections.abc import MutableMapping
 from typing import TYPE_CHECKING
 
+import pyspark
 from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import StructType
 
-from kiel_groups.spark.environment import check_libraries
-from kiel_groups.spark.tasks.task_inputs import PortablePickle
+from kiel_groups.errors import ConfigError
+from kiel_groups.spark.environment import can_bound_batches, check_libraries
+from kiel_groups.spark.portable_pickle import PortablePickle
 
 if TYPE_CHECKING:
-    from kiel_groups.spark.batch import BatchReader
-    from kiel_groups.spark.stream.stream_reader import StreamReader
-    from kiel_groups.spark.tasks.row_writer import BatchWriter, StreamWriter
+    from kiel_groups.spark.readers import BatchReader, StreamReader
+    from kiel_groups.spark.row_writer import BatchWriter, StreamWriter
 
 __all__ = ["KielDataSource"]
 
@@ -28,7 +29,8 @@ class KielDataSource(PortablePickle, DataSource):
     A data source that presents topics of Kafka 0.8 as tables and streams; ``docs/spark.rst`` lists its options.
 
     Raises:
-        ConfigError: pyarrow is missing. The methods raise it for an option or a schema that is not valid.
+        ConfigError: pyarrow is missing. The methods raise it for an option or a schema that is not valid, an option
+            that needs a later Spark, and a mode that would replace records.
     """
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
@@ -45,21 +47,42 @@ class KielDataSource(PortablePickle, DataSource):
         return READ_SCHEMA
 
     def reader(self, schema: StructType) -> BatchReader:
-        from kiel_groups.spark.reader_factory import batch_reader
+        from kiel_groups.spark.options import ReadOptions, check_read_schema
+        from kiel_groups.spark.readers import BatchReader
 
-        return batch_reader(self.options, schema)
+        return BatchReader(ReadOptions.parse(self.options, streaming=False), check_read_schema(schema))
 
     def streamReader(self, schema: StructType) -> StreamReader:
-        from kiel_groups.spark.reader_factory import stream_reader
+        from kiel_groups.spark.options import ReadOptions, check_read_schema
+        from kiel_groups.spark.readers import StreamReader
 
-        return stream_reader(self.options, schema)
+        read = ReadOptions.parse(self.options, streaming=True)
+        if can_bound_batches():
+            from kiel_groups.spark.bounded_reader import BoundedStreamReader
+
+            return BoundedStreamReader(read, check_read_schema(schema))
+        if read.max_offsets_per_trigger is not None or read.min_offsets_per_trigger is not None:
+            raise ConfigError(
+                "maxOffsetsPerTrigger and minOffsetsPerTrigger need Spark 4.2, which lets a Python source bound its"
+                f" batches; this is {pyspark.__version__}"
+            )
+        return StreamReader(read, check_read_schema(schema))
 
     def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
-        from kiel_groups.spark.reader_factory import batch_writer
+        from kiel_groups.spark.options import WriteOptions
+        from kiel_groups.spark.row_writer import BatchWriter
 
-        return batch_writer(self.options, schema, overwrite=overwrite)
+        _refuse(overwrite, "mode: 'overwrite'")
+        return BatchWriter(WriteOptions.parse(self.options), schema)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:
-        from kiel_groups.spark.reader_factory import stream_writer
+        from kiel_groups.spark.options import WriteOptions
+        from kiel_groups.spark.row_writer import StreamWriter
 
-        return stream_writer(self.options, schema, overwrite=overwrite)
+        _refuse(overwrite, "outputMode: 'complete'")
+        return StreamWriter(WriteOptions.parse(self.options), schema)
+
+
+def _refuse(overwrite: bool, mode: str) -> None:
+    if overwrite:
+        raise ConfigError(f"{mode} given, and records of a topic cannot be replaced; expected 'append'")

@@ -22,7 +22,7 @@ from types import SimpleNamespace, TracebackType
 from typing import Any, Concatenate, Generic, ParamSpec, Protocol, Self, TypeVar, overload
 
 from kiel_groups.clients.calls.callers import set_caller
-from kiel_groups.clients.calls.consume_future import give_back
+from kiel_groups.clients.calls.eager_methods import give_back
 from kiel_groups.clients.calls.left_loop import LeftLoop
 from kiel_groups.clients.delivery.listener_calls import check_listener
 from kiel_groups.errors import ClosedError, IllegalStateError, KielGroupsError
@@ -478,10 +478,10 @@ def ending(method: Callable[Concatenate[C, P], Awaitable[None]]) -> Callable[Con
     return call
 
 
-class Attribute(Generic[C, T]):
+class Attribute(Generic[A, T]):
     """A property of the asynchronous client, read on its loop."""
 
-    def __init__(self, client: type[C], read: Callable[[C], T]) -> None:
+    def __init__(self, client: type[A], read: Callable[[A], T]) -> None:
         self._client = client
         self._read = read
 
@@ -492,19 +492,19 @@ class Attribute(Generic[C, T]):
     def __get__(self, instance: None, owner: type) -> Self: ...
 
     @overload
-    def __get__(self, instance: Blocking[C], owner: type) -> T: ...
+    def __get__(self, instance: Blocking[Any], owner: type) -> T: ...
 
-    def __get__(self, instance: Blocking[C] | None, owner: type) -> Self | T:
+    def __get__(self, instance: Blocking[Any] | None, owner: type) -> Self | T:
         return self if instance is None else instance._read_attribute(self._read)
 
 
-class Attributes(Generic[C]):
+class Attributes(Generic[A]):
     """Makes blocking properties from the properties of one client."""
 
-    def __init__(self, client: type[C]) -> None:
+    def __init__(self, client: type[A]) -> None:
         self._client = client
 
-    def __call__(self, read: Callable[[C], T]) -> Attribute[C, T]:
+    def __call__(self, read: Callable[[A], T]) -> Attribute[A, T]:
         return Attribute(self._client, read)
 
 

@@ -17,11 +17,12 @@ from functools import partial, wraps
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from kiel_groups.clients.calls.left_loop import dropped_by_loop_exit
-from kiel_groups.clients.delivery.current_batch import NO_RECORDS
+from kiel_groups.clients.consumer import Consumer
+from kiel_groups.clients.delivery.in_flight import NO_RECORDS
 from kiel_groups.clients.delivery.record_loop import BlockingSteps, RecordDelivery, RecordLoop
 from kiel_groups.errors import ClosedError, KielGroupsError
 from kiel_groups.model import Record
-from kiel_groups.sync.blocking_client import Blocking, C, open_clients
+from kiel_groups.sync.blocking_client import Attributes, Blocking, C, blocking, immediate, open_clients
 
 __all__ = ["BlockingConsumer", "BlockingRecords", "asked_behind"]
 
@@ -96,7 +97,7 @@ class BlockingRecords(BlockingSteps):
             asked = self._consumer._wait(self._asker.ask, asking)
             if _HAS_LOCK:
                 self._is_open = self._delivery.owned.gate.is_open
-                self._cursor = self._delivery.cursor
+                self._cursor = self._delivery.in_flight.cursor
             return asked
         except StopAsyncIteration:
             raise StopIteration from None
@@ -121,10 +122,41 @@ class BlockingRecords(BlockingSteps):
             self._consumer._thread.post(partial(self._records.end_loop, finished=dropped_by_loop_exit()))
 
 
+_of = Attributes(Consumer)
+
+
 class BlockingConsumer(Blocking[C]):
-    """A blocking client with a loop over its records."""
+    """A blocking consumer: a loop over its records, and the methods that both consumers offer."""
 
     _loop: weakref.ref[BlockingRecords] | None = None
+
+    getone = blocking(Consumer.getone)
+    getmany = blocking(Consumer.getmany)
+    consume_batches = blocking(Consumer.consume_batches)
+    position = blocking(Consumer.position)
+    seek_to_beginning = blocking(Consumer.seek_to_beginning)
+    seek_to_end = blocking(Consumer.seek_to_end)
+    beginning_offsets = blocking(Consumer.beginning_offsets)
+    end_offsets = blocking(Consumer.end_offsets)
+    offsets_for_times = blocking(Consumer.offsets_for_times)
+    topics = blocking(Consumer.topics)
+
+    subscription = immediate(Consumer.subscription)
+    assignment = immediate(Consumer.assignment)
+    seek = immediate(Consumer.seek)
+    highwater = immediate(Consumer.highwater)
+    lag = immediate(Consumer.lag)
+    pause = immediate(Consumer.pause)
+    resume = immediate(Consumer.resume)
+    paused = immediate(Consumer.paused)
+    partitions_for_topic = immediate(Consumer.partitions_for_topic)
+
+    metrics = _of(lambda consumer: consumer.metrics)
+    allocation = _of(lambda consumer: consumer.allocation)
+    deserializer = _of(lambda consumer: consumer.deserializer)
+    max_wait_time = _of(lambda consumer: consumer.max_wait_time)
+    min_bytes = _of(lambda consumer: consumer.min_bytes)
+    max_bytes = _of(lambda consumer: consumer.max_bytes)
 
     def __iter__(self) -> Iterator[Record]:
         """

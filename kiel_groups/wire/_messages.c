@@ -4,7 +4,7 @@
  * check() verifies a run of them and finds its end; span() counts the messages of such runs, columns() copies them into
  * the buffers of Arrow's columns, records() makes tuples of them, values() makes lists of their fields. wrapper() finds
  * the compressed value of a wrapper, whose CRC crc_matches() verifies. Everything else in a set (the content of wrappers,
- * garbage, unfinished messages) is left to the caller, message_sets/compiled_decoder.py.
+ * garbage, unfinished messages) is left to the caller, message_sets/decoder.py.
  *
  * Safety: no result of an earlier pass is trusted. Each pass checks the bounds again (see _message.h), and writing
  * stops at the end of the measured room. Only crc_matches() releases the interpreter's lock; for an interpreter without

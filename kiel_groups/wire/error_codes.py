@@ -9,57 +9,13 @@ too.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
+from typing import Final
 
 from kiel_groups.errors import BrokerError, OffsetOutOfRangeError, RequestTimeoutError, RetriableBrokerError
+from kiel_groups.wire.primitives import FieldType
 
-__all__ = [
-    "ErrorCode",
-    "error_code",
-    "UNKNOWN",
-    "NO_ERROR",
-    "OFFSET_OUT_OF_RANGE",
-    "INVALID_MESSAGE",
-    "UNKNOWN_TOPIC_OR_PARTITION",
-    "INVALID_FETCH_SIZE",
-    "LEADER_NOT_AVAILABLE",
-    "NOT_LEADER_FOR_PARTITION",
-    "REQUEST_TIMED_OUT",
-    "BROKER_NOT_AVAILABLE",
-    "REPLICA_NOT_AVAILABLE",
-    "MESSAGE_SIZE_TOO_LARGE",
-    "STALE_CONTROLLER_EPOCH",
-    "OFFSET_METADATA_TOO_LARGE",
-    "STALE_LEADER_EPOCH",
-    "OFFSETS_LOAD_IN_PROGRESS",
-    "CONSUMER_COORDINATOR_NOT_AVAILABLE",
-    "NOT_COORDINATOR_FOR_CONSUMER",
-    "INVALID_TOPIC",
-    "MESSAGE_SET_SIZE_TOO_LARGE",
-    "NOT_ENOUGH_REPLICAS",
-    "NOT_ENOUGH_REPLICAS_AFTER_APPEND",
-    "INVALID_REQUIRED_ACKS",
-    "ILLEGAL_GENERATION",
-    "INCONSISTENT_GROUP_PROTOCOL",
-    "INVALID_GROUP_ID",
-    "UNKNOWN_MEMBER_ID",
-    "INVALID_SESSION_TIMEOUT",
-    "REBALANCE_IN_PROGRESS",
-    "INVALID_COMMIT_OFFSET_SIZE",
-    "TOPIC_AUTHORIZATION_FAILED",
-    "GROUP_AUTHORIZATION_FAILED",
-    "CLUSTER_AUTHORIZATION_FAILED",
-    "UNSUPPORTED_VERSION",
-    "TOPIC_ALREADY_EXISTS",
-    "INVALID_PARTITIONS",
-    "INVALID_REPLICATION_FACTOR",
-    "NOT_CONTROLLER",
-    "INVALID_REQUEST",
-    "POLICY_VIOLATION",
-    "REASSIGNMENT_IN_PROGRESS",
-    "UNSUPPORTED_COMPRESSION_TYPE",
-    "GROUP_MAX_SIZE_REACHED",
-    "INVALID_RECORD",
-]
+__all__ = ["ERROR", "ErrorCode", "error_code"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,23 +53,21 @@ _KNOWN: dict[int, ErrorCode] = {}
 
 
 def _code(
-    number: int,
-    name: str,
-    hint: str,
-    *,
-    retriable: bool = False,
-    refresh_metadata: bool = False,
-    refuses: bool | None = None,
+    number: int, name: str, hint: str, *, retriable: bool = False, moved: bool = False, refuses: bool = True
 ) -> ErrorCode:
-    """Define a code. Unless ``refuses`` says otherwise, an error that is not retriable refuses the request."""
-    refuses = not retriable if refuses is None else refuses
-    code = ErrorCode(number, name, retriable, refresh_metadata, hint, refuses)
-    _KNOWN[number] = code
+    """Define a code."""
+    code = _KNOWN[number] = ErrorCode(number, name, retriable, moved, hint, refuses)
     return code
 
 
-UNKNOWN = _code(-1, "UNKNOWN", "the broker failed in a way that it has no code for; its log says how", retriable=True)
-NO_ERROR = _code(0, "NO_ERROR", "nothing is wrong", refuses=False)
+#: An error after which the same request may succeed later; at another broker, once the metadata is refreshed; and one
+#: that leaves unknown whether the broker has done what was asked.
+_retriable = partial(_code, retriable=True, refuses=False)
+_moved = partial(_code, retriable=True, moved=True, refuses=False)
+_unknown = partial(_code, refuses=False)
+
+UNKNOWN = _retriable(-1, "UNKNOWN", "the broker failed in a way that it has no code for; its log says how")
+NO_ERROR = _unknown(0, "NO_ERROR", "nothing is wrong")
 OFFSET_OUT_OF_RANGE = _code(1, "OFFSET_OUT_OF_RANGE", "the log starts later or ends earlier; reset the position")
 INVALID_MESSAGE = _code(
     2,
@@ -121,70 +75,48 @@ INVALID_MESSAGE = _code(
     "a message does not match its checksum: if a fetch says so again and again, the log is damaged; or a record without"
     " a key was produced to a compacted topic",
     retriable=True,
-    refuses=True,
 )
-UNKNOWN_TOPIC_OR_PARTITION = _code(
-    3,
-    "UNKNOWN_TOPIC_OR_PARTITION",
-    "this broker does not know the topic or partition (yet); check the name",
-    retriable=True,
-    refresh_metadata=True,
+UNKNOWN_TOPIC_OR_PARTITION = _moved(
+    3, "UNKNOWN_TOPIC_OR_PARTITION", "this broker does not know the topic or partition (yet); check the name"
 )
-INVALID_FETCH_SIZE = _code(4, "INVALID_FETCH_SIZE", "the fetch asked for a negative number of bytes")
-LEADER_NOT_AVAILABLE = _code(
-    5, "LEADER_NOT_AVAILABLE", "a leader is being elected", retriable=True, refresh_metadata=True
+_code(4, "INVALID_FETCH_SIZE", "the fetch asked for a negative number of bytes")
+LEADER_NOT_AVAILABLE = _moved(5, "LEADER_NOT_AVAILABLE", "a leader is being elected")
+NOT_LEADER_FOR_PARTITION = _moved(6, "NOT_LEADER_FOR_PARTITION", "another broker leads the partition by now")
+REQUEST_TIMED_OUT = _retriable(
+    7, "REQUEST_TIMED_OUT", "the replicas did not confirm in time; the messages may be stored"
 )
-NOT_LEADER_FOR_PARTITION = _code(
-    6, "NOT_LEADER_FOR_PARTITION", "another broker leads the partition by now", retriable=True, refresh_metadata=True
-)
-REQUEST_TIMED_OUT = _code(
-    7, "REQUEST_TIMED_OUT", "the replicas did not confirm in time; the messages may be stored", retriable=True
-)
-BROKER_NOT_AVAILABLE = _code(
-    8, "BROKER_NOT_AVAILABLE", "the broker in question is not alive", retriable=True, refresh_metadata=True
-)
-REPLICA_NOT_AVAILABLE = _code(
-    9, "REPLICA_NOT_AVAILABLE", "a replica is down; the leader works all the same", retriable=True
-)
+_moved(8, "BROKER_NOT_AVAILABLE", "the broker in question is not alive")
+REPLICA_NOT_AVAILABLE = _retriable(9, "REPLICA_NOT_AVAILABLE", "a replica is down; the leader works all the same")
 MESSAGE_SIZE_TOO_LARGE = _code(
     10, "MESSAGE_SIZE_TOO_LARGE", "a message, compressed sets included, exceeds the broker's message.max.bytes"
 )
 _BETWEEN_BROKERS = "brokers tell each other this, clients should not see it"
-STALE_CONTROLLER_EPOCH = _code(11, "STALE_CONTROLLER_EPOCH", _BETWEEN_BROKERS, refuses=False)
+_unknown(11, "STALE_CONTROLLER_EPOCH", _BETWEEN_BROKERS)
 OFFSET_METADATA_TOO_LARGE = _code(
     12, "OFFSET_METADATA_TOO_LARGE", "the text committed with the offset exceeds offset.metadata.max.bytes"
 )
-STALE_LEADER_EPOCH = _code(13, "STALE_LEADER_EPOCH", _BETWEEN_BROKERS, refuses=False)
-OFFSETS_LOAD_IN_PROGRESS = _code(
-    14, "OFFSETS_LOAD_IN_PROGRESS", "the coordinator is still reading the offsets", retriable=True
+_unknown(13, "STALE_LEADER_EPOCH", _BETWEEN_BROKERS)
+OFFSETS_LOAD_IN_PROGRESS = _retriable(14, "OFFSETS_LOAD_IN_PROGRESS", "the coordinator is still reading the offsets")
+CONSUMER_COORDINATOR_NOT_AVAILABLE = _retriable(
+    15, "CONSUMER_COORDINATOR_NOT_AVAILABLE", "the group has no coordinator yet"
 )
-CONSUMER_COORDINATOR_NOT_AVAILABLE = _code(
-    15, "CONSUMER_COORDINATOR_NOT_AVAILABLE", "the group has no coordinator yet", retriable=True
-)
-NOT_COORDINATOR_FOR_CONSUMER = _code(
-    16, "NOT_COORDINATOR_FOR_CONSUMER", "another broker coordinates the group", retriable=True
-)
+NOT_COORDINATOR_FOR_CONSUMER = _retriable(16, "NOT_COORDINATOR_FOR_CONSUMER", "another broker coordinates the group")
 INVALID_TOPIC = _code(17, "INVALID_TOPIC", "the topic's name is not allowed, or the topic is internal")
 MESSAGE_SET_SIZE_TOO_LARGE = _code(
     18, "MESSAGE_SET_SIZE_TOO_LARGE", "the batch exceeds the broker's segment size; send smaller batches"
 )
 NOT_ENOUGH_REPLICAS = _code(
-    19,
-    "NOT_ENOUGH_REPLICAS",
-    "fewer replicas are in sync than min.insync.replicas; nothing was stored",
-    retriable=True,
-    refuses=True,
+    19, "NOT_ENOUGH_REPLICAS", "fewer replicas are in sync than min.insync.replicas; nothing was stored", retriable=True
 )
-NOT_ENOUGH_REPLICAS_AFTER_APPEND = _code(
+NOT_ENOUGH_REPLICAS_AFTER_APPEND = _retriable(
     20,
     "NOT_ENOUGH_REPLICAS_AFTER_APPEND",
     "fewer replicas are in sync than min.insync.replicas; the messages are stored on those",
-    retriable=True,
 )
 
 # 0.9: rights, and the coordinators of groups. None is retriable, since repeating the request does not help: after 22,
 # 25 and 27 the member has to rejoin first, and after the others the user has to change something.
-INVALID_REQUIRED_ACKS = _code(21, "INVALID_REQUIRED_ACKS", "brokers from 0.9 on take -1, 0 and 1 only")
+_code(21, "INVALID_REQUIRED_ACKS", "brokers from 0.9 on take -1, 0 and 1 only")
 ILLEGAL_GENERATION = _code(
     22,
     "ILLEGAL_GENERATION",
@@ -212,7 +144,7 @@ REBALANCE_IN_PROGRESS = _code(
     "REBALANCE_IN_PROGRESS",
     "the group rebalances; the member has to rejoin and sync before such a request can succeed",
 )
-INVALID_COMMIT_OFFSET_SIZE = _code(
+_code(
     28,
     "INVALID_COMMIT_OFFSET_SIZE",
     "the commit is larger than a message of the topic of the offsets may be; commit fewer partitions, or less metadata",
@@ -239,8 +171,8 @@ INVALID_PARTITIONS = _code(37, "INVALID_PARTITIONS", "a topic has one partition 
 INVALID_REPLICATION_FACTOR = _code(
     38, "INVALID_REPLICATION_FACTOR", "there are fewer live brokers than replicas, or the number is below 1"
 )
-NOT_CONTROLLER = _code(41, "NOT_CONTROLLER", "another broker is the controller by now", retriable=True)
-INVALID_REQUEST = _code(
+NOT_CONTROLLER = _retriable(41, "NOT_CONTROLLER", "another broker is the controller by now")
+_code(
     42,
     "INVALID_REQUEST",
     "the broker's settings do not allow the request; topics are deleted only if delete.topic.enable=true is set",
@@ -357,7 +289,7 @@ for _number, _name, _hint in (
     (123, "INVALID_SHARE_SESSION_EPOCH", _NEW_GROUPS),
     (133, "SHARE_SESSION_LIMIT_REACHED", _NEW_GROUPS),
 ):
-    _code(_number, _name, _hint, retriable=True)
+    _retriable(_number, _name, _hint)
 for _number, _name, _hint in (
     (56, "KAFKA_STORAGE_ERROR", "a disk of the broker failed; its log says which"),
     (72, "LISTENER_NOT_FOUND", "the leader has no listener of the name that the asked broker has"),
@@ -367,7 +299,7 @@ for _number, _name, _hint in (
     (100, "UNKNOWN_TOPIC_ID", "the broker does not know the topic (yet); it may have been deleted"),
     (103, "INCONSISTENT_TOPIC_ID", "the topic was deleted and created again"),
 ):
-    _code(_number, _name, _hint, retriable=True, refresh_metadata=True)
+    _moved(_number, _name, _hint)
 for _number, _name, _hint in (
     (77, "STALE_BROKER_EPOCH", _BETWEEN_BROKERS),
     (96, "FEATURE_UPDATE_FAILED", _CONTROLLERS),
@@ -375,7 +307,7 @@ for _number, _name, _hint in (
     (108, "NEW_LEADER_ELECTED", _BETWEEN_BROKERS),
     (120, "TRANSACTION_ABORTABLE", _TRANSACTIONS),
 ):
-    _code(_number, _name, _hint, refuses=False)
+    _unknown(_number, _name, _hint)
 
 
 _UNKNOWN_CODE = "the code is newer than this package; the error codes in Kafka's protocol guide explain it"
@@ -387,3 +319,11 @@ def error_code(number: int) -> ErrorCode:
     if known is not None:
         return known
     return ErrorCode(number, f"ERROR_{number}", False, False, _UNKNOWN_CODE)
+
+
+#: The type of an error code in an answer.
+ERROR: Final = FieldType[ErrorCode](
+    lambda reader: error_code(reader.int16()), lambda writer, error: writer.int16(error.number), 2
+)
+
+__all__ += [name for name, value in vars().items() if isinstance(value, ErrorCode)]

@@ -9,7 +9,8 @@ from typing import ClassVar, NamedTuple
 
 from kiel_groups.model import TopicPartition
 from kiel_groups.wire.error_codes import ErrorCode, error_code
-from kiel_groups.wire.primitives import Buffer, Reader, Writer, read_partitions, write_partitions
+from kiel_groups.wire.framing import Request
+from kiel_groups.wire.primitives import INT32, FieldType, Reader, Writer, by_partition, fields, numbers, structure
 
 __all__ = [
     "FetchRequest",
@@ -23,8 +24,8 @@ __all__ = [
 #: The replica id of a client, in a field where brokers put their own id.
 CLIENT_REPLICA_ID = -1
 
-#: Offset and size; error, high watermark and the size of the message set. A request may have a thousand of each.
-_POSITION, _RESULT = Struct(">qi"), Struct(">hqi")
+#: Error, high watermark and the size of the message set, which are read at once: an answer may have a thousand of each.
+_RESULT = Struct(">hqi")
 
 
 class FetchPosition(NamedTuple):
@@ -48,15 +49,24 @@ class FetchedPartition(NamedTuple):
     message_set: memoryview
 
 
-@dataclass(frozen=True, slots=True)
-class FetchResponse:
+def _read_result(reader: Reader) -> FetchedPartition:
+    error, high_watermark, size = reader.fields(_RESULT)
+    return FetchedPartition(error_code(error), high_watermark, reader.blob_of(size))
+
+
+def _write_result(writer: Writer, result: FetchedPartition) -> None:
+    writer.fields(_RESULT, (result.error.number, result.high_watermark, len(result.message_set)))
+    writer.raw(result.message_set)
+
+
+class FetchResponse(NamedTuple):
     """The answer, partition by partition. Each partition has its own error."""
 
     partitions: Mapping[TopicPartition, FetchedPartition]
 
 
 @dataclass(frozen=True, slots=True)
-class FetchRequest:
+class FetchRequest(Request[FetchResponse]):
     """
     Read message sets. The broker answers when it has ``min_bytes`` in all, or after ``max_wait_ms``.
 
@@ -65,33 +75,16 @@ class FetchRequest:
     messages of magic 0, whatever their logs have, and may end them with filler.
     """
 
-    API_KEY: ClassVar[int] = 1
-    API_VERSION: ClassVar[int] = 0
+    API_KEY, API_VERSION, ANSWER_NAME = 1, 0, "a fetch response"
+    BODY = fields(
+        replica_id=INT32,
+        max_wait_ms=INT32,
+        min_bytes=INT32,
+        partitions=by_partition(numbers(FetchPosition, "qi")),
+    )
+    ANSWER = structure(FetchResponse, by_partition(FieldType(_read_result, _write_result, _RESULT.size)))
 
+    replica_id: ClassVar[int] = CLIENT_REPLICA_ID
     max_wait_ms: int
     min_bytes: int
     partitions: Mapping[TopicPartition, FetchPosition]
-
-    @property
-    def expects_response(self) -> bool:
-        return True
-
-    def encode_body(self) -> bytes:
-        writer = Writer()
-        writer.int32(CLIENT_REPLICA_ID)
-        writer.int32(self.max_wait_ms)
-        writer.int32(self.min_bytes)
-        write_partitions(writer, self.partitions.items(), _write_position)
-        return writer.getvalue()
-
-    def decode_response(self, payload: Buffer) -> FetchResponse:
-        return FetchResponse(read_partitions(Reader(payload, "a fetch response"), _read_result, _RESULT.size))
-
-
-def _write_position(writer: Writer, position: FetchPosition) -> None:
-    writer.fields(_POSITION, position.offset, position.max_bytes)
-
-
-def _read_result(reader: Reader) -> FetchedPartition:
-    error, high_watermark, size = reader.fields(_RESULT)
-    return FetchedPartition(error_code(error), high_watermark, reader.blob_of(size))

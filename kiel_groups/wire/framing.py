@@ -1,20 +1,23 @@
 """
-Frame requests and responses: each is preceded by its size, in four bytes.
+Declare requests, and frame them and their responses: each is preceded by its size, in four bytes.
 
 A broker answers the requests of one connection in their order. The correlation id assigns each response to its request.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from struct import Struct
-from typing import ClassVar, NamedTuple, Protocol, TypeVar
+from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
+
+import six
 
 from kiel_groups.errors import ProtocolError
-from kiel_groups.wire.primitives import Buffer, Writer
+from kiel_groups.wire.primitives import Buffer, FieldType, Writer
 
 __all__ = ["Request", "Response", "SIZE_BYTES", "encode_request", "decode_size", "split_response"]
 
-ResponseT_co = TypeVar("ResponseT_co", covariant=True)
+AnswerT_co = TypeVar("AnswerT_co", covariant=True)
 
 _INT32 = Struct(">i")
 
@@ -22,15 +25,26 @@ _INT32 = Struct(">i")
 SIZE_BYTES = _INT32.size
 
 
-class Request(Protocol[ResponseT_co]):
-    """One request of the protocol: it encodes itself, and decodes its response."""
+class Request(Generic[AnswerT_co]):
+    """
+    A request of the protocol, declared by its fields and its answer. A request is a frozen dataclass.
+
+    ``BODY`` has the types of the fields after the header, by the names of the attributes with their values. ``ANSWER``
+    is the type of the answer, and ``ANSWER_NAME`` its name in errors.
+    """
+
+    __slots__ = ()
 
     API_KEY: ClassVar[int]
     API_VERSION: ClassVar[int]
+    BODY: ClassVar[Mapping[str, FieldType[Any]]]
+    ANSWER: ClassVar[FieldType[Any]]
+    ANSWER_NAME: ClassVar[str]
 
     @property
     def expects_response(self) -> bool:
         """Whether a broker answers. This is False only for a produce request with acks 0."""
+        return True
 
     def encode_body(self) -> bytes:
         """
@@ -39,14 +53,21 @@ class Request(Protocol[ResponseT_co]):
         Raises:
             ConfigError: A field does not fit its type in the protocol.
         """
+        writer = Writer()
+        for name, field in self.BODY.items():
+            field.write(writer, getattr(self, name))
+        return writer.getvalue()
 
-    def decode_response(self, payload: Buffer) -> ResponseT_co:
+    @classmethod
+    def decode_response(cls, payload: Buffer) -> AnswerT_co:
         """
         Decode a response, given without size and correlation id.
 
         Raises:
             ProtocolError: The payload is no response to this kind of request.
         """
+        answer: AnswerT_co = cls.ANSWER.decode(payload, cls.ANSWER_NAME)
+        return answer
 
 
 def encode_request(request: Request[object], correlation_id: int, client_id: str) -> bytes:
@@ -65,7 +86,8 @@ def encode_request(request: Request[object], correlation_id: int, client_id: str
     header.int16(request.API_KEY)
     header.int16(request.API_VERSION)
     header.int32(correlation_id)
-    header.string(client_id)
+    # Nothing has checked the client id. Bytes are accepted, too.
+    header.string(six.ensure_text(client_id))
     head, body = header.getvalue(), request.encode_body()
     return b"".join((_INT32.pack(len(head) + len(body)), head, body))
 

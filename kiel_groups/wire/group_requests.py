@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
-from kiel_groups.wire.error_codes import ErrorCode, error_code
+from kiel_groups.wire.error_codes import ERROR, ErrorCode
+from kiel_groups.wire.framing import Request
 from kiel_groups.wire.metadata import BrokerAddress
-from kiel_groups.wire.primitives import Buffer, Reader, Writer
+from kiel_groups.wire.primitives import BYTES, INT32, STRING, array, fields, mapping, structure
 
 __all__ = [
     "FindCoordinatorRequest",
@@ -43,37 +44,19 @@ class FoundCoordinator(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class FindCoordinatorRequest:
+class FindCoordinatorRequest(Request[FoundCoordinator]):
     """Ask for the coordinator of a group. The first such request to a cluster creates the topic of the offsets."""
 
-    API_KEY: ClassVar[int] = 10
-    API_VERSION: ClassVar[int] = 0
+    API_KEY, API_VERSION, ANSWER_NAME = 10, 0, "a find-coordinator response"
+    BODY = fields(group=STRING)
+    ANSWER = structure(FoundCoordinator, ERROR, structure(BrokerAddress, INT32, STRING, INT32))
 
     group: str
-
-    @property
-    def expects_response(self) -> bool:
-        return True
-
-    def encode_body(self) -> bytes:
-        writer = Writer()
-        writer.string(self.group)
-        return writer.getvalue()
-
-    def decode_response(self, payload: Buffer) -> FoundCoordinator:
-        reader = Reader(payload, "a find-coordinator response")
-        error = error_code(reader.int16())
-        broker = BrokerAddress(reader.int32(), reader.string(), reader.int32())
-        reader.end()
-        return FoundCoordinator(error, broker)
 
 
 # JoinGroup v0 and v1: become a member of a group, or take part in its next generation.
 #
 # v1 exists from 0.10.1 on, and has a rebalance timeout of its own. Brokers of 0.9 and 0.10.0 do not answer it at all.
-
-
-_LEAST_MEMBER_BYTES = 2 + 4
 
 
 class GroupProtocol(NamedTuple):
@@ -87,8 +70,10 @@ class GroupProtocol(NamedTuple):
     metadata: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class JoinGroupResponse:
+_PROTOCOLS = array(structure(GroupProtocol, STRING, BYTES))
+
+
+class JoinGroupResponse(NamedTuple):
     """
     The generation of the group that the member belongs to now.
 
@@ -105,7 +90,7 @@ class JoinGroupResponse:
 
 
 @dataclass(frozen=True, slots=True)
-class JoinGroupRequest:
+class JoinGroupRequest(Request[JoinGroupResponse]):
     """
     Join a group. The coordinator answers when all members have joined, or when those that have not are removed.
 
@@ -113,44 +98,15 @@ class JoinGroupRequest:
     of preference. The coordinator waits for other members as long as the longest session timeout among them.
     """
 
-    API_KEY: ClassVar[int] = 11
-    API_VERSION: ClassVar[int] = 0
+    API_KEY, API_VERSION, ANSWER_NAME = 11, 0, "a join-group response"
+    BODY = fields(group=STRING, session_timeout_ms=INT32, member_id=STRING, protocol_type=STRING, protocols=_PROTOCOLS)
+    ANSWER = structure(JoinGroupResponse, ERROR, INT32, STRING, STRING, STRING, mapping(STRING, BYTES, "member"))
 
     group: str
     session_timeout_ms: int
     member_id: str
     protocol_type: str
     protocols: tuple[GroupProtocol, ...]
-
-    @property
-    def expects_response(self) -> bool:
-        return True
-
-    @property
-    def timeouts_ms(self) -> tuple[int, ...]:
-        """The timeouts in the order of the request."""
-        return (self.session_timeout_ms,)
-
-    def encode_body(self) -> bytes:
-        writer = Writer()
-        writer.string(self.group)
-        for timeout_ms in self.timeouts_ms:
-            writer.int32(timeout_ms)
-        writer.string(self.member_id)
-        writer.string(self.protocol_type)
-        writer.int32(len(self.protocols))
-        for protocol in self.protocols:
-            writer.string(protocol.name)
-            writer.blob(protocol.metadata)
-        return writer.getvalue()
-
-    def decode_response(self, payload: Buffer) -> JoinGroupResponse:
-        reader = Reader(payload, "a join-group response")
-        error, generation = error_code(reader.int16()), reader.int32()
-        protocol, leader_id, member_id = reader.string(), reader.string(), reader.string()
-        members = _read_members(reader)
-        reader.end()
-        return JoinGroupResponse(error, generation, protocol, leader_id, member_id, members)
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,24 +117,17 @@ class JoinGroupRequestV1(JoinGroupRequest):
     The coordinator waits for other members as long as the longest ``rebalance_timeout_ms`` among them.
     """
 
-    API_VERSION: ClassVar[int] = 1
+    API_VERSION = 1
+    BODY = fields(
+        group=STRING,
+        session_timeout_ms=INT32,
+        rebalance_timeout_ms=INT32,
+        member_id=STRING,
+        protocol_type=STRING,
+        protocols=_PROTOCOLS,
+    )
 
     rebalance_timeout_ms: int
-
-    @property
-    def timeouts_ms(self) -> tuple[int, ...]:
-        """The timeouts in the order of the request."""
-        return (self.session_timeout_ms, self.rebalance_timeout_ms)
-
-
-def _read_members(reader: Reader) -> Mapping[str, bytes]:
-    members: dict[str, bytes] = {}
-    for _ in reader.array(_LEAST_MEMBER_BYTES):
-        member_id = reader.string()
-        if member_id in members:
-            raise reader.refuse(f"member {member_id!r} twice")
-        members[member_id] = bytes(reader.blob())
-    return members
 
 
 class SyncGroupResponse(NamedTuple):
@@ -193,45 +142,25 @@ class SyncGroupResponse(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class SyncGroupRequest:
+class SyncGroupRequest(Request[SyncGroupResponse]):
     """
     Ask for the member's assignment. The coordinator answers when the leader's request has arrived.
 
     ``assignments`` are by member id. Every member except the leader sends none.
     """
 
-    API_KEY: ClassVar[int] = 14
-    API_VERSION: ClassVar[int] = 0
+    API_KEY, API_VERSION, ANSWER_NAME = 14, 0, "a sync-group response"
+    BODY = fields(group=STRING, generation=INT32, member_id=STRING, assignments=mapping(STRING, BYTES, "member"))
+    ANSWER = structure(SyncGroupResponse, ERROR, BYTES)
 
     group: str
     generation: int
     member_id: str
     assignments: Mapping[str, bytes]
 
-    @property
-    def expects_response(self) -> bool:
-        return True
-
-    def encode_body(self) -> bytes:
-        writer = Writer()
-        writer.string(self.group)
-        writer.int32(self.generation)
-        writer.string(self.member_id)
-        writer.int32(len(self.assignments))
-        for member_id, assignment in self.assignments.items():
-            writer.string(member_id)
-            writer.blob(assignment)
-        return writer.getvalue()
-
-    def decode_response(self, payload: Buffer) -> SyncGroupResponse:
-        reader = Reader(payload, "a sync-group response")
-        response = SyncGroupResponse(error_code(reader.int16()), bytes(reader.blob()))
-        reader.end()
-        return response
-
 
 @dataclass(frozen=True, slots=True)
-class HeartbeatRequest:
+class HeartbeatRequest(Request[ErrorCode]):
     """
     Renew a member's session.
 
@@ -239,59 +168,23 @@ class HeartbeatRequest:
     0.9 answers REBALANCE_IN_PROGRESS to an evicted member, too, as long as the others rejoin.
     """
 
-    API_KEY: ClassVar[int] = 12
-    API_VERSION: ClassVar[int] = 0
+    API_KEY, API_VERSION, ANSWER_NAME, ANSWER = 12, 0, "a heartbeat response", ERROR
+    BODY = fields(group=STRING, generation=INT32, member_id=STRING)
 
     group: str
     generation: int
     member_id: str
 
-    @property
-    def expects_response(self) -> bool:
-        return True
-
-    def encode_body(self) -> bytes:
-        writer = Writer()
-        writer.string(self.group)
-        writer.int32(self.generation)
-        writer.string(self.member_id)
-        return writer.getvalue()
-
-    def decode_response(self, payload: Buffer) -> ErrorCode:
-        reader = Reader(payload, "a heartbeat response")
-        error = error_code(reader.int16())
-        reader.end()
-        return error
-
 
 @dataclass(frozen=True, slots=True)
-class LeaveGroupRequest:
+class LeaveGroupRequest(Request[ErrorCode]):
     """Remove a member from its group. The answer is UNKNOWN_MEMBER_ID if the coordinator has removed it already."""
 
-    API_KEY: ClassVar[int] = 13
-    API_VERSION: ClassVar[int] = 0
+    API_KEY, API_VERSION, ANSWER_NAME, ANSWER = 13, 0, "a leave-group response", ERROR
+    BODY = fields(group=STRING, member_id=STRING)
 
     group: str
     member_id: str
-
-    @property
-    def expects_response(self) -> bool:
-        return True
-
-    def encode_body(self) -> bytes:
-        writer = Writer()
-        writer.string(self.group)
-        writer.string(self.member_id)
-        return writer.getvalue()
-
-    def decode_response(self, payload: Buffer) -> ErrorCode:
-        reader = Reader(payload, "a leave-group response")
-        error = error_code(reader.int16())
-        reader.end()
-        return error
-
-
-_LEAST_GROUP_BYTES = 2 + 2
 
 
 class ListedGroup(NamedTuple):
@@ -313,29 +206,11 @@ class ListGroupsResponse(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class ListGroupsRequest:
+class ListGroupsRequest(Request[ListGroupsResponse]):
     """Ask a broker for the groups that it coordinates."""
 
-    API_KEY: ClassVar[int] = 16
-    API_VERSION: ClassVar[int] = 0
-
-    @property
-    def expects_response(self) -> bool:
-        return True
-
-    def encode_body(self) -> bytes:
-        return b""
-
-    def decode_response(self, payload: Buffer) -> ListGroupsResponse:
-        reader = Reader(payload, "a list-groups response")
-        error = error_code(reader.int16())
-        groups = tuple(ListedGroup(reader.string(), reader.string()) for _ in reader.array(_LEAST_GROUP_BYTES))
-        reader.end()
-        return ListGroupsResponse(error, groups)
-
-
-_LEAST_DESCRIBED_BYTES = 2 + 2 + 2 + 2 + 2 + 4
-_LEAST_DESCRIBED_MEMBER_BYTES = 2 + 2 + 2 + 4 + 4
+    API_KEY, API_VERSION, ANSWER_NAME, BODY = 16, 0, "a list-groups response", fields()
+    ANSWER = structure(ListGroupsResponse, ERROR, array(structure(ListedGroup, STRING, STRING)))
 
 
 class DescribedMember(NamedTuple):
@@ -351,6 +226,9 @@ class DescribedMember(NamedTuple):
     client_host: str
     metadata: bytes
     assignment: bytes
+
+
+_MEMBER = structure(DescribedMember, STRING, STRING, STRING, BYTES, BYTES)
 
 
 class DescribedGroup(NamedTuple):
@@ -370,39 +248,11 @@ class DescribedGroup(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class DescribeGroupsRequest:
+class DescribeGroupsRequest(Request[tuple[DescribedGroup, ...]]):
     """Ask for some groups. A broker that does not coordinate one of them answers NOT_COORDINATOR_FOR_CONSUMER there."""
 
-    API_KEY: ClassVar[int] = 15
-    API_VERSION: ClassVar[int] = 0
+    API_KEY, API_VERSION, ANSWER_NAME = 15, 0, "a describe-groups response"
+    BODY = fields(groups=array(STRING))
+    ANSWER = array(structure(DescribedGroup, ERROR, STRING, STRING, STRING, STRING, array(_MEMBER)))
 
     groups: tuple[str, ...]
-
-    @property
-    def expects_response(self) -> bool:
-        return True
-
-    def encode_body(self) -> bytes:
-        writer = Writer()
-        writer.int32(len(self.groups))
-        for group in self.groups:
-            writer.string(group)
-        return writer.getvalue()
-
-    def decode_response(self, payload: Buffer) -> tuple[DescribedGroup, ...]:
-        reader = Reader(payload, "a describe-groups response")
-        groups = tuple(_read_group(reader) for _ in reader.array(_LEAST_DESCRIBED_BYTES))
-        reader.end()
-        return groups
-
-
-def _read_group(reader: Reader) -> DescribedGroup:
-    error = error_code(reader.int16())
-    group, state, protocol_type, protocol = (reader.string() for _ in range(4))
-    members = tuple(_read_member(reader) for _ in reader.array(_LEAST_DESCRIBED_MEMBER_BYTES))
-    return DescribedGroup(error, group, state, protocol_type, protocol, members)
-
-
-def _read_member(reader: Reader) -> DescribedMember:
-    member_id, client_id, client_host = (reader.string() for _ in range(3))
-    return DescribedMember(member_id, client_id, client_host, bytes(reader.blob()), bytes(reader.blob()))

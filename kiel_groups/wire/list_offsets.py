@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from typing import ClassVar, Final, NamedTuple
 
 from kiel_groups.model import TopicPartition
-from kiel_groups.wire.error_codes import ErrorCode, error_code
+from kiel_groups.wire.error_codes import ERROR, ErrorCode
 from kiel_groups.wire.fetch import CLIENT_REPLICA_ID
-from kiel_groups.wire.primitives import Buffer, Reader, Writer, read_partitions, write_partitions
+from kiel_groups.wire.framing import Request
+from kiel_groups.wire.primitives import INT32, INT64, array, by_partition, fields, numbers, structure
 
 __all__ = [
     "ListOffsetsRequest",
@@ -29,9 +30,11 @@ __all__ = [
 EARLIEST: Final = -2
 #: In place of a time: the offset that the next message will get.
 LATEST: Final = -1
+#: In place of an offset: no message has the requested time or a later one.
+NO_MESSAGE: Final = -1
 
-_OFFSET_BYTES = 8
-_LEAST_RESULT_BYTES = 2 + 4
+#: The number of the error of a topic whose ``message.format.version`` is older than 0.10: its messages have no times.
+WITHOUT_TIMES: Final = 43
 
 
 class OffsetQuery(NamedTuple):
@@ -53,54 +56,22 @@ class ListedOffsets(NamedTuple):
     offsets: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class ListOffsetsResponse:
+class ListOffsetsResponse(NamedTuple):
     """The answer, partition by partition."""
 
     partitions: Mapping[TopicPartition, ListedOffsets]
 
 
 @dataclass(frozen=True, slots=True)
-class ListOffsetsRequest:
+class ListOffsetsRequest(Request[ListOffsetsResponse]):
     """Look up offsets in partitions that the broker leads."""
 
-    API_KEY: ClassVar[int] = 2
-    API_VERSION: ClassVar[int] = 0
+    API_KEY, API_VERSION, ANSWER_NAME = 2, 0, "a list-offsets response"
+    BODY = fields(replica_id=INT32, partitions=by_partition(numbers(OffsetQuery, "qi")))
+    ANSWER = structure(ListOffsetsResponse, by_partition(structure(ListedOffsets, ERROR, array(INT64))))
 
+    replica_id: ClassVar[int] = CLIENT_REPLICA_ID
     partitions: Mapping[TopicPartition, OffsetQuery]
-
-    @property
-    def expects_response(self) -> bool:
-        return True
-
-    def encode_body(self) -> bytes:
-        writer = Writer()
-        writer.int32(CLIENT_REPLICA_ID)
-        write_partitions(writer, self.partitions.items(), _write_query)
-        return writer.getvalue()
-
-    def decode_response(self, payload: Buffer) -> ListOffsetsResponse:
-        reader = Reader(payload, "a list-offsets response")
-        return ListOffsetsResponse(read_partitions(reader, _read_result, _LEAST_RESULT_BYTES))
-
-
-def _write_query(writer: Writer, query: OffsetQuery) -> None:
-    writer.int64(query.time)
-    writer.int32(query.max_offsets)
-
-
-def _read_result(reader: Reader) -> ListedOffsets:
-    error = error_code(reader.int16())
-    return ListedOffsets(error, tuple(reader.int64() for _ in reader.array(_OFFSET_BYTES)))
-
-
-#: In place of an offset: no message has the requested time or a later one.
-NO_MESSAGE: Final = -1
-
-#: The number of the error of a topic whose ``message.format.version`` is older than 0.10: its messages have no times.
-WITHOUT_TIMES: Final = 43
-
-_RESULT_BYTES = 2 + 8 + 8
 
 
 class FoundOffset(NamedTuple):
@@ -116,27 +87,12 @@ class FoundOffset(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class ListOffsetsRequestV1:
+class ListOffsetsRequestV1(Request[Mapping[TopicPartition, FoundOffset]]):
     """Look up offsets in partitions that the broker leads, each by EARLIEST, LATEST or a time in epoch milliseconds."""
 
-    API_KEY: ClassVar[int] = 2
-    API_VERSION: ClassVar[int] = 1
+    API_KEY, API_VERSION, ANSWER_NAME = 2, 1, "a list-offsets response"
+    BODY = fields(replica_id=INT32, partitions=by_partition(INT64))
+    ANSWER = by_partition(structure(FoundOffset, ERROR, INT64, INT64))
 
+    replica_id: ClassVar[int] = CLIENT_REPLICA_ID
     partitions: Mapping[TopicPartition, int]
-
-    @property
-    def expects_response(self) -> bool:
-        return True
-
-    def encode_body(self) -> bytes:
-        writer = Writer()
-        writer.int32(CLIENT_REPLICA_ID)
-        write_partitions(writer, self.partitions.items(), Writer.int64)
-        return writer.getvalue()
-
-    def decode_response(self, payload: Buffer) -> Mapping[TopicPartition, FoundOffset]:
-        return read_partitions(Reader(payload, "a list-offsets response"), _read_result_v1, _RESULT_BYTES)
-
-
-def _read_result_v1(reader: Reader) -> FoundOffset:
-    return FoundOffset(error_code(reader.int16()), reader.int64(), reader.int64())

@@ -4,10 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
-from kiel_groups.wire.error_codes import NO_ERROR, ErrorCode, error_code
-from kiel_groups.wire.primitives import Buffer, Reader, Writer
+from kiel_groups.wire.error_codes import ERROR, NO_ERROR, ErrorCode
+from kiel_groups.wire.framing import Request
+from kiel_groups.wire.primitives import (
+    INT8,
+    INT16,
+    INT32,
+    NULLABLE_STRING,
+    STRING,
+    FieldType,
+    Reader,
+    Writer,
+    array,
+    fields,
+    structure,
+    tuple_of,
+)
 
 __all__ = [
     "MetadataRequest",
@@ -18,11 +32,7 @@ __all__ = [
     "TopicIdsRequest",
 ]
 
-
-_LEAST_BROKER_BYTES = 4 + 2 + 4
-_LEAST_TOPIC_BYTES = 2 + 2 + 4
-_LEAST_PARTITION_BYTES = 2 + 4 + 4 + 4 + 4
-_REPLICA_BYTES = 4
+T = TypeVar("T")
 
 
 class BrokerAddress(NamedTuple):
@@ -31,6 +41,9 @@ class BrokerAddress(NamedTuple):
     node_id: int
     host: str
     port: int
+
+
+_BROKER = structure(BrokerAddress, INT32, NULLABLE_STRING, INT32)
 
 
 class PartitionMetadata(NamedTuple):
@@ -51,8 +64,7 @@ class TopicMetadata(NamedTuple):
     partitions: tuple[PartitionMetadata, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class MetadataResponse:
+class MetadataResponse(NamedTuple):
     """
     A broker's view of the cluster. A fresh 0.8.1 cluster without topics lists no broker at all.
 
@@ -62,51 +74,27 @@ class MetadataResponse:
     brokers: tuple[BrokerAddress, ...]
     topics: tuple[TopicMetadata, ...]
 
+    @classmethod
+    def of(cls, brokers: tuple[BrokerAddress, ...], topics: tuple[TopicMetadata, ...]) -> MetadataResponse:
+        """Return the response without the brokers that have no host."""
+        # A broker of 0.9 or later without a listener in plain text registers no host, and those of 0.8 pass that on.
+        return cls(tuple(broker for broker in brokers if broker.host), topics)
+
+
+_PARTITION = structure(PartitionMetadata, ERROR, INT32, INT32, array(INT32), array(INT32))
+
 
 @dataclass(frozen=True, slots=True)
-class MetadataRequest:
+class MetadataRequest(Request[MetadataResponse]):
     """Ask about some topics, or about all if none is given. A broker may be set to create a topic that is named."""
 
-    API_KEY: ClassVar[int] = 3
-    API_VERSION: ClassVar[int] = 0
+    API_KEY, API_VERSION, ANSWER_NAME = 3, 0, "a metadata response"
+    BODY = fields(topics=array(STRING))
+    ANSWER = structure(
+        MetadataResponse.of, array(_BROKER), array(structure(TopicMetadata, ERROR, STRING, array(_PARTITION)))
+    )
 
     topics: tuple[str, ...] = ()
-
-    @property
-    def expects_response(self) -> bool:
-        return True
-
-    def encode_body(self) -> bytes:
-        writer = Writer()
-        writer.int32(len(self.topics))
-        for topic in self.topics:
-            writer.string(topic)
-        return writer.getvalue()
-
-    def decode_response(self, payload: Buffer) -> MetadataResponse:
-        reader = Reader(payload, "a metadata response")
-        brokers = [
-            BrokerAddress(reader.int32(), reader.optional_string(), reader.int32())
-            for _ in reader.array(_LEAST_BROKER_BYTES)
-        ]
-        topics = tuple(_read_topic(reader) for _ in reader.array(_LEAST_TOPIC_BYTES))
-        reader.end()
-        # A broker of 0.9 or later without a listener in plain text registers no host, and those of 0.8 pass that on.
-        return MetadataResponse(tuple(broker for broker in brokers if broker.host), topics)
-
-
-def _read_topic(reader: Reader) -> TopicMetadata:
-    error = error_code(reader.int16())
-    topic = reader.string()
-    return TopicMetadata(error, topic, tuple(_read_partition(reader) for _ in reader.array(_LEAST_PARTITION_BYTES)))
-
-
-def _read_partition(reader: Reader) -> PartitionMetadata:
-    error = error_code(reader.int16())
-    partition, leader = reader.int32(), reader.int32()
-    replicas = tuple(reader.int32() for _ in reader.array(_REPLICA_BYTES))
-    isr = tuple(reader.int32() for _ in reader.array(_REPLICA_BYTES))
-    return PartitionMetadata(error, partition, leader, replicas, isr)
 
 
 # Metadata v10: ask for the ids of topics, which brokers have from 2.8 on. A topic that is created again has another id.
@@ -119,69 +107,13 @@ def _read_partition(reader: Reader) -> PartitionMetadata:
 #: The id of a topic that has none, in a cluster whose brokers are set to the protocol of an earlier release.
 _NO_ID = bytes(16)
 
-_NO_TAGS = b"\x00"
 
-
-@dataclass(frozen=True, slots=True)
-class TopicIdsRequest:
-    """Ask for the ids of topics, by their names. The answer leaves out topics that do not exist, or have no id."""
-
-    API_KEY: ClassVar[int] = 3
-    API_VERSION: ClassVar[int] = 10
-
-    topics: tuple[str, ...]
-
-    @property
-    def expects_response(self) -> bool:
-        return True
-
-    def encode_body(self) -> bytes:
-        parts = [_NO_TAGS, _varint(len(self.topics) + 1)]
-        for topic in self.topics:
-            name = topic.encode()
-            parts += [_NO_ID, _varint(len(name) + 1), name, _NO_TAGS]
-        # No topic is created, and no rights are asked for.
-        return b"".join([*parts, b"\x00\x00\x00", _NO_TAGS])
-
-    def decode_response(self, payload: Buffer) -> Mapping[str, str]:
-        reader = Reader(payload, "a topic-ids response")
-        _skip_tags(reader)
-        reader.int32()
-        for _ in range(_length(reader)):
-            reader.int32()
-            _text(reader)
-            reader.int32()
-            _text(reader)
-            _skip_tags(reader)
-        _text(reader)
-        reader.int32()
-        found = dict(filter(None, (_read_topic_id(reader) for _ in range(_length(reader)))))
-        reader.int32()
-        _skip_tags(reader)
-        reader.end()
-        return found
-
-
-def _read_topic_id(reader: Reader) -> tuple[str, str] | None:
-    error, name = reader.int16(), _text(reader)
-    topic_id = bytes(reader.take(len(_NO_ID)))
-    reader.take(1)
-    for _ in range(_length(reader)):
-        reader.take(2 + 4 + 4 + 4)
-        for _ in range(3):
-            reader.take(4 * _length(reader))
-        _skip_tags(reader)
-    reader.int32()
-    _skip_tags(reader)
-    return (name, topic_id.hex()) if error == NO_ERROR.number and topic_id != _NO_ID else None
-
-
-def _varint(number: int) -> bytes:
+def _write_varint(writer: Writer, number: int) -> None:
     encoded = bytearray()
     while number > 0x7F:
         encoded.append(number & 0x7F | 0x80)
         number >>= 7
-    return bytes([*encoded, number])
+    writer.raw(bytes([*encoded, number]))
 
 
 def _read_varint(reader: Reader) -> int:
@@ -194,19 +126,68 @@ def _read_varint(reader: Reader) -> int:
     raise reader.refuse("a number of more than five bytes")
 
 
-def _length(reader: Reader) -> int:
+def _read_length(reader: Reader) -> int:
     """Read the length of a text or an array; null, which is 0, becomes 0."""
     return max(0, _read_varint(reader) - 1)
 
 
-def _text(reader: Reader) -> str:
-    try:
-        return str(reader.take(_length(reader)), "utf-8")
-    except UnicodeDecodeError as error:
-        raise reader.refuse("a text that is no UTF-8") from error
+def _write_text(writer: Writer, text: str) -> None:
+    encoded = text.encode()
+    _write_varint(writer, len(encoded) + 1)
+    writer.raw(encoded)
 
 
 def _skip_tags(reader: Reader) -> None:
     for _ in range(_read_varint(reader)):
         _read_varint(reader)
         reader.take(_read_varint(reader))
+
+
+_TEXT = FieldType(lambda reader: reader.text(_read_length(reader)), _write_text, 1)
+_TAGS = FieldType(_skip_tags, lambda writer, _: writer.int8(0), 1)
+_ID = FieldType(lambda reader: bytes(reader.take(len(_NO_ID))), Writer.raw, len(_NO_ID))
+
+
+def _array(element: FieldType[T]) -> FieldType[tuple[T, ...]]:
+    def read(reader: Reader) -> tuple[T, ...]:
+        return tuple([element.read(reader) for _ in reader.elements(_read_length(reader), element.least_bytes)])
+
+    def write(writer: Writer, values: tuple[T, ...]) -> None:
+        _write_varint(writer, len(values) + 1)
+        for value in values:
+            element.write(writer, value)
+
+    return FieldType(read, write, 1)
+
+
+def _topic_id(error: int, name: str, topic_id: bytes, *_: object) -> tuple[str, str] | None:
+    return (name, topic_id.hex()) if error == NO_ERROR.number and topic_id != _NO_ID else None
+
+
+def _topic_ids(*answer: Any) -> Mapping[str, str]:
+    return dict(filter(None, answer[5]))
+
+
+_NAMED = tuple_of(_ID, _TEXT, _TAGS)
+_LISTED_BROKER = tuple_of(INT32, _TEXT, INT32, _TEXT, _TAGS)
+_LISTED_PARTITION = tuple_of(INT16, *(INT32,) * 3, *(_array(INT32),) * 3, _TAGS)
+_LISTED_TOPIC = structure(_topic_id, INT16, _TEXT, _ID, INT8, _array(_LISTED_PARTITION), INT32, _TAGS)
+
+
+@dataclass(frozen=True, slots=True)
+class TopicIdsRequest(Request[Mapping[str, str]]):
+    """Ask for the ids of topics, by their names. The answer leaves out topics that do not exist, or have no id."""
+
+    API_KEY, API_VERSION, ANSWER_NAME = 3, 10, "a topic-ids response"
+    # Tags of the header, a delay, the brokers, the cluster's id and controller, the topics, rights, and tags.
+    ANSWER = structure(
+        _topic_ids, _TAGS, INT32, _array(_LISTED_BROKER), _TEXT, INT32, _array(_LISTED_TOPIC), INT32, _TAGS
+    )
+
+    topics: tuple[str, ...]
+
+    def encode_body(self) -> bytes:
+        """Encode the request without its header, except for the tags at the end of the header."""
+        topics = _array(_NAMED).encode(tuple((_NO_ID, topic, None) for topic in self.topics))
+        # No topic is created, and no rights are asked for.
+        return b"\0" + topics + b"\0\0\0" + b"\0"

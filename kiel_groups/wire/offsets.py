@@ -4,18 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from kiel_groups.model import OffsetAndMetadata, TopicPartition
-from kiel_groups.wire.error_codes import ErrorCode, error_code
-from kiel_groups.wire.primitives import Buffer, Reader, Writer, read_partitions, write_partitions
+from kiel_groups.wire.error_codes import ERROR, ErrorCode
+from kiel_groups.wire.framing import Request
+from kiel_groups.wire.primitives import (
+    INT32,
+    INT64,
+    NULLABLE_STRING,
+    STRING,
+    FieldType,
+    by_partition,
+    fields,
+    structure,
+    tuple_of,
+)
 
 __all__ = [
     "OffsetCommitRequest",
     "OffsetFetchRequest",
     "FetchedOffset",
-    "read_commit_errors",
-    "write_offset",
     "OFFSETS_TOPIC",
     "OffsetCommitRequestV1",
     "OffsetCommitRequestV2",
@@ -23,13 +32,8 @@ __all__ = [
 ]
 
 
-# OffsetCommit and OffsetFetch v0: store and read a group's offsets in ZooKeeper, through any broker of 0.8.1 or later.
-#
-# A broker of 0.8.0 closes the connection instead of answering.
-
-
-_ERROR_BYTES = 2
-_LEAST_OFFSET_BYTES = 8 + 2 + 2
+#: The topic in which coordinators keep offsets and groups. It does not exist before the first coordinator is asked for.
+OFFSETS_TOPIC: Final = "__consumer_offsets"
 
 
 class FetchedOffset(NamedTuple):
@@ -46,85 +50,32 @@ class FetchedOffset(NamedTuple):
     error: ErrorCode
 
 
+_OFFSETS = by_partition(structure(OffsetAndMetadata, INT64, STRING))
+_NO_VALUES = by_partition(FieldType[None](lambda reader: None, lambda writer, value: None, 0))
+
+
+class _CommitRequest(Request[Mapping[TopicPartition, ErrorCode]]):
+    """A commit of offsets, which succeeds or fails for each partition on its own."""
+
+    __slots__ = ()
+
+    API_KEY, ANSWER_NAME, ANSWER = 8, "an offset-commit response", by_partition(ERROR)
+
+
 @dataclass(frozen=True, slots=True)
-class OffsetCommitRequest:
+class OffsetCommitRequest(_CommitRequest):
     """
-    Store offsets. Each partition succeeds or fails on its own.
+    Store offsets in ZooKeeper, through any broker of 0.8.1 or later. Each partition succeeds or fails on its own.
 
-    Brokers do not check that a partition exists: an offset for a missing partition leaves a junk znode. They check the
-    metadata for its length, and then discard it.
+    A broker of 0.8.0 closes the connection instead of answering. Brokers do not check that a partition exists: an
+    offset for a missing partition leaves a junk znode. They check the metadata for its length, and then discard it.
     """
 
-    API_KEY: ClassVar[int] = 8
-    API_VERSION: ClassVar[int] = 0
+    API_VERSION = 0
+    BODY = fields(group=STRING, offsets=_OFFSETS)
 
     group: str
     offsets: Mapping[TopicPartition, OffsetAndMetadata]
-
-    @property
-    def expects_response(self) -> bool:
-        return True
-
-    def encode_body(self) -> bytes:
-        writer = Writer()
-        writer.string(self.group)
-        write_partitions(writer, self.offsets.items(), write_offset)
-        return writer.getvalue()
-
-    def decode_response(self, payload: Buffer) -> Mapping[TopicPartition, ErrorCode]:
-        return read_commit_errors(payload)
-
-
-@dataclass(frozen=True, slots=True)
-class OffsetFetchRequest:
-    """Read the committed offsets of some partitions."""
-
-    API_KEY: ClassVar[int] = 9
-    API_VERSION: ClassVar[int] = 0
-
-    group: str
-    partitions: tuple[TopicPartition, ...]
-
-    @property
-    def expects_response(self) -> bool:
-        return True
-
-    def encode_body(self) -> bytes:
-        writer = Writer()
-        writer.string(self.group)
-        write_partitions(writer, ((partition, None) for partition in self.partitions), _write_nothing)
-        return writer.getvalue()
-
-    def decode_response(self, payload: Buffer) -> Mapping[TopicPartition, FetchedOffset]:
-        return read_partitions(Reader(payload, "an offset-fetch response"), _read_offset, _LEAST_OFFSET_BYTES)
-
-
-def read_commit_errors(payload: Buffer) -> Mapping[TopicPartition, ErrorCode]:
-    """
-    Decode the response to a commit of v0, v1 or v2: the outcome of each partition.
-
-    Raises:
-        ProtocolError: The payload is no such response.
-    """
-    return read_partitions(Reader(payload, "an offset-commit response"), _read_error, _ERROR_BYTES)
-
-
-def write_offset(writer: Writer, value: OffsetAndMetadata) -> None:
-    """Write the offset of a partition, as commits of v0 and v2 have it."""
-    writer.int64(value.offset)
-    writer.string(value.metadata)
-
-
-def _write_nothing(writer: Writer, value: None) -> None:
-    """Write nothing: the request has only the partition's number."""
-
-
-def _read_error(reader: Reader) -> ErrorCode:
-    return error_code(reader.int16())
-
-
-def _read_offset(reader: Reader) -> FetchedOffset:
-    return FetchedOffset(reader.int64(), reader.optional_string(), error_code(reader.int16()))
 
 
 # OffsetCommit v1 and v2, and OffsetFetch v1: store and read a group's offsets in Kafka, through the group's
@@ -133,12 +84,8 @@ def _read_offset(reader: Reader) -> FetchedOffset:
 # Of these commits, 0.8.2 takes v1, 0.9 to 3.9 take both, and 4.x takes v2. 0.8.1 answers v1 and stores nothing.
 
 
-#: The topic in which coordinators keep offsets and groups. It does not exist before the first coordinator is asked for.
-OFFSETS_TOPIC: Final = "__consumer_offsets"
-
-
 @dataclass(frozen=True, slots=True)
-class OffsetCommitRequestV1:
+class OffsetCommitRequestV1(_CommitRequest):
     """
     Store offsets in Kafka, as brokers of 0.8.2 do. Each partition succeeds or fails on its own.
 
@@ -146,8 +93,13 @@ class OffsetCommitRequestV1:
     ``timestamp_ms`` is the time of the commit, from which an offset's retention counts; -1 is the broker's own time.
     """
 
-    API_KEY: ClassVar[int] = 8
-    API_VERSION: ClassVar[int] = 1
+    API_VERSION = 1
+    BODY = fields(
+        group=STRING,
+        generation=INT32,
+        member_id=STRING,
+        offsets_with_times=by_partition(tuple_of(INT64, INT64, STRING)),
+    )
 
     group: str
     generation: int
@@ -156,28 +108,13 @@ class OffsetCommitRequestV1:
     timestamp_ms: int = -1
 
     @property
-    def expects_response(self) -> bool:
-        return True
-
-    def encode_body(self) -> bytes:
-        writer = Writer()
-        writer.string(self.group)
-        writer.int32(self.generation)
-        writer.string(self.member_id)
-        write_partitions(writer, self.offsets.items(), self._write_offset)
-        return writer.getvalue()
-
-    def decode_response(self, payload: Buffer) -> Mapping[TopicPartition, ErrorCode]:
-        return read_commit_errors(payload)
-
-    def _write_offset(self, writer: Writer, value: OffsetAndMetadata) -> None:
-        writer.int64(value.offset)
-        writer.int64(self.timestamp_ms)
-        writer.string(value.metadata)
+    def offsets_with_times(self) -> Mapping[TopicPartition, tuple[int, int, str]]:
+        """The offsets as the request has them."""
+        return {key: (value.offset, self.timestamp_ms, value.metadata) for key, value in self.offsets.items()}
 
 
 @dataclass(frozen=True, slots=True)
-class OffsetCommitRequestV2:
+class OffsetCommitRequestV2(_CommitRequest):
     """
     Store offsets in Kafka, as brokers from 0.9 on do. Each partition succeeds or fails on its own.
 
@@ -186,8 +123,8 @@ class OffsetCommitRequestV2:
     partitions. ``retention_ms`` is how long the offsets are kept; -1 is the broker's ``offsets.retention.minutes``.
     """
 
-    API_KEY: ClassVar[int] = 8
-    API_VERSION: ClassVar[int] = 2
+    API_VERSION = 2
+    BODY = fields(group=STRING, generation=INT32, member_id=STRING, retention_ms=INT64, offsets=_OFFSETS)
 
     group: str
     generation: int
@@ -195,21 +132,22 @@ class OffsetCommitRequestV2:
     offsets: Mapping[TopicPartition, OffsetAndMetadata]
     retention_ms: int = -1
 
+
+@dataclass(frozen=True, slots=True)
+class OffsetFetchRequest(Request[Mapping[TopicPartition, FetchedOffset]]):
+    """Read the committed offsets of some partitions from ZooKeeper, through any broker of 0.8.1 or later."""
+
+    API_KEY, API_VERSION, ANSWER_NAME = 9, 0, "an offset-fetch response"
+    BODY = fields(group=STRING, numbers=_NO_VALUES)
+    ANSWER = by_partition(structure(FetchedOffset, INT64, NULLABLE_STRING, ERROR))
+
+    group: str
+    partitions: tuple[TopicPartition, ...]
+
     @property
-    def expects_response(self) -> bool:
-        return True
-
-    def encode_body(self) -> bytes:
-        writer = Writer()
-        writer.string(self.group)
-        writer.int32(self.generation)
-        writer.string(self.member_id)
-        writer.int64(self.retention_ms)
-        write_partitions(writer, self.offsets.items(), write_offset)
-        return writer.getvalue()
-
-    def decode_response(self, payload: Buffer) -> Mapping[TopicPartition, ErrorCode]:
-        return read_commit_errors(payload)
+    def numbers(self) -> Mapping[TopicPartition, None]:
+        """The partitions as the request has them: numbers without values."""
+        return dict.fromkeys(self.partitions)
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,4 +159,4 @@ class OffsetFetchRequestV1(OffsetFetchRequest):
     partition without a committed offset has the offset -1 and no error.
     """
 
-    API_VERSION: ClassVar[int] = 1
+    API_VERSION = 1

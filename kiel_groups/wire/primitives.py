@@ -1,38 +1,49 @@
-"""Read and write the protocol's primitive types, and arrays of topics that have arrays of partitions."""
+"""
+Read and write the protocol's types: numbers, texts, bytes, arrays, structures, and what is sent by topic and partition.
+
+Requests, answers and what members send each other are declared with the types at the end of this module: each reads and
+writes its values, so that a declaration is all that a new structure takes.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from struct import Struct
+from collections.abc import Callable, Mapping
+from struct import Struct, calcsize
 from struct import error as StructError  # noqa: N812 - the struct module names its exception in lower case
-from typing import TypeAlias, TypeVar
-
-import six
+from typing import Any, Final, Generic, NamedTuple, TypeAlias, TypeVar
 
 from kiel_groups.errors import ConfigError, ProtocolError
 from kiel_groups.model import TopicPartition
 
 __all__ = [
+    "BYTES",
+    "INT8",
+    "INT16",
+    "INT32",
+    "INT64",
     "LONGEST_STRING",
+    "NULLABLE_BYTES",
+    "NULLABLE_STRING",
+    "STRING",
     "Buffer",
+    "FieldType",
     "Reader",
     "Writer",
-    "write_partitions",
-    "read_partitions",
+    "array",
+    "by_partition",
+    "fields",
+    "mapping",
+    "numbers",
+    "numbers_by_name",
+    "structure",
+    "throttled",
+    "tuple_of",
 ]
-
-
-# Read and write the protocol's primitive types: big-endian integers, strings and bytes with a length, counted arrays.
-#
-# The reader checks all input: a value that would reach past the end, a count of more elements than the remaining bytes
-# can hold, or text that is no UTF-8 is a ProtocolError, raised before memory is allocated for it.
-
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
 _INT16 = Struct(">h")
 _INT32 = Struct(">i")
-_INT64 = Struct(">q")
 
 #: The length of a null string and of null bytes.
 _NULL = -1
@@ -42,22 +53,48 @@ _EMPTY = memoryview(b"")
 LONGEST_STRING = 0x7FFF
 
 
+def _packing(code: str) -> Callable[[Writer, int], None]:
+    """Return the method that writes a number. A method for each code is faster than one that gets the code."""
+    pack, bits = Struct(f">{code}").pack, 8 * calcsize(code)
+
+    def write(self: Writer, value: int) -> None:
+        try:
+            self._parts.append(pack(value))
+        except StructError as error:
+            raise ConfigError(f"{value!r} cannot be sent to a broker: not an int{bits}") from error
+
+    return write
+
+
+def _unpacking(code: str) -> Callable[[Reader], int]:
+    """Return the method that reads a number."""
+    number = Struct(f">{code}")
+    unpack, size = number.unpack_from, number.size
+
+    def read(self: Reader) -> int:
+        start = self._position
+        try:
+            value: int = unpack(self._buffer, start)[0]
+        except StructError:
+            raise self._truncated(start, size) from None
+        self._position = start + size
+        return value
+
+    return read
+
+
 class Writer:
     """Collects the parts of one request. A value that does not fit its type raises ConfigError."""
 
     __slots__ = ("_parts",)
 
     def __init__(self) -> None:
-        self._parts: list[bytes] = []
+        self._parts: list[Buffer] = []
 
-    def int16(self, value: int) -> None:
-        self._pack(_INT16, value)
-
-    def int32(self, value: int) -> None:
-        self._pack(_INT32, value)
-
-    def int64(self, value: int) -> None:
-        self._pack(_INT64, value)
+    int8 = _packing("b")
+    int16 = _packing("h")
+    int32 = _packing("i")
+    int64 = _packing("q")
 
     def string(self, text: str) -> None:
         """
@@ -67,7 +104,7 @@ class Writer:
             ConfigError: The text has over 32,767 bytes, or no UTF-8 form.
         """
         try:
-            encoded = six.ensure_binary(text, "utf-8")
+            encoded = text.encode()
         except UnicodeEncodeError as error:
             raise ConfigError(f"{text!r} cannot be sent to a broker: it has no UTF-8 form") from error
         if len(encoded) > LONGEST_STRING:
@@ -79,39 +116,40 @@ class Writer:
 
     def blob(self, value: bytes) -> None:
         """Write bytes, which are not null."""
-        self._pack(_INT32, len(value))
+        self.int32(len(value))
         self._parts.append(value)
 
     def optional_blob(self, value: bytes | None) -> None:
         """Write bytes, or the protocol's null for None."""
         if value is None:
-            self._pack(_INT32, _NULL)
+            self.int32(_NULL)
         else:
             self.blob(value)
 
-    def fields(self, layout: Struct, *values: int) -> None:
+    def raw(self, value: Buffer) -> None:
+        """Write bytes as they are, without their length."""
+        self._parts.append(value)
+
+    def fields(self, layout: Struct, values: tuple[int, ...]) -> None:
         """Write several numbers at once, which is faster than one after the other."""
         try:
             self._parts.append(layout.pack(*values))
         except StructError:
             # One of them raises an error with its own type.
             for value, code in zip(values, layout.format[1:], strict=True):
-                self._pack(Struct(f">{code}"), value)
+                _packing(code)(self, value)
 
     def getvalue(self) -> bytes:
         """Return the bytes written so far."""
         return b"".join(self._parts)
 
-    def _pack(self, number: Struct, value: int) -> None:
-        try:
-            self._parts.append(number.pack(value))
-        except StructError as error:
-            raise ConfigError(f"{value!r} cannot be sent to a broker: not an int{8 * number.size}") from error
-
 
 class Reader:
     """
     Reads one value after the other from a payload.
+
+    It checks all input: a value that would reach past the end, a count of more elements than the remaining bytes can
+    hold, or text that is no UTF-8 is a ProtocolError, raised before memory is allocated for it.
 
     Args:
         payload: The bytes to read; blobs are returned as views into it, without a copy.
@@ -125,14 +163,10 @@ class Reader:
         self._position = 0
         self._what = what
 
-    def int16(self) -> int:
-        return self._number(_INT16)
-
-    def int32(self) -> int:
-        return self._number(_INT32)
-
-    def int64(self) -> int:
-        return self._number(_INT64)
+    int8 = _unpacking("b")
+    int16 = _unpacking("h")
+    int32 = _unpacking("i")
+    int64 = _unpacking("q")
 
     def string(self) -> str:
         """
@@ -142,27 +176,34 @@ class Reader:
             ProtocolError: The text is null, truncated, or no UTF-8.
         """
         start = self._position
-        encoded = bytes(self._take(self._length(_INT16, start), start))
-        try:
-            return six.ensure_text(encoded, "utf-8")
-        except UnicodeDecodeError as error:
-            raise self._refusal(start, "a text that is no UTF-8") from error
+        length = self.int16()
+        if length < 0:
+            raise self.refuse(f"a length of {length}", start)
+        return self.text(length, start)
 
     def optional_string(self) -> str:
         """Read text. Null, which brokers of 0.8 send for a missing text, becomes the empty text."""
         start = self._position
-        if self._peek(_INT16) == _NULL:
-            self._position = start + _INT16.size
+        if self.int16() == _NULL:
             return ""
+        self._position = start
         return self.string()
+
+    def text(self, size: int, start: int | None = None) -> str:
+        """Read text of as many bytes. ``start`` is as for ``take``."""
+        start = self._position if start is None else start
+        try:
+            return str(self.take(size, start), "utf-8")
+        except UnicodeDecodeError as error:
+            raise self.refuse("a text that is no UTF-8", start) from error
 
     def blob(self) -> memoryview:
         """Read bytes as a view. Null becomes the empty view."""
-        return self.blob_of(self._number(_INT32))
+        return self.blob_of(self.int32())
 
     def optional_blob(self) -> memoryview | None:
         """Read bytes as a view. Null becomes None."""
-        length = self._number(_INT32)
+        length = self.int32()
         return None if length == _NULL else self.blob_of(length)
 
     def blob_of(self, length: int) -> memoryview:
@@ -171,12 +212,17 @@ class Reader:
             return _EMPTY
         start = self._position - _INT32.size
         if length < 0:
-            raise self._refusal(start, f"a length of {length}")
-        return self._take(length, start)
+            raise self.refuse(f"a length of {length}", start)
+        return self.take(length, start)
 
-    def take(self, size: int) -> memoryview:
-        """Read as many bytes, as a view."""
-        return self._take(size, self._position)
+    def take(self, size: int, start: int | None = None) -> memoryview:
+        """Read as many bytes, as a view. ``start`` is the position in the error, that of their length."""
+        end = self._position + size
+        if end > len(self._buffer):
+            raise self._truncated(self._position if start is None else start, size)
+        taken = self._buffer[self._position : end]
+        self._position = end
+        return taken
 
     def array(self, least_bytes: int) -> range:
         """
@@ -189,10 +235,14 @@ class Reader:
             ProtocolError: The count is negative, or larger than the remaining bytes allow.
         """
         start = self._position
-        count = self._number(_INT32)
+        return self.elements(self.int32(), least_bytes, start)
+
+    def elements(self, count: int, least_bytes: int, start: int | None = None) -> range:
+        """Check a count that was read, as ``array`` does. ``start`` is its position in the error."""
+        start = self._position if start is None else start
         left = len(self._buffer) - self._position
         if count < 0 or count * least_bytes > left:
-            raise self._refusal(start, f"an array of {count} elements, with {left} bytes left")
+            raise self.refuse(f"an array of {count} elements, with {left} bytes left", start)
         return range(count)
 
     def end(self) -> None:
@@ -204,11 +254,12 @@ class Reader:
         """
         left = len(self._buffer) - self._position
         if left:
-            raise self._refusal(self._position, f"{left} bytes after its end")
+            raise self.refuse(f"{left} bytes after its end")
 
-    def refuse(self, found: str) -> ProtocolError:
-        """Return the error for a value that could be read and makes no sense."""
-        return self._refusal(self._position, found)
+    def refuse(self, found: str, position: int | None = None) -> ProtocolError:
+        """Return the error for what was found at a position, or before the present one."""
+        at = self._position if position is None else position
+        return ProtocolError(f"{self._what} of {len(self._buffer)} bytes holds {found}, at byte {at}")
 
     def fields(self, layout: Struct) -> tuple[int, ...]:
         """Read several numbers at once, which is faster than one after the other."""
@@ -220,80 +271,203 @@ class Reader:
         self._position = start + layout.size
         return values
 
-    def _number(self, number: Struct) -> int:
-        value = self._peek(number)
-        self._position += number.size
-        return value
-
-    def _peek(self, number: Struct) -> int:
-        try:
-            value: int = number.unpack_from(self._buffer, self._position)[0]
-        except StructError:
-            raise self._truncated(self._position, number.size) from None
-        return value
-
-    def _length(self, number: Struct, start: int) -> int:
-        length = self._number(number)
-        if length < 0:
-            raise self._refusal(start, f"a length of {length}")
-        return length
-
-    def _take(self, size: int, start: int) -> memoryview:
-        end = self._position + size
-        if end > len(self._buffer):
-            raise self._truncated(start, size)
-        taken = self._buffer[self._position : end]
-        self._position = end
-        return taken
-
     def _truncated(self, start: int, size: int) -> ProtocolError:
-        return self._refusal(start, f"a value of {size} bytes, with {len(self._buffer) - self._position} bytes left")
-
-    def _refusal(self, position: int, found: str) -> ProtocolError:
-        return ProtocolError(f"{self._what} of {len(self._buffer)} bytes holds {found}, at byte {position}")
+        return self.refuse(f"a value of {size} bytes, with {len(self._buffer) - self._position} bytes left", start)
 
 
 T = TypeVar("T")
-
-_LEAST_TOPIC_BYTES = 2 + 4
-_PARTITION_BYTES = 4
-
-
-def write_partitions(
-    writer: Writer, values: Iterable[tuple[TopicPartition, T]], write: Callable[[Writer, T], None]
-) -> None:
-    """Write values topic by topic. ``write`` writes one value, after the partition's number."""
-    topics: dict[str, list[tuple[int, T]]] = {}
-    for (topic, partition), value in values:
-        topics.setdefault(topic, []).append((partition, value))
-    writer.int32(len(topics))
-    for topic, partitions in topics.items():
-        writer.string(topic)
-        writer.int32(len(partitions))
-        for partition, value in partitions:
-            writer.int32(partition)
-            write(writer, value)
+K = TypeVar("K")
+V = TypeVar("V")
 
 
-def read_partitions(reader: Reader, read: Callable[[Reader], T], least_bytes: int) -> Mapping[TopicPartition, T]:
+class FieldType(NamedTuple, Generic[T]):
+    """A type of the protocol: what reads a value of it, what writes one, and the least size of a value in bytes."""
+
+    read: Callable[[Reader], T]
+    write: Callable[[Writer, T], None]
+    least_bytes: int
+
+    def decode(self, payload: Buffer, what: str) -> T:
+        """
+        Decode a payload that is one value.
+
+        Args:
+            payload: The bytes.
+            what: The name of the payload in errors, such as "a fetch response".
+
+        Raises:
+            ProtocolError: The payload is no value of this type, or longer.
+        """
+        reader = Reader(payload, what)
+        value = self.read(reader)
+        reader.end()
+        return value
+
+    def encode(self, value: T) -> bytes:
+        """
+        Encode one value.
+
+        Raises:
+            ConfigError: The value does not fit its type.
+        """
+        writer = Writer()
+        self.write(writer, value)
+        return writer.getvalue()
+
+
+INT8: Final = FieldType(Reader.int8, Writer.int8, 1)
+INT16: Final = FieldType(Reader.int16, Writer.int16, 2)
+INT32: Final = FieldType(Reader.int32, Writer.int32, 4)
+INT64: Final = FieldType(Reader.int64, Writer.int64, 8)
+STRING: Final = FieldType(Reader.string, Writer.string, 2)
+#: Null is read as the empty text.
+NULLABLE_STRING: Final = FieldType(Reader.optional_string, Writer.string, 2)
+#: Null is read as no bytes. What is read is a copy.
+BYTES: Final = FieldType[bytes](lambda reader: bytes(reader.blob()), Writer.blob, 4)
+NULLABLE_BYTES: Final = FieldType[bytes | None](
+    lambda reader: None if (blob := reader.optional_blob()) is None else bytes(blob), Writer.optional_blob, 4
+)
+
+
+def array(element: FieldType[T]) -> FieldType[tuple[T, ...]]:
+    """Return the type of a count, and as many elements."""
+    read_one, write_one, least_bytes = element
+
+    def read(reader: Reader) -> tuple[T, ...]:
+        return tuple([read_one(reader) for _ in reader.array(least_bytes)])
+
+    def write(writer: Writer, values: tuple[T, ...]) -> None:
+        writer.int32(len(values))
+        for value in values:
+            write_one(writer, value)
+
+    return FieldType(read, write, INT32.least_bytes)
+
+
+def structure(make: Callable[..., T], *fields: FieldType[Any]) -> FieldType[T]:
     """
-    Read a whole response of this shape.
+    Return the type of fields, one after the other.
 
-    Args:
-        reader: Positioned at the array of topics, which is the rest of the response.
-        read: Reads one value, after the partition's number.
-        least_bytes: The least size of a value in bytes.
-
-    Raises:
-        ProtocolError: The response is truncated, too long, or has a partition twice.
+    ``make`` makes a value of the fields. What is written is a tuple of them, such as a NamedTuple.
     """
-    values: dict[TopicPartition, T] = {}
-    for _ in reader.array(_LEAST_TOPIC_BYTES):
-        topic = reader.string()
-        for _ in reader.array(_PARTITION_BYTES + least_bytes):
-            topic_partition = TopicPartition(topic, reader.int32())
-            if topic_partition in values:
-                raise reader.refuse(f"partition {topic_partition} twice")
-            values[topic_partition] = read(reader)
-    reader.end()
-    return values
+    reads, writes = [each.read for each in fields], [(place, each.write) for place, each in enumerate(fields)]
+
+    def read(reader: Reader) -> T:
+        values = []
+        for read_field in reads:
+            values.append(read_field(reader))
+        return make(*values)
+
+    def write(writer: Writer, value: Any) -> None:
+        for place, write_field in writes:
+            write_field(writer, value[place])
+
+    return FieldType(read, write, sum(each.least_bytes for each in fields))
+
+
+def tuple_of(*types: FieldType[Any]) -> FieldType[tuple[Any, ...]]:
+    """Return the type of a structure that has no class of its own."""
+    return structure(lambda *values: values, *types)
+
+
+def fields(**types: FieldType[Any]) -> Mapping[str, FieldType[Any]]:
+    """Return the types of the fields of a request, or of data that members send each other, in their order."""
+    return types
+
+
+def numbers(make: Callable[..., T], codes: str) -> FieldType[T]:
+    """Return the type of a structure that has only numbers, by their codes of ``struct``. It is the fastest one."""
+    layout = Struct(f">{codes}")
+
+    def write(writer: Writer, value: Any) -> None:
+        writer.fields(layout, value)
+
+    return FieldType(lambda reader: make(*reader.fields(layout)), write, layout.size)
+
+
+def mapping(key: FieldType[K], value: FieldType[V], what: str) -> FieldType[Mapping[K, V]]:
+    """Return the type of an array of pairs, read as a dictionary. ``what`` names a key in the error if it is twice."""
+
+    def read(reader: Reader) -> Mapping[K, V]:
+        found: dict[K, V] = {}
+        for _ in reader.array(key.least_bytes + value.least_bytes):
+            name = key.read(reader)
+            if name in found:
+                raise reader.refuse(f"{what} {name!r} twice")
+            found[name] = value.read(reader)
+        return found
+
+    def write(writer: Writer, values: Mapping[K, V]) -> None:
+        writer.int32(len(values))
+        for name, each in values.items():
+            key.write(writer, name)
+            value.write(writer, each)
+
+    return FieldType(read, write, INT32.least_bytes)
+
+
+def by_partition(value: FieldType[T]) -> FieldType[Mapping[TopicPartition, T]]:
+    """Return the type of an array of topics that have arrays of partitions, with a value after each number."""
+    read_value, write_value, value_bytes = value
+
+    def read(reader: Reader) -> Mapping[TopicPartition, T]:
+        values: dict[TopicPartition, T] = {}
+        for _ in reader.array(STRING.least_bytes + INT32.least_bytes):
+            topic = reader.string()
+            for _ in reader.array(INT32.least_bytes + value_bytes):
+                topic_partition = TopicPartition(topic, reader.int32())
+                if topic_partition in values:
+                    raise reader.refuse(f"partition {topic_partition} twice")
+                values[topic_partition] = read_value(reader)
+        return values
+
+    def write(writer: Writer, values: Mapping[TopicPartition, T]) -> None:
+        topics: dict[str, list[tuple[int, T]]] = {}
+        for (topic, partition), each in values.items():
+            topics.setdefault(topic, []).append((partition, each))
+        writer.int32(len(topics))
+        for topic, numbered in topics.items():
+            writer.string(topic)
+            writer.int32(len(numbered))
+            for partition, each in numbered:
+                writer.int32(partition)
+                write_value(writer, each)
+
+    return FieldType(read, write, INT32.least_bytes)
+
+
+def numbers_by_name(what: str, least: int) -> FieldType[Mapping[str, tuple[int, ...]]]:
+    """
+    Return the type of an array of names that have arrays of numbers, ``least`` or more.
+
+    A name that is read twice has the numbers of both. A number that is read twice counts once. ``what`` names a number
+    in the error if it is below ``least``.
+    """
+
+    def read(reader: Reader) -> Mapping[str, tuple[int, ...]]:
+        # Dictionaries are sets that keep the order.
+        found: dict[str, dict[int, None]] = {}
+        for _ in reader.array(STRING.least_bytes + INT32.least_bytes):
+            its_numbers = found.setdefault(reader.string(), {})
+            for _ in reader.array(INT32.least_bytes):
+                number = reader.int32()
+                if number < least:
+                    raise reader.refuse(f"{what} {number}")
+                its_numbers[number] = None
+        return {name: tuple(its_numbers) for name, its_numbers in found.items()}
+
+    return FieldType(read, mapping(STRING, array(INT32), "name").write, INT32.least_bytes)
+
+
+def throttled(answer: FieldType[T]) -> FieldType[T]:
+    """Return the type of an answer after the time for which the broker has delayed it, in ms, which is not used."""
+
+    def read(reader: Reader) -> T:
+        reader.int32()
+        return answer.read(reader)
+
+    def write(writer: Writer, value: T) -> None:
+        writer.int32(0)
+        answer.write(writer, value)
+
+    return FieldType(read, write, INT32.least_bytes + answer.least_bytes)

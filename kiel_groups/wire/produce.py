@@ -4,20 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 from kiel_groups.model import TopicPartition
-from kiel_groups.wire.error_codes import ErrorCode, error_code
-from kiel_groups.wire.primitives import Buffer, Reader, Writer, read_partitions, write_partitions
+from kiel_groups.wire.error_codes import ERROR, ErrorCode
+from kiel_groups.wire.framing import Request
+from kiel_groups.wire.primitives import BYTES, INT16, INT32, INT64, by_partition, fields, structure
 
 __all__ = [
     "ProduceRequest",
     "ProduceResponse",
     "ProducedPartition",
 ]
-
-
-_RESULT_BYTES = 2 + 8
 
 
 class ProducedPartition(NamedTuple):
@@ -27,15 +25,14 @@ class ProducedPartition(NamedTuple):
     base_offset: int
 
 
-@dataclass(frozen=True, slots=True)
-class ProduceResponse:
+class ProduceResponse(NamedTuple):
     """The outcome of every message set. Some message sets may fail while others are stored."""
 
     partitions: Mapping[TopicPartition, ProducedPartition]
 
 
 @dataclass(frozen=True, slots=True)
-class ProduceRequest:
+class ProduceRequest(Request[ProduceResponse]):
     """
     Append message sets, one for each partition.
 
@@ -43,8 +40,9 @@ class ProduceRequest:
     (the leader), another number, or -1 (all in-sync replicas). The broker waits ``timeout_ms`` for the replicas.
     """
 
-    API_KEY: ClassVar[int] = 0
-    API_VERSION: ClassVar[int] = 0
+    API_KEY, API_VERSION, ANSWER_NAME = 0, 0, "a produce response"
+    BODY = fields(acks=INT16, timeout_ms=INT32, message_sets=by_partition(BYTES))
+    ANSWER = structure(ProduceResponse, by_partition(structure(ProducedPartition, ERROR, INT64)))
 
     acks: int
     timeout_ms: int
@@ -52,18 +50,5 @@ class ProduceRequest:
 
     @property
     def expects_response(self) -> bool:
+        """Whether the broker answers."""
         return self.acks != 0
-
-    def encode_body(self) -> bytes:
-        writer = Writer()
-        writer.int16(self.acks)
-        writer.int32(self.timeout_ms)
-        write_partitions(writer, self.message_sets.items(), Writer.blob)
-        return writer.getvalue()
-
-    def decode_response(self, payload: Buffer) -> ProduceResponse:
-        return ProduceResponse(read_partitions(Reader(payload, "a produce response"), _read_result, _RESULT_BYTES))
-
-
-def _read_result(reader: Reader) -> ProducedPartition:
-    return ProducedPartition(error_code(reader.int16()), reader.int64())

@@ -9,11 +9,23 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from struct import Struct
 from typing import ClassVar, NamedTuple
 
-from kiel_groups.wire.error_codes import ErrorCode, error_code
-from kiel_groups.wire.primitives import Buffer, Reader, Writer
+from kiel_groups.wire.error_codes import ERROR, ErrorCode
+from kiel_groups.wire.framing import Request
+from kiel_groups.wire.primitives import (
+    INT8,
+    INT32,
+    NULLABLE_STRING,
+    STRING,
+    array,
+    fields,
+    mapping,
+    numbers,
+    structure,
+    throttled,
+    tuple_of,
+)
 
 __all__ = [
     "CreateTopicsRequest",
@@ -23,111 +35,55 @@ __all__ = [
 ]
 
 
-_NULL = -1
-_BOOLEAN = Struct(">b")
-_LEAST_RESULT_BYTES = 2 + 2
-
-
 class NewTopic(NamedTuple):
     """The size of a topic. The controller assigns the replicas to brokers."""
 
     partitions: int
     replication: int
+    #: The number of partitions whose replicas are assigned here.
+    assignments: int = 0
+    #: The number of settings that differ from those of the brokers.
+    settings: int = 0
+
+
+_ERRORS = mapping(STRING, ERROR, "topic")
 
 
 @dataclass(frozen=True, slots=True)
-class CreateTopicsRequest:
+class CreateTopicsRequest(Request[Mapping[str, ErrorCode]]):
     """Create topics. The broker answers when the controller knows them, at the latest after ``timeout_ms``."""
 
-    API_KEY: ClassVar[int] = 19
-    API_VERSION: ClassVar[int] = 0
+    API_KEY, API_VERSION, ANSWER_NAME, ANSWER = 19, 0, "a create-topics response", _ERRORS
+    BODY = fields(topics=mapping(STRING, numbers(NewTopic, "ihii"), "topic"), timeout_ms=INT32)
 
     topics: Mapping[str, NewTopic]
     timeout_ms: int
 
-    @property
-    def expects_response(self) -> bool:
-        return True
-
-    def encode_body(self) -> bytes:
-        writer = Writer()
-        writer.int32(len(self.topics))
-        for name, topic in self.topics.items():
-            writer.string(name)
-            writer.int32(topic.partitions)
-            writer.int16(topic.replication)
-            writer.int32(0)  # no assignment of replicas
-            writer.int32(0)  # no settings
-        writer.int32(self.timeout_ms)
-        return writer.getvalue()
-
-    def decode_response(self, payload: Buffer) -> Mapping[str, ErrorCode]:
-        return _read_errors(Reader(payload, "a create-topics response"))
-
 
 @dataclass(frozen=True, slots=True)
-class CreatePartitionsRequest:
+class CreatePartitionsRequest(Request[Mapping[str, ErrorCode]]):
     """Increase the number of partitions of topics to the given numbers."""
 
-    API_KEY: ClassVar[int] = 37
-    API_VERSION: ClassVar[int] = 0
+    API_KEY, API_VERSION, ANSWER_NAME = 37, 0, "a create-partitions response"
+    BODY = fields(counts=mapping(STRING, tuple_of(INT32, INT32), "topic"), timeout_ms=INT32, validate_only=INT8)
+    ANSWER = throttled(mapping(STRING, structure(lambda error, text: error, ERROR, NULLABLE_STRING), "topic"))
 
     partitions: Mapping[str, int]
     timeout_ms: int
+    validate_only: ClassVar[bool] = False
 
     @property
-    def expects_response(self) -> bool:
-        return True
-
-    def encode_body(self) -> bytes:
-        writer = Writer()
-        writer.int32(len(self.partitions))
-        for name, count in self.partitions.items():
-            writer.string(name)
-            writer.int32(count)
-            writer.int32(_NULL)  # no assignment of replicas
-        writer.int32(self.timeout_ms)
-        writer.fields(_BOOLEAN, False)  # not only a validation
-        return writer.getvalue()
-
-    def decode_response(self, payload: Buffer) -> Mapping[str, ErrorCode]:
-        reader = Reader(payload, "a create-partitions response")
-        reader.int32()  # how long the broker has delayed the answer, in ms
-        return _read_errors(reader, with_texts=True)
+    def counts(self) -> Mapping[str, tuple[int, int]]:
+        """The numbers as the request has them: without an assignment of replicas, which is null."""
+        return {topic: (count, -1) for topic, count in self.partitions.items()}
 
 
 @dataclass(frozen=True, slots=True)
-class DeleteTopicsRequest:
+class DeleteTopicsRequest(Request[Mapping[str, ErrorCode]]):
     """Delete topics. The broker answers when the controller knows of it, and deletes the logs later."""
 
-    API_KEY: ClassVar[int] = 20
-    API_VERSION: ClassVar[int] = 0
+    API_KEY, API_VERSION, ANSWER_NAME, ANSWER = 20, 0, "a delete-topics response", _ERRORS
+    BODY = fields(topics=array(STRING), timeout_ms=INT32)
 
     topics: tuple[str, ...]
     timeout_ms: int
-
-    @property
-    def expects_response(self) -> bool:
-        return True
-
-    def encode_body(self) -> bytes:
-        writer = Writer()
-        writer.int32(len(self.topics))
-        for name in self.topics:
-            writer.string(name)
-        writer.int32(self.timeout_ms)
-        return writer.getvalue()
-
-    def decode_response(self, payload: Buffer) -> Mapping[str, ErrorCode]:
-        return _read_errors(Reader(payload, "a delete-topics response"))
-
-
-def _read_errors(reader: Reader, *, with_texts: bool = False) -> Mapping[str, ErrorCode]:
-    errors = {}
-    for _ in reader.array(_LEAST_RESULT_BYTES):
-        topic = reader.string()
-        errors[topic] = error_code(reader.int16())
-        if with_texts:
-            reader.optional_string()
-    reader.end()
-    return errors

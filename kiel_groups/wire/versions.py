@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
-from kiel_groups.wire.error_codes import ErrorCode, error_code
-from kiel_groups.wire.fetch import CLIENT_REPLICA_ID, FetchRequest
-from kiel_groups.wire.primitives import Buffer, Reader, Writer
+from kiel_groups.model import TopicPartition
+from kiel_groups.wire.error_codes import ERROR, ErrorCode
+from kiel_groups.wire.fetch import CLIENT_REPLICA_ID, FetchPosition, FetchRequest
+from kiel_groups.wire.framing import Request
+from kiel_groups.wire.primitives import INT16, Buffer, fields, mapping, numbers, structure
 
 __all__ = [
     "FetchProbeRequest",
@@ -27,58 +29,38 @@ __all__ = [
 # it.
 
 
-#: The name of no topic in particular: it makes no difference whether the topic exists.
-_TOPIC = "kiel-groups"
-
 #: The sizes of an answer of v0 without topics, and of the field that later versions put before it.
 _EMPTY_BYTES, _THROTTLE_BYTES = 4, 4
 
 
 @dataclass(frozen=True, slots=True)
-class FetchProbeRequest:
+class FetchProbeRequest(Request[bool]):
     """
     Ask a broker whether it is of 0.10.1 or later, in a way that any broker bears.
 
     Brokers of 0.10.0 and of 4.0 or later do not know this version, and close the connection.
     """
 
-    API_KEY: ClassVar[int] = 1
-    API_VERSION: ClassVar[int] = 3
-
-    @property
-    def expects_response(self) -> bool:
-        return True
+    API_KEY, API_VERSION = 1, 3
 
     def encode_body(self) -> bytes:
-        writer = Writer()
-        writer.int32(CLIENT_REPLICA_ID)
-        # Neither a wait nor bytes to wait for.
-        writer.int32(0)
-        writer.int32(0)
-        # The most bytes in v3; in v0 to v2, the number of topics.
-        writer.int32(0)
-        writer.int32(1)
-        writer.string(_TOPIC)
-        writer.int32(1)
-        # Partition 0, from offset 0 on, with as few bytes as possible.
-        writer.int32(0)
-        writer.int64(0)
-        writer.int32(1)
-        return writer.getvalue()
+        """Encode the request: no wait, no bytes to wait for, and as few as possible of no topic in particular."""
+        # The last 0 is the most bytes in v3; in v0 to v2, it is the number of topics.
+        head = numbers(tuple, "iiii").encode((CLIENT_REPLICA_ID, 0, 0, 0))
+        partition = TopicPartition("kiel-groups", 0)
+        return head + FetchRequest.BODY["partitions"].encode({partition: FetchPosition(0, 1)})
 
-    def decode_response(self, payload: Buffer) -> bool:
+    @classmethod
+    def decode_response(cls, payload: Buffer) -> bool:
         """Return whether the answer is about a topic, as that of 0.10.1 and later. What it says of it is not read."""
         # Brokers of 0.8 answer without the time for which they have throttled the client, as in v0.
         in_v0 = payload if len(payload) == _EMPTY_BYTES else memoryview(payload)[_THROTTLE_BYTES:]
-        return bool(FetchRequest(0, 0, {}).decode_response(in_v0).partitions)
+        return bool(FetchRequest.decode_response(in_v0).partitions)
 
 
 # ApiVersions v0: ask a broker which versions of each request it takes.
 #
 # It exists from 0.10.0 on. An older broker does not answer: 0.9 ignores the request, and 0.8 closes the connection.
-
-
-_API_BYTES = 2 + 2 + 2
 
 
 class VersionRange(NamedTuple):
@@ -88,8 +70,7 @@ class VersionRange(NamedTuple):
     most: int
 
 
-@dataclass(frozen=True, slots=True)
-class ApiVersionsResponse:
+class ApiVersionsResponse(NamedTuple):
     """
     The versions that a broker takes, by API key.
 
@@ -101,27 +82,8 @@ class ApiVersionsResponse:
 
 
 @dataclass(frozen=True, slots=True)
-class ApiVersionsRequest:
+class ApiVersionsRequest(Request[ApiVersionsResponse]):
     """Ask a broker which versions of each request it takes."""
 
-    API_KEY: ClassVar[int] = 18
-    API_VERSION: ClassVar[int] = 0
-
-    @property
-    def expects_response(self) -> bool:
-        return True
-
-    def encode_body(self) -> bytes:
-        return b""
-
-    def decode_response(self, payload: Buffer) -> ApiVersionsResponse:
-        reader = Reader(payload, "an API-versions response")
-        error = error_code(reader.int16())
-        versions: dict[int, VersionRange] = {}
-        for _ in reader.array(_API_BYTES):
-            key = reader.int16()
-            if key in versions:
-                raise reader.refuse(f"API key {key} twice")
-            versions[key] = VersionRange(reader.int16(), reader.int16())
-        reader.end()
-        return ApiVersionsResponse(error, versions)
+    API_KEY, API_VERSION, ANSWER_NAME, BODY = 18, 0, "an API-versions response", fields()
+    ANSWER = structure(ApiVersionsResponse, ERROR, mapping(INT16, numbers(VersionRange, "hh"), "API key"))

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from itertools import cycle
-from typing import NamedTuple, Protocol, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from kiel_groups.allocators.registry import look_up
 from kiel_groups.workers.values import ConnectorId, TaskId, Work
 
 __all__ = [
-    "Allocate",
-    "WorkAllocation",
-    "work_in_order",
-    "rotate_work",
-    "retain_work",
     "WORK_ALLOCATORS",
+    "WorkAllocation",
     "WorkAllocator",
+    "retain_work",
+    "rotate_work",
     "work_allocator",
+    "work_in_order",
 ]
 
 
@@ -25,20 +24,10 @@ __all__ = [
 WorkAllocation: TypeAlias = Mapping[str, tuple[Work, ...]]
 
 
-class Allocate(Protocol):
-    """A function that divides work among members."""
-
-    def __call__(
-        self, members: Collection[str], works: Collection[Work], previous: Mapping[Work, str]
-    ) -> WorkAllocation:
-        """
-        Return the work of each member. The order of the arguments does not matter.
-
-        Args:
-            members: The ids of the members that get work. If there are none, no work is assigned.
-            works: The connectors and tasks to assign.
-            previous: The member that had each piece of work before, if it is known.
-        """
+#: A function that divides work: it gets the ids of the members that get work, the connectors and tasks to assign, and
+#: the member that had each piece of work before, if that is known. The order of these does not matter. If there are no
+#: members, no work is assigned.
+Allocate: TypeAlias = Callable[[Collection[str], Collection[Work], Mapping[Work, str]], WorkAllocation]
 
 
 def work_in_order(works: Collection[Work]) -> list[Work]:

@@ -1,77 +1,385 @@
-"""The hooks of a worker: what it joins its group with, what it does with its assignment, and what it gives back."""
+"""
+The membership of a worker: what it joins its group with, what it assigns as the leader, and what it does then.
+
+A worker joins with its URL and the offset of the configuration that it has read for this join. The leader assigns the
+work by the largest of these offsets, or nothing if it does not know that configuration itself: a *mismatch*. An
+assignment by an older configuration would start deleted work, or tasks with former settings. After a mismatch, each
+worker pauses, reads the configuration again, and joins again if it has that offset. The leader's pause is the shortest,
+since its join ends the mismatch. The others join later in case it does not.
+
+A worker whose configuration is behind the offset of its assignment reads it until it has that offset, and starts
+nothing before. If that takes too long, it leaves the group, as Kafka Connect's does, and joins again when it can read
+the configuration: its work would wait for it, or, if it leads, that of all workers.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine, Mapping, Sequence
-from typing import Any
+import math
+from collections.abc import Coroutine, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+from urllib.parse import urlsplit
 
 from kiel_groups.backoff import Backoff
-from kiel_groups.errors import ProtocolError
+from kiel_groups.errors import AllocatorError, KielGroupsError, ProtocolError
 from kiel_groups.members.brokers.gate import GenerationGate
 from kiel_groups.members.brokers.hooks import JoinedGroup
 from kiel_groups.metrics import KAFKA_METRICS, Metrics
 from kiel_groups.model import CONNECT_TYPE
-from kiel_groups.wire.connect_protocol import NO_OFFSET
+from kiel_groups.wire.connect_protocol import (
+    CONFIG_MISMATCH,
+    CONNECTOR_TASK,
+    DEFAULT_PROTOCOL,
+    NO_OFFSET,
+    STICKY_PROTOCOL,
+    ConnectAssignment,
+    ConnectMetadata,
+    StickyMetadata,
+)
 from kiel_groups.wire.group_requests import GroupProtocol
 from kiel_groups.wording import counted
-from kiel_groups.workers.allocation import work_allocator
-from kiel_groups.workers.assigner import (
-    ConfigReads,
-    SnapshotSource,
-    WorkAssigner,
-    WorkerContext,
-    WorkerListener,
-    WorkerMember,
-    WorkerState,
-    offered,
-    parse_assignment,
-)
-from kiel_groups.workers.values import Work, WorkerAssignment
+from kiel_groups.workers.allocation import WORK_ALLOCATORS, WorkAllocation, WorkAllocator, work_allocator
+from kiel_groups.workers.values import ConfigSnapshot, ConnectorId, TaskId, Work, WorkerAssignment
+from kiel_groups.zookeeper.runtime import Runtime
 
-__all__ = [
-    "WORKER_METRICS_GROUP",
-    "worker_metrics",
-    "WorkerHooks",
-]
+__all__ = ["ConfigReads", "WorkAssigner", "WorkerContext", "WorkerHooks", "WorkerMember", "parse_assignment"]
 
 log = logging.getLogger(__name__)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerContext:
+    """
+    A worker as its parts see it.
+
+    Args:
+        group: The name of the worker group.
+        url: The URL of the worker's REST interface.
+        metrics: The worker's registry.
+        runtime: Clocks and randomness.
+    """
+
+    group: str
+    url: str
+    metrics: Metrics
+    runtime: Runtime
+
+    @property
+    def address(self) -> str:
+        """``host:port`` of the REST interface."""
+        return urlsplit(self.url).netloc
+
+
+class WorkerListener(Protocol):
+    """
+    The worker that runs the assigned work and reads the configuration, called on the event loop.
+
+    After ``on_assigned`` with an assignment that has not failed, ``on_revoked`` or ``on_lost`` is called once. A worker
+    that leaves because it cannot do its part gets ``on_lost`` in any case.
+    """
+
+    async def snapshot(self, *, current: bool = False) -> ConfigSnapshot:
+        """
+        Read the whole configuration. A server that lags behind may answer with an older one.
+
+        Args:
+            current: Whether the snapshot must have all changes that were completed before this call.
+
+        Raises:
+            KielGroupsError: It cannot be read at the moment.
+        """
+
+    async def on_assigned(self, assignment: WorkerAssignment, generation: int) -> None:
+        """
+        Start the assigned work. Before, the worker has read the configuration at least up to the assignment's offset.
+
+        For a failed assignment, there is nothing to start: the worker joins again by itself.
+        """
+
+    async def on_revoked(self) -> None:
+        """
+        Give back the work that must not run while the group assigns again, before the worker joins again or leaves.
+
+        If the membership is lost meanwhile, this call is cancelled, and ``on_lost`` follows.
+        """
+
+    def on_lost(self) -> None:
+        """Have all work stop, because the membership is over: other workers may be assigned it already."""
+
+
+class WorkerMember(Protocol):
+    """The worker's member of the group, as its hooks use it; ``CoordinatedMember`` and ``GenericMember`` are some."""
+
+    @property
+    def leads(self) -> bool:
+        """Whether this member is the leader of its generation."""
+
+    @property
+    def need_rejoin(self) -> bool:
+        """Whether the member has to join before it has an assignment of the present generation."""
+
+    def request_rejoin(self) -> None:
+        """Have the member join again."""
+
+    def leave(self) -> None:
+        """Leave the group at once, and stay away until ``request_rejoin``."""
+
+    async def close(self) -> None:
+        """Give the assignment back, and leave the group."""
+
+
+#: How long one read may take, and after how long a worker that is behind says so, in seconds. Kafka Connect's
+#: ``worker.sync.timeout.ms``, which is shorter than any session timeout that brokers allow.
+_READ_LIMIT_S = 3.0
+
+#: The first and the longest pause between two reads of a worker that is behind, in seconds.
+_FIRST_READ_PAUSE_S, _LONGEST_READ_PAUSE_S = 0.05, 1.0
+
+
+class ConfigReads:
+    """
+    The configuration as this worker has read it.
+
+    Args:
+        context: The worker.
+        source: Reads the configuration.
+    """
+
+    def __init__(self, context: WorkerContext, source: WorkerListener) -> None:
+        self._group = context.group
+        self._metrics = context.metrics
+        self._runtime = context.runtime
+        self._source = source
+        #: The newest snapshot; None if none was read yet.
+        self.newest: ConfigSnapshot | None = None
+        self._is_failing = False
+
+    def has(self, offset: int) -> bool:
+        """Return whether the newest snapshot contains the changes up to this offset."""
+        return self.newest is not None and self.newest.offset >= offset
+
+    async def fresh(self, *, current: bool = False) -> ConfigSnapshot | None:
+        """
+        Read the configuration. If it cannot be read, return the newest snapshot.
+
+        A worker without ZooKeeper must not fail here: it would leave the group, and others would wait for its join.
+
+        Args:
+            current: Whether to read past a server that lags behind, which takes longer.
+        """
+        await self._read(current=current)
+        return self.newest
+
+    async def _read(self, *, current: bool) -> bool:
+        """Read the configuration, and return whether it could be read."""
+        try:
+            async with asyncio.timeout(_READ_LIMIT_S):
+                self.newest = await self._source.snapshot(current=current)
+        except (KielGroupsError, TimeoutError) as error:
+            self._metrics.count("config_reads_failed")
+            why = str(error) or f"no answer within {_READ_LIMIT_S:g} s"
+            level = logging.DEBUG if self._is_failing else logging.WARNING
+            log.log(level, "group %s: the configuration could not be read: %s", self._group, why)
+            self._is_failing = True
+            return False
+        self._is_failing = False
+        return True
+
+    async def readable(self, offset: int, limit_s: float = math.inf, *, blocks_work: bool = False) -> bool:
+        """
+        Read the configuration at least once, and until it has this offset; return False if that takes too long.
+
+        A read that has begun before the limit is completed.
+
+        Args:
+            offset: The offset.
+            limit_s: The limit, in seconds.
+            blocks_work: Whether assigned work waits for it; if that takes long, this reports it once.
+        """
+        began_s = self._runtime.boot_time_s()
+        pauses = Backoff(_FIRST_READ_PAUSE_S, _LONGEST_READ_PAUSE_S, lambda: self._runtime.uniform(0.5, 1.5))
+        while not (await self._read(current=True) and self.has(offset)):
+            passed_s = self._runtime.boot_time_s() - began_s
+            if passed_s >= limit_s:
+                return False
+            if blocks_work and passed_s >= _READ_LIMIT_S:
+                blocks_work = False
+                log.error(
+                    "group %s: this worker starts none of its assigned work: its configuration is still behind offset"
+                    " %d, by which the work was assigned",
+                    self._group,
+                    offset,
+                )
+            await asyncio.sleep(pauses.next_s())
+        return True
+
+
+# Convert between the values of workers and the bytes of their group: what a worker offers, and what it is assigned.
+#
+# Each worker offers the protocol ``default``, whose leader assigns in turn. One that wants to keep its work prefers
+# ``kiel-sticky``, which names the work that it had. The group uses it if all workers offer it.
+
+#: The allocator that the leader runs, by the protocol that the group uses.
+_PROTOCOL_ALLOCATORS: Mapping[str, WorkAllocator] = {
+    DEFAULT_PROTOCOL: WORK_ALLOCATORS["round_robin"],
+    STICKY_PROTOCOL: WORK_ALLOCATORS["sticky"],
+}
+
+
+def _parse_state(protocol: str, member: str, metadata: bytes) -> StickyMetadata:
+    """
+    Parse what a member has joined with.
+
+    Raises:
+        ProtocolError: The bytes are no metadata of this protocol.
+    """
+    what = f"the metadata of {member}"
+    if protocol == STICKY_PROTOCOL:
+        return StickyMetadata.parse(metadata, what)
+    plain = ConnectMetadata.parse(metadata, what)
+    return StickyMetadata(plain.url, plain.offset, -1, {})
+
+
+def parse_assignment(member: str, data: bytes) -> WorkerAssignment:
+    """
+    Parse the assignment of a member.
+
+    Raises:
+        ProtocolError: The bytes are no assignment.
+    """
+    read = ConnectAssignment.parse(data, f"the assignment of {member}")
+    works = _works(read.work)
+    connectors = tuple(sorted(work.connector for work in works if isinstance(work, ConnectorId)))
+    tasks = tuple(sorted(work for work in works if isinstance(work, TaskId)))
+    return WorkerAssignment(read.leader, read.leader_url, read.offset, connectors, tasks, read.is_failed)
+
+
+def _by_connector(works: Iterable[Work]) -> dict[str, tuple[int, ...]]:
+    numbers: dict[str, list[int]] = {}
+    for work in works:
+        number = work.task if isinstance(work, TaskId) else CONNECTOR_TASK
+        numbers.setdefault(work.connector, []).append(number)
+    return {connector: tuple(its) for connector, its in numbers.items()}
+
+
+def _works(numbers: Mapping[str, Iterable[int]]) -> tuple[Work, ...]:
+    return tuple(
+        ConnectorId(connector) if number == CONNECTOR_TASK else TaskId(connector, number)
+        for connector, its in numbers.items()
+        for number in its
+    )
+
+
+class WorkAssigner:
+    """
+    The leader's part of a worker. Workers that do not lead do not use it.
+
+    Args:
+        context: The worker.
+        config: The configuration as the worker has read it.
+    """
+
+    def __init__(self, context: WorkerContext, config: ConfigReads) -> None:
+        self._group = context.group
+        self._url = context.url
+        self._metrics = context.metrics
+        self._config = config
+        #: The URL of each assigned piece of work's owner; empty before the worker has assigned any as the leader.
+        self._owners: Mapping[Work, str] = {}
+
+    def owner_url(self, work: Work) -> str | None:
+        """Return the URL of the worker to which this one has assigned the work; None if it has not assigned it."""
+        return self._owners.get(work)
+
+    def drop(self) -> None:
+        """Forget the owners, because the work is about to be assigned again."""
+        self._owners = {}
+
+    async def assign(self, protocol: str, leader: str, members: Mapping[str, bytes]) -> dict[str, bytes]:
+        """
+        Return the assignment of each member, also of those that get no work.
+
+        Args:
+            protocol: The protocol that the group uses.
+            leader: The member id of this worker.
+            members: The metadata of each member.
+
+        Raises:
+            AllocatorError: The protocol is not one that workers offer.
+        """
+        if protocol not in _PROTOCOL_ALLOCATORS:
+            raise AllocatorError(f"group {self._group}: the coordinator has chosen {protocol!r}, which is not offered")
+        self.drop()
+        states = self._states(protocol, members)
+        target = max((state.offset for state in states.values()), default=NO_OFFSET)
+        snapshot = await self._snapshot(target)
+        if snapshot is None:
+            log.warning(
+                "group %s: no work is assigned: this leader's configuration is behind offset %d of another worker",
+                self._group,
+                target,
+            )
+            failed = ConnectAssignment(CONFIG_MISMATCH, leader, self._url, target, {})
+            return dict.fromkeys(members, failed.encode())
+        allocation = self._allocate(protocol, states, snapshot)
+        self._owners = {work: states[member].url for member, works in allocation.items() for work in works}
+        assigned = {member: _by_connector(allocation.get(member, ())) for member in members}
+        return {
+            member: ConnectAssignment(0, leader, self._url, snapshot.offset, work).encode()
+            for member, work in assigned.items()
+        }
+
+    def _states(self, protocol: str, members: Mapping[str, bytes]) -> dict[str, StickyMetadata]:
+        """Return what the members have joined with; a member whose metadata cannot be read gets no work."""
+        states: dict[str, StickyMetadata] = {}
+        for member, metadata in members.items():
+            try:
+                states[member] = _parse_state(protocol, member, metadata)
+            except ProtocolError as error:
+                self._metrics.count("worker_metadata_unreadable")
+                log.error("group %s: %s; this member gets no work", self._group, error)
+        return states
+
+    async def _snapshot(self, target: int) -> ConfigSnapshot | None:
+        """Return a snapshot that has the offset ``target``, read once more if necessary; None if there is none."""
+        if not self._config.has(target):
+            await self._config.fresh(current=True)
+        return self._config.newest if self._config.has(target) else None
+
+    def _allocate(
+        self, protocol: str, states: Mapping[str, StickyMetadata], snapshot: ConfigSnapshot
+    ) -> WorkAllocation:
+        works = snapshot.works()
+        log.info(
+            "group %s: assigning %s and %s of the configuration at offset %d to %s",
+            self._group,
+            counted(len(snapshot.connectors), "connector"),
+            counted(len(works) - len(snapshot.connectors), "task"),
+            snapshot.offset,
+            counted(len(states), "worker"),
+        )
+        return _PROTOCOL_ALLOCATORS[protocol].allocate(states.keys(), works, _previous_owners(states))
+
+
+def _previous_owners(states: Mapping[str, StickyMetadata]) -> dict[Work, str]:
+    """
+    Return the member that had each piece of work before.
+
+    A worker that was removed from the group names work that another one got later: the latest generation counts.
+    """
+    latest_last = sorted(states, key=lambda member: (states[member].generation, member))
+    return {work: member for member in latest_last for work in _works(states[member].work)}
+
+
 #: The name under which Kafka Connect groups these metrics.
-WORKER_METRICS_GROUP = "connect-coordinator-metrics"
+_METRICS_GROUP = "connect-coordinator-metrics"
 
 #: The metrics that a member of any group has: its joins, its assignments and its heartbeats.
 _OF_MEMBERS = tuple(
     metric for metric in KAFKA_METRICS if metric.name.split("-")[0] in {"heartbeat", "last", "join", "sync"}
 )
-
-
-def worker_metrics(registry: Metrics, assignment: WorkerAssignment | None) -> dict[str, dict[str, float | None]]:
-    """
-    Return the metrics in the form of kafka-python's ``metrics()``: by group, then by name.
-
-    Args:
-        registry: The registry of the worker.
-        assignment: Its present assignment; None if it has none.
-    """
-    found = {metric.name: metric.read(registry, 0) for metric in _OF_MEMBERS}
-    found["assigned-connectors"] = float(len(assignment.connectors)) if assignment else 0.0
-    found["assigned-tasks"] = float(len(assignment.tasks)) if assignment else 0.0
-    return {WORKER_METRICS_GROUP: found}
-
-
-# The hooks of a worker: what it joins its group with, what it does with its assignment, and what it gives back.
-#
-# A worker joins with its URL and the offset of the configuration that it has read for this join. The leader assigns the
-# work by the largest of these offsets, or nothing if it does not know that configuration itself: a *mismatch*. Then
-# each worker pauses, reads the configuration again, and joins again if it has that offset. The leader's pause is the
-# shortest, since its join ends the mismatch. The others join later in case it does not.
-#
-# A worker whose configuration is behind the offset of its assignment reads it until it has that offset, and starts
-# nothing before. If that takes too long, it leaves the group, as Kafka Connect's does, and joins again when it can read
-# the configuration: its work would wait for it, or, if it leads, that of all workers.
 
 
 #: The first and the longest pause before the leader joins again after a mismatch, in seconds.
@@ -90,7 +398,6 @@ class WorkerHooks:
 
     Args:
         context: The worker's name, its metrics and its runtime.
-        source: The store of the configuration.
         listener: The worker itself.
         allocator: The name of the preferred allocator, one of ``WORK_ALLOCATORS``. Workers that prefer different ones
             use ``round_robin``.
@@ -99,9 +406,7 @@ class WorkerHooks:
         ConfigError: There is no allocator of that name.
     """
 
-    def __init__(
-        self, context: WorkerContext, source: SnapshotSource, listener: WorkerListener, allocator: str = "round_robin"
-    ) -> None:
+    def __init__(self, context: WorkerContext, listener: WorkerListener, allocator: str = "round_robin") -> None:
         self._group = context.group
         self._url = context.url
         self._metrics = context.metrics
@@ -109,12 +414,13 @@ class WorkerHooks:
         self._listener = listener
         self._allocator = work_allocator(allocator)
         #: The configuration as this worker has read it.
-        self.config = ConfigReads(context, source)
+        self.config = ConfigReads(context, listener)
         self._assigner = WorkAssigner(context, self.config)
         self._pauses = Backoff(
             _FIRST_MISMATCH_PAUSE_S, _LONGEST_MISMATCH_PAUSE_S, lambda: context.runtime.uniform(0.5, 1.5)
         )
-        self._member: WorkerMember | None = None
+        #: The member, which in turn needs these hooks; it is set before the member joins.
+        self.member: WorkerMember | None = None
         #: Leaves the group, or finds out whether that is necessary, and joins again.
         self._leaving: asyncio.Task[None] | None = None
         self._is_closed = False
@@ -128,23 +434,13 @@ class WorkerHooks:
         self._last_generation = -1
         self._set_gauges()
 
-    def attach(self, member: WorkerMember) -> None:
-        """Add the member, which in turn needs these hooks."""
-        self._member = member
-
     # ------------------------------------------------------------------ what the worker asks
 
     @property
     def is_rebalancing(self) -> bool:
         """Whether the worker has no assignment, or a failed one, or has to join again."""
-        member, assignment = self._member, self.assignment
+        member, assignment = self.member, self.assignment
         return member is None or member.need_rejoin or assignment is None or assignment.is_failed
-
-    @property
-    def is_behind(self) -> bool:
-        """Whether the worker has an assignment whose configuration it has not read yet."""
-        assignment = self.assignment
-        return assignment is not None and not assignment.is_failed and not self.config.has(assignment.offset)
 
     @property
     def unconfirmed_s(self) -> float:
@@ -160,8 +456,12 @@ class WorkerHooks:
         return self._assigner.owner_url(work)
 
     def kafka_metrics(self) -> dict[str, dict[str, float | None]]:
-        """Return the metrics of the worker's membership in the form of kafka-python, by the names of Kafka Connect."""
-        return worker_metrics(self._metrics, self.assignment)
+        """Return the metrics of the membership as kafka-python's ``metrics()`` does, by the names of Kafka Connect."""
+        assignment = self.assignment
+        found = {metric.name: metric.read(self._metrics, 0) for metric in _OF_MEMBERS}
+        found["assigned-connectors"] = float(len(assignment.connectors)) if assignment else 0.0
+        found["assigned-tasks"] = float(len(assignment.tasks)) if assignment else 0.0
+        return {_METRICS_GROUP: found}
 
     # ------------------------------------------------------------------ the join
 
@@ -171,11 +471,15 @@ class WorkerHooks:
         return CONNECT_TYPE
 
     async def protocols(self) -> Sequence[GroupProtocol]:
-        """Read the configuration, and return the protocols with its offset."""
+        """Read the configuration, and return the protocols with its offset, the preferred one first."""
         self._assigner.drop()
         snapshot = await self.config.fresh()
         offset = NO_OFFSET if snapshot is None else snapshot.offset
-        return offered(self._allocator, WorkerState(self._url, offset, self._last_generation, self._last_works))
+        protocols = [GroupProtocol(DEFAULT_PROTOCOL, ConnectMetadata(self._url, offset).encode())]
+        if self._allocator.sees_owners:
+            state = StickyMetadata(self._url, offset, self._last_generation, _by_connector(self._last_works))
+            protocols.insert(0, GroupProtocol(STICKY_PROTOCOL, state.encode()))
+        return protocols
 
     async def perform_assignment(self, joined: JoinedGroup) -> Mapping[str, bytes]:
         """Assign the work to the members; raises as ``WorkAssigner.assign``."""
@@ -207,7 +511,8 @@ class WorkerHooks:
         )
         self._pauses.reset()
         self._last_works, self._last_generation = read.works, generation
-        if not await self.config.reach(read.offset, _PATIENCE_S):
+        has_read = self.config.has(read.offset)
+        if not (has_read or await self.config.readable(read.offset, _PATIENCE_S, blocks_work=True)):
             self._begin(self._stay_away(read.offset))
             return
         self._has_started = True
@@ -281,9 +586,8 @@ class WorkerHooks:
         """Have the worker give its work back. There is none after a failed assignment."""
         # Before the work is given back: requests to its owners would fail.
         self._assigner.drop()
-        assignment = self.assignment
-        if self._has_started and assignment is not None:
-            await self._listener.on_revoked(assignment.leader, assignment.connectors, assignment.tasks)
+        if self._has_started:
+            await self._listener.on_revoked()
         self._end_assignment()
 
     def lost(self, gate: GenerationGate) -> None:
@@ -305,5 +609,5 @@ class WorkerHooks:
 
     @property
     def _attached(self) -> WorkerMember:
-        assert self._member is not None, "the member is attached before it joins"
-        return self._member
+        assert self.member is not None, "the member is attached before it joins"
+        return self.member

@@ -1,67 +1,81 @@
-"""A worker's ZooKeeper sessions, by which it owns work and writes to the stores, whatever coordinates its group."""
+"""
+A worker's ZooKeeper sessions, by which it owns work and writes to the stores, whatever coordinates its group.
+
+On each session, the worker is a ``WorkerRole``: its znode, its stores and its claims, which end with the session.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property
 
 from kiel_groups.config import GroupConfig
-from kiel_groups.errors import CoordinationError, KielGroupsError, ProtocolError, SessionLostError
+from kiel_groups.errors import ClaimLostError, CoordinationError, KielGroupsError, ProtocolError
 from kiel_groups.group.znodes.layout import ROOT, GroupLayout, WorkerLayout
-from kiel_groups.group.znodes.transactions import Create, Done, Failure, Unknown
+from kiel_groups.group.znodes.transactions import MOST_OPERATIONS, Create, Done, Failure, Unknown, chunks
 from kiel_groups.group.znodes.worker_contents import WorkerInfo
 from kiel_groups.listeners import Stall
-from kiel_groups.members.partition_handler import Work
+from kiel_groups.members.partition_handler import Work as WorkInProgress
 from kiel_groups.members.zookeeper.group_member import admit_program
 from kiel_groups.members.zookeeper.group_session import GroupSession, SessionSupervisor
 from kiel_groups.members.zookeeper.leader import Candidacy
 from kiel_groups.model import CONNECT_TYPE
 from kiel_groups.wording import some
+from kiel_groups.workers.stores.config_store import ConfigStore
+from kiel_groups.workers.stores.source_offset_store import SourceOffsets, SourceOffsetStore
+from kiel_groups.workers.stores.status_store import StatusStore
+from kiel_groups.workers.stores.work_claims import WorkClaims
+from kiel_groups.workers.values import ConnectorId, TaskId, Work
 from kiel_groups.zookeeper.fenced_writes import FencedWriter
 from kiel_groups.zookeeper.session import Session
 from kiel_groups.zookeeper.tasks import CloseLimit, ProcessContext, SessionContext, TaskSet
 
-__all__ = [
-    "WorkerSession",
-    "WorkerKind",
-    "WorkerRole",
-]
+__all__ = ["WorkerRole", "WorkerSession"]
 
 log = logging.getLogger(__name__)
+
+#: The most source offsets that the release of a claim stores in its own transaction.
+_MOST_WITH_RELEASE = MOST_OPERATIONS // 4
+
+
+class _SessionLayout(GroupLayout):
+    """The paths that a worker's session needs."""
+
+    @cached_property
+    def parents(self) -> tuple[str, ...]:
+        """The path above the workers' znodes, and its parents."""
+        return (ROOT, self.root, WorkerLayout(self.group).workers)
 
 
 class WorkerSession:
     """
-    A worker's sessions, from ``start`` to ``close``.
+    A worker's sessions, from ``start`` to ``close``, and the kind of its roles on them; see ``RoleKind``.
 
     Args:
         process: The process. Of its settings, the group's name and the watchdog's limit for the event loop apply.
-        url: The address of the worker's REST interface, for operators.
+        info: The worker as its znode has it, apart from what depends on the session.
         opened: Called with the worker's role on each new session. The session is open and registered.
-        lost: Called when that session is over: all claims are gone, and other workers may have them. Nothing may be
-            written for the former work any more.
+        lost: Called after that session, with all claims, has ended: other workers may have them. Nothing may be written
+            for the former work any more.
         on_failure: Called with an error that a new session cannot fix, such as missing rights.
-        token_digest: Identifies the token of the REST interface; see ``WorkerInfo``.
-        coordination: What coordinates the worker; see ``WorkerInfo``.
     """
+
+    paused = "this worker's writes are paused"
 
     def __init__(
         self,
         process: ProcessContext,
-        url: str,
+        info: WorkerInfo,
         opened: Callable[[WorkerRole], None],
         lost: Callable[[WorkerRole], None],
         on_failure: Callable[[KielGroupsError], None],
-        token_digest: str | None = None,
-        coordination: str | None = None,
     ) -> None:
         self._process = process
-        self._group = process.config.group
-        self._kind = WorkerKind(url, token_digest, coordination)
+        self._info = info
         self._opened = opened
         self._lost = lost
         self._tasks = TaskSet(self._failed)
@@ -81,21 +95,8 @@ class WorkerSession:
         """
         await self._supervisor.start()
 
-    @property
-    def role(self) -> WorkerRole:
-        """
-        The worker on its present session.
-
-        Raises:
-            SessionLostError: There is no session at the moment.
-        """
-        current = self._supervisor.current
-        if current is None or current.ended:
-            raise SessionLostError(f"group {self._group}: this worker has no ZooKeeper session at the moment")
-        return current.role
-
     async def _join(self, by_s: float) -> GroupSession[WorkerRole]:
-        session = GroupSession(self._process, self._kind, first=self._supervisor.current is None)
+        session = GroupSession(self._process, self, first=self._supervisor.current is None)
         await session.join(by_s)
         self._tasks.start(self._watch(session))
         self._opened(session.role)
@@ -108,8 +109,9 @@ class WorkerSession:
 
     def _failed(self, error: BaseException) -> None:
         known = isinstance(error, KielGroupsError)
-        log.error("group %s: this worker failed: %s", self._group, error, exc_info=None if known else error)
-        self._on_failure(error if isinstance(error, KielGroupsError) else KielGroupsError(str(error)))
+        group = self._process.config.group
+        log.error("group %s: this worker failed: %s", group, error, exc_info=None if known else error)
+        self._on_failure(error if isinstance(error, KielGroupsError) else KielGroupsError(repr(error)))
 
     async def close(self, limit: CloseLimit | None = None) -> None:
         """Close the session, which deletes the worker's znode; the worker has released its work before."""
@@ -117,30 +119,7 @@ class WorkerSession:
         await self._supervisor.close(limit)
         await self._tasks.cancel()
 
-
-class _SessionLayout(GroupLayout):
-    """The paths that a worker's session needs."""
-
-    @cached_property
-    def parents(self) -> tuple[str, ...]:
-        """The path above the workers' znodes, and its parents."""
-        return (ROOT, self.root, WorkerLayout(self.group).workers)
-
-
-class WorkerKind:
-    """
-    The roles of one worker on its sessions; see ``RoleKind``.
-
-    Args:
-        url: The address of the worker's REST interface, for operators.
-        token_digest: Identifies the token of that interface, to find workers with another one; see ``WorkerInfo``.
-        coordination: What coordinates the worker, to find workers with another coordination.
-    """
-
-    paused = "this worker's writes are paused"
-
-    def __init__(self, url: str, token_digest: str | None = None, coordination: str | None = None) -> None:
-        self._info = WorkerInfo(url=url, token_digest=token_digest, coordination=coordination)
+    # ------------------------------------------------------------------ the kind of the roles
 
     def layout(self, group: str) -> GroupLayout:
         """Return the paths that the session needs."""
@@ -155,25 +134,36 @@ class WorkerKind:
         await admit_program(session, layout, CONNECT_TYPE)
 
     def new_role(self, context: SessionContext) -> WorkerRole:
-        return WorkerRole(context, self._info)
+        return WorkerRole(context, self._info, self._failed)
 
 
 class WorkerRole:
-    """A worker on one session; see ``SessionRole``."""
+    """
+    A worker on one session: its znode, its stores and its claims.
+
+    It is a ``SessionRole``.
+    """
 
     candidacy: Candidacy | None = None
 
-    def __init__(self, context: SessionContext, info: WorkerInfo) -> None:
+    def __init__(self, context: SessionContext, info: WorkerInfo, on_error: Callable[[BaseException], None]) -> None:
         self._context = context
         self._info = info
         #: The workers that this one has warned of.
         self._other_tokens: set[str] = set()
         self._other_coordinations: set[str] = set()
+        #: What runs in the background until the session ends.
+        self.tasks = TaskSet(on_error)
+        self._is_over = False
         self.worker_id = context.member_id
-        self.session = context.session
-        self.layout = WorkerLayout(context.group)
-        self.proof = self.layout.worker(self.worker_id)
-        self.writer = FencedWriter(context.session, self.proof, self._caught_up)
+        self.session = session = context.session
+        self.layout = layout = WorkerLayout(context.group)
+        self.proof = layout.worker(self.worker_id)
+        self.writer = writer = FencedWriter(session, self.proof, self._caught_up)
+        self.config = ConfigStore(session, writer, layout, self.worker_id, context.runtime)
+        self.statuses = StatusStore(session, writer, layout)
+        self.offsets = SourceOffsetStore(session, writer, layout)
+        self.claims = WorkClaims(session, writer, layout, self.worker_id)
 
     async def _caught_up(self) -> None:
         """Return at once: no watch of a worker decides what a store writes."""
@@ -263,7 +253,7 @@ class WorkerRole:
         """
         await self._warn_of_others()
 
-    def in_progress(self) -> Collection[Work]:
+    def in_progress(self) -> Collection[WorkInProgress]:
         """Return nothing: tasks have limits of their own."""
         return ()
 
@@ -273,5 +263,61 @@ class WorkerRole:
     async def release(self, *, alone: bool) -> None:
         """Do nothing: the worker has released its work before it closes the session."""
 
+    # ------------------------------------------------------------------ claims and stores
+
+    def begin(self, on_gone: Callable[[Work], None]) -> None:
+        """
+        Begin to claim, and to write statuses.
+
+        Args:
+            on_gone: Called with work whose claim has disappeared without a release.
+        """
+        self.tasks.start(self.claims.run(on_gone))
+        # A status is also refused if the connector has been deleted.
+        self.tasks.start(self.statuses.run(self.claims.check))
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the session has ended, and all claims with it."""
+        return self._is_over or self.session.ended is not None
+
     def end(self) -> None:
-        """Do nothing: the worker is notified of the session's end."""
+        """End all at once, because the session is over or the worker ends."""
+        self._is_over = True
+        self.claims.end()
+        self.tasks.cancel()
+
+    async def write_offsets(self, task: TaskId, offsets: SourceOffsets) -> None:
+        """Store source offsets of a task; raises as ``SourceOffsetStore.write``. If its claim is gone, look at that."""
+        try:
+            await self.offsets.write(task, offsets)
+        except ClaimLostError:
+            self.claims.check(task)
+            raise
+
+    async def write_tasks(self, connector: str, tasks: Sequence[Mapping[str, str]]) -> None:
+        """Store the settings of a connector's tasks under its claim; raises as ``ConfigStore.put_task_configs``."""
+        try:
+            await self.config.put_task_configs(connector, tasks, claim=self.layout.owner(connector))
+        except ClaimLostError:
+            self.claims.check(ConnectorId(connector))
+            raise
+
+    async def release_claim(self, work: Work, offsets: SourceOffsets = ()) -> None:
+        """
+        Release a claim, and store the last source offsets of a task in the same transaction if they fit.
+
+        Raises:
+            ClaimLostError: The claim is gone.
+            ConfigError: A source partition and its offset do not fit into a znode. The claim is still there.
+            CoordinationError: ZooKeeper refuses a write because rights are missing. The claim is still there.
+            SessionLostError: The session is over.
+        """
+        self.statuses.drop(work)
+        if isinstance(work, TaskId) and offsets:
+            writes = await self.offsets.operations(work, offsets) if len(offsets) <= _MOST_WITH_RELEASE else ()
+            if len(list(chunks(writes))) == 1 and await self.claims.release(work, writes):
+                return
+            # Too many, too large, or refused because an operator has created or deleted znodes of offsets meanwhile.
+            await self.write_offsets(work, offsets)
+        await self.claims.release(work)

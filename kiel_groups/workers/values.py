@@ -8,12 +8,12 @@ from enum import StrEnum
 from typing import NamedTuple, TypeAlias
 
 __all__ = [
-    "ConnectorId",
-    "TaskId",
-    "Work",
     "ConfigSnapshot",
     "ConnectorEntry",
+    "ConnectorId",
     "TargetState",
+    "TaskId",
+    "Work",
     "WorkState",
     "WorkStatus",
     "WorkerAssignment",

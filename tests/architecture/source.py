@@ -34,6 +34,7 @@ def modules() -> tuple[Path, ...]:
     return tuple(path for path in found if path.name != "__init__.py" or len(tree(path).body) > 1)
 
 
+@cache
 def packages() -> dict[str, list[str]]:
     """Return the names of the modules directly in each package, by the package's path below ``kiel_groups``."""
     found: dict[str, list[str]] = {}
@@ -82,17 +83,20 @@ def imports(module: Path) -> Iterator[str]:
                 yield whole if file_of(whole) is not None else node.module
 
 
+@cache
 def imported_modules(module: Path) -> frozenset[str]:
     """Return the modules and packages of ``kiel_groups`` that a module imports, named as by ``name_of``."""
     own = (name for name in imports(module) if name.startswith("kiel_groups."))
     return frozenset(name.removeprefix("kiel_groups.").replace(".", "/") for name in own)
 
 
-def libraries(module: Path) -> set[str]:
+@cache
+def libraries(module: Path) -> frozenset[str]:
     """Return the top-level names of a module's imports from outside ``kiel_groups``."""
-    return {name.partition(".")[0] for name in imports(module)} - {"kiel_groups"}
+    return frozenset(name.partition(".")[0] for name in imports(module)) - {"kiel_groups"}
 
 
+@cache
 def file_of(dotted: str) -> Path | None:
     """Return the file of a module or package below ``kiel_groups``; None for any other name."""
     if not dotted.startswith("kiel_groups."):

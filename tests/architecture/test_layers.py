@@ -147,22 +147,24 @@ OF_THE_RUNTIME = {
     *("os.getpid", "socket.gethostname", "socket.getfqdn", "platform.node", "asyncio.to_thread"),
     *("threading.Thread", "threading.Timer", "threading.Event", "threading.get_ident"),
 }
-#: The runtime itself.
-THE_RUNTIME = {"zookeeper/runtime"}
+#: The runtime itself, and the thread of heartbeats to a coordinator with its connection, which a simulation replaces.
+THE_RUNTIME = {"zookeeper/runtime", "members/brokers/coordinator", "members/brokers/transport"}
 
 
 #: The layers that run on simulated time, too.
 SIMULATED = (
-    "coordination",
+    "members",
+    "zookeeper",
     "clients/delivery",
-    "workers/coordination",
+    "workers/membership",
+    "workers/session",
     "workers/runners",
     "workers/execution",
     "spark/member",
 )
 #: The modules that create a runtime: the settings of a consumer, a query's member, a worker, the allocator command.
 RUNTIME_ROOTS = {
-    "clients/connected/record_reader",
+    "clients/delivery/record_reader",
     "members/programs/generic_member",
     "spark/member",
     "workers/execution/worker",
@@ -170,32 +172,36 @@ RUNTIME_ROOTS = {
 }
 
 
-@pytest.mark.parametrize(
-    "module",
-    [
-        module
-        for module in modules()
-        if any(lies_in(name_of(module), layer) for layer in SIMULATED) and name_of(module) not in THE_RUNTIME
-    ],
-    ids=name_of,
-)
-def test_members_have_clocks_and_threads_from_their_runtime(module: Path) -> None:
+def test_members_have_clocks_and_threads_from_their_runtime() -> None:
     """
     The parts of members and leaders get clocks, randomness, names and threads only from the runtime that is passed to
     them, because they also run on simulated time.
     """
+    simulated = [
+        module
+        for module in modules()
+        if any(lies_in(name_of(module), layer) for layer in SIMULATED) and name_of(module) not in THE_RUNTIME
+    ]
+    assert {layer for layer in SIMULATED if not any(lies_in(name_of(module), layer) for module in simulated)} == set()
+    assert not {
+        f"{name_of(module)} uses {name}"
+        for module in simulated
+        for name in (libraries(module) | _names_used(module)) & OF_THE_RUNTIME
+    }
+
+
+def _names_used(module: Path) -> set[str]:
+    """Return the dotted names of attributes, such as ``os.getpid``, and of what is imported from modules."""
+    nodes = list(ast.walk(tree(module)))
     named = {
         f"{node.value.id}.{node.attr}"
-        for node in ast.walk(tree(module))
+        for node in nodes
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name)
     }
     imported = {
-        f"{node.module}.{alias.name}"
-        for node in ast.walk(tree(module))
-        if isinstance(node, ast.ImportFrom)
-        for alias in node.names
+        f"{node.module}.{alias.name}" for node in nodes if isinstance(node, ast.ImportFrom) for alias in node.names
     }
-    assert not (libraries(module) | named | imported) & OF_THE_RUNTIME
+    return named | imported
 
 
 def test_a_runtime_is_created_by_applications_only() -> None:
@@ -218,6 +224,19 @@ def test_a_package_describes_itself() -> None:
     }
 
 
+@pytest.mark.parametrize("package", sorted(packages()))
+def test_a_lazy_name_is_no_module_of_its_package(package: str) -> None:
+    """A module becomes an attribute of its package when it is imported, and would hide a name that is loaded later."""
+    lazy = {
+        node.value
+        for statement in tree(_init(package)).body
+        if isinstance(statement, ast.Assign) and ast.unparse(statement.targets[0]) == "_HOMES"
+        for node in ast.walk(statement.value)
+        if isinstance(node, ast.Constant)
+    }
+    assert not lazy & set(packages()[package])
+
+
 def test_the_name_of_a_time_has_one_definition() -> None:
     """A public constant in seconds or milliseconds has a name of its own. So a name never means two times."""
     counts = Counter(name for module in modules() for name in _defined(module) if re.fullmatch(r"[A-Z]\w*_M?S", name))
@@ -231,31 +250,33 @@ def _defined(module: Path) -> Iterator[str]:
         yield from (node.id for each in targets if each for node in ast.walk(each) if isinstance(node, ast.Name))
 
 
-@pytest.mark.parametrize("module", modules(), ids=name_of)
-def test_wait_for_is_not_used(module: Path) -> None:
+def test_wait_for_is_not_used() -> None:
     """
     The package does not use ``asyncio.wait_for``. In Python 3.11, it loses a cancellation that coincides with the
     result, unlike ``asyncio.timeout``.
     """
-    assert "asyncio.wait_for(" not in module.read_text(encoding="utf-8")
+    assert not {name_of(module) for module in modules() if "asyncio.wait_for(" in module.read_text(encoding="utf-8")}
 
 
-@pytest.mark.parametrize("module", modules(), ids=name_of)
-def test_files_and_functions_stay_small(module: Path) -> None:
+def test_files_and_functions_stay_small() -> None:
     """Files and functions stay below the limits. Larger ones are split."""
-    assert len(module.read_text(encoding="utf-8").splitlines()) <= LONGEST_FILE
-    functions = (node for node in ast.walk(tree(module)) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef))
-    assert not {function.name for function in functions if _length(function) > LONGEST_FUNCTION}
+    sizes = {name_of(module): len(module.read_text(encoding="utf-8").splitlines()) for module in modules()}
+    assert {name: lines for name, lines in sizes.items() if lines > LONGEST_FILE} == {}
+    assert not {
+        f"{node.name} in {name_of(module)}"
+        for module in modules()
+        for node in ast.walk(tree(module))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and _length(node) > LONGEST_FUNCTION
+    }
 
 
 #: A number before a plural, maybe with adjectives between them: ``%d records``, ``%d more values``.
 A_COUNT = re.compile(r"%d (?:[a-z]+ ){0,2}[a-z]{3,}s\b")
 
 
-@pytest.mark.parametrize("module", modules(), ids=name_of)
-def test_counts_in_log_lines_have_a_singular(module: Path) -> None:
+def test_counts_in_log_lines_have_a_singular() -> None:
     """Log lines use ``wording.counted``, so that they do not print ``1 records``."""
-    assert not [text for text in _log_texts(module) if A_COUNT.search(text)]
+    assert not [text for module in modules() for text in _log_texts(module) if A_COUNT.search(text)]
 
 
 def _log_texts(module: Path) -> Iterator[str]:

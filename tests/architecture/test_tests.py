@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -18,14 +19,17 @@ MODULES = sorted(TESTS.rglob("*.py"))
 MOST_LINES = 700
 #: Folders that contain a program besides its tests.
 PROGRAMS = ("architecture", "chaos", "failures", "mutants", "sim")
+#: Folders of what replaces servers and networks. They import nothing else of the tests.
+REPLACEMENTS = ("fakes", "proxies")
 
 
-def imported(path: Path) -> list[str]:
+@cache
+def imported(path: Path) -> tuple[str, ...]:
     """Return the dotted names of the test modules and helpers that a file imports."""
-    tree = ast.parse(path.read_text(encoding="utf-8"))
-    froms = [node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and node.module]
-    plain = [name.name for node in ast.walk(tree) if isinstance(node, ast.Import) for name in node.names]
-    return [name for name in [*froms, *plain] if name.split(".")[0] == "tests" or name.startswith("test_")]
+    nodes = list(ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
+    froms = [node.module for node in nodes if isinstance(node, ast.ImportFrom) and node.module]
+    plain = [name.name for node in nodes if isinstance(node, ast.Import) for name in node.names]
+    return tuple(name for name in [*froms, *plain] if name.split(".")[0] == "tests" or name.startswith("test_"))
 
 
 def folder_of(path: Path) -> str:
@@ -33,14 +37,15 @@ def folder_of(path: Path) -> str:
     return str(path.parent.relative_to(UNIT))
 
 
-def packages_used_by(path: Path) -> set[str]:
+@cache
+def packages_used_by(path: Path) -> frozenset[str]:
     """Return the packages from which a test, or a helper that it imports, imports a module or a public name."""
     found = {package_of(name) for name in imports(path) if name.partition(".")[0] == "kiel_groups"}
     for name in imported(path):
         helper = TESTS.parent / (name.replace(".", "/") + ".py")
         if name.startswith("tests.helpers.") and helper.is_file():
             found |= packages_used_by(helper)
-    return found
+    return frozenset(found)
 
 
 def package_of(dotted: str) -> str:
@@ -59,11 +64,21 @@ def test_no_module_imports_a_test_module() -> None:
 
 
 def test_helpers_do_not_import_the_tests_that_use_them() -> None:
-    """Helpers import only other helpers, and the programs among the tests."""
+    """Helpers import only other helpers, replacements of servers, and the programs among the tests."""
     helpers = sorted((TESTS / "helpers").rglob("*.py"))
-    allowed = {f"tests.{name}" for name in ("helpers", *PROGRAMS)}
+    allowed = {f"tests.{name}" for name in ("helpers", *REPLACEMENTS, *PROGRAMS)}
     found = {name for path in helpers for name in imported(path) if ".".join(name.split(".")[:2]) not in allowed}
     assert found == set()
+
+
+@pytest.mark.parametrize("folder", REPLACEMENTS)
+def test_a_replacement_of_servers_imports_nothing_else_of_the_tests(folder: str) -> None:
+    """What replaces servers or networks imports only itself and the package, and no client of the package."""
+    files = [path for path in (TESTS / folder).rglob("*.py") if not path.stem.startswith("test_")]
+    found = {(path.name, name) for path in files for name in imported(path)}
+    assert {(path, name) for path, name in found if not f"{name}.".startswith(f"tests.{folder}.")} == set()
+    used = {name for path in files for name in imports(path)}
+    assert not {name for name in used if name.startswith(("kiel_groups.clients", "kiel_groups.sync"))}
 
 
 def test_unit_tests_mirror_the_package() -> None:
@@ -79,11 +94,14 @@ def test_unit_tests_mirror_the_package() -> None:
     }
 
 
-@pytest.mark.parametrize("path", sorted(UNIT.rglob("test_*.py")), ids=lambda path: str(path.relative_to(UNIT)))
-def test_a_unit_test_uses_the_package_of_its_folder(path: Path) -> None:
+def test_a_unit_test_uses_the_package_of_its_folder() -> None:
     """A file that is not named after a module imports a module of its folder's package, maybe through a helper."""
-    names = {f"test_{name}" for name in packages().get(folder_of(path), ())}
-    assert path.stem in names or folder_of(path) in packages_used_by(path)
+    assert not {
+        str(path.relative_to(UNIT))
+        for path in UNIT.rglob("test_*.py")
+        if path.stem.removeprefix("test_") not in packages().get(folder_of(path), ())
+        and folder_of(path) not in packages_used_by(path)
+    }
 
 
 def test_files_stay_small() -> None:

@@ -18,7 +18,7 @@ from random import SystemRandom
 
 from rich.console import Console
 
-from kiel_groups.cli.terminal.archive_report import bar, has_bar
+from kiel_groups.cli.terminal.rendering import bar, has_bar
 from kiel_groups.errors import KielGroupsError
 from tests.chaos.checker import Limits, check
 from tests.chaos.member_hosts import REPOSITORY

@@ -8,12 +8,13 @@ from random import Random
 from typing import TypeAlias
 
 from kiel_groups.embedded import KafkaBroker, ZooKeeperServer
-from kiel_groups.embedded.faults.fault_proxy import Direction
-from kiel_groups.embedded.processes.server_process import in_thread
+from kiel_groups.embedded.processes import in_thread
 from tests.chaos.member_hosts import MemberHost
 from tests.chaos.network import Network
 from tests.chaos.schedule import KINDS, Domain, Fault
 from tests.chaos.system import SystemUnderTest
+from tests.helpers.zookeeper_roles import followers_of, leader_of
+from tests.proxies.fault_proxy import Direction
 
 __all__ = ["INFLICT", "inflict", "target_name"]
 
@@ -157,8 +158,8 @@ async def _pause(server: KafkaBroker | ZooKeeperServer, seconds: float) -> None:
 async def _server(system: SystemUnderTest, target: int) -> ZooKeeperServer:
     """Return ZooKeeper's leader if ``target`` is 0, or a follower if it is 1 or 2."""
     if target == 0:
-        return await system.ensemble.leader()
-    return (await system.ensemble.followers())[target - 1]
+        return await leader_of(system.ensemble)
+    return (await followers_of(system.ensemble))[target - 1]
 
 
 async def _zookeeper_kill(system: SystemUnderTest, fault: Fault) -> None:
@@ -180,12 +181,12 @@ async def _zookeeper_stop(system: SystemUnderTest, fault: Fault) -> None:
 
 
 async def _zookeeper_leader_cut(system: SystemUnderTest, fault: Fault) -> None:
-    leader = await system.ensemble.leader()
+    leader = await leader_of(system.ensemble)
     await _cut(system, fault, leader, *(server for server in system.ensemble.servers if server is not leader))
 
 
 async def _zookeeper_follower_cut(system: SystemUnderTest, fault: Fault) -> None:
-    follower = (await system.ensemble.followers())[fault.target % 2]
+    follower = (await followers_of(system.ensemble))[fault.target % 2]
     await _cut(system, fault, follower, *(server for server in system.ensemble.servers if server is not follower))
 
 

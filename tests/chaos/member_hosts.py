@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from kiel_groups.embedded.processes.child_process import ChildProcess
+from kiel_groups.embedded.processes import ChildProcess
 from kiel_groups.errors import ServerError
 from tests.chaos.clock import boot_s
 from tests.chaos.history import Deliveries, Delivery, GrowingFile, Process

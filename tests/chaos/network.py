@@ -9,8 +9,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable
 
-from kiel_groups.embedded import FaultProxy
-from kiel_groups.embedded.faults.fault_proxy import Direction
+from tests.proxies import FaultProxy
+from tests.proxies.fault_proxy import Direction
 
 __all__ = ["Network", "RegistryProxy"]
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from kiel_groups.embedded.processes.server_process import in_thread
+from kiel_groups.embedded.processes import in_thread
 from kiel_groups.errors import ServerError
 from tests.chaos.clock import boot_s
 from tests.chaos.faults import inflict, target_name

@@ -15,16 +15,19 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 
 from kiel_groups.config import HostPort
-from kiel_groups.embedded import FaultProxy, KafkaBroker, KafkaProxy, ZooKeeperEnsemble
-from kiel_groups.embedded.processes.child_process import ChildProcess
-from kiel_groups.embedded.processes.server_process import Startable, in_thread
+from kiel_groups.embedded import KafkaBroker
+from kiel_groups.embedded.processes import ChildProcess, Startable, in_thread
 from kiel_groups.errors import CoordinationError, ServerError
-from kiel_groups.ops import cluster_admin
+from kiel_groups.ops import zookeeper_client
+from kiel_groups.ops.actions.topics import ZooKeeperTopics
 from tests.chaos.history import Acknowledged, GrowingFile, parse_receipt
 from tests.chaos.member_hosts import REPOSITORY, TOPIC, MemberHost, start_program
 from tests.chaos.network import Network, RegistryProxy
 from tests.chaos.schedule import REPLICAS, ZOOKEEPERS, Schedule
 from tests.helpers.waiting import within
+from tests.helpers.zookeeper_roles import modes_of
+from tests.proxies import FaultProxy, KafkaProxy
+from tests.proxies.cuttable_servers import CuttableEnsemble
 
 __all__ = ["PARTITIONS", "SystemUnderTest"]
 
@@ -60,7 +63,7 @@ class SystemUnderTest(Startable):
         self.folder = folder
         self._checkouts = checkouts
         self.schedule = schedule
-        self.ensemble = ZooKeeperEnsemble(ZOOKEEPERS, "3.9.5", cuttable=True)
+        self.ensemble = CuttableEnsemble(ZOOKEEPERS, "3.9.5")
         self.brokers: list[KafkaBroker] = []
         #: The network of each broker to ZooKeeper.
         self.broker_networks: list[Network] = []
@@ -91,7 +94,7 @@ class SystemUnderTest(Startable):
             self.brokers.append(broker)
         with ThreadPoolExecutor(len(self.brokers)) as pool:
             list(pool.map(KafkaBroker._start, self.brokers))
-        cluster_admin.create_topic(self.ensemble.hosts, TOPIC, PARTITIONS, replication=REPLICAS)
+        ZooKeeperTopics(self.ensemble.hosts).create(TOPIC, PARTITIONS, replication=REPLICAS)
         # The additional host is for the member that joins and leaves.
         for number in range(self.schedule.members + 1):
             self.hosts.append(self._member_host(number))
@@ -181,7 +184,7 @@ class SystemUnderTest(Startable):
         """Wait until every server of ZooKeeper is in the quorum."""
 
         async def modes() -> list[str]:
-            return sorted(map(str, await asyncio.gather(*(server.mode() for server in self.ensemble.servers))))
+            return sorted(map(str, await modes_of(self.ensemble)))
 
         async def has_recovered() -> bool:
             return await modes() == ["follower", "follower", "leader"]
@@ -220,8 +223,8 @@ class SystemUnderTest(Startable):
         Return broker 0 if ZooKeeper cannot be read, or if a partition has no leader.
         """
         try:
-            with cluster_admin.zookeeper(self.ensemble.hosts) as client:
-                missing = {broker.broker_id for broker in self.brokers} - set(cluster_admin.broker_ids(client))
+            with zookeeper_client.zookeeper(self.ensemble.hosts) as client:
+                missing = {broker.broker_id for broker in self.brokers} - set(zookeeper_client.broker_ids(client))
                 if missing:
                     return min(missing)
                 for partition in range(PARTITIONS):

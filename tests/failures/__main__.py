@@ -143,7 +143,7 @@ ELSEWHERE = {
         "answers_out_of_order_are_matched_to_their_requests",
         "an_answer_to_no_request_leaves_the_others_unknown",
     ),
-    "unit/spark/jobs/test_archive_folders.py": ("a_file_is_on_the_disk_before_its_name_is",),
+    "unit/spark/test_archive_folders.py": ("a_file_is_on_the_disk_before_its_name_is",),
     "spark/test_broker_faults.py": ("an_empty_answer_skips_nothing",),
     "integration/test_java_tools.py": (
         "a_java_consumer_that_joins_later_raises_an_alarm",

@@ -14,14 +14,15 @@ import pytest
 
 from kiel_groups.clients import BEGINNING, GroupedConsumer, Producer, SingleConsumer
 from kiel_groups.clients.fetch.fetch_buffer import TRIES_UNREADABLE
-from kiel_groups.embedded import Cluster, FaultProxy, KafkaProxy
-from kiel_groups.embedded.faults.kafka_proxy import Exchange, Reply
-from kiel_groups.embedded.servers.kafka_broker import KafkaBroker
+from kiel_groups.embedded import Cluster
+from kiel_groups.embedded.kafka import KafkaBroker
 from kiel_groups.errors import ProtocolError
 from kiel_groups.wire.fetch import FetchRequest
 from tests.helpers.checked_group import RECOVERY_S, checked_group
 from tests.helpers.cluster_data import produce, zookeeper
 from tests.helpers.waiting import eventually
+from tests.proxies import FaultProxy, KafkaProxy
+from tests.proxies.kafka_proxy import Exchange, Reply
 
 pytestmark = pytest.mark.failures
 

@@ -15,17 +15,18 @@ from kiel_groups.clients import BEGINNING, GroupedConsumer, Producer, SingleCons
 from kiel_groups.clients.net.cluster_metadata import ClusterMetadata
 from kiel_groups.clients.net.metadata_sources import UNREACHABLE_AFTER
 from kiel_groups.config import BrokerConfig, parse_hosts
-from kiel_groups.embedded import Cluster, KafkaProxy
-from kiel_groups.embedded.faults.fault_proxy import Direction
+from kiel_groups.embedded import Cluster
 from kiel_groups.errors import NoBrokersError
 from kiel_groups.metrics import Metrics
-from kiel_groups.ops.group_inspection import read_group
 from kiel_groups.ops.views.checks import UNOPENED_MS, check_group
-from kiel_groups.ops.views.group_view import view_group
+from kiel_groups.ops.views.znodes import view_group
+from kiel_groups.ops.zookeeper_reader import read_group
 from tests.helpers.checked_group import RECOVERY_S, checked_group
 from tests.helpers.cluster_data import produce, stored_offsets, zookeeper
 from tests.helpers.members import Group, group_of
 from tests.helpers.waiting import eventually
+from tests.proxies import KafkaProxy
+from tests.proxies.fault_proxy import Direction
 
 pytestmark = pytest.mark.failures
 

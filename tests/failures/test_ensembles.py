@@ -22,6 +22,8 @@ from tests.helpers.checked_group import RECOVERY_S, SESSION_TIMEOUT_MS, checked_
 from tests.helpers.cluster_data import owners, produce, zookeeper
 from tests.helpers.members import Member, group_of
 from tests.helpers.waiting import eventually
+from tests.helpers.zookeeper_roles import followers_of, leader_of, mode_of
+from tests.proxies.cuttable_servers import ClusterOnCuttableEnsemble
 
 pytestmark = pytest.mark.failures
 
@@ -47,7 +49,7 @@ def ensembles() -> Iterator[Callable[..., Cluster]]:
             if key not in running:
                 # The broker's session must survive these failures: without a registered broker no leader plans.
                 lasting = {"broker_overrides": {"zookeeper.session.timeout.ms": 60_000}}
-                cluster = Cluster(zookeepers=3, cuttable=True, max_session_timeout_ms=60_000, **lasting, **settings)
+                cluster = ClusterOnCuttableEnsemble(zookeepers=3, max_session_timeout_ms=60_000, **lasting, **settings)
                 with pytest.MonkeyPatch.context() as environment:
                     if settings["zookeeper"] == READ_ONLY_ALONE:
                         environment.setenv("JAVA_TOOL_OPTIONS", "-Dreadonlymode.enabled=true")
@@ -59,7 +61,7 @@ def ensembles() -> Iterator[Callable[..., Cluster]]:
 
 def server_of(cluster: Cluster, member: Member) -> ZooKeeperServer:
     """Return the server to which a member's session is connected."""
-    session = member.consumer._connected.member._member_session.session  # type: ignore[union-attr]
+    session = member.consumer._lifecycle.connected.member._member_session.session  # type: ignore[union-attr]
     port = session.client._connection._socket.getpeername()[1]
     return next(server for server in cluster.ensemble.servers if server.port == port)
 
@@ -110,11 +112,11 @@ def kill(server: ZooKeeperServer) -> None:
 
 
 async def back_in_the_quorum(server: ZooKeeperServer) -> None:
-    await eventually(server.mode, "the server is in the quorum", 60)
+    await eventually(lambda: mode_of(server), "the server is in the quorum", 60)
 
 
 def server_is_another(cluster: Cluster, member: Member, server: ZooKeeperServer) -> bool:
-    session = member.consumer._connected.member._member_session.session  # type: ignore[union-attr]
+    session = member.consumer._lifecycle.connected.member._member_session.session  # type: ignore[union-attr]
     return bool(session.connected) and server_of(cluster, member) is not server
 
 
@@ -125,7 +127,7 @@ async def test_a_follower_is_cut_off_from_its_leader(ensembles: Callable[..., Cl
     other members own them and lead the group.
     """
     cluster = ensembles(zookeeper="3.9.5", zookeeper_overrides=PATIENT)
-    leading, (follower, _) = await cluster.ensemble.leader(), await cluster.ensemble.followers()
+    leading, (follower, _) = await leader_of(cluster.ensemble), await followers_of(cluster.ensemble)
     async with checked_group(cluster, unique) as checked:
         cut_off = await checked.join(zk_hosts=follower.hosts)
         other = await checked.join(zk_hosts=leading.hosts)
@@ -137,7 +139,7 @@ async def test_a_follower_is_cut_off_from_its_leader(ensembles: Callable[..., Cl
         try:
             cut_s = time.monotonic()
             await checked.wait_for_partitions(other, 4)
-            assert await follower.mode() == "follower", "the server still serves clients"
+            assert await mode_of(follower) == "follower", "the server still serves clients"
             assert other.consumer.is_leader
             lost_s = max(until_s for *_, until_s in cut_off.intervals)
             claimed_s = min(other._since[checked.partition(number)] for number in held)
@@ -159,7 +161,7 @@ async def test_a_zookeeper_leader_is_cut_off_from_its_quorum(ensembles: Callable
     """
     # Only on 3.4.6 does a cut between two servers end all communication between them.
     cluster = ensembles(zookeeper="3.4.6", zookeeper_overrides=FAIRLY_PATIENT)
-    cut, majority = await cluster.ensemble.leader(), await cluster.ensemble.followers()
+    cut, majority = await leader_of(cluster.ensemble), await followers_of(cluster.ensemble)
     async with checked_group(cluster, unique) as checked:
         cut_off = await checked.join(zk_hosts=cut.hosts)
         other = await checked.join(zk_hosts=",".join(server.hosts for server in majority))
@@ -174,7 +176,7 @@ async def test_a_zookeeper_leader_is_cut_off_from_its_quorum(ensembles: Callable
                 lambda: set(cut_off.lost_partitions) == set(map(checked.partition, held)), "the session is given up"
             )
             assert time.monotonic() - cut_s < SESSION_TIMEOUT_MS / 1000
-            assert await cut.mode() == "leader", "the server still acts as leader"
+            assert await mode_of(cut) == "leader", "the server still acts as leader"
             # Two servers of 3.4.6 took up to 20 s to elect a leader; a join that starts then waits for up to 15 s.
             await checked.wait_for_partitions(other, 4, 3 * RECOVERY_S)
             later = await checked.produce()
@@ -195,14 +197,14 @@ async def test_the_zookeeper_leader_believes_that_a_session_has_moved(
     """
     overrides = FAIRLY_PATIENT if zookeeper == "3.4.6" else PATIENT
     cluster = ensembles(zookeeper=zookeeper, zookeeper_overrides=overrides)
-    followers = ",".join(server.hosts for server in await cluster.ensemble.followers())
+    followers = ",".join(server.hosts for server in await followers_of(cluster.ensemble))
     async with checked_group(cluster, unique, auto_commit_interval_ms=60_000) as checked:
         # Do not connect to the leader: it closes its own connections of a moved session at the first request of any
         # kind.
         member = await checked.join(zk_hosts=followers)
         await checked.wait_for_partitions(member, 4)
         await eventually(lambda: len(checked.owners()) == 4, "the server that is read has the claims, too")
-        session = member.consumer._connected.member._member_session.session  # type: ignore[union-attr]
+        session = member.consumer._lifecycle.connected.member._member_session.session  # type: ignore[union-attr]
         connected, before = server_of(cluster, member), (session.client.client_id, checked.owners())
         await asyncio.to_thread(
             connect_elsewhere,
@@ -244,7 +246,7 @@ async def test_a_server_lags_behind_after_a_release_of_unknown_outcome(
     repeated.
     """
     cluster = ensembles(zookeeper="3.9.5", zookeeper_overrides=PATIENT)
-    leading, (behind, _) = await cluster.ensemble.leader(), await cluster.ensemble.followers()
+    leading, (behind, _) = await leader_of(cluster.ensemble), await followers_of(cluster.ensemble)
     connected = [leading]
     async with (
         AnswerLoser(lambda: connected[0].hosts) as proxy,
@@ -279,7 +281,7 @@ async def test_a_server_without_a_quorum_is_read_only(ensembles: Callable[..., C
     server gives up its session when its lease ends, retries, and joins when the quorum is back. Nothing is lost.
     """
     cluster = ensembles(zookeeper=READ_ONLY_ALONE, zookeeper_overrides=PATIENT)
-    alone, others = await cluster.ensemble.leader(), await cluster.ensemble.followers()
+    alone, others = await leader_of(cluster.ensemble), await followers_of(cluster.ensemble)
     async with checked_group(cluster, unique, connect_timeout_ms=1_000) as checked:
         member = await checked.join(zk_hosts=alone.hosts)
         await checked.balanced()
@@ -289,7 +291,7 @@ async def test_a_server_without_a_quorum_is_read_only(ensembles: Callable[..., C
             await server.kill()
 
         async def is_read_only() -> bool:
-            return await alone.mode() == "read-only"
+            return await mode_of(alone) == "read-only"
 
         await eventually(is_read_only, "the server serves reads alone", 60)
         await eventually(
@@ -297,7 +299,7 @@ async def test_a_server_without_a_quorum_is_read_only(ensembles: Callable[..., C
         )
         attempts = member.consumer.metrics.total("joins_failed")
         await eventually(lambda: member.consumer.metrics.total("joins_failed") > attempts, "an attempt to join fails")
-        assert await alone.mode() == "read-only"
+        assert await mode_of(alone) == "read-only"
         later = await checked.produce()
         await asyncio.gather(*(server.restart() for server in others))
         await checked.wait_for_partitions(member, 4, 3 * RECOVERY_S)

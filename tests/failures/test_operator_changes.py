@@ -18,7 +18,7 @@ from kiel_groups import TopicPartition
 from kiel_groups.embedded import Cluster
 from kiel_groups.group.znodes.contents import GroupState
 from kiel_groups.group.znodes.layout import GroupLayout, consumer_root
-from kiel_groups.ops.force_release import force_release
+from kiel_groups.ops.actions.release import plan_release
 from tests.helpers.answer_losers import AnswerLoser
 from tests.helpers.checked_group import RECOVERY_S, SESSION_TIMEOUT_MS, CheckedGroup, checked_group
 from tests.helpers.cluster_data import owners, produce, stored_offsets, zookeeper
@@ -303,7 +303,8 @@ async def test_a_forced_release_with_a_commit_in_flight(cluster: Cluster, unique
         member_id = str(first.consumer.member_id)
         # The forced release waits for a session timeout; the test ends that wait as soon as it has seen the effect.
         wait_over = threading.Event()
-        release = partial(force_release, checked.client, checked.group.name, member_id, sleep=wait_over.wait)
+        plan = plan_release(checked.client, checked.group.name, member_id)
+        release = partial(plan.apply, checked.client, sleep=wait_over.wait)
         releasing = asyncio.create_task(asyncio.to_thread(release))
         await eventually(
             lambda: not checked.client.exists(checked.layout.member(member_id)), "the member znode is gone"

@@ -18,7 +18,7 @@ from kiel_groups.embedded import Cluster
 from kiel_groups.group.znodes.contents import GroupState
 from kiel_groups.group.znodes.layout import GroupLayout
 from kiel_groups.model import TopicPartition
-from kiel_groups.ops.broker_reader import find_log_ends
+from kiel_groups.ops.loaded_groups import find_log_ends
 from kiel_groups.workers.runners.runner_interface import sink_group
 from tests.helpers.cluster_data import stored_offsets, zookeeper
 from tests.helpers.journal_sink import JOURNAL_SINK, read_written

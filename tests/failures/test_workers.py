@@ -15,7 +15,6 @@ from typing import Any
 import pytest
 
 from kiel_groups.embedded import Cluster, ZooKeeperServer
-from kiel_groups.embedded.faults.fault_proxy import FaultProxy
 from kiel_groups.workers.execution import worker as worker_module
 from kiel_groups.workers.execution.worker import Worker
 from kiel_groups.workers.session import WorkerSession
@@ -24,6 +23,7 @@ from tests.helpers.journal_connector import BLOCKING_SOURCE, JOURNAL_SOURCE, che
 from tests.helpers.waiting import eventually, throughout
 from tests.helpers.worker_groups import WorkerPrograms, ask, until_state, worker_on
 from tests.helpers.worker_journals import RECOVERY_S, Journal, journal_on
+from tests.proxies.fault_proxy import FaultProxy
 
 pytestmark = pytest.mark.failures
 
@@ -371,7 +371,7 @@ async def check_without_configuration(
         proxy.stall()
         await eventually(lambda: has_lost_sessions(cut_off), "its session is given up")
         # A change that was made just before, and that the worker has not read.
-        await other._herder.parts.config.put_connector("d", {**journal.config("d", 1), "name": "d"}, is_new=True)
+        await other._herder.role.config.put_connector("d", {**journal.config("d", 1), "name": "d"}, is_new=True)
         if leads:
             await eventually(lambda: other.metrics.total("config_mismatches"), "nothing is assigned")
         await eventually(lambda: cut_off.metrics.total("workers_unsynced") == 1, "it leaves", RECOVERY_S)

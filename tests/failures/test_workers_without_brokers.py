@@ -10,10 +10,9 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from kiel_groups.embedded import Cluster, KafkaProxy
-from kiel_groups.embedded.faults.faulty_answers import refusal, understands
+from kiel_groups.embedded import Cluster
 from kiel_groups.group.znodes.worker_contents import WorkerInfo
-from kiel_groups.ops.cluster_admin import Client
+from kiel_groups.ops.zookeeper_client import Client
 from kiel_groups.wire.error_codes import CONSUMER_COORDINATOR_NOT_AVAILABLE
 from kiel_groups.wire.group_requests import FindCoordinatorRequest, HeartbeatRequest, JoinGroupRequest, SyncGroupRequest
 from kiel_groups.workers.stores.worker_group_view import describe_workers
@@ -23,6 +22,8 @@ from tests.helpers.journal_connector import check_order
 from tests.helpers.waiting import eventually, throughout
 from tests.helpers.worker_groups import until_state, worker_on
 from tests.helpers.worker_journals import RECOVERY_S, Journal, journal_on
+from tests.proxies import KafkaProxy
+from tests.proxies.faulty_answers import refusal, understands
 
 pytestmark = pytest.mark.failures
 

@@ -7,7 +7,7 @@ import struct
 import threading
 from collections.abc import Callable
 
-from kiel_groups.embedded.faults.fault_proxy import Direction, FaultProxy, Link
+from tests.proxies.fault_proxy import Direction, FaultProxy, Link
 
 __all__ = ["AnswerLoser", "WatchLoser"]
 

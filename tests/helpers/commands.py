@@ -2,17 +2,31 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import pty
 import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Self
 
-__all__ = ["REPOSITORY", "Running", "at_a_terminal", "environment", "kiel_groups"]
+import pytest
+
+from kiel_groups.cli import app
+
+__all__ = [
+    "REPOSITORY",
+    "Running",
+    "at_a_terminal",
+    "environment",
+    "kiel_groups",
+    "kiel_groups_here",
+    "logging_of_a_command",
+]
 
 REPOSITORY = Path(__file__).parents[2]
 
@@ -27,6 +41,30 @@ def kiel_groups(*arguments: str, folder: Path | None = None, timeout_s: float = 
     return subprocess.run(
         command, cwd=folder, env=environment(), capture_output=True, text=True, timeout=timeout_s, check=False
     )
+
+
+def kiel_groups_here(capsys: pytest.CaptureFixture[str], *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run a short command of ``kiel-groups`` in this process: most of its time would be the start of another one."""
+    with logging_of_a_command():
+        status = app.run(arguments)
+    return subprocess.CompletedProcess(arguments, status, *capsys.readouterr())
+
+
+@contextmanager
+def logging_of_a_command() -> Iterator[None]:
+    """Restore the logging of the test run after a command in this process."""
+    root = logging.getLogger()
+    level, handlers = root.level, root.handlers[:]
+    levels = {
+        name: logging.getLogger(name).level for name in ("kiel_groups.kazoo", "kiel_groups.ops.zookeeper_client.kazoo")
+    }
+    root.handlers[:] = []  # basicConfig(force=True) would close pytest's handlers
+    try:
+        yield
+    finally:
+        root.level, root.handlers[:] = level, handlers
+        for name, former in levels.items():
+            logging.getLogger(name).setLevel(former)
 
 
 def environment() -> dict[str, str]:

@@ -8,14 +8,10 @@ from collections.abc import Mapping, Sequence
 from rich.console import Console
 
 from kiel_groups.model import TopicPartition
+from kiel_groups.ops.views.answers import view_coordinated_group
 from kiel_groups.ops.views.checks import Finding
-from kiel_groups.ops.views.coordinated import (
-    CoordinatedGroupView,
-    GroupAnswers,
-    coordinated_groups_table,
-    coordinated_report,
-    view_coordinated_group,
-)
+from kiel_groups.ops.views.group_view import GroupView
+from kiel_groups.ops.views.report import group_report, groups_table
 from kiel_groups.wire.consumer_protocol import ConsumerAssignment, ConsumerSubscription
 from kiel_groups.wire.error_codes import NO_ERROR
 from kiel_groups.wire.group_requests import DescribedGroup, DescribedMember
@@ -54,22 +50,21 @@ def group_view(
     topics: Mapping[str, tuple[int, ...]] | None = None,
     offsets: Mapping[TopicPartition, int] = OFFSETS,
     log_ends: Mapping[TopicPartition, int] = LOG_ENDS,
-) -> CoordinatedGroupView:
+) -> GroupView:
     """Return the view of a group, a healthy one by default."""
     described = DescribedGroup(NO_ERROR, "g", state, protocol_type, protocol, tuple(members))
     known = {"t": (0, 1, 2)} if topics is None else topics
-    answers = GroupAnswers(described, "broker 1 at 10.0.0.1:9092", known, offsets)
-    return view_coordinated_group(answers).with_log_ends(log_ends)
+    return view_coordinated_group(described, "broker 1 at 10.0.0.1:9092", known, offsets).with_log_ends(log_ends, 1)
 
 
-def report_text(view: CoordinatedGroupView, findings: Sequence[Finding] = (), width: int = 80, **options: str) -> str:
+def report_text(view: GroupView, findings: Sequence[Finding] = (), width: int = 80) -> str:
     """Return the report on a group as text."""
-    return _text(width, *coordinated_report(view, findings, **{"place": "b:9092", "lag_problem": "", **options}))
+    return _text(width, *group_report(view, findings, place="at brokers b:9092", lag_problem="", now_ms=0))
 
 
-def listing_text(views: Sequence[CoordinatedGroupView], width: int = 80) -> str:
+def listing_text(views: Sequence[GroupView], width: int = 80) -> str:
     """Return the list of groups as text."""
-    return _text(width, coordinated_groups_table(views, with_lag=True))
+    return _text(width, groups_table(views, with_lag=True))
 
 
 def _text(width: int, *parts: object) -> str:

@@ -8,12 +8,12 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import Any, cast
 
 from kiel_groups.clients.calls.callers import ConsumeCall
-from kiel_groups.clients.delivery.delivery_handler import DeliveryHandler
+from kiel_groups.clients.connected_consumer import DeliveryHandler
 from kiel_groups.clients.delivery.deserializer import Deserializer, OnBadRecord
 from kiel_groups.clients.delivery.listener_calls import ListenerCalls
 from kiel_groups.clients.delivery.owned_records import OwnedRecords
 from kiel_groups.clients.delivery.record_loop import RecordDelivery, RecordLoop
-from kiel_groups.clients.delivery.value_delivery import ValueDelivery
+from kiel_groups.clients.delivery.record_reader import VALUES, RecordReader, ValueDelivery
 from kiel_groups.clients.fetch.fetcher import ANY, Fetcher, Selection
 from kiel_groups.clients.fetch.partition_fetch import FetchedBatch
 from kiel_groups.clients.net.cluster_metadata import ClusterMetadata
@@ -21,7 +21,7 @@ from kiel_groups.errors import BadRecordError
 from kiel_groups.group.partition_offsets import PartitionOffsets, StartPosition
 from kiel_groups.group.subscription import SubscriptionState
 from kiel_groups.metrics import Metrics
-from kiel_groups.model import Record, TopicPartition
+from kiel_groups.model import Batch, Record, TopicPartition
 from kiel_groups.zookeeper.delivery_gate import DeliveryGate
 from kiel_groups.zookeeper.runtime import Runtime
 
@@ -154,6 +154,7 @@ class FakeFetcher:
         self.has_batch.set()
 
     async def wait(self, selection: Selection = ANY) -> None:
+        await asyncio.sleep(0)
         await self.has_batch.wait()
 
 
@@ -197,11 +198,11 @@ class DeliveryBench:
         runtime = Runtime()
         self.gate.grant(3_600_000, runtime.boot_time_s())
         self.gate.renew(runtime.boot_time_s())
-        calls = ListenerCalls(self.listener, self.metrics, lambda: self.subscription.listener)
+        self.calls = ListenerCalls(self.listener, self.metrics, lambda: self.subscription.listener)
         self.owned = OwnedRecords(
             cast(Fetcher, self.fetcher),
             self.subscription,
-            calls,
+            self.calls,
             Deserializer(
                 deserializer,
                 self.metrics,
@@ -214,8 +215,8 @@ class DeliveryBench:
         )
         self.records = RecordDelivery(self.owned)
         self.values = ValueDelivery(self.owned, self.metrics)
-        brokers = cast(ClusterMetadata, FakeBrokers())
-        self.handler = DeliveryHandler(self.owned, self.values, calls, brokers, "g", self.metrics)
+        self.cluster = cast(ClusterMetadata, FakeBrokers())
+        self.handler = DeliveryHandler(cast(RecordReader, self), "g", self.metrics)
         self.handler.gate_changed(self.gate)
         self.subscription.subscribe(["t", "u"])
         self.claim(P0, P1)
@@ -243,17 +244,17 @@ class DeliveryBench:
 
 
 def loop_over(bench: DeliveryBench) -> RecordLoop:
-    """Begin a loop over the records of a bench; it waits for records as the loop of a consumer does."""
-
-    async def next_record() -> Record:
-        while (record := bench.records.take()) is None:
-            await asyncio.gather(bench.records.wait(), asyncio.sleep(0))
-        return record
-
+    """Begin a loop over the records of a bench."""
     bench.records.begin_loop()
-    return RecordLoop(bench.records, next_record)
+    return RecordLoop(bench.records)
 
 
-def take_values(bench: DeliveryBench, topic: str = "t", most_bytes: int = 1_000, call: ConsumeCall = CALL) -> list[Any]:
+def take_values(bench: DeliveryBench, topic: str = "t", most_bytes: int = 1_000, call: ConsumeCall = CALL) -> Batch:
     """Take the fetched values of a topic, as one call of ``consume()`` does."""
-    return bench.values.take(topic, most_bytes, call)
+    return bench.values.take(Selection(topic), VALUES, call, most_bytes=most_bytes)
+
+
+async def next_values(reader: RecordReader, call: ConsumeCall) -> Batch | None:
+    """Wait for values of the topic t, as one call of ``consume()`` does."""
+    fetching = reader._settings.fetching
+    return await reader.next(Selection("t"), VALUES, call, fetching.max_wait_ms / 1000, most_bytes=fetching.max_bytes)

@@ -10,11 +10,11 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from kiel_groups.config import parse_hosts
 from kiel_groups.model import OffsetAndMetadata, TopicPartition
-from kiel_groups.testing import FakeCoordinator, Timeline
 from kiel_groups.wire.error_codes import NO_ERROR
 from kiel_groups.wire.framing import SIZE_BYTES, Request, decode_size, encode_request, split_response
 from kiel_groups.wire.group_requests import FindCoordinatorRequest
 from kiel_groups.wire.offsets import OffsetCommitRequestV2
+from tests.fakes import FakeCoordinator, Timeline
 from tests.helpers.waiting import eventually_blocking
 
 __all__ = ["CoordinatorBackend", "FakeCoordinators", "GroupCaller", "Pending", "RealCoordinators"]

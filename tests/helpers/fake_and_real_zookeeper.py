@@ -12,10 +12,12 @@ from typing import Any, Literal, Protocol
 
 from kazoo.client import KazooClient
 
-from kiel_groups.embedded import ZooKeeperEnsemble, ZooKeeperServer
-from kiel_groups.testing import FakeEnsemble, Host, Timeline, fake_client
+from kiel_groups.embedded import ZooKeeperServer
+from tests.fakes import FakeEnsemble, Host, Timeline, fake_client
 from tests.helpers.answer_losers import AnswerLoser
 from tests.helpers.waiting import eventually, eventually_blocking
+from tests.helpers.zookeeper_roles import leader_of, modes_of
+from tests.proxies.cuttable_servers import CuttableEnsemble
 
 __all__ = ["Lossy", "Backend", "FakeBackend", "RealBackend", "FakeServers", "RealServers", "Servers"]
 
@@ -268,7 +270,7 @@ class _OneServerBackend(FakeBackend):
 class RealServers:
     """Three real servers of one version."""
 
-    def __init__(self, ensemble: ZooKeeperEnsemble) -> None:
+    def __init__(self, ensemble: CuttableEnsemble) -> None:
         self._ensemble = ensemble
         self._ordered: list[ZooKeeperServer] = []
         self._order()
@@ -282,8 +284,8 @@ class RealServers:
 
         # See ZOOKEEPER-2354.
         async def leader_of_all() -> ZooKeeperServer | None:
-            leader = await self._ensemble.leader()
-            return leader if all([await server.mode() for server in self._ensemble.servers]) else None
+            leader = await leader_of(self._ensemble)
+            return leader if all(await modes_of(self._ensemble)) else None
 
         return await eventually(leader_of_all, "every server has a role")
 

@@ -9,18 +9,17 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from typing import Any, NamedTuple, TypeVar
 
 from kiel_groups.members.brokers.gate import GenerationGate
 from kiel_groups.members.brokers.hooks import JoinedGroup
 from kiel_groups.metrics import Metrics
 from kiel_groups.model import GenerationToken
-from kiel_groups.testing import FakeEnsemble, SimulatedProcess, Timeline
 from kiel_groups.wire.group_requests import GroupProtocol
-from kiel_groups.workers.assigner import WorkerContext
-from kiel_groups.workers.membership import WorkerHooks
-from kiel_groups.workers.values import ConfigSnapshot, ConnectorEntry, TaskId, Work, WorkerAssignment
+from kiel_groups.workers.membership import WorkerContext, WorkerHooks
+from kiel_groups.workers.values import ConfigSnapshot, ConnectorEntry, Work, WorkerAssignment
+from tests.fakes import FakeEnsemble, SimulatedProcess, Timeline
 
 __all__ = ["Assigned", "FakeWorker", "FakeWorkerGroup", "Lost", "Revoked", "config_of", "url_of"]
 
@@ -39,9 +38,6 @@ class Revoked(NamedTuple):
     """A call of ``on_revoked``."""
 
     worker: str
-    leader: str
-    connectors: tuple[str, ...]
-    tasks: tuple[TaskId, ...]
 
 
 class Lost(NamedTuple):
@@ -62,7 +58,7 @@ def url_of(worker: str) -> str:
 
 class FakeWorker:
     """
-    A worker: its hooks, and the member, the listener and the source that these hooks use.
+    A worker: its hooks, and the member and the listener that these hooks use.
 
     ``views`` are the next results of reads of the configuration: snapshots, errors, or None for a read that hangs.
     After them, reads return ``stuck_at`` if it is set, and otherwise the present configuration of the group.
@@ -77,8 +73,8 @@ class FakeWorker:
         #: Of each read of the configuration, whether it had to be current.
         self.reads: list[bool] = []
         context = WorkerContext(group="g", url=url_of(name), metrics=self.metrics, runtime=group.process.runtime)
-        self.hooks = WorkerHooks(context, self, self, allocator)
-        self.hooks.attach(self)
+        self.hooks = WorkerHooks(context, self, allocator)
+        self.hooks.member = self
         #: The member: whether it leads and has to join again, its gate, and its hook that runs.
         self.leads = False
         self.need_rejoin = True
@@ -119,8 +115,8 @@ class FakeWorker:
         self.group.calls.append(Assigned(self.name, assignment, generation))
         await self._called()
 
-    async def on_revoked(self, leader: str, connectors: Sequence[str], tasks: Sequence[TaskId]) -> None:
-        self.group.calls.append(Revoked(self.name, leader, tuple(connectors), tuple(tasks)))
+    async def on_revoked(self) -> None:
+        self.group.calls.append(Revoked(self.name))
         await self._called()
 
     def on_lost(self) -> None:

@@ -10,12 +10,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from kiel_groups.errors import ConfigError, ConnectorExistsError, UnknownConnectorError
+from kiel_groups.workers.execution.worker_requests import ConnectorInfo, ConnectorStatus
+from kiel_groups.workers.plugins.plugin_registry import ConnectorPlugin
 from kiel_groups.workers.rest.rest_settings import RestSettings
-from kiel_groups.workers.rest.server import RestListener, RestServer
-from kiel_groups.workers.rest.worker_control import ConnectorInfo, ConnectorStatus, InstalledPlugin, TaskInfo
+from kiel_groups.workers.rest.server import RestServer
 from kiel_groups.workers.values import ConnectorId, TaskId, Work, WorkState, WorkStatus
 
-__all__ = ["FakeGroup", "FakeWorker", "mask", "serving", "serving_on_thread"]
+__all__ = ["FakeGroup", "FakeWorker", "serving", "serving_on_thread"]
 
 #: The class that the fake workers have installed.
 PLUGIN = "files.FileStreamSourceConnector"
@@ -141,13 +142,13 @@ class FakeWorker:
         self._check(name)
         self._note(f"resume {name}")
 
-    async def restart_connector(self, name: str) -> None:
-        self._check(name)
-        self._note(f"restart {name}")
+    async def restart(self, work: Work) -> None:
+        self._check(work.connector)
+        self._note(f"restart {work}")
 
-    async def tasks(self, name: str) -> Sequence[TaskInfo]:
+    async def tasks(self, name: str) -> Sequence[Mapping[str, str]]:
         info = await self.connector_info(name)
-        return [TaskInfo(TaskId(name, number), {**info.config, "task": str(number)}) for number in range(info.tasks)]
+        return [{**info.config, "task": str(number)} for number in range(info.tasks)]
 
     async def task_status(self, name: str, task: int) -> WorkStatus:
         self._check(name)
@@ -155,13 +156,15 @@ class FakeWorker:
             raise UnknownConnectorError(f"connector {name!r} has no task {task}")
         return self.group.states[TaskId(name, task)]
 
-    async def restart_task(self, name: str, task: int) -> None:
-        self._check(name)
-        self._note(f"restart {name}-{task}")
-
-    async def plugins(self) -> Sequence[InstalledPlugin]:
+    async def plugins(self) -> Sequence[ConnectorPlugin]:
         self._fail()
-        return [InstalledPlugin(PLUGIN, "source", "1.0")] if self.group.has_plugins else []
+        return [ConnectorPlugin(PLUGIN, "FileStreamSource", "source", "1.0")] if self.group.has_plugins else []
+
+    async def masked(self, connector_class: str, configs: Sequence[Mapping[str, str]]) -> Sequence[Mapping[str, str]]:
+        """Hide the settings that have ``password`` in their names."""
+        return [
+            {name: "[hidden]" if "password" in name else text for name, text in config.items()} for config in configs
+        ]
 
     async def validate(self, plugin: str, config: Mapping[str, str | None]) -> Mapping[str, Any]:
         self._fail()
@@ -185,22 +188,16 @@ class FakeWorker:
         self.group.done.append((self.url, what))
 
 
-async def mask(connector_class: str, configs: Sequence[Mapping[str, str]]) -> Sequence[Mapping[str, str]]:
-    """Hide the settings that have ``password`` in their names."""
-    return [{name: "[hidden]" if "password" in name else text for name, text in config.items()} for config in configs]
-
-
 @asynccontextmanager
 async def serving(*workers: FakeWorker, **settings: Any) -> AsyncIterator[None]:
     """Serve the REST interfaces of workers of one group, whose first one leads."""
     servers = []
     try:
         for worker in workers:
-            listener = RestListener(RestSettings(**{"port": 0, **settings}))
-            worker.url = listener.url
+            servers.append(RestServer(RestSettings(**{"port": 0, **settings}), "1.2.3"))
+            worker.url = servers[-1].url
             worker.group.leader = worker.group.leader or worker.url
-            servers.append(RestServer(listener, worker, mask, "1.2.3"))
-            servers[-1].start()
+            servers[-1].start(worker)  # type: ignore[arg-type]
         yield
     finally:
         for server in servers:

@@ -17,7 +17,7 @@ import pytest
 from kiel_groups import GroupedConsumer, sync
 from kiel_groups.config import HostPort, parse_hosts
 from kiel_groups.embedded import Cluster
-from kiel_groups.embedded.jars.kafka_releases import kafka_release
+from kiel_groups.embedded.releases import kafka_release
 from kiel_groups.group.znodes.layout import GroupLayout
 from kiel_groups.members.brokers.transport import HeartbeatConnection
 from kiel_groups.model import OffsetAndMetadata, TopicPartition
@@ -32,8 +32,6 @@ from tests.helpers.waiting import eventually, eventually_blocking
 __all__ = ["GroupBackend", "backend", "every_backend", "release_backend", "store_backend", "zookeeper_backend"]
 
 T = TypeVar("T")
-
-STORES = ("zookeeper", "broker-v0")
 
 #: More partitions than any topic of these tests has.
 _MOST_PARTITIONS = 16
@@ -151,7 +149,7 @@ def store_backend(request: pytest.FixtureRequest, shared_clusters: Callable[...,
     return _backend(request.param, shared_clusters)
 
 
-@pytest.fixture(params=[*(f"{version} {store}" for version in ZOOKEEPERS for store in STORES), *_PLAYED[:1]])
+@pytest.fixture(params=[*(f"{version} zookeeper" for version in ZOOKEEPERS), "3.9.5 broker-v0", *_PLAYED[:1]])
 def every_backend(request: pytest.FixtureRequest, shared_clusters: Callable[..., Cluster]) -> GroupBackend:
     """Run the test as ``store_backend`` does, and with each version of ZooKeeper."""
     return _backend(request.param, shared_clusters)

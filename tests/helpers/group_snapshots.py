@@ -10,8 +10,9 @@ from rich.console import Console
 from kiel_groups.group.znodes.contents import GroupSettings, GroupState, MemberAssignment, MemberInfo, Snapshot, Znode
 from kiel_groups.model import TopicPartition
 from kiel_groups.ops.views.checks import SETTLING_MS, UNOPENED_MS, Finding, check_group
-from kiel_groups.ops.views.group_view import GroupView, view_group
+from kiel_groups.ops.views.group_view import GroupView
 from kiel_groups.ops.views.report import group_report, groups_table
+from kiel_groups.ops.views.znodes import view_group
 
 PLANNED_MS = 1_700_000_000_000
 
@@ -154,7 +155,7 @@ def report_text(
 ) -> str:
     console = Console(file=io.StringIO(), width=width)
     for part in group_report(
-        view, found, place="z:2181/x", lag_problem=lag_problem, now_ms=LATER_MS, generations=generations
+        view, found, place="in ZooKeeper at z:2181/x", lag_problem=lag_problem, now_ms=LATER_MS, generations=generations
     ):
         console.print(part)
     assert isinstance(console.file, io.StringIO)

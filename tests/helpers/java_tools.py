@@ -10,8 +10,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from kiel_groups.embedded.jars.classpaths import ClassPath, kafka_class_path, zookeeper_class_path
-from kiel_groups.embedded.jars.jar_cache import java_class_path
+from kiel_groups.embedded.jars import java_class_path
+from kiel_groups.embedded.releases import ClassPath, kafka_release, zookeeper_class_path
 from tests.helpers.commands import Running
 
 __all__ = [
@@ -84,7 +84,7 @@ def offset_checker(version: str, zookeeper: str, group: str) -> subprocess.Compl
     check the output.
     """
     return _run(
-        kafka_class_path(version),
+        kafka_release(version).classes,
         "kafka.tools.ConsumerOffsetChecker",
         ["--zookeeper" if version.startswith("0.8.2") else "--zkconnect", zookeeper, "--group", group],
     )
@@ -102,7 +102,7 @@ def zk_offsets_tool(
     """Run ``kafka.tools.ExportZkOffsets`` or ``ImportZkOffsets`` with a file."""
     option = "--output-file" if main.startswith("Export") else "--input-file"
     return _run(
-        kafka_class_path(version), f"kafka.tools.{main}", ["--zkconnect", zookeeper, option, str(file), *arguments]
+        kafka_release(version).classes, f"kafka.tools.{main}", ["--zkconnect", zookeeper, option, str(file), *arguments]
     )
 
 
@@ -133,7 +133,7 @@ def console_consumer(version: str, zookeeper: str, group: str, topic: str, *more
             package, member = "tools", ["--consumer.config", str(settings)]
         main, arguments = f"kafka.{package}.ConsoleConsumer", ["--zookeeper", zookeeper, "--topic", topic, *member]
         with (
-            _command(kafka_class_path(version), main, arguments) as command,
+            _command(kafka_release(version).classes, main, arguments) as command,
             Running(command[1:], program=command[0]) as process,
         ):
             yield process

@@ -110,7 +110,7 @@ class Member:
 
 def end_session(cluster: Cluster, member: Member) -> None:
     """End a member's session on the server, by a second client that resumes the session and closes it."""
-    session = member.consumer._connected.member._member_session.session  # type: ignore[union-attr]
+    session = member.consumer._lifecycle.connected.member._member_session.session  # type: ignore[union-attr]
     thief = KazooClient(cluster.zk_hosts, client_id=session.client.client_id)
     thief.start()
     thief.stop()
@@ -138,7 +138,7 @@ class Group:
 
     @property
     def open_members(self) -> list[Member]:
-        return [member for member in self.members if member.consumer._closing is None]
+        return [member for member in self.members if member.consumer._lifecycle.closing is None]
 
     @property
     def values(self) -> list[bytes]:

@@ -10,21 +10,21 @@ from contextlib import contextmanager
 import pytest
 from hypothesis import strategies as st
 
-from kiel_groups.wire.message_sets import compiled_decoder
+from kiel_groups.wire.message_sets import decoder
 from tests.helpers.reference_codec import blob, encode, int32, int64, message, raw_message, wrapper
 from tests.helpers.reference_compression import NUMBERS
 
 PLAIN = [(7, None, b"seven"), (8, b"key", None), (9, b"", b""), (12, b"k", b"twelve")]
 
 #: The implementations of the decoder: the compiled one, if available, and the one in Python.
-WAYS = ["compiled", "uncompiled"] if compiled_decoder.COMPILED else ["uncompiled"]
+WAYS = ["compiled", "uncompiled"] if decoder.COMPILED else ["uncompiled"]
 
 
 @contextmanager
 def reading(way: str) -> Iterator[None]:
     """Use the decoder implementation ``way`` during the block."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(compiled_decoder, "COMPILED", way == "compiled")
+        patch.setattr(decoder, "COMPILED", way == "compiled")
         yield
 
 

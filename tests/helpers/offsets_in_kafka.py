@@ -11,7 +11,7 @@ from kiel_groups.members.brokers.offset_requests import StoredInKafka
 from kiel_groups.members.partition_handler import StoreAnswer
 from kiel_groups.metrics import Metrics
 from kiel_groups.model import OffsetAndMetadata, TopicPartition
-from kiel_groups.ops.broker_reader import find_log_ends
+from kiel_groups.ops.loaded_groups import find_log_ends
 from tests.helpers.waiting import eventually
 
 __all__ = ["KEEPING", "OffsetsInKafka"]

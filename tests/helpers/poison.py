@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from kiel_groups.clients.calls.callers import ConsumeCall
+from kiel_groups.clients.delivery.record_reader import RECORDS
 from kiel_groups.clients.fetch.fetcher import ANY
 from kiel_groups.errors import BadRecordError, DamagedRecordError
 from kiel_groups.model import Record, TopicPartition
@@ -48,7 +49,7 @@ def damage(first: int, last: int, partition: TopicPartition = P0) -> DamagedReco
 
 def take_offsets(bench: DeliveryBench, most: int | None = None, call: ConsumeCall = CALL) -> dict[Any, list[int]]:
     """Take records as one call of ``getmany()`` does, and return their offsets."""
-    found = bench.values.take_records(ANY, most, call)
+    found = bench.values.take(ANY, RECORDS, call, most)
     return {partition: [record.offset for record in records] for partition, records in found.items()}
 
 

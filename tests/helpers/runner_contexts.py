@@ -10,7 +10,8 @@ from kiel_groups.errors import ClaimLostError, SessionLostError
 from kiel_groups.workers.plugins.connector_checks import checked_config, task_settings
 from kiel_groups.workers.plugins.interfaces import Connector, JsonObject
 from kiel_groups.workers.runners.plugin_calls import WorkFence
-from kiel_groups.workers.runners.runner_interface import RunnerContext, SourceOffsets
+from kiel_groups.workers.runners.runner_interface import RunnerContext
+from kiel_groups.workers.stores.source_offset_store import SourceOffsets
 from kiel_groups.workers.values import ConnectorId, TaskId, Work
 from kiel_groups.zookeeper.runtime import Runtime
 from tests.helpers.counting_connectors import FakeClients
@@ -41,18 +42,22 @@ class FakeStores:
     """The stores of one session; without the claim, each write is refused."""
 
     def __init__(self) -> None:
-        self.offsets: dict[str, JsonObject] = {}
+        self.stored: dict[str, JsonObject] = {}
         self.tasks: list[list[Mapping[str, str]]] = []
         self.is_claimed = True
 
-    async def read_offset(self, connector: str, partition: JsonObject) -> JsonObject | None:
-        return self.offsets.get(str(partition))
+    @property
+    def offsets(self) -> FakeStores:
+        return self
+
+    async def read(self, connector: str, partition: JsonObject) -> JsonObject | None:
+        return self.stored.get(str(partition))
 
     async def write_offsets(self, task: TaskId, offsets: SourceOffsets) -> None:
         if not self.is_claimed:
             raise ClaimLostError("the claim is gone")
         for partition, offset in offsets:
-            self.offsets[str(partition)] = offset
+            self.stored[str(partition)] = offset
 
     async def write_tasks(self, connector: str, tasks: Sequence[Mapping[str, str]]) -> None:
         if not self.is_claimed:

@@ -14,7 +14,7 @@ from contextlib import ExitStack
 import pytest
 
 from kiel_groups.embedded import Cluster, ZooKeeperServer
-from kiel_groups.embedded.jars.kafka_releases import DEFAULT_KAFKA, kafka_release
+from kiel_groups.embedded.releases import DEFAULT_KAFKA, kafka_release
 
 ZOOKEEPERS = ("3.9.5", "3.4.6")
 #: The releases for groups that are coordinated through ZooKeeper.
@@ -109,7 +109,7 @@ def zookeeper_version(request: pytest.FixtureRequest) -> str:
 def start_cluster() -> Iterator[Callable[..., Cluster]]:
     """Provide a function that starts a cluster for this test only: ``start_cluster(brokers=2, …)``."""
     with ExitStack() as stack:
-        yield lambda *args, **kwargs: stack.enter_context(Cluster(*args, **kwargs))
+        yield lambda *args, kind=Cluster, **kwargs: stack.enter_context(kind(*args, **kwargs))
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ import pytest
 from kiel_groups import Producer, SingleConsumer
 from kiel_groups.embedded import Cluster
 from kiel_groups.model import TopicPartition
-from kiel_groups.ops import cluster_admin
+from kiel_groups.ops.zookeeper_reader import list_topics
 from kiel_groups.wire.metadata import MetadataRequest
 from tests.helpers.cluster_data import zookeeper
 from tests.helpers.group_backends import GroupBackend
@@ -40,7 +40,7 @@ async def test_a_deleted_topic_is_not_created_again(kafka: str, partitions: int)
             refreshes = consumer.metrics.total("metadata_refreshes")
             await eventually(lambda: consumer.metrics.total("metadata_refreshes") >= refreshes + 6, "six requests", 20)
             with zookeeper(cluster) as client:
-                assert cluster_admin.topics(client) == ["kept"]
+                assert list_topics(client) == ["kept"]
 
 
 async def test_a_topic_that_a_group_waits_for_is_not_created(coordinating_version: str) -> None:

@@ -11,13 +11,14 @@ import pytest
 
 from kiel_groups import GroupedConsumer, TopicPartition
 from kiel_groups.clients import Producer
-from kiel_groups.embedded import Cluster, Direction, KafkaProxy
-from kiel_groups.embedded.faults.kafka_proxy import Answer, Exchange, Partial, Reply, failing
+from kiel_groups.embedded import Cluster
 from kiel_groups.errors import NoOffsetsError
 from kiel_groups.group.znodes.layout import GroupLayout
 from tests.helpers.cluster_data import produce, stored_offsets, zookeeper
 from tests.helpers.members import group_of
 from tests.helpers.waiting import eventually
+from tests.proxies import Direction, KafkaProxy
+from tests.proxies.kafka_proxy import Answer, Exchange, Partial, Reply, failing
 
 pytestmark = pytest.mark.integration
 

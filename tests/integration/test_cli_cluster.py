@@ -16,7 +16,7 @@ import pytest
 
 from kiel_groups import Producer
 from kiel_groups.clients import SingleConsumer
-from kiel_groups.ops import cluster_admin
+from kiel_groups.ops.actions.topics import ZooKeeperTopics
 from tests.helpers.commands import Running, kiel_groups
 from tests.helpers.waiting import eventually
 
@@ -74,7 +74,7 @@ async def test_a_detached_cluster_is_found_used_ended_and_restarted_with_its_dat
         "unset KIEL_GROUPS_COORDINATION",
     ]
     assert all(alive(process) for process in (first["pid"], *(server["pid"] for server in first["servers"])))
-    cluster_admin.create_topic(first["zookeeper"], "kept", 1)
+    ZooKeeperTopics(first["zookeeper"]).create("kept", 1)
     async with Producer(first["brokers"]) as producer:
         await producer.produce("kept", b"a record")
 

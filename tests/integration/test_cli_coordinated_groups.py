@@ -15,7 +15,7 @@ from rich.text import Text
 
 from kiel_groups.config import HostPort, parse_hosts
 from kiel_groups.embedded import Cluster
-from kiel_groups.embedded.jars.kafka_releases import kafka_release
+from kiel_groups.embedded.releases import kafka_release
 from kiel_groups.wire.error_codes import NO_ERROR
 from kiel_groups.wire.group_requests import (
     FindCoordinatorRequest,
@@ -26,7 +26,7 @@ from kiel_groups.wire.group_requests import (
     LeaveGroupRequest,
 )
 from tests.helpers.cluster_data import produce
-from tests.helpers.commands import Running, at_a_terminal, kiel_groups
+from tests.helpers.commands import Running, at_a_terminal, kiel_groups, kiel_groups_here
 from tests.helpers.coordinated_members import member_of, members_of
 from tests.helpers.raw_requests import ask, ask_at, connection_to
 from tests.helpers.waiting import eventually
@@ -330,9 +330,11 @@ async def test_brokers_of_0_8_coordinate_no_groups(cluster_39: Cluster, unique: 
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else None,
 )
-def test_mistakes_give_one_line(arguments: list[str], status: int, message: str) -> None:
+def test_mistakes_give_one_line(
+    arguments: list[str], status: int, message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     """The line says what is wrong, and may suggest a remedy."""
-    outcome = kiel_groups(*arguments)
+    outcome = kiel_groups_here(capsys, *arguments)
     assert (outcome.returncode, outcome.stdout) == (status, "")
     assert message in outcome.stderr
     assert len(outcome.stderr.splitlines()) == 1

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from kiel_groups.embedded import Cluster
-from kiel_groups.ops import cluster_admin
+from kiel_groups.ops.actions.topics import ZooKeeperTopics
 from tests.helpers.cluster_data import zookeeper
 
 pytestmark = pytest.mark.integration
@@ -90,7 +90,7 @@ def test_an_unwritable_output_gives_one_line(tmp_path: Path, words: list[str]) -
 def test_a_terminal_in_latin_1_gets_plainer_characters(cluster_39: Cluster, unique: Callable[[str], str]) -> None:
     """Lines of tables and our arrows are replaced, and a check exits with its own status, not with a false 1."""
     name, topic = unique("group"), unique("topic")
-    cluster_admin.create_topic(cluster_39.zk_hosts, topic, 1)
+    ZooKeeperTopics(cluster_39.zk_hosts).create(topic, 1)
     foreign = f"{name}_jü→-1-abcdef01"
     with zookeeper(cluster_39) as client:
         client.create(f"/consumers/{name}/offsets/{topic}/0", b"0", makepath=True)

@@ -14,9 +14,9 @@ from kazoo.security import make_digest_acl
 
 from kiel_groups.embedded import Cluster, ZooKeeperServer
 from kiel_groups.group.znodes.layout import GroupLayout
-from kiel_groups.ops import cluster_admin
+from kiel_groups.ops import zookeeper_client
 from tests.helpers.cluster_data import produce, zookeeper
-from tests.helpers.commands import Running, kiel_groups
+from tests.helpers.commands import Running, kiel_groups, kiel_groups_here
 from tests.helpers.members import Group, group_of
 from tests.helpers.waiting import eventually
 
@@ -215,7 +215,7 @@ async def test_watch_reports_each_outage_and_recovers(
 ) -> None:
     """All reads of a watch share a session until it breaks. Each outage is reported, and reading continues after it."""
     server = start_zookeeper()
-    with cluster_admin.zookeeper(server.address) as client:
+    with zookeeper_client.zookeeper(server.address) as client:
         client.create("/consumers/g/offsets", makepath=True)
     command = ["-m", "kiel_groups", "describe", "g", "--zookeeper", server.address, "--watch", "0.1", "--json"]
     with Running(command) as process:
@@ -268,11 +268,17 @@ def chroot(cluster: Cluster, path: str) -> Iterator[str]:
     ids=lambda value: " ".join(value) if isinstance(value, list) else None,
 )
 def test_mistakes_give_one_line(
-    cluster_39: Cluster, unique: Unique, arguments: list[str], status: int, message: str
+    cluster_39: Cluster,
+    unique: Unique,
+    arguments: list[str],
+    status: int,
+    message: str,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     """The line says what is wrong, and may suggest a remedy."""
     with chroot(cluster_39, f"/{unique('chroot')}") as empty:
-        outcome = kiel_groups(*(argument.format(hosts=cluster_39.zk_hosts, empty=empty) for argument in arguments))
+        words = [argument.format(hosts=cluster_39.zk_hosts, empty=empty) for argument in arguments]
+        outcome = kiel_groups_here(capsys, *words)
     assert (outcome.returncode, outcome.stdout) == (status, "")
     assert message in outcome.stderr
     assert len(outcome.stderr.splitlines()) == 1

@@ -15,9 +15,10 @@ from pathlib import Path
 import pytest
 
 from kiel_groups.clients import BEGINNING, SingleConsumer
-from kiel_groups.embedded import Cluster, KafkaProxy
-from kiel_groups.embedded.faults.kafka_proxy import Exchange, Reply
+from kiel_groups.embedded import Cluster
 from tests.helpers.commands import REPOSITORY, environment
+from tests.proxies import KafkaProxy
+from tests.proxies.kafka_proxy import Exchange, Reply
 
 pytestmark = pytest.mark.integration
 

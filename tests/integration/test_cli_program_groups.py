@@ -12,8 +12,8 @@ import pytest
 
 from kiel_groups.embedded import Cluster
 from kiel_groups.group.znodes.layout import WorkerLayout
-from kiel_groups.ops.cluster_admin import remove_empty_group
-from kiel_groups.ops.group_inspection import read_group
+from kiel_groups.ops.actions.groups import remove_empty_group
+from kiel_groups.ops.zookeeper_reader import read_group
 from tests.helpers.cluster_data import zookeeper
 from tests.helpers.commands import Running, kiel_groups
 from tests.helpers.generic_program import NUMBERS, NumberProgram

@@ -18,9 +18,9 @@ from kiel_groups.group.znodes.contents import GroupState
 from kiel_groups.group.znodes.layout import GroupLayout
 from kiel_groups.members.zookeeper.allocator_process import AllocatorProcess
 from kiel_groups.metrics import Metrics
-from kiel_groups.ops.cluster_admin import remove_empty_group
+from kiel_groups.ops.actions.groups import remove_empty_group
 from tests.helpers.cluster_data import produce, zookeeper
-from tests.helpers.commands import Running, kiel_groups
+from tests.helpers.commands import Running, kiel_groups_here
 from tests.helpers.contexts import process_context
 from tests.helpers.members import group_of
 from tests.helpers.waiting import eventually
@@ -272,9 +272,11 @@ async def test_a_foreign_member_that_joins_later_raises_an_alarm(
         (["--zookeeper", "{hosts}", "--group", "g", "--allocator", "sums"], 2, "there is no allocator 'sums'"),
     ],
 )
-def test_mistakes_give_one_line(cluster_39: Cluster, options: list[str], status: int, message: str) -> None:
+def test_mistakes_give_one_line(
+    cluster_39: Cluster, options: list[str], status: int, message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     """The line says what is wrong, and may suggest a remedy."""
-    outcome = kiel_groups("serve", *(option.format(hosts=cluster_39.zk_hosts) for option in options))
+    outcome = kiel_groups_here(capsys, "serve", *(option.format(hosts=cluster_39.zk_hosts) for option in options))
     assert (outcome.returncode, outcome.stdout) == (status, "")
     assert message in outcome.stderr
     assert len(outcome.stderr.splitlines()) == 1

@@ -13,7 +13,10 @@ import pytest
 
 from kiel_groups.embedded import Cluster
 from kiel_groups.errors import CoordinationError
-from kiel_groups.ops import cluster_admin
+from kiel_groups.ops import zookeeper_client
+from kiel_groups.ops.actions import topics as actions
+from kiel_groups.ops.actions.topics import ZooKeeperTopics
+from kiel_groups.ops.zookeeper_reader import list_topics
 from tests.helpers.cluster_data import produce, zookeeper
 from tests.helpers.commands import kiel_groups
 
@@ -62,7 +65,7 @@ async def test_a_topic_is_created_grown_described_and_deleted(release_cluster: C
         assert topics(release_cluster, "grow", other, "-q", "--partitions=2") == (0, "", "")
         assert topics(release_cluster, "delete", other, "-q", "--yes") == (0, "", "")
         with zookeeper(release_cluster) as client:
-            assert topic not in cluster_admin.topics(client)
+            assert topic not in list_topics(client)
 
 
 async def test_tables_fit_the_terminal_and_show_problems_first(cluster_39: Cluster, unique: Unique) -> None:
@@ -171,7 +174,7 @@ def test_missing_servers_give_one_line(cluster_39: Cluster) -> None:
 def test_a_topic_is_described_without_brokers(start_zookeeper: Callable[..., Any], unique: Unique) -> None:
     """Without brokers, the output has the data of ZooKeeper, and unknown values where only brokers have the data."""
     server = start_zookeeper()
-    with cluster_admin.zookeeper(server.hosts) as client:
+    with zookeeper_client.zookeeper(server.hosts) as client:
         client.create("/brokers/topics/t", b'{"version":1,"partitions":{"0":[0]}}', makepath=True)
         client.create("/brokers/topics/t/partitions/0/state", b'{"leader":0,"isr":[0]}', makepath=True)
     done = kiel_groups("topics", "describe", "t", f"--zookeeper={server.hosts}")
@@ -209,8 +212,8 @@ async def test_all_names_are_checked_before_any_change(cluster_39: Cluster, uniq
         status, out, err = topics(cluster_39, *words)
         assert (status, out, err.count("\n")) == (2, "", 1), err
     with zookeeper(cluster_39) as client:
-        assert {first, second} <= set(cluster_admin.topics(client))
-        assert new not in cluster_admin.topics(client)
+        assert {first, second} <= set(list_topics(client))
+        assert new not in list_topics(client)
     done = topics(cluster_39, "delete", first, first, second, "--yes")
     assert done == (0, "", f"info: topic {first} deleted\ninfo: topic {second} deleted\n")
 
@@ -221,11 +224,11 @@ async def test_the_wait_option_waits_for_brokers(cluster_39: Cluster, unique: Un
     """
     chroot = f"/{unique('late')}"
     hosts = f"{cluster_39.zk_hosts}{chroot}"
-    cluster_admin.create_chroot(hosts)
+    zookeeper_client.create_chroot(hosts)
     done = kiel_groups("topics", "create", "t", "--wait=0.1", f"--zookeeper={hosts}")
     assert (done.returncode, done.stderr.count("\n")) == (1, 1)
     assert "no broker is registered" in done.stderr
-    waiting = asyncio.create_task(asyncio.to_thread(cluster_admin.await_brokers, hosts, 2, timeout_s=60))
+    waiting = asyncio.create_task(asyncio.to_thread(zookeeper_client.await_brokers, hosts, 2, timeout_s=60))
     with zookeeper(cluster_39) as client:
         client.create(f"{chroot}/brokers/ids/1", makepath=True)
         assert not waiting.done()
@@ -248,7 +251,7 @@ async def test_a_deletion_that_is_refused_does_not_come_later(
     mark = f"/admin/delete_topics/{topic}"
 
     def delete() -> None:
-        cluster_admin.delete_topic(cluster.zk_hosts, topic, timeout_s=0.2)
+        ZooKeeperTopics(cluster.zk_hosts).delete(topic, timeout_s=0.2)
 
     with zookeeper(cluster) as client:
         with pytest.raises(CoordinationError, match=r"delete.topic.enable=true .* The request is withdrawn$"):
@@ -259,7 +262,7 @@ async def test_a_deletion_that_is_refused_does_not_come_later(
             def interrupt(seconds: float) -> None:
                 raise KeyboardInterrupt
 
-            patch.setattr(cluster_admin, "time", SimpleNamespace(monotonic=time.monotonic, sleep=interrupt))
+            patch.setattr(actions, "time", SimpleNamespace(monotonic=time.monotonic, sleep=interrupt))
             with pytest.raises(KeyboardInterrupt):
                 delete()
         assert client.exists(mark) is None

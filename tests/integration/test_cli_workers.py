@@ -12,9 +12,8 @@ from tornado.testing import bind_unused_port
 
 from kiel_groups.config import GroupConfig, ZooKeeperConfig
 from kiel_groups.embedded import Cluster
+from kiel_groups.group.znodes.worker_contents import WorkerInfo
 from kiel_groups.workers.session import WorkerRole, WorkerSession
-from kiel_groups.workers.stores.config_store import ConfigStore
-from kiel_groups.zookeeper.runtime import Runtime
 from tests.helpers.commands import Running, kiel_groups
 from tests.helpers.contexts import process_context
 from tests.helpers.waiting import eventually
@@ -25,24 +24,21 @@ pytestmark = pytest.mark.integration
 URL = "http://127.0.0.1:8083"
 
 
-def store_of(role: WorkerRole) -> ConfigStore:
-    """Return the configuration of the worker's group."""
-    return ConfigStore(role.session, role.writer, role.layout, role.worker_id, Runtime())
-
-
 async def test_a_group_of_workers_is_described(cluster_39: Cluster, unique: Callable[[str], str]) -> None:
     """The live worker, the connector and its tasks are shown, without secrets. Work without an owner is a problem."""
     group = unique("group")
     process = process_context(GroupConfig(group=group), ZooKeeperConfig.parse(cluster_39.zk_hosts))
-    worker = WorkerSession(process, URL, lambda role: None, lambda role: None, lambda error: None)
+    opened: list[WorkerRole] = []
+    worker = WorkerSession(process, WorkerInfo(url=URL), opened.append, lambda role: None, lambda error: None)
     await worker.start()
     try:
-        store = store_of(worker.role)
+        (role,) = opened
+        store = role.config
         await store.put_connector("a/b", {"connector.class": "x:Y", "db.password": "hunter2"})
         await store.put_task_configs("a/b", [{"n": "1"}, {"n": "2"}])
         words = ["workers", "describe", group, "--zookeeper", cluster_39.zk_hosts]
         table, checked = kiel_groups(*words), kiel_groups(*words, "--json", "--check")
-        worker_id = worker.role.worker_id
+        worker_id = role.worker_id
     finally:
         await worker.close()
     assert (table.returncode, table.stderr) == (0, "")

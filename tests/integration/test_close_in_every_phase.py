@@ -13,12 +13,13 @@ from kazoo.client import KazooClient
 from kazoo.exceptions import NoNodeError
 
 from kiel_groups import GroupedConsumer, TopicPartition
-from kiel_groups.embedded import Cluster, Exchange, FaultProxy, KafkaProxy
+from kiel_groups.embedded import Cluster
 from kiel_groups.errors import KielGroupsError
 from kiel_groups.group.znodes.layout import GroupLayout
 from tests.helpers.cluster_data import members, produce, zookeeper
 from tests.helpers.leftovers import Leftovers
 from tests.helpers.waiting import eventually
+from tests.proxies import Exchange, FaultProxy, KafkaProxy
 
 pytestmark = pytest.mark.integration
 
@@ -279,7 +280,7 @@ def release_both(scene: Scene) -> None:
 
 async def expire(scene: Scene) -> None:
     """End the consumer's session on the server, by a second client that resumes the session and closes it."""
-    session = scene.consumer._connected.member._member_session.session  # type: ignore[union-attr]
+    session = scene.consumer._lifecycle.connected.member._member_session.session  # type: ignore[union-attr]
 
     def steal() -> None:
         thief = KazooClient(scene.cluster.zk_hosts, client_id=session.client.client_id)

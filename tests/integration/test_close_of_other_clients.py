@@ -14,11 +14,12 @@ import pytest
 from kiel_groups import sync
 from kiel_groups.clients import Producer, SingleConsumer
 from kiel_groups.constants import BEGINNING
-from kiel_groups.embedded import Cluster, Exchange, FaultProxy, KafkaProxy
+from kiel_groups.embedded import Cluster
 from kiel_groups.errors import KielGroupsError
 from tests.helpers.cluster_data import members, produce
 from tests.helpers.leftovers import Leftovers
 from tests.helpers.waiting import eventually, eventually_blocking
+from tests.proxies import Exchange, FaultProxy, KafkaProxy
 
 pytestmark = pytest.mark.integration
 

@@ -21,11 +21,11 @@ import pytest
 
 from kiel_groups.clients import BEGINNING, GroupedConsumer, Producer, SingleConsumer
 from kiel_groups.embedded import Cluster
-from kiel_groups.embedded.jars.classpaths import kafka_class_path
-from kiel_groups.embedded.jars.jar_cache import java_class_path
+from kiel_groups.embedded.jars import java_class_path
+from kiel_groups.embedded.releases import kafka_release
 from kiel_groups.errors import BrokerError, MessageTooLargeError
 from kiel_groups.model import TopicPartition
-from kiel_groups.wire.codecs import compression
+from kiel_groups.wire import codecs
 from tests.helpers.reference_compression import NUMBERS, lz4_frame
 
 pytestmark = pytest.mark.integration
@@ -39,7 +39,7 @@ async def java(folder: Path, main: str, *arguments: str, stdin: str = "") -> str
     """Run one of the tools of Kafka 0.8.2.2, and return its standard output."""
     options = ("-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Dfile.encoding=UTF-8")
     native_folder = f"-Djava.io.tmpdir={folder}"  # Snappy writes its native code there.
-    class_path = java_class_path(kafka_class_path("0.8.2.2"))
+    class_path = java_class_path(kafka_release("0.8.2.2").classes)
     process = await asyncio.create_subprocess_exec(
         *("setpriv", "--pdeathsig", "KILL", "--", "java", *options, native_folder, "-cp", class_path, main, *arguments),
         stdin=asyncio.subprocess.PIPE,
@@ -157,8 +157,8 @@ async def test_the_broker_refuses_the_right_lz4_checksum(
     topic = unique("topic")
     await cluster_39.create_topic(topic, 1)
     for kafka in (False, True):
-        written = replace(compression.codec_by_name("lz4"), compress=partial(lz4_frame, kafka=kafka))
-        monkeypatch.setitem(compression._CODECS, written.number, written)
+        written = replace(codecs.codec_by_name("lz4"), compress=partial(lz4_frame, kafka=kafka))
+        monkeypatch.setitem(codecs._CODECS, written.number, written)
         async with Producer(cluster_39.brokers, compression="lz4", retries=0) as producer:
             if kafka:
                 assert (await producer.produce(topic, "stored")).offset == 0

@@ -11,13 +11,14 @@ from typing import Any
 import pytest
 
 from kiel_groups import GroupedConsumer, OffsetAndMetadata, Record, TopicPartition
-from kiel_groups.embedded import Cluster, FaultProxy
+from kiel_groups.embedded import Cluster
 from kiel_groups.errors import ClosedError, CommitFailedError, SessionLostError
 from kiel_groups.group.znodes.layout import GroupLayout
 from tests.helpers.answer_losers import AnswerLoser
 from tests.helpers.cluster_data import members, produce, stored_offsets, zookeeper
 from tests.helpers.members import Member, end_session, group_of
 from tests.helpers.waiting import eventually
+from tests.proxies import FaultProxy
 
 pytestmark = pytest.mark.integration
 
@@ -145,7 +146,8 @@ async def test_a_close_with_a_limit_does_not_wait_for_zookeeper(
                 await eventually(lambda: not consumer.allocation.get(topic), "the session is lost")
         began_s = time.monotonic()
         await consumer.close(timeout_s=0.6)
-        assert time.monotonic() - began_s < 0.6 + 0.4, "the close waits for ZooKeeper"
+        # A close that waited for ZooKeeper would wait for the end of the session, 4 s.
+        assert time.monotonic() - began_s < 2.0, "the close waits for ZooKeeper"
         if how == "joining":
             with pytest.raises(ClosedError):
                 await connecting
@@ -167,7 +169,7 @@ async def test_a_close_with_a_limit_does_not_wait_for_brokers(cluster_39: Cluste
     try:
         began_s = time.monotonic()
         await consumer.close(timeout_s=0.6)
-        assert time.monotonic() - began_s < 1.0
+        assert time.monotonic() - began_s < 1.8, "the close waits for the broker"
     finally:
         cluster_39.kafka[0].resume()
     assert await asyncio.to_thread(members, cluster_39, group) == []

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from kiel_groups import GroupedConsumer
-from kiel_groups.embedded import Cluster, Exchange, KafkaProxy
+from kiel_groups.embedded import Cluster
 from kiel_groups.errors import AllocatorError, ConfigError, KielGroupsError, NoBrokersError
 from kiel_groups.wire.group_requests import FindCoordinatorRequest, JoinGroupRequest, SyncGroupRequest
 from tests.helpers.cluster_data import produce
@@ -22,6 +22,7 @@ from tests.helpers.group_backends import GroupBackend
 from tests.helpers.leftovers import Leftovers
 from tests.helpers.members import group_of
 from tests.helpers.waiting import eventually
+from tests.proxies import Exchange, KafkaProxy
 
 pytestmark = pytest.mark.integration
 

@@ -24,6 +24,7 @@ from tests.helpers.cluster_data import zookeeper
 from tests.helpers.members import Group, Member, group_of
 from tests.helpers.raw_requests import ask_at
 from tests.helpers.waiting import eventually
+from tests.proxies.cuttable_servers import ClusterOfCuttableBrokers
 
 pytestmark = pytest.mark.integration
 
@@ -46,7 +47,7 @@ SETTINGS: Mapping[str, Any] = {
 class CutOffGroup:
     """A group on the topic ``t``, and its coordinator, broker ``first``, which is going to be cut off."""
 
-    def __init__(self, cluster: Cluster, group: Group, first: int) -> None:
+    def __init__(self, cluster: ClusterOfCuttableBrokers, group: Group, first: int) -> None:
         self.cluster = cluster
         self.group = group
         self.first = first
@@ -96,7 +97,7 @@ class CutOffGroup:
         return ends
 
 
-async def coordinator_of(cluster: Cluster, group: str, among: Collection[int] = BROKERS) -> int:
+async def coordinator_of(cluster: ClusterOfCuttableBrokers, group: str, among: Collection[int] = BROKERS) -> int:
     """Wait until these brokers name the same one of them as the coordinator of a group, and return it."""
 
     async def named() -> set[int] | None:
@@ -108,7 +109,7 @@ async def coordinator_of(cluster: Cluster, group: str, among: Collection[int] = 
     return coordinator
 
 
-def controller_of(cluster: Cluster) -> int | None:
+def controller_of(cluster: ClusterOfCuttableBrokers) -> int | None:
     """Return the broker that is the controller; None in KRaft mode, where it is no broker."""
     if not cluster.uses_zookeeper:
         return None
@@ -123,7 +124,7 @@ async def cut_off_group(start_cluster: Callable[..., Cluster], version: str) -> 
 
     A new controller of 0.9 leaves brokers that it has never seen alive among the replicas in sync.
     """
-    cluster = start_cluster(3, kafka=version, cuttable_brokers=True, broker_overrides=OVERRIDES)
+    cluster = start_cluster(3, kafka=version, kind=ClusterOfCuttableBrokers, broker_overrides=OVERRIDES)
     await cluster.create_topic("t", 3, replication=3)
     coordinators = {name: await coordinator_of(cluster, name) for name in map("group-{}".format, range(8))}
     controller = controller_of(cluster)

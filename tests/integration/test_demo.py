@@ -18,10 +18,10 @@ import pytest
 from rich.console import Console
 
 from kiel_groups.demo import demo_run
-from kiel_groups.demo.demo_run import GROUP, PARTITIONS, Walkthrough
-from kiel_groups.demo.receipts import Proof, prove
-from kiel_groups.ops.group_inspection import group_reader
-from kiel_groups.ops.views.group_view import view_group
+from kiel_groups.demo.demo_run import PARTITIONS, Walkthrough
+from kiel_groups.demo.records import GROUP, Proof, prove
+from kiel_groups.ops.views.znodes import view_group
+from kiel_groups.ops.zookeeper_reader import group_reader
 from tests.helpers.waiting import eventually_blocking
 
 pytestmark = pytest.mark.integration
@@ -181,7 +181,7 @@ def test_the_children_of_a_killed_demo_end_within_5_s(demo: Callable[..., Demo],
     running.wait_for("3 members share", timeout_s=60)
     children = running.children()
     running.end(signal.SIGKILL, timeout_s=5)
-    sweep = "from kiel_groups.embedded.processes.server_process import server_folder; server_folder('next')"
+    sweep = "from kiel_groups.embedded.processes import server_folder; server_folder('next')"
     eventually_blocking(lambda: all(map(has_ended, children)), "servers and consumers end with the demo", 5)
     subprocess.run([sys.executable, "-c", sweep], check=True, env=os.environ | {"TMPDIR": str(tmp_path)})
     assert_nothing_left(children, tmp_path, within_s=0)

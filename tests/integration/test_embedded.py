@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import socket
 import subprocess
 import sys
@@ -12,11 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from kiel_groups.embedded import Cluster, KafkaBroker, ZooKeeperServer
-from kiel_groups.embedded.processes import server_process
-from kiel_groups.embedded.processes.server_process import Server, accepts, runs_folder
+from kiel_groups.embedded import Cluster, KafkaBroker, ZooKeeperServer, processes
+from kiel_groups.embedded.processes import Server, accepts, runs_folder
 from kiel_groups.errors import ChrootMissingError, ConfigError, NoZooKeeperError, ServerError, UnknownTopicError
-from kiel_groups.ops import cluster_admin
+from kiel_groups.ops import zookeeper_client
+from kiel_groups.ops.actions.topics import partitions_of
 from tests.helpers.waiting import eventually, eventually_blocking
 
 pytestmark = pytest.mark.integration
@@ -25,8 +26,8 @@ Unique = Callable[[str], str]
 
 
 def partitions(cluster: Cluster, topic: str) -> int:
-    with cluster_admin.zookeeper(cluster.zk_hosts) as client:
-        return len(cluster_admin.partitions_of(client, topic))
+    with zookeeper_client.zookeeper(cluster.zk_hosts) as client:
+        return len(partitions_of(client, topic))
 
 
 async def test_topics_are_created_grown_and_deleted(cluster: Cluster, unique: Unique) -> None:
@@ -77,27 +78,25 @@ async def test_a_restarted_zookeeper_keeps_its_port_and_data(
 ) -> None:
     """ZooKeeper keeps its port and data after a stop, a kill −9, a freeze and a restart."""
     server = start_zookeeper(zookeeper_version)
-    with cluster_admin.zookeeper(server.hosts) as client:
+    with zookeeper_client.zookeeper(server.hosts) as client:
         client.create("/before", b"kept")
     await stop_kill_and_freeze(server)
-    with cluster_admin.zookeeper(server.hosts) as client:
+    with zookeeper_client.zookeeper(server.hosts) as client:
         assert client.get("/before")[0] == b"kept"
 
 
-async def test_a_restarted_broker_keeps_its_data_until_it_is_wiped(start_cluster: Callable[..., Cluster]) -> None:
-    """The broker keeps its topics after a stop, a kill −9 and a freeze. A running server cannot be wiped."""
+async def test_a_restarted_broker_keeps_its_data(start_cluster: Callable[..., Cluster]) -> None:
+    """The broker keeps its topics after a stop, a kill −9 and a freeze. Servers whose data was deleted begin anew."""
     cluster = start_cluster(chroot="/a/chroot")
     await cluster.create_topic("before", 2)
     await stop_kill_and_freeze(cluster.kafka[0])
     assert partitions(cluster, "before") == 2
     await cluster.create_topic("after", 2)
-    with pytest.raises(ServerError, match="stop it"):
-        await cluster.zookeeper.wipe()
     for server in (cluster.kafka[0], cluster.zookeeper):
         await server.stop()
-        await server.wipe()
+        shutil.rmtree(server.folder / "data")
     await cluster.zookeeper.start()
-    cluster_admin.create_chroot(cluster.zk_hosts)
+    zookeeper_client.create_chroot(cluster.zk_hosts)
     await cluster.kafka[0].start()
     await cluster.create_topic("before", 1)
 
@@ -109,9 +108,9 @@ async def test_a_paused_zookeeper_does_not_answer_until_it_is_resumed(
     server = start_zookeeper()
     server.pause()
     assert accepts(server.port)
-    assert not await asyncio.to_thread(cluster_admin.answers, server.hosts, timeout_s=0.5)
+    assert not await asyncio.to_thread(zookeeper_client.answers, server.hosts, timeout_s=0.5)
     server.resume()
-    assert await asyncio.to_thread(cluster_admin.answers, server.hosts, timeout_s=5)
+    assert await asyncio.to_thread(zookeeper_client.answers, server.hosts, timeout_s=5)
 
 
 def test_a_server_that_fails_at_its_start_shows_the_end_of_its_log(cluster_39: Cluster) -> None:
@@ -128,13 +127,13 @@ def test_a_port_that_another_process_takes_is_replaced(monkeypatch: pytest.Monke
     """If another process takes the port between its choice and the bind, the server starts on another port."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
 
-        class Loser(server_process.ReservedPort):
+        class Loser(processes.ReservedPort):
             def __init__(self, number: int = 0) -> None:
                 super().__init__(number)
                 monkeypatch.undo()
                 self.number = taken.getsockname()[1]
 
-        monkeypatch.setattr(server_process, "ReservedPort", Loser)
+        monkeypatch.setattr(processes, "ReservedPort", Loser)
         with ZooKeeperServer() as zookeeper:
             assert zookeeper.port != taken.getsockname()[1]
 
@@ -153,12 +152,12 @@ def test_a_missing_zookeeper_and_a_missing_chroot_are_different_errors(cluster_3
     """The errors for a missing ZooKeeper and for a missing chroot differ. Each error names the address."""
     with (
         pytest.raises(ChrootMissingError, match="/missing does not exist"),
-        cluster_admin.zookeeper(f"{cluster_39.zk_hosts}/missing"),
+        zookeeper_client.zookeeper(f"{cluster_39.zk_hosts}/missing"),
     ):
         pass
     with (
         pytest.raises(NoZooKeeperError, match=r"127\.0\.0\.1:1 within"),
-        cluster_admin.zookeeper("127.0.0.1:1", timeout_s=0.3),
+        zookeeper_client.zookeeper("127.0.0.1:1", timeout_s=0.3),
     ):
         pass
 
@@ -188,7 +187,7 @@ def test_servers_end_with_a_killed_parent_and_the_next_start_deletes_their_files
         [
             sys.executable,
             "-c",
-            "from kiel_groups.embedded.processes.server_process import server_folder; server_folder('x')",
+            "from kiel_groups.embedded.processes import server_folder; server_folder('x')",
         ],
         check=True,
     )

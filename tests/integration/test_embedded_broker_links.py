@@ -7,7 +7,6 @@ from collections.abc import Callable
 import pytest
 
 from kiel_groups.embedded import Cluster
-from kiel_groups.errors import ConfigError, ServerError
 from kiel_groups.model import TopicPartition
 from kiel_groups.wire.error_codes import NO_ERROR, ErrorCode
 from kiel_groups.wire.message_sets.encoder import encode_message_set
@@ -15,6 +14,7 @@ from kiel_groups.wire.metadata import MetadataRequest
 from kiel_groups.wire.produce import ProduceRequest
 from tests.helpers.raw_requests import ask_at
 from tests.helpers.waiting import eventually
+from tests.proxies.cuttable_servers import ClusterOfCuttableBrokers
 
 pytestmark = pytest.mark.integration
 
@@ -28,20 +28,20 @@ ALL = frozenset((0, 1, 2))
 CUT, OTHERS = 1, (0, 2)
 
 
-async def view_of(cluster: Cluster, broker: int) -> View:
+async def view_of(cluster: ClusterOfCuttableBrokers, broker: int) -> View:
     """Return what a broker tells clients of topic ``t``."""
     (topic,) = (await ask_at(cluster.links.advertised[broker], MetadataRequest(("t",)))).topics
     return {one.partition: (one.leader, frozenset(one.isr)) for one in topic.partitions}
 
 
-async def produced(cluster: Cluster, broker: int, partition: int) -> ErrorCode:
+async def produced(cluster: ClusterOfCuttableBrokers, broker: int, partition: int) -> ErrorCode:
     """Produce a record that all replicas in sync have to store, and return the broker's error code."""
     target = TopicPartition("t", partition)
     request = ProduceRequest(-1, 1_000, {target: encode_message_set([(None, b"value")], None)})
     return (await ask_at(cluster.links.advertised[broker], request)).partitions[target].error
 
 
-async def all_in_sync(cluster: Cluster) -> View | None:
+async def all_in_sync(cluster: ClusterOfCuttableBrokers) -> View | None:
     """Return the view of all brokers if it is the same, and every replica is in sync."""
     first, *rest = [await view_of(cluster, broker) for broker in range(3)]
     whole = len(first) == 3 and all(in_sync == ALL and leader >= 0 for leader, in_sync in first.values())
@@ -55,7 +55,9 @@ async def test_a_broker_that_is_cut_off_serves_clients_alone(
     The others take over the partitions of a broker that is cut off from them. That broker still takes itself for a
     leader, and stores nothing that all replicas have to store. After the cut, it follows them again.
     """
-    cluster = start_cluster(3, kafka=coordinating_version, cuttable_brokers=True, broker_overrides=PATIENT_LEADER)
+    cluster = start_cluster(
+        3, kafka=coordinating_version, kind=ClusterOfCuttableBrokers, broker_overrides=PATIENT_LEADER
+    )
     await cluster.create_topic("t", 3, replication=3)
     before = await eventually(lambda: all_in_sync(cluster), "every broker knows that all replicas are in sync", 60)
     assert before is not None
@@ -84,13 +86,3 @@ async def test_a_broker_that_is_cut_off_serves_clients_alone(
 
     cluster.links.heal()
     await eventually(stored_by_all, "every replica is in sync again", 60)
-
-
-def test_brokers_that_cannot_be_cut_off_are_refused() -> None:
-    """Without proxies, brokers cannot be cut off. A controller that is also a broker cannot have a proxy."""
-    with pytest.raises(ServerError, match="cuttable_brokers=True can be cut"):
-        _ = Cluster(2).links
-    with pytest.raises(ConfigError, match="its own controller; expected 2 brokers or more"):
-        Cluster(kafka="3.9.1", cuttable_brokers=True)
-    with pytest.raises(ConfigError, match="advertised given"):
-        Cluster(advertised=["127.0.0.1:1"], cuttable_brokers=True)

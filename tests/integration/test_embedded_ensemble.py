@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 
@@ -10,9 +11,10 @@ import pytest
 
 from kiel_groups.clients import BEGINNING, Producer, SingleConsumer
 from kiel_groups.embedded import Cluster, ZooKeeperEnsemble, ZooKeeperServer
-from kiel_groups.embedded.processes.server_process import accepts
-from kiel_groups.ops import cluster_admin
+from kiel_groups.embedded.processes import accepts
+from kiel_groups.ops import zookeeper_client
 from tests.helpers.waiting import eventually
+from tests.helpers.zookeeper_roles import followers_of, leader_of, mode_of, modes_of
 
 pytestmark = pytest.mark.integration
 
@@ -55,25 +57,25 @@ async def restore(ensemble: ZooKeeperEnsemble) -> None:
 
 
 def write(hosts: str, path: str) -> None:
-    with cluster_admin.zookeeper(hosts) as client:
+    with zookeeper_client.zookeeper(hosts) as client:
         client.create(path, b"kept")
 
 
 def read(hosts: str, path: str) -> bytes:
-    with cluster_admin.zookeeper(hosts) as client:
+    with zookeeper_client.zookeeper(hosts) as client:
         client.sync(path)
         return bytes(client.get(path)[0])
 
 
 async def await_mode(server: ZooKeeperServer, mode: str | None) -> None:
     async def is_in_mode() -> bool:
-        return await server.mode() == mode
+        return await mode_of(server) == mode
 
     await eventually(is_in_mode, f"{server} is in the mode {mode}")
 
 
 async def modes(ensemble: ZooKeeperEnsemble) -> list[str | None]:
-    return sorted(await asyncio.gather(*(server.mode() for server in ensemble.servers)), key=str)
+    return sorted(await modes_of(ensemble), key=str)
 
 
 async def test_three_servers_have_one_leader_and_the_same_data(ensemble: ZooKeeperEnsemble, unique: Unique) -> None:
@@ -88,12 +90,12 @@ async def test_three_servers_have_one_leader_and_the_same_data(ensemble: ZooKeep
 async def test_an_ensemble_survives_its_leader(ensemble: ZooKeeperEnsemble, unique: Unique) -> None:
     """After kill −9 of the leader another server leads. The restarted server follows, and has the new writes."""
     path = f"/{unique('znode')}"
-    dead = await ensemble.leader()
+    dead = await leader_of(ensemble)
     await dead.kill()
-    assert await ensemble.leader() is not dead
+    assert await leader_of(ensemble) is not dead
     write(ensemble.hosts, path)
     await dead.start()
-    assert await dead.mode() == "follower"
+    assert await mode_of(dead) == "follower"
     assert read(dead.hosts, path) == b"kept"
 
 
@@ -102,15 +104,15 @@ async def test_a_frozen_leader_is_replaced(ensemble: ZooKeeperEnsemble, unique: 
     While the leader is frozen, the other servers elect a new leader. The former leader follows when it is resumed.
     """
     path = f"/{unique('znode')}"
-    frozen = await ensemble.leader()
+    frozen = await leader_of(ensemble)
     frozen.pause()
-    assert await frozen.mode() is None
+    assert await mode_of(frozen) is None
     assert accepts(frozen.port)
-    successor = await ensemble.leader()
+    successor = await leader_of(ensemble)
     write(successor.hosts, path)
     frozen.resume()
     await await_mode(frozen, "follower")
-    assert await ensemble.leader() is successor
+    assert await leader_of(ensemble) is successor
     assert read(frozen.hosts, path) == b"kept"
 
 
@@ -125,9 +127,9 @@ async def test_a_minority_does_not_serve_until_there_is_a_quorum(ensemble: ZooKe
     for server in ensemble.servers[1:]:
         await server.kill()
     await await_mode(remaining, None)
-    assert not await asyncio.to_thread(cluster_admin.answers, remaining.hosts, timeout_s=0.5)
+    assert not await asyncio.to_thread(zookeeper_client.answers, remaining.hosts, timeout_s=0.5)
     await restarted.start()
-    assert await ensemble.leader() in (remaining, restarted)
+    assert await leader_of(ensemble) in (remaining, restarted)
     assert read(remaining.hosts, path) == b"kept"
 
 
@@ -142,7 +144,7 @@ async def test_every_restarted_server_keeps_its_port_and_data(ensemble: ZooKeepe
     await asyncio.gather(*map(ZooKeeperServer.start, ensemble.servers))
     wiped = ensemble.servers[0]
     await wiped.stop()
-    await wiped.wipe()
+    shutil.rmtree(wiped.folder / "data")
     await wiped.start()
     assert ensemble.hosts == before
     assert [read(server.hosts, path) for server in ensemble.servers] == [b"kept"] * 3
@@ -152,7 +154,7 @@ async def test_a_cluster_runs_on_an_ensemble(start_cluster: Callable[..., Cluste
     """A broker registers under a chroot. After a kill of the ensemble's leader it serves a new topic."""
     cluster = start_cluster(zookeeper=zookeeper_version, zookeepers=3, chroot="/a/chroot")
     assert cluster.zk_hosts == f"{cluster.ensemble.hosts}/a/chroot"
-    await (await cluster.ensemble.leader()).kill()
+    await (await leader_of(cluster.ensemble)).kill()
     await cluster.create_topic("t", 2)
     async with Producer(cluster.brokers) as producer:
         await producer.produce("t", b"value")
@@ -164,9 +166,9 @@ async def test_a_cluster_runs_on_an_ensemble(start_cluster: Callable[..., Cluste
 async def test_a_single_server_is_an_ensemble_of_one(cluster_39: Cluster) -> None:
     """The mode of a server without peers is standalone, and it counts as the leader."""
     assert cluster_39.ensemble.servers == [cluster_39.zookeeper]
-    assert await cluster_39.zookeeper.mode() == "standalone"
-    assert await cluster_39.ensemble.leader() is cluster_39.zookeeper
-    assert await cluster_39.ensemble.followers() == []
+    assert await mode_of(cluster_39.zookeeper) == "standalone"
+    assert await leader_of(cluster_39.ensemble) is cluster_39.zookeeper
+    assert await followers_of(cluster_39.ensemble) == []
 
 
 def test_a_closed_ensemble_starts_again() -> None:

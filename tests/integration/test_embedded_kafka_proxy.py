@@ -5,17 +5,16 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import pytest
 
 from kiel_groups.clients import BEGINNING, Producer, SingleConsumer
 from kiel_groups.config import HostPort
-from kiel_groups.embedded import Cluster, Exchange, KafkaProxy, NextFailures, NextRefusals, Partial, failing
-from kiel_groups.embedded.faults.kafka_proxy import Answer, Reply
+from kiel_groups.embedded import Cluster
 from kiel_groups.model import OffsetAndMetadata, TopicPartition
 from kiel_groups.wire.error_codes import NO_ERROR, NOT_COORDINATOR_FOR_CONSUMER, UNKNOWN_MEMBER_ID, ErrorCode
+from kiel_groups.wire.framing import Request
 from kiel_groups.wire.group_requests import (
     DescribeGroupsRequest,
     FindCoordinatorRequest,
@@ -32,6 +31,8 @@ from kiel_groups.wire.primitives import Buffer
 from tests.helpers.raw_requests import ask, ask_at, connection_to
 from tests.helpers.reference_codec import array, int32, string
 from tests.helpers.waiting import eventually
+from tests.proxies import Exchange, KafkaProxy, NextFailures, NextRefusals, Partial, failing
+from tests.proxies.kafka_proxy import Answer, Reply
 
 pytestmark = pytest.mark.integration
 
@@ -236,31 +237,26 @@ async def test_answers_of_later_versions_pass_unaltered(coordinating_cluster: Cl
             assert (proxied in answer, own in answer) == (False, True)
 
 
-@dataclass
-class MetadataBytes:
+class MetadataBytes(Request[bytes]):
     """A Metadata request of version 0, whose answer is returned as bytes."""
 
-    API_KEY: ClassVar[int] = METADATA
-    API_VERSION: ClassVar[int] = 0
+    API_KEY, API_VERSION = METADATA, 0
 
-    topic: str
-
-    @property
-    def expects_response(self) -> bool:
-        return True
+    def __init__(self, topic: str) -> None:
+        self._topic = topic
 
     def encode_body(self) -> bytes:
-        return array(string(self.topic))
+        return array(string(self._topic))
 
-    def decode_response(self, payload: Buffer) -> bytes:
+    @classmethod
+    def decode_response(cls, payload: Buffer) -> bytes:
         return bytes(payload)
 
 
-@dataclass
 class MetadataBytesV1(MetadataBytes):
     """The same request of version 1."""
 
-    API_VERSION: ClassVar[int] = 1
+    API_VERSION = 1
 
 
 def join(group: str, member_id: str = "") -> JoinGroupRequest:

@@ -12,8 +12,8 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from kiel_groups.embedded import Direction, FaultProxy, Side
 from kiel_groups.errors import ConfigError, ServerError
+from tests.proxies import Direction, FaultProxy, Side
 
 pytestmark = pytest.mark.integration
 

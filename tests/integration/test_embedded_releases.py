@@ -13,12 +13,12 @@ from functools import partial
 import pytest
 
 from kiel_groups.clients import BEGINNING, GroupedConsumer, Producer, SingleConsumer
-from kiel_groups.embedded import Cluster, KafkaBroker
-from kiel_groups.embedded.jars.kafka_releases import kafka_release
-from kiel_groups.embedded.processes import server_process
-from kiel_groups.embedded.processes.server_process import accepts
+from kiel_groups.embedded import Cluster, KafkaBroker, processes
+from kiel_groups.embedded.processes import accepts
+from kiel_groups.embedded.releases import kafka_release
 from kiel_groups.errors import ConfigError, UnknownTopicError
-from kiel_groups.ops import cluster_admin
+from kiel_groups.ops import zookeeper_client
+from kiel_groups.ops.actions.topics import partitions_of
 
 pytestmark = pytest.mark.integration
 
@@ -123,8 +123,8 @@ async def test_topics_grow_on_every_release(release_cluster: Cluster, unique: Un
     topic = unique("topic")
     await release_cluster.create_topic(topic, 1)
     await release_cluster.grow_topic(topic, 3)
-    with cluster_admin.zookeeper(release_cluster.zk_hosts) as client:
-        assert sorted(cluster_admin.partitions_of(client, topic)) == [0, 1, 2]
+    with zookeeper_client.zookeeper(release_cluster.zk_hosts) as client:
+        assert sorted(partitions_of(client, topic)) == [0, 1, 2]
 
 
 async def test_a_grown_topic_keeps_the_fields_of_its_znode(cluster_39: Cluster, unique: Unique) -> None:
@@ -132,7 +132,7 @@ async def test_a_grown_topic_keeps_the_fields_of_its_znode(cluster_39: Cluster, 
     topic = unique("topic")
     await cluster_39.create_topic(topic, 1)
     path = f"/brokers/topics/{topic}"
-    with cluster_admin.zookeeper(cluster_39.zk_hosts) as client:
+    with zookeeper_client.zookeeper(cluster_39.zk_hosts) as client:
         client.set(path, json.dumps(json.loads(client.get(path)[0]) | {"topic_id": "an id"}).encode())
         await cluster_39.grow_topic(topic, 2)
         grown = json.loads(client.get(path)[0])
@@ -149,15 +149,15 @@ async def test_topics_are_deleted_if_the_release_supports_it(release_cluster: Cl
         await release_cluster.grow_topic(topic, 3)
         return
     await release_cluster.delete_topic(topic)
-    with pytest.raises(UnknownTopicError), cluster_admin.zookeeper(release_cluster.zk_hosts) as client:
-        cluster_admin.partitions_of(client, topic)
+    with pytest.raises(UnknownTopicError), zookeeper_client.zookeeper(release_cluster.zk_hosts) as client:
+        partitions_of(client, topic)
 
 
 def test_a_broker_gets_only_settings_of_its_release(release_cluster: Cluster) -> None:
     """The broker warns of no setting, and registers the loopback address."""
     broker = release_cluster.kafka[0]
     assert re.findall(r"Property \S+ is not valid", broker.log.read_text(encoding="utf-8")) == []
-    with cluster_admin.zookeeper(release_cluster.zk_hosts) as client:
+    with zookeeper_client.zookeeper(release_cluster.zk_hosts) as client:
         registered = json.loads(client.get(f"/brokers/ids/{broker.broker_id}")[0])
     assert (registered["host"], registered["port"]) == ("127.0.0.1", broker.port)
     assert registered["version"] == (2 if broker.version.startswith("0.9") else 1)
@@ -226,14 +226,14 @@ def test_a_port_of_a_broker_in_kraft_mode_that_is_taken_is_replaced(monkeypatch:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         chosen: list[int] = []
 
-        class Loser(server_process.ReservedPort):
+        class Loser(processes.ReservedPort):
             def __init__(self, number: int = 0) -> None:
                 super().__init__(number)
                 if len(chosen) == lost:
                     self.number = taken.getsockname()[1]
                 chosen.append(self.number)
 
-        monkeypatch.setattr(server_process, "ReservedPort", Loser)
+        monkeypatch.setattr(processes, "ReservedPort", Loser)
         with Cluster(kafka="3.9.1") as cluster:
             assert len(chosen) == 4, "two ports of the first attempt, and two of the second"
             assert cluster.kafka[0].port == chosen[2]

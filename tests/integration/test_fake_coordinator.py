@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from kiel_groups.embedded import Cluster
-from kiel_groups.embedded.jars.kafka_releases import kafka_release
+from kiel_groups.embedded.releases import kafka_release
 from kiel_groups.wire.group_requests import GroupProtocol, ListedGroup
 from tests.helpers.fake_and_real_coordinators import CoordinatorBackend, FakeCoordinators, RealCoordinators
 from tests.helpers.raw_members import SESSION_MS, RawGroup, RawMember

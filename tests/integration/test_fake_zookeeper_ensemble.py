@@ -13,8 +13,8 @@ from kazoo.exceptions import ConnectionLoss, RuntimeInconsistency, SessionMovedE
 from kazoo.handlers.threading import KazooTimeoutError
 from kazoo.protocol.states import KazooState
 
-from kiel_groups.embedded import ZooKeeperEnsemble
 from tests.helpers.fake_and_real_zookeeper import Backend, FakeServers, RealServers, Servers
+from tests.proxies.cuttable_servers import CuttableEnsemble
 
 pytestmark = pytest.mark.integration
 
@@ -27,7 +27,7 @@ def servers(request: pytest.FixtureRequest) -> Iterator[Servers]:
     if request.param.startswith("fake"):
         yield FakeServers(reports_moves=request.param != "fake")
         return
-    with ZooKeeperEnsemble(3, request.param, cuttable=True) as ensemble:
+    with CuttableEnsemble(3, request.param) as ensemble:
         yield RealServers(ensemble)
 
 

@@ -14,7 +14,7 @@ from kiel_groups.errors import ConfigError
 from kiel_groups.group.znodes.contents import MemberInfo, encode_owner
 from kiel_groups.group.znodes.layout import GroupLayout
 from kiel_groups.model import TopicPartition
-from kiel_groups.ops.force_release import LONGEST_SESSION_MS, find_member_id, force_release
+from kiel_groups.ops.actions.release import LONGEST_SESSION_MS, find_member_id, plan_release
 from tests.helpers.cluster_data import produce, zookeeper
 from tests.helpers.commands import kiel_groups
 from tests.helpers.members import group_of
@@ -86,7 +86,7 @@ def test_claims_that_are_not_released_are_deleted_after_the_wait(cluster_39: Clu
                 holder.create(layout.owner(partitions[2]), encode_owner("another"), ephemeral=True)
             waited.append(seconds)
 
-        released = force_release(client, name, member, sleep=wait)
+        released = plan_release(client, name, member).apply(client, sleep=wait)
         assert sum(waited) == LONGEST_SESSION_MS / 1000
         assert (released.owned, released.taken) == (tuple(partitions), (partitions[0],))
         assert client.get_children(layout.topic_owners("t")) == ["2"]
@@ -108,7 +108,7 @@ def test_the_given_wait_applies_if_the_member_znode_is_gone(
         if is_member:
             holder.create(layout.member(member), info.encode(), ephemeral=True, makepath=True)
         holder.create(layout.owner(TopicPartition("t", 0)), encode_owner(member), ephemeral=True, makepath=True)
-        released = force_release(client, name, member, wait_ms=1_000, sleep=waited.append)
+        released = plan_release(client, name, member, wait_ms=1_000).apply(client, sleep=waited.append)
         assert (sum(waited), released.waited_ms) == (waited_ms / 1000, waited_ms)
         assert released.taken == (TopicPartition("t", 0),)
 
@@ -158,6 +158,6 @@ def test_a_member_that_does_not_exist_gives_one_line(cluster_39: Cluster, unique
     with zookeeper(cluster_39) as client:
         for remedy in ("it has no members at the moment", f"'kiel-groups describe {name}' lists its members"):
             with pytest.raises(ConfigError) as caught:
-                force_release(client, name, "other")
+                plan_release(client, name, "other").apply(client)
             assert str(caught.value) == f"group {name} has no member 'other', and no owner znode names one; {remedy}"
             client.ensure_path(f"/kiel-groups/{name}/members/m-1-1")

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from kiel_groups.embedded import Cluster
-from kiel_groups.embedded.jars.kafka_releases import kafka_release
+from kiel_groups.embedded.releases import kafka_release
 from kiel_groups.errors import HookError, KielGroupsError
 from kiel_groups.members.brokers.hooks import JoinedGroup
 from kiel_groups.wire.group_requests import GroupProtocol

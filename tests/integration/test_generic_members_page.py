@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from kiel_groups.embedded import Cluster
-from kiel_groups.embedded.jars.kafka_releases import kafka_release
+from kiel_groups.embedded.releases import kafka_release
 from tests.helpers.commands import REPOSITORY
 from tests.helpers.servers import played_kafkas
 from tests.helpers.waiting import eventually

@@ -24,7 +24,7 @@ from kiel_groups.errors import (
 )
 from kiel_groups.group.znodes.contents import GroupSettings, GroupState
 from kiel_groups.group.znodes.layout import GroupLayout
-from kiel_groups.ops import cluster_admin
+from kiel_groups.ops import zookeeper_client
 from tests.helpers.cluster_data import produce, zookeeper
 from tests.helpers.members import group_of
 from tests.helpers.waiting import eventually
@@ -64,7 +64,7 @@ async def test_a_server_without_free_connections_is_named(
         words = (f"{server.hosts} closes each connection at once", "maxClientCnxns", "within 0.5 s")
         consumer = GroupedConsumer(cluster_39.brokers, "g", server.hosts, zk_timeout_ms=500)
         await assert_connect_fails(consumer, NoZooKeeperError, *words)
-        with pytest.raises(NoZooKeeperError) as caught, cluster_admin.zookeeper(server.hosts, timeout_s=0.5):
+        with pytest.raises(NoZooKeeperError) as caught, zookeeper_client.zookeeper(server.hosts, timeout_s=0.5):
             pytest.fail("a session was opened")
         assert all(word in str(caught.value) for word in words)
 

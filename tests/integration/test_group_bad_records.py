@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from kiel_groups import GroupedConsumer, Producer
-from kiel_groups.embedded import Cluster, KafkaProxy
-from kiel_groups.embedded.faults.kafka_proxy import Exchange, Reply
+from kiel_groups.embedded import Cluster
 from kiel_groups.errors import (
     BadRecordError,
     ConfigError,
@@ -25,6 +24,8 @@ from tests.helpers.cluster_data import committed, zookeeper
 from tests.helpers.commands import kiel_groups
 from tests.helpers.group_backends import GroupBackend
 from tests.helpers.waiting import eventually
+from tests.proxies import KafkaProxy
+from tests.proxies.kafka_proxy import Exchange, Reply
 
 pytestmark = pytest.mark.integration
 

@@ -9,12 +9,13 @@ from typing import Any, cast
 
 import pytest
 
-from kiel_groups.embedded import Cluster, FaultProxy
+from kiel_groups.embedded import Cluster
 from kiel_groups.group.znodes.layout import GroupLayout
 from kiel_groups.zookeeper.delivery_gate import DeliveryGate
 from tests.helpers.cluster_data import produce, zookeeper
 from tests.helpers.members import Member, group_of
 from tests.helpers.waiting import eventually
+from tests.proxies import FaultProxy
 
 pytestmark = [pytest.mark.integration, pytest.mark.failures]
 
@@ -33,8 +34,8 @@ def proxy_of(cluster: Cluster) -> FaultProxy:
 
 
 def gate_of(member: Member) -> DeliveryGate:
-    assert member.consumer._connected is not None
-    return cast(DeliveryGate, member.consumer._connected.reader.owned.gate)
+    assert member.consumer._lifecycle.connected is not None
+    return cast(DeliveryGate, member.consumer._lifecycle.connected.reader.owned.gate)
 
 
 async def test_a_silence_within_the_lease(cluster: Cluster, unique: Unique) -> None:

@@ -15,7 +15,7 @@ from kiel_groups.clients import Producer
 from kiel_groups.clients.net.cluster_metadata import ClusterMetadata
 from kiel_groups.config import BrokerConfig, parse_hosts
 from kiel_groups.embedded import Cluster
-from kiel_groups.embedded.servers.kafka_broker import KafkaBroker
+from kiel_groups.embedded.kafka import KafkaBroker
 from kiel_groups.group.znodes.contents import GroupState, MemberInfo
 from kiel_groups.group.znodes.layout import GroupLayout
 from kiel_groups.metrics import Metrics

@@ -67,7 +67,9 @@ async def test_a_rolling_restart_moves_no_partition(cluster: Cluster, unique: Un
             shares = {instance: assignment_of(client, name, instance).partitions for instance in ("a", "b", "c")}
             before = owners(client, name, topic)
             for instance in ("a", "b", "c"):
-                old = next(m for m in group.open_members if m.consumer._settings.group.instance_id == instance)
+                old = next(
+                    m for m in group.open_members if m.consumer._lifecycle.settings.group.instance_id == instance
+                )
                 rebalances = {member: member.rebalances for member in group.open_members if member is not old}
                 await old.stop()
                 after = owners(client, name, topic)

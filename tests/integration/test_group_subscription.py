@@ -145,7 +145,7 @@ async def test_an_assignment_names_a_topic_without_subscription(
                 "the assignment is read",
             )
             # Make the member read the unchanged assignment again.
-            member.consumer._connected.member._member_session.role.owned_partitions.recheck()  # type: ignore[union-attr]
+            member.consumer._lifecycle.connected.member._member_session.role.owned_partitions.recheck()  # type: ignore[union-attr]
             values = await produce(cluster, topic, 20)
             await group.delivered(values)
             assert owners(client, name, other) == {}

@@ -16,8 +16,7 @@ from kiel_groups.allocators.assignors import (
     roundrobin_assignor,
     run_assignor,
 )
-from kiel_groups.embedded.jars.classpaths import kafka_class_path
-from kiel_groups.embedded.jars.kafka_releases import KAFKAS
+from kiel_groups.embedded.releases import KAFKAS, kafka_release
 from kiel_groups.model import TopicPartition
 from tests.helpers.java_tools import run_java
 
@@ -103,7 +102,7 @@ def test_the_assignors_equal_those_of_java(release: str) -> None:
     """
     groups = generated_groups(400, UNUSUAL_LETTERS)
     output = run_java(
-        kafka_class_path(release), PROGRAMS / "ConsumerAssignments.java", "".join(group.text for group in groups)
+        kafka_release(release).classes, PROGRAMS / "ConsumerAssignments.java", "".join(group.text for group in groups)
     )
     failures = 0
     for group, java in zip(groups, answers(output), strict=True):
@@ -130,7 +129,7 @@ def test_a_topic_that_is_listed_twice_counts_twice_in_the_first_release(release:
     0.9.0.1 and from ours, and one share from later releases.
     """
     group = Group({"a": ["t"], "b": ["t", "t"]}, {"t": 3})
-    (java,) = answers(run_java(kafka_class_path(release), PROGRAMS / "ConsumerAssignments.java", group.text))
+    (java,) = answers(run_java(kafka_release(release).classes, PROGRAMS / "ConsumerAssignments.java", group.text))
     theirs = [java["range", member] for member in "ab"]
     ours = run_assignor(range_assignor, group.subscriptions, group.numbers).assignment
     first, second, third = (TopicPartition("t", number) for number in range(3))
@@ -147,7 +146,7 @@ def test_the_range_allocator_equals_that_of_the_high_level_consumer() -> None:
     groups = generated_groups(100, "ab-.0_")
     groups = [group for group in groups if not {".", ".."} & group.members.keys()]
     output = run_java(
-        kafka_class_path("0.8.2.2"), PROGRAMS / "ZooKeeperRanges.java", "".join(group.text for group in groups)
+        kafka_release("0.8.2.2").classes, PROGRAMS / "ZooKeeperRanges.java", "".join(group.text for group in groups)
     )
     for group, java in zip(groups, answers(output), strict=True):
         existing = [TopicPartition(topic, number) for topic, numbers in group.numbers.items() for number in numbers]

@@ -16,8 +16,9 @@ from kiel_groups.clients import GroupedConsumer
 from kiel_groups.embedded import Cluster
 from kiel_groups.errors import ForeignMemberError
 from kiel_groups.group.znodes.layout import GroupLayout
-from kiel_groups.ops.group_loader import LoadedGroups, follow_group, load_group
+from kiel_groups.ops.loaded_groups import LoadedGroups
 from kiel_groups.ops.views.group_view import GroupView
+from kiel_groups.ops.zookeeper_reader import ZooKeeperGroups
 from kiel_groups.wire.offsets import OFFSETS_TOPIC
 from tests.helpers.cluster_data import await_committed, owners, produce, stored_offsets, zookeeper
 from tests.helpers.commands import kiel_groups
@@ -247,7 +248,7 @@ async def test_offsets_that_java_keeps_in_kafka_are_found_beside_old_ones(cluste
     in_kafka = OffsetsInKafka(cluster_39, name, topic, 2)
     settings = ["offsets.storage=kafka", "dual.commit.enabled=false", "auto.commit.interval.ms=200"]
     settings.append("auto.offset.reset=smallest")
-    loads = follow_group(cluster_39.zk_hosts, name)
+    loads = ZooKeeperGroups(cluster_39.zk_hosts).follow(name)
 
     def loaded() -> GroupView:
         found = next(loads)
@@ -292,7 +293,7 @@ async def test_brokers_that_have_no_coordinator_are_asked_for_none(
     with zookeeper(cluster) as client:
         client.create(f"{GroupLayout(name).topic_offsets(topic)}/0", b"7", makepath=True)
         before = client.get_children("/brokers/topics")
-        loaded = await asyncio.to_thread(load_group, cluster.zk_hosts, name)
+        loaded = await asyncio.to_thread(ZooKeeperGroups(cluster.zk_hosts).load, name)
         assert client.get_children("/brokers/topics") == before
     (partition,) = loaded.groups[0].partitions
     assert (dict(partition.stores), partition.lag, loaded.lag_problem) == ({"zookeeper": 7}, 3, "")

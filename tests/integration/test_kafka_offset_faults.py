@@ -10,12 +10,12 @@ import pytest
 
 from kiel_groups import GroupedConsumer
 from kiel_groups.embedded import Cluster
-from kiel_groups.embedded.faults.kafka_proxy import Answer, Exchange, KafkaProxy, Reply, failing
 from kiel_groups.errors import CommitFailedError, NoOffsetsError
 from kiel_groups.members.offsets import kafka_store
 from tests.helpers.cluster_data import produce
 from tests.helpers.members import group_of
 from tests.helpers.offsets_in_kafka import KEEPING, OffsetsInKafka
+from tests.proxies.kafka_proxy import Answer, Exchange, KafkaProxy, Reply, failing
 
 pytestmark = pytest.mark.integration
 

@@ -151,8 +151,8 @@ async def test_a_commit_that_fails_is_logged_and_counted(
     await produce(cluster_39, topic, 1)
     consumer = consumer_of(cluster_39, group, autocommit=False)
     assert await values(consumer, topic, 1) == [1]
-    assert consumer._connected is not None
-    gate = cast(DeliveryGate, consumer._connected.reader.owned.gate)
+    assert consumer._lifecycle.connected is not None
+    gate = cast(DeliveryGate, consumer._lifecycle.connected.reader.owned.gate)
     gate.suspended = True
     await consumer.commit_offsets()
     gate.suspended = False

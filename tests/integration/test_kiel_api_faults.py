@@ -11,9 +11,7 @@ import pytest
 from tornado import gen, ioloop
 
 from kiel_groups.clients import GroupedConsumer, SingleConsumer
-from kiel_groups.embedded import Cluster, KafkaProxy
-from kiel_groups.embedded.faults.faulty_answers import with_error
-from kiel_groups.embedded.faults.kafka_proxy import Answer, Exchange, Reply, failing
+from kiel_groups.embedded import Cluster
 from kiel_groups.errors import ClosedError, NoOffsetsError
 from kiel_groups.group.znodes.layout import GroupLayout
 from kiel_groups.model import TopicPartition
@@ -21,6 +19,9 @@ from kiel_groups.wire.primitives import Reader
 from tests.helpers.cluster_data import await_committed, stored_offsets, zookeeper
 from tests.helpers.kiel_api import consumer_of, offsets, produce, values
 from tests.helpers.waiting import eventually
+from tests.proxies import KafkaProxy
+from tests.proxies.faulty_answers import with_error
+from tests.proxies.kafka_proxy import Answer, Exchange, Reply, failing
 
 pytestmark = pytest.mark.integration
 

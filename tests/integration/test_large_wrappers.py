@@ -12,13 +12,13 @@ from benchmarks.delivery.set_writer import SetWriter
 from kiel_groups.clients import SingleConsumer
 from kiel_groups.embedded import Cluster
 from kiel_groups.model import TopicPartition
-from kiel_groups.wire.message_sets import compiled_decoder
+from kiel_groups.wire.message_sets import decoder
 from kiel_groups.wire.message_sets.decoder import decode_message_set
 from kiel_groups.wire.message_sets.encoder import encode_message_set
 
 pytestmark = [
     pytest.mark.integration,
-    pytest.mark.skipif(not compiled_decoder.COMPILED, reason="the package was installed without a C compiler"),
+    pytest.mark.skipif(not decoder.COMPILED, reason="the package was installed without a C compiler"),
 ]
 
 MESSAGES = 30 << 10

@@ -12,7 +12,7 @@ import pytest
 
 from kiel_groups import OffsetAndTimestamp, Producer, SingleConsumer
 from kiel_groups.embedded import Cluster
-from kiel_groups.embedded.jars.classpaths import kafka_class_path
+from kiel_groups.embedded.releases import kafka_release
 from kiel_groups.errors import BrokerError, MessageTooLargeError
 from kiel_groups.model import TopicPartition
 from tests.helpers.commands import kiel_groups
@@ -46,7 +46,7 @@ def modern(request: pytest.FixtureRequest) -> Any:
 async def produce(cluster: Cluster, *commands: str) -> None:
     """Have the Java program of ``PRODUCER`` carry out these commands."""
     typed = "\n".join([",".join(cluster.brokers), *commands, ""])
-    await asyncio.to_thread(run_java, kafka_class_path("3.9.1"), PRODUCER, typed)
+    await asyncio.to_thread(run_java, kafka_release("3.9.1").classes, PRODUCER, typed)
 
 
 async def values(consumer: SingleConsumer, count: int) -> list[bytes]:

@@ -18,7 +18,7 @@ from typing import cast
 import pytest
 
 from kiel_groups import GroupedConsumer
-from kiel_groups.clients.connected.group_membership import BrokerCoordination
+from kiel_groups.clients.coordination import BrokerCoordination
 from kiel_groups.embedded import Cluster
 from kiel_groups.members.brokers import coordinator_commits
 from kiel_groups.wire.offsets import OffsetCommitRequestV2
@@ -56,9 +56,11 @@ async def idle_member(backend: GroupBackend, group: str, topic: str, refresh_ms:
     await backend.cluster.create_topic(topic, 1)
     await produce(backend.cluster, topic, 5)
     consumer = backend.consumer(group, auto_commit_interval_ms=100, auto_offset_reset="latest")
-    coordination = cast(BrokerCoordination, consumer._settings.coordination)
+    coordination = cast(BrokerCoordination, consumer._lifecycle.settings.coordination)
     timing = replace(coordination.timing, offset_refresh_ms=refresh_ms)
-    consumer._settings = replace(consumer._settings, coordination=replace(coordination, timing=timing))
+    consumer._lifecycle.settings = replace(
+        consumer._lifecycle.settings, coordination=replace(coordination, timing=timing)
+    )
     async with consumer:
         await consumer.subscribe(topic)
         await eventually(lambda: consumer.settled, "the member owns the partition")

@@ -18,9 +18,9 @@ from kiel_groups.errors import GroupConfigError, KielGroupsError
 from kiel_groups.group.znodes.layout import GroupLayout, WorkerLayout
 from kiel_groups.group.znodes.worker_contents import encode_config_offset
 from kiel_groups.members.zookeeper.allocator_process import AllocatorProcess
+from kiel_groups.spark.drivers import group_config
 from kiel_groups.spark.offsets import refuse_live_group
 from kiel_groups.spark.options import ReadOptions
-from kiel_groups.spark.stream.member_driver import group_config
 from tests.helpers.cluster_data import produce, zookeeper
 from tests.helpers.commands import kiel_groups
 from tests.helpers.contexts import process_context

@@ -13,8 +13,9 @@ import pytest
 
 from kiel_groups import Producer, SingleConsumer
 from kiel_groups.config import HostPort
-from kiel_groups.embedded import Cluster, Direction, KafkaProxy
+from kiel_groups.embedded import Cluster
 from kiel_groups.model import TopicPartition
+from tests.proxies import Direction, KafkaProxy
 
 pytestmark = pytest.mark.integration
 

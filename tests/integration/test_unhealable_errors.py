@@ -13,7 +13,7 @@ from kazoo.client import KazooClient
 from kazoo.security import OPEN_ACL_UNSAFE, make_digest_acl
 
 from kiel_groups import GroupedConsumer
-from kiel_groups.embedded import Cluster, FaultProxy
+from kiel_groups.embedded import Cluster
 from kiel_groups.errors import (
     CoordinationError,
     DuplicateInstanceError,
@@ -26,6 +26,7 @@ from kiel_groups.group.znodes.contents import GroupSettings
 from kiel_groups.group.znodes.layout import GroupLayout
 from tests.helpers.cluster_data import zookeeper
 from tests.helpers.waiting import eventually, throughout
+from tests.proxies import FaultProxy
 
 pytestmark = pytest.mark.integration
 
@@ -51,7 +52,7 @@ class Scene:
 
     async def expire(self) -> None:
         """End the member's session on the server, by a second client that resumes the session and closes it."""
-        session = self.consumer._connected.member._member_session.session  # type: ignore[union-attr]
+        session = self.consumer._lifecycle.connected.member._member_session.session  # type: ignore[union-attr]
 
         def steal() -> None:
             thief = KazooClient(self.cluster.zk_hosts, client_id=session.client.client_id)

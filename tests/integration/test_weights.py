@@ -19,7 +19,7 @@ from kiel_groups.group.znodes.contents import GroupState
 from kiel_groups.group.znodes.group_settings import HistoryEntry
 from kiel_groups.group.znodes.layout import GroupLayout
 from kiel_groups.model import TopicPartition
-from kiel_groups.ops.stored_weights import change_weights, put_weights, read_weights
+from kiel_groups.ops.actions.weights import change_weights, put_weights, read_weights
 from tests.helpers.cluster_data import zookeeper
 from tests.helpers.commands import kiel_groups
 from tests.helpers.members import Member, group_of

@@ -23,7 +23,7 @@ from kiel_groups.members.programs.generic_member import GenericMember
 from kiel_groups.model import CONNECT_TYPE
 from kiel_groups.wire.connect_protocol import DEFAULT_PROTOCOL, NO_OFFSET, ConnectMetadata
 from kiel_groups.wire.group_requests import GroupProtocol
-from kiel_groups.workers.assigner import parse_assignment
+from kiel_groups.workers.membership import parse_assignment
 from kiel_groups.workers.plugins.config_definition import ConfigDefinition, ConfigKey
 from kiel_groups.workers.plugins.interfaces import SourceConnector
 from kiel_groups.workers.rest.rest_settings import RestSettings

@@ -16,8 +16,7 @@ from kiel_groups.errors import ClaimLostError, ConfigError
 from kiel_groups.group.znodes.layout import WorkerLayout
 from kiel_groups.group.znodes.transactions import LARGEST_BYTES, Create, Delete, Done
 from kiel_groups.metrics import Metrics
-from kiel_groups.ops.cluster_admin import create_chroot, zookeeper
-from kiel_groups.workers.stores.config_reader import owner_path
+from kiel_groups.ops.zookeeper_client import create_chroot, zookeeper
 from kiel_groups.workers.stores.config_store import ConfigStore
 from kiel_groups.workers.stores.source_offset_store import SourceOffsetStore
 from kiel_groups.workers.stores.status_store import StatusStore
@@ -57,7 +56,7 @@ class StoringWorker:
     async def claim(self, work: Work) -> None:
         """Claim a connector or a task."""
         await self.session.ensure([LAYOUT.connector_owners(work.connector)])
-        claimed = await self.session.transact([Create(owner_path(LAYOUT, work), b"w", ephemeral=True)])
+        claimed = await self.session.transact([Create(LAYOUT.owner(*work), b"w", ephemeral=True)])
         assert isinstance(claimed, Done)
 
 
@@ -143,17 +142,17 @@ async def test_statuses_and_source_offsets_end_with_their_claim(hosts: str) -> N
             await worker.offsets.write(task, many)
         assert await worker.statuses.read([CONNECTOR, task]) == {CONNECTOR: RUNNING, task: RUNNING}
         last = await worker.offsets.operations(task, [(many[0][0], {"position": 7})])
-        released = await worker.session.transact([*last, Delete(owner_path(LAYOUT, task))])
+        released = await worker.session.transact([*last, Delete(LAYOUT.owner(*task))])
         assert isinstance(released, Done)
         assert not await worker.statuses.put(task, RUNNING)
         with pytest.raises(ClaimLostError):
             await worker.offsets.write(task, many)
         assert (await worker.statuses.read([task]))[task].state is WorkState.UNASSIGNED
-        stored = await worker.offsets.read(task.connector, [partition for partition, _ in many])
+        stored = [await worker.offsets.read(task.connector, partition) for partition, _ in many]
         assert stored == [{"position": 7}, *[offset for _, offset in many[1:]]]
         await worker.configuration.delete_connector(task.connector)
         assert await worker.session.children(LAYOUT.statuses) == []
-        assert len(await worker.offsets.read_all(task.connector)) == 500
+        assert len(await worker.session.children(LAYOUT.connector_offsets(task.connector)) or ()) == 500
 
 
 async def test_the_largest_connector_is_stored(hosts: str) -> None:
@@ -168,7 +167,7 @@ async def test_the_largest_connector_is_stored(hosts: str) -> None:
         with pytest.raises(ConfigError, match="fit into a znode"):
             await store.put_connector("ü" * 200, settings | {"z": "y" * 22_000})
         assert (await store.snapshot()).connectors["ü" * 200].config == settings
-        assert len(await store.history()) == 100
+        assert len((await asyncio.to_thread(described, hosts)).history) == 100
 
 
 @pytest.mark.parametrize("is_request_lost", [False, True], ids=["answer", "request"])
@@ -182,4 +181,4 @@ async def test_a_change_whose_answer_is_lost_is_written_once(hosts: str, is_requ
             assert await asyncio.to_thread(partial(proxy.caught.wait, 20.0))
             proxy.reconnect()
             assert await changing == 1
-            assert [change.what for change in await worker.configuration.history()] == ["created"]
+            assert [change.what for change in (await asyncio.to_thread(described, hosts)).history] == ["created"]

@@ -7,12 +7,13 @@ import asyncio
 import pytest
 
 from kiel_groups.config import ZooKeeperConfig
-from kiel_groups.embedded import Cluster, FaultProxy
+from kiel_groups.embedded import Cluster
 from kiel_groups.errors import SessionLostError
 from kiel_groups.metrics import Metrics
 from kiel_groups.zookeeper.heartbeat import Heartbeat
 from kiel_groups.zookeeper.runtime import Runtime
 from kiel_groups.zookeeper.session import Session, SessionEvent
+from tests.proxies import FaultProxy
 
 pytestmark = pytest.mark.integration
 

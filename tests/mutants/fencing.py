@@ -60,9 +60,9 @@ MUTANTS = (
     Mutant(
         "consume() returns values while the gate is shut",
         "clients/delivery/owned_records.py",
-        "return not self._ended and self.gate.is_open(self.boot_time_s())",
-        "return not self._ended",
-        "tests/unit/clients/delivery/test_value_delivery.py",
+        "return not self.ended and self.gate.is_open(self.boot_time_s())",
+        "return not self.ended",
+        "tests/unit/clients/delivery/test_record_reader.py",
     ),
     Mutant(
         "the gate stays open after the end of the lease",

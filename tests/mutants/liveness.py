@@ -51,10 +51,10 @@ MUTANTS = (
     ),
     Mutant(
         "an unexpected error ends the automatic commits",
-        "clients/connected/connected_consumer.py",
+        "clients/connected_consumer.py",
         "            except Exception as error:\n                self._failed(error)",
         "            except KielGroupsError as error:\n                self._failed(error)",
-        "tests/unit/clients/connected/test_auto_commit.py",
+        "tests/unit/clients/test_auto_commit.py",
     ),
     Mutant(
         "a member does not audit unless it gets a hint",
@@ -72,17 +72,17 @@ MUTANTS = (
     ),
     Mutant(
         "consume() returns nothing for ever while all brokers are gone",
-        "clients/connected/record_reader.py",
+        "clients/delivery/record_reader.py",
         "                raise self.cluster.unreachable\n",
         "                pass\n",
         "tests/unit/clients/net/test_unreachable_brokers.py::test_consume_of_a_group_raises_while_no_broker_answers",
     ),
     Mutant(
         "the end of a consumer does not wake the calls that wait",
-        "clients/connected/record_reader.py",
+        "clients/delivery/record_reader.py",
         "            self.fetcher.ready.wake_all()\n",
         "",
-        "tests/unit/clients/connected/test_connected_consumer.py",
+        "tests/unit/clients/test_connected_consumer.py",
     ),
     Mutant(
         "a member whose assignment cannot be read stops",

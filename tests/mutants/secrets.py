@@ -114,7 +114,7 @@ MUTANTS = (
     ),
     Mutant(
         "the token goes to a URL that no worker has registered",
-        "workers/rest/calls.py",
+        "workers/rest/operations.py",
         "if not await self._control.is_registered(target):",
         "if False:",
         "tests/unit/workers/rest/test_request_forwarding.py",
@@ -135,9 +135,9 @@ MUTANTS = (
     ),
     Mutant(
         "the error of failed work shows a declared password",
-        "workers/execution/work_plan.py",
-        "        return error_texts(error, self._secrets(spec))\n",
-        "        return error_texts(error)\n",
+        "workers/execution/worker_plugins.py",
+        "make(self._secrets(spec))",
+        "make(())",
         "tests/sim/test_kept_work.py",
     ),
     Mutant(

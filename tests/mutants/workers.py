@@ -16,7 +16,7 @@ MUTANTS = (
     ),
     Mutant(
         "the leader assigns by a configuration that is behind",
-        "workers/assigner.py",
+        "workers/membership.py",
         "return self._config.newest if self._config.has(target) else None",
         "return self._config.newest",
         "tests/unit/workers/test_work_assigner.py",
@@ -24,7 +24,7 @@ MUTANTS = (
     Mutant(
         "work is not revoked before a rejoin",
         "workers/membership.py",
-        "            await self._listener.on_revoked(assignment.leader, assignment.connectors, assignment.tasks)\n",
+        "            await self._listener.on_revoked()\n",
         "            pass\n",
         "tests/unit/workers/test_worker_hooks.py",
     ),
@@ -73,13 +73,13 @@ MUTANTS = (
     Mutant(
         "new settings discard the tasks of a connector",
         "workers/stores/config_store.py",
-        "config=settings, target=old.target, tasks=old.tasks,",
-        "config=settings, target=old.target,",
+        "_Edit(replace(old, config=settings), what,",
+        "_Edit(replace(old, config=settings, tasks=None), what,",
         "tests/sim/test_worker_configuration.py",
     ),
     Mutant(
         "a snapshot mixes configurations of several offsets",
-        "workers/stores/config_reader.py",
+        "workers/stores/config_store.py",
         "if _identity(before) == identity:",
         "if after is not None or before is None:",
         "tests/sim/test_worker_configuration.py",
@@ -87,15 +87,15 @@ MUTANTS = (
     Mutant(
         "a worker without the claim reports",
         "workers/stores/status_store.py",
-        "return Check(owner_path(self._layout, work)), Check(self._layout.connector(work.connector))",
+        "return Check(self._layout.owner(*work)), Check(self._layout.connector(work.connector))",
         "return (Check(self._layout.connector(work.connector)),)",
         "tests/sim/test_worker_statuses.py",
     ),
     Mutant(
         "the status of a deleted connector is written",
         "workers/stores/status_store.py",
-        "return Check(owner_path(self._layout, work)), Check(self._layout.connector(work.connector))",
-        "return (Check(owner_path(self._layout, work)),)",
+        "return Check(self._layout.owner(*work)), Check(self._layout.connector(work.connector))",
+        "return (Check(self._layout.owner(*work)),)",
         "tests/sim/test_worker_statuses.py",
     ),
     Mutant(
@@ -156,21 +156,21 @@ MUTANTS = (
     ),
     Mutant(
         "the owner znode of another worker is taken for a claim",
-        "workers/execution/work_claims.py",
+        "workers/stores/work_claims.py",
         "            if node.owner == self._session.id:\n",
         "            if True:\n",
         "tests/sim/test_work_claims.py",
     ),
     Mutant(
         "a release deletes the owner znode of another worker",
-        "workers/execution/work_claims.py",
+        "workers/stores/work_claims.py",
         "        waiting = self._mine(await self._read(releases))\n",
         "        waiting = set(releases)\n",
         "tests/sim/test_work_claims.py",
     ),
     Mutant(
         "a cancelled claim leaves its owner znode",
-        "workers/execution/work_claims.py",
+        "workers/stores/work_claims.py",
         "                    # The caller was cancelled after the owner znode was created.\n"
         "                    self._release_unused(work)\n",
         "                    pass\n",
@@ -213,7 +213,7 @@ MUTANTS = (
     ),
     Mutant(
         "a claim that is granted while its caller is cancelled stays",
-        "workers/execution/work_claims.py",
+        "workers/stores/work_claims.py",
         "            if request.outcome.done() and work in self._tokens:\n",
         "            if False:\n",
         "tests/sim/test_work_claims.py",

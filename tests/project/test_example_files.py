@@ -7,10 +7,10 @@ import sys
 
 import pytest
 
-from kiel_groups.embedded.clusters.example_files import configuration_files
-from kiel_groups.embedded.jars.download import COPY_GOAL
+from kiel_groups.embedded.jars import COPY_GOAL
 from tests.helpers.commands import REPOSITORY
 from tests.helpers.compose_file import COMPOSE, services
+from tests.helpers.example_files import configuration_files
 
 pytestmark = pytest.mark.unit
 

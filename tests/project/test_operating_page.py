@@ -6,7 +6,7 @@ import inspect
 import io
 import re
 import shlex
-from types import ModuleType
+from typing import Any
 
 import click
 import pytest
@@ -16,10 +16,8 @@ from docutils.core import publish_doctree
 from kiel_groups.cli.app import app
 from kiel_groups.metrics import KAFKA_METRICS
 from kiel_groups.ops.views import checks
-from kiel_groups.ops.views import checks as findings
-from kiel_groups.ops.views import checks as partition_progress
-from kiel_groups.ops.views import coordinated as coordinated_checks
-from kiel_groups.ops.views import coordinated as coordinated_progress
+from kiel_groups.ops.views.checks import RULES, ProgressTracker
+from kiel_groups.ops.views.group_view import Sight
 from tests.helpers.commands import REPOSITORY
 
 pytestmark = pytest.mark.unit
@@ -52,8 +50,12 @@ def test_each_command_line_parses(line: str, monkeypatch: pytest.MonkeyPatch) ->
 
 def test_each_kind_of_finding_is_explained() -> None:
     """The page's tables explain all kinds of findings, and no others; that of brokers, those not in the other."""
-    found, of_brokers = kinds(checks, findings, partition_progress), kinds(coordinated_checks, coordinated_progress)
-    assert len(found) >= 13
+    assert len(kinds(checks)) >= 13
+    watched = {"stuck", "rebalancing", "missing-offset"}
+    assert kinds(ProgressTracker) == watched
+    found = kinds(*(rule for rule, needs in RULES if needs != Sight.ANSWERS)) | {"stuck"}
+    of_brokers = kinds(*(rule for rule, needs in RULES if Sight.ANSWERS in needs)) | watched
+    assert found | of_brokers == kinds(checks)
     assert explained("kind               meaning") == found
     assert explained("kind                meaning") == (of_brokers - found) | {"stuck"}
 
@@ -67,9 +69,9 @@ def test_the_metrics_of_a_member_are_explained() -> None:
     assert found == [(metric.name, metric.meaning) for metric in KAFKA_METRICS]
 
 
-def kinds(*modules: ModuleType) -> set[str]:
-    """Return the kinds of the findings that modules make."""
-    return set(re.findall(r'Finding\(\s*"([a-z-]+)"', "".join(map(inspect.getsource, modules))))
+def kinds(*makers: Any) -> set[str]:
+    """Return the kinds of the findings that modules, classes or functions make."""
+    return set(re.findall(r'Finding\(\s*"([a-z-]+)"', "".join(map(inspect.getsource, makers))))
 
 
 def explained(heading: str) -> set[str]:

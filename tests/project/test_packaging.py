@@ -22,7 +22,7 @@ COMPILED = ("kiel_groups/clients/delivery/_steps.", "kiel_groups/wire/_messages.
 
 _USE = """
 import importlib, pkgutil, kiel_groups
-from kiel_groups.demo.input_records import load_records
+from kiel_groups.demo.records import load_records
 for name in kiel_groups.__all__:
     getattr(kiel_groups, name)
 for module in pkgutil.walk_packages(kiel_groups.__path__, "kiel_groups."):

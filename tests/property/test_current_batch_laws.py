@@ -13,7 +13,7 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from kiel_groups.clients.delivery.current_batch import CurrentBatch
+from kiel_groups.clients.delivery.in_flight import CurrentBatch
 from kiel_groups.clients.fetch.partition_fetch import FetchedBatch
 from kiel_groups.group.partition_offsets import PartitionOffsets, StartOrigin
 from kiel_groups.model import Record, TopicPartition

@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 
 from kiel_groups.clients.fetch.partition_fetch import FetchedBatch, PartitionFetch
 from kiel_groups.model import Record, TopicPartition
-from kiel_groups.wire.message_sets.decoder import decode_message_set
-from kiel_groups.wire.message_sets.message_runs import message_runs
+from kiel_groups.wire.message_sets.decoder import decode_message_set, message_steps
 from tests.helpers.message_sets import WAYS, message_sets, reading
 
 pytestmark = pytest.mark.property
@@ -61,7 +60,7 @@ def test_parts_in_each_form_are_the_records(
     for way in WAYS:
         with reading(way):
             wanted = decode_message_set(data, SOURCE, position, max_decompressed_bytes=LIMIT)
-            runs = list(message_runs(data, SOURCE, position, max_decompressed_bytes=LIMIT, run_bytes=run_bytes))
+            runs = list(message_steps(data, SOURCE, position, max_decompressed_bytes=LIMIT, run_bytes=run_bytes))
         state = PartitionFetch(SOURCE, 1, position)
         state.buffered.extend(FetchedBatch(SOURCE, run, 99, 1, run.size_bytes) for run in runs)
         for most, back, form in steps:

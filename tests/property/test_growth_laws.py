@@ -21,10 +21,10 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from kiel_groups.cli.parameters.types import parse_position
-from kiel_groups.cli.records.record_printer import parse_format
+from kiel_groups.cli.commands.consume import parse_position
+from kiel_groups.cli.terminal.record_printer import parse_format
 from kiel_groups.config import parse_hosts
-from kiel_groups.embedded.jars import download
+from kiel_groups.embedded import jars
 from kiel_groups.errors import KielGroupsError
 from kiel_groups.group.commit_note import NotedText
 from kiel_groups.group.znodes.contents import (
@@ -42,14 +42,15 @@ from kiel_groups.group.znodes.worker_contents import StoredConnector, StoredStat
 from kiel_groups.model import TopicPartition
 from kiel_groups.ops.views.checks import check_group
 from kiel_groups.ops.views.documents import group_document
-from kiel_groups.ops.views.group_view import GroupView, view_group
+from kiel_groups.ops.views.group_view import GroupView
+from kiel_groups.ops.views.znodes import view_group
 from kiel_groups.spark import options as option_validation
-from kiel_groups.spark.jobs.query_run import plain_error
+from kiel_groups.spark.spark_session import plain_error
 from kiel_groups.wire.consumer_protocol import ConsumerAssignment
 from kiel_groups.wire.group_requests import DescribeGroupsRequest
 from kiel_groups.wire.metadata import MetadataRequest
 from kiel_groups.workers.execution.herder import Herder
-from kiel_groups.workers.execution.plugin_lookups import PluginLookups
+from kiel_groups.workers.execution.worker_plugins import WorkerPlugins
 from kiel_groups.workers.execution.worker_requests import WorkerRequests
 from kiel_groups.workers.plugins.config_definition import TYPES, ConfigDefinition, ConfigKey, parsed
 from kiel_groups.workers.plugins.connector_checks import masked, secret_values
@@ -145,7 +146,7 @@ READERS = {
         (*".a\n :", "kiel_groups.errors.", "ConfigError: ", "Error", "Error from python worker:\n", "PYTHONPATH was:"),
     ),
     "a line of Maven": TextReader(
-        lambda text: download._DOWNLOADED.search(text) or download._COPIED.search(text),
+        lambda text: jars._DOWNLOADED.search(text) or jars._COPIED.search(text),
         ("Downloaded from ", "Copying ", "a", ": ", "/", ".jar", " to", " "),
     ),
 }
@@ -309,7 +310,7 @@ def test_topics_that_no_broker_knows_take_linear_time() -> None:
     """The settings of one sink may name a hundred thousand, and a worker looks for them on its event loop."""
     clients = FakeClients()
     clients.missing = {f"t{n}" for n in range(LONG)}
-    requests = WorkerRequests(cast("Herder", None), PluginLookups(plugins(), Runtime()), clients)
+    requests = WorkerRequests(cast("Herder", None), WorkerPlugins(plugins(), Runtime()), clients)
 
     def validate(count: int) -> object:
         topics = ",".join(f"t{n}" for n in range(count))

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kiel_groups.errors import MessageTooLargeError, ProtocolError
-from kiel_groups.wire.codecs.compression import codec_by_name
+from kiel_groups.wire.codecs import codec_by_name
 from tests.helpers.message_sets import damaged
 from tests.helpers.reference_compression import NUMBERS, RefusedError, lz4_frame, packed, raw_snappy, unpacked
 

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from kiel_groups.errors import ProtocolError
 from kiel_groups.model import Record, TopicPartition
-from kiel_groups.wire.message_sets import compiled_decoder
-from kiel_groups.wire.message_sets.columns import BinaryColumn, decode_columns
-from kiel_groups.wire.message_sets.decoder import PartialMessage, decode_message_set
+from kiel_groups.wire.message_sets import decoder
+from kiel_groups.wire.message_sets.columns import BinaryColumn
+from kiel_groups.wire.message_sets.decoder import PartialMessage, decode_columns, decode_message_set
 from tests.helpers.message_sets import WAYS, garbage_with_crc, hostile_lengths, message_sets, mutated, reading
 
 pytestmark = pytest.mark.property
@@ -89,7 +89,7 @@ def test_columns_of_truncated_sets_equal_the_records(data: bytes, draw: st.DataO
             assert outcome(cut, 0, None) == wanted, way
 
 
-@pytest.mark.skipif(not compiled_decoder.COMPILED, reason="the package was installed without a C compiler")
+@pytest.mark.skipif(not decoder.COMPILED, reason="the package was installed without a C compiler")
 @settings(max_examples=500)
 @given(any_set, st.integers(-9, 300), st.integers(-9, 300), bounds, bounds)
 def test_unchecked_runs_are_decoded_or_refused(data: bytes, start: int, stop: int, first: int, last: int) -> None:

@@ -15,35 +15,58 @@ from kiel_groups.errors import ProtocolError
 from kiel_groups.model import TopicPartition
 from kiel_groups.wire.connect_protocol import ConnectAssignment, ConnectMetadata, StickyMetadata
 from kiel_groups.wire.consumer_protocol import ConsumerAssignment, ConsumerSubscription
-from kiel_groups.wire.fetch import FetchRequest
+from kiel_groups.wire.error_codes import NO_ERROR, UNKNOWN
+from kiel_groups.wire.fetch import FetchedPartition, FetchRequest, FetchResponse
 from kiel_groups.wire.framing import Request, decode_size, split_response
 from kiel_groups.wire.group_requests import (
+    DescribedGroup,
+    DescribedMember,
     DescribeGroupsRequest,
     FindCoordinatorRequest,
+    FoundCoordinator,
     HeartbeatRequest,
     JoinGroupRequest,
     JoinGroupRequestV1,
+    JoinGroupResponse,
     LeaveGroupRequest,
+    ListedGroup,
     ListGroupsRequest,
+    ListGroupsResponse,
     SyncGroupRequest,
+    SyncGroupResponse,
 )
-from kiel_groups.wire.list_offsets import ListOffsetsRequest, ListOffsetsRequestV1
+from kiel_groups.wire.list_offsets import (
+    FoundOffset,
+    ListedOffsets,
+    ListOffsetsRequest,
+    ListOffsetsRequestV1,
+    ListOffsetsResponse,
+)
 from kiel_groups.wire.message_sets.decoder import NoRecords, PartialMessage, decode_message_set
 from kiel_groups.wire.message_sets.encoder import encode_message_set
-from kiel_groups.wire.metadata import MetadataRequest, TopicIdsRequest
+from kiel_groups.wire.metadata import (
+    BrokerAddress,
+    MetadataRequest,
+    MetadataResponse,
+    PartitionMetadata,
+    TopicIdsRequest,
+    TopicMetadata,
+)
 from kiel_groups.wire.offsets import (
+    FetchedOffset,
     OffsetCommitRequest,
     OffsetCommitRequestV1,
     OffsetCommitRequestV2,
     OffsetFetchRequest,
     OffsetFetchRequestV1,
 )
-from kiel_groups.wire.produce import ProduceRequest
+from kiel_groups.wire.produce import ProducedPartition, ProduceRequest, ProduceResponse
 from kiel_groups.wire.topic_changes import CreatePartitionsRequest, CreateTopicsRequest, DeleteTopicsRequest
-from kiel_groups.wire.versions import ApiVersionsRequest, FetchProbeRequest
+from kiel_groups.wire.versions import ApiVersionsRequest, ApiVersionsResponse, FetchProbeRequest, VersionRange
 from tests.helpers.message_sets import (
     WAYS,
     codecs,
+    damaged,
     filler,
     garbage_with_crc,
     hostile_lengths,
@@ -184,6 +207,57 @@ def test_random_responses_are_decoded_or_refused(decoder: Callable[[bytes], obje
     """Any bytes of a response are decoded or raise a ProtocolError."""
     with contextlib.suppress(ProtocolError):
         decoder(payload)
+
+
+P0, P1 = TopicPartition("t", 0), TopicPartition("u", 7)
+BROKERS = (BrokerAddress(1, "kafka-1", 9092), BrokerAddress(2, "kafka-2", 9092))
+MEMBER = DescribedMember("m-1", "kiel", "/127.0.0.1", b"topics", b"partitions")
+
+#: Answers with all of what they may have.
+ANSWERS: list[tuple[type[Request[Any]], object]] = [
+    (
+        MetadataRequest,
+        MetadataResponse(
+            BROKERS, (TopicMetadata(NO_ERROR, "t", (PartitionMetadata(NO_ERROR, 0, 1, (1, 2), (2,)),) * 2),) * 2
+        ),
+    ),
+    (ProduceRequest, ProduceResponse({P0: ProducedPartition(NO_ERROR, 5), P1: ProducedPartition(UNKNOWN, -1)})),
+    (FetchRequest, FetchResponse({tp: FetchedPartition(NO_ERROR, 5, memoryview(b"messages")) for tp in (P0, P1)})),
+    (ListOffsetsRequest, ListOffsetsResponse({P0: ListedOffsets(NO_ERROR, (5, 0)), P1: ListedOffsets(UNKNOWN, ())})),
+    (ListOffsetsRequestV1, {P0: FoundOffset(NO_ERROR, 1_700_000_000_000, 5), P1: FoundOffset(UNKNOWN, -1, -1)}),
+    (OffsetCommitRequest, {P0: NO_ERROR, P1: UNKNOWN}),
+    (OffsetFetchRequest, {P0: FetchedOffset(5, "note", NO_ERROR), P1: FetchedOffset(-1, "", UNKNOWN)}),
+    (FindCoordinatorRequest, FoundCoordinator(NO_ERROR, BROKERS[0])),
+    (JoinGroupRequest, JoinGroupResponse(NO_ERROR, 7, "range", "m-1", "m-1", {"m-1": b"topics", "m-2": b""})),
+    (SyncGroupRequest, SyncGroupResponse(NO_ERROR, b"partitions")),
+    (HeartbeatRequest, NO_ERROR),
+    (ListGroupsRequest, ListGroupsResponse(NO_ERROR, (ListedGroup("g", "consumer"),) * 3)),
+    (DescribeGroupsRequest, (DescribedGroup(NO_ERROR, "g", "Stable", "consumer", "range", (MEMBER,) * 3),) * 2),
+    (ApiVersionsRequest, ApiVersionsResponse(NO_ERROR, {key: VersionRange(0, key) for key in range(9)})),
+    (CreateTopicsRequest, {"t": NO_ERROR, "u": UNKNOWN}),
+]
+
+
+def kind(value: object) -> str | None:
+    return value.__name__ if isinstance(value, type) else None
+
+
+@pytest.mark.parametrize(("request_", "answer"), ANSWERS, ids=kind)
+@given(st.data())
+def test_damaged_answers_are_refused_or_no_larger_than_their_bytes(
+    request_: type[Request[Any]], answer: object, draw: st.DataObject
+) -> None:
+    """
+    An answer is read as it was written. After changes, it is refused, or it has no more than the bytes that were read.
+    """
+    whole = request_.ANSWER.encode(answer)
+    assert request_.decode_response(whole) == answer
+    data = damaged(draw.draw, whole, 4)
+    with contextlib.suppress(ProtocolError):
+        found = request_.decode_response(data)
+        again = request_.ANSWER.encode(found)
+        assert len(again) <= len(data)
+        assert request_.decode_response(again) == found
 
 
 topics = st.text(st.characters(codec="utf-8"), max_size=8)

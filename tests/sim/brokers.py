@@ -10,7 +10,7 @@ from kazoo.client import KazooClient
 from kazoo.exceptions import NodeExistsError, NoNodeError
 
 from kiel_groups.model import TopicPartition
-from kiel_groups.testing import Host, fake_client
+from tests.fakes import Host, fake_client
 
 if TYPE_CHECKING:
     from tests.sim.consumer import Consumer

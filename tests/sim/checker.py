@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, TypeVar
 
 from kiel_groups.errors import KielGroupsError
 from kiel_groups.model import TopicPartition
-from kiel_groups.testing.fake_ensemble import Entry
-from kiel_groups.testing.znode_tree import Change, Kind
+from tests.fakes.fake_ensemble import Entry
+from tests.fakes.znode_tree import Change, Kind
 from tests.sim.history.history import History
 from tests.sim.history.topics import changes_of_topics
 from tests.sim.invariants.broker_writes import (

@@ -15,10 +15,10 @@ from kiel_groups.members.partition_handler import Gate, KafkaOffsets, LogOffsets
 from kiel_groups.members.zookeeper.group_member import GroupMember
 from kiel_groups.metrics import Metrics
 from kiel_groups.model import TopicPartition
-from kiel_groups.testing.fake_client import FakeConnection
-from kiel_groups.testing.simulated_process import SimulatedProcess
 from kiel_groups.zookeeper.delivery_gate import DeliveryGate
 from kiel_groups.zookeeper.tasks import ProcessContext
+from tests.fakes.fake_client import FakeConnection
+from tests.fakes.simulated_process import SimulatedProcess
 from tests.sim.application import Application, ApplicationListener, InFlight
 from tests.sim.fetches import Fetches
 from tests.sim.logs import Range

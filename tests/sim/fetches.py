@@ -54,7 +54,7 @@ class Fetches:
             self._world.reset,  # type: ignore[arg-type]
             ResetBrokers(self._leader_of, self._log_range, self._new_backoff),
             subscription,
-            consumer,
+            consumer,  # type: ignore[arg-type]
             consumer.member,
             consumer.metrics,
         )

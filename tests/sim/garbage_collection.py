@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from kiel_groups.testing import FakeEnsemble, SimulatedProcess, Timeline
+from tests.fakes import FakeEnsemble, SimulatedProcess, Timeline
 
 __all__ = ["deferred_collection"]
 
@@ -35,6 +35,7 @@ def deferred_collection() -> Iterator[list[SimulatedProcess]]:
     hook: Callable[[Any], Any] = sys.unraisablehook
     sys.unraisablehook = lambda _: None
     disabled = logging.root.manager.disable
+    frozen = gc.get_freeze_count()
     gc.disable()
     gc.freeze()
     killed: list[SimulatedProcess] = []
@@ -50,7 +51,9 @@ def deferred_collection() -> Iterator[list[SimulatedProcess]]:
             dead.call(gc.collect)
             dead.call(gc.collect)
             logging.disable(disabled)
-        gc.unfreeze()
+        if not frozen:
+            # Otherwise, the process of the tests has frozen its modules for good.
+            gc.unfreeze()
         gc.enable()
         sys.unraisablehook = hook
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from kiel_groups.testing import FakeEnsemble, Timeline
-from kiel_groups.testing.fake_ensemble import Entry
+from tests.fakes import FakeEnsemble, Timeline
+from tests.fakes.fake_ensemble import Entry
 from tests.sim.application import Application
 
 __all__ = ["GroupWorld"]

@@ -21,7 +21,7 @@ from kiel_groups.group.znodes.contents import FirstOffsets
 from kiel_groups.group.znodes.layout import topic_path
 from kiel_groups.members.partition_handler import KafkaOffsets, ReadOffsets, StoreAnswer
 from kiel_groups.model import OffsetAndMetadata, TopicPartition
-from kiel_groups.testing.fake_ensemble import Entry
+from tests.fakes.fake_ensemble import Entry
 from tests.sim.commits import commit, process_all
 from tests.sim.consumer import Consumer
 from tests.sim.garbage_collection import deferred_collection

@@ -9,7 +9,7 @@ from kazoo.exceptions import NoNodeError
 
 from kiel_groups.group.znodes.group_settings import encode_weights
 from kiel_groups.model import TopicPartition
-from kiel_groups.testing import FakeServer
+from tests.fakes import FakeServer
 from tests.sim.scenario import Event
 
 if TYPE_CHECKING:

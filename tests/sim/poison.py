@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from random import Random
 from typing import TYPE_CHECKING
 
-from kiel_groups.clients.delivery.bad_records import BadRecords
 from kiel_groups.clients.delivery.deserializer import Deserializer
 from kiel_groups.clients.delivery.in_flight import ConsumerInFlight, DeliveryProgress
+from kiel_groups.clients.delivery.owned_records import BadRecords
 from kiel_groups.errors import BadRecordError, RecordDeserializationError
 from kiel_groups.group.partition_offsets import PartitionOffsets
 from kiel_groups.model import Record, TopicPartition
@@ -53,7 +53,7 @@ class _Hook:
 
 class PoisonedRecords:
     """
-    What one consumer does at poisoned records: clients/delivery/bad_records.py runs here unchanged.
+    What one consumer does at poisoned records: clients/delivery/owned_records.py runs here unchanged.
 
     Half of the applications get the error, and seek past the record when they have met it several times. The others
     have a hook, which takes a while, and sometimes raises.

@@ -12,11 +12,11 @@ from kiel_groups.members.offsets.topic_incarnations import TopicIncarnations
 from kiel_groups.members.offsets.zookeeper_store import OffsetZnodes
 from kiel_groups.members.zookeeper.owner_znodes import OwnerZnodes
 from kiel_groups.metrics import Metrics
-from kiel_groups.testing import FakeEnsemble, SimulatedProcess, Timeline
-from kiel_groups.testing.fake_ensemble import Entry
 from kiel_groups.zookeeper.fenced_writes import FencedWriter
 from kiel_groups.zookeeper.session import Session, SessionEvent
 from kiel_groups.zookeeper.tasks import TaskSet
+from tests.fakes import FakeEnsemble, SimulatedProcess, Timeline
+from tests.fakes.fake_ensemble import Entry
 from tests.helpers.contexts import member_context
 
 __all__ = ["SessionBench", "owner_znodes_of", "Work"]

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 from kazoo.protocol.serialization import Close, Connect
 
-from kiel_groups.testing import fake_ensemble
-from kiel_groups.testing.fake_network import Link
-from kiel_groups.testing.fake_server import FakeServer
-from kiel_groups.testing.simulated_process import MAX_THREAD_S
+from tests.fakes import fake_ensemble
+from tests.fakes.fake_network import Link
+from tests.fakes.fake_server import FakeServer
+from tests.fakes.simulated_process import MAX_THREAD_S
 from tests.sim.outages import cut_off_for
 from tests.sim.world import SESSION_TIMEOUT_MS, at_rest
 

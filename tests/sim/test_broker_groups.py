@@ -16,8 +16,8 @@ from kiel_groups.members.brokers.coordinator_commits import CoordinatorOffsets
 from kiel_groups.members.brokers.gate import GenerationGate
 from kiel_groups.members.brokers.transport import BeatAnswer
 from kiel_groups.model import TopicPartition
-from kiel_groups.testing import FakeCoordinator
 from kiel_groups.wire.error_codes import UNKNOWN_MEMBER_ID
+from tests.fakes import FakeCoordinator
 from tests.sim.coordinated.broker_scenario import FAULTS, make_broker_scenario
 from tests.sim.coordinated.broker_world import BrokerWorld, brokers_at_rest
 from tests.sim.invariants.invariant import Violation
@@ -215,8 +215,8 @@ def test_a_lost_record_is_reported(monkeypatch: pytest.MonkeyPatch, world: Broke
     """A commit may not pass what the application has processed."""
     store = CoordinatorOffsets.store
 
-    async def ahead(self: CoordinatorOffsets, offsets: dict[TopicPartition, int], *others: Any) -> Any:
-        return await store(self, {partition: offset + 1 for partition, offset in offsets.items()}, *others)
+    async def ahead(self: CoordinatorOffsets, offsets: dict[TopicPartition, int], *args: Any, **kwargs: Any) -> Any:
+        return await store(self, {partition: offset + 1 for partition, offset in offsets.items()}, *args, **kwargs)
 
     monkeypatch.setattr(CoordinatorOffsets, "store", ahead)
     world.consumers[0].work(0.0, 3, 0.01)
@@ -231,8 +231,8 @@ def test_an_offset_that_moves_back_is_reported(monkeypatch: pytest.MonkeyPatch, 
     world.run_for(10.0)
     store = CoordinatorOffsets.store
 
-    async def behind(self: CoordinatorOffsets, offsets: dict[TopicPartition, int], *others: Any) -> Any:
-        return await store(self, {partition: offset - 3 for partition, offset in offsets.items()}, *others)
+    async def behind(self: CoordinatorOffsets, offsets: dict[TopicPartition, int], *args: Any, **kwargs: Any) -> Any:
+        return await store(self, {partition: offset - 3 for partition, offset in offsets.items()}, *args, **kwargs)
 
     monkeypatch.setattr(CoordinatorOffsets, "store", behind)
     consumer.work(0.0, 2, 0.01)
@@ -243,7 +243,7 @@ def test_an_offset_that_moves_back_is_reported(monkeypatch: pytest.MonkeyPatch, 
 def test_a_start_that_is_not_stored_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     """A partition is opened only after the coordinator has its start."""
 
-    async def pretend(self: CoordinatorOffsets, offsets: dict[TopicPartition, int], metadata: str = "") -> Any:
+    async def pretend(self: CoordinatorOffsets, offsets: dict[TopicPartition, int], **_: object) -> Any:
         return frozenset(offsets)
 
     monkeypatch.setattr(CoordinatorOffsets, "store", pretend)
@@ -292,6 +292,18 @@ def test_the_checker_reports_records_of_a_new_log_that_are_skipped(
     _read_and_create_again(world, 0.0)
     with pytest.raises(Violation, match="whose new log it knows"):
         world.wait("unfinished", 60.0)
+
+
+def test_the_checker_reports_stored_offsets_of_an_old_log_that_are_not_compared(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Coordinators of 0.9 keep them, and the members have seen that the topic was missing: no excuse applies."""
+    monkeypatch.setattr("tests.sim.coordinated.broker_world.NOTICED_SHARE", 1.0)
+    monkeypatch.setattr(SeenTopics, "take_doubt", lambda *_: None)
+    with brokers_at_rest(early=True, metadata_max_age_ms=5_000) as world:
+        _read_and_create_again(world, 12.0)
+        with pytest.raises(Violation, match="partitions are not finished"):
+            world.wait("unfinished", 60.0)
 
 
 def test_the_checker_reports_a_restart_in_a_log_that_is_not_new(world: BrokerWorld) -> None:

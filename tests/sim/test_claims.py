@@ -14,9 +14,9 @@ from kiel_groups.group.znodes.layout import GroupLayout, topic_path
 from kiel_groups.members.offsets.claim_opening import ClaimOpener
 from kiel_groups.members.offsets.zookeeper_store import OffsetZnodes
 from kiel_groups.model import TopicPartition
-from kiel_groups.testing import Host, fake_client
 from kiel_groups.zookeeper.fenced_writes import FencedWriter
 from kiel_groups.zookeeper.session import Session
+from tests.fakes import Host, fake_client
 from tests.sim.commits import process_all, process_some
 from tests.sim.session_bench import SessionBench, owner_znodes_of
 from tests.sim.topics import recreate, stored_offsets

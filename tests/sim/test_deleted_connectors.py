@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from kiel_groups.workers.stores.config_store import DeletedConnectors
+from kiel_groups.workers.stores.config_store import ConfigStore
 from kiel_groups.workers.values import ConnectorId, TaskId, WorkState, WorkStatus
 from tests.sim.worker_bench import LAYOUT, WorkerBench
 
@@ -32,7 +32,7 @@ def test_a_deleted_connector_leaves_its_source_offsets_only(workers: WorkerBench
     assert [workers.znodes(folder) for folder in (LAYOUT.connectors, LAYOUT.statuses, LAYOUT.owners)] == [[], [], []]
     workers.run(worker, store.put_connector("c", {}))
     assert workers.run(worker, worker.statuses.read([task])) == {task: WorkStatus(WorkState.UNASSIGNED, "")}
-    assert workers.run(worker, worker.offsets.read("c", [{"file": "f"}])) == [{"position": 3}]
+    assert workers.run(worker, worker.offsets.read("c", {"file": "f"})) == {"position": 3}
 
 
 def test_an_interrupted_clean_up_is_resumed_by_another_worker(workers: WorkerBench) -> None:
@@ -45,13 +45,13 @@ def test_an_interrupted_clean_up_is_resumed_by_another_worker(workers: WorkerBen
         for claimed in works:
             await worker.claim(claimed)
         await worker.statuses.put_many(dict.fromkeys(works, RUNNING))
-        leftovers = worker.configuration._deleted._leftovers
+        leftovers = worker.configuration._leftovers
 
         async def interrupted() -> object:
             worker.session.end("killed")
             return await leftovers()
 
-        worker.configuration._deleted._leftovers = interrupted  # type: ignore[assignment, method-assign]
+        worker.configuration._leftovers = interrupted  # type: ignore[assignment, method-assign]
         return await worker.configuration.delete_connector("c")
 
     assert workers.run(worker, work()) == 2
@@ -71,14 +71,14 @@ def test_a_clean_up_leaves_a_connector_that_is_created_again(
     worker, other = workers.worker("w1"), workers.worker("w2")
     connector = ConnectorId("c")
     workers.write(LAYOUT.status("c"), b"old")
-    leftovers, reads = DeletedConnectors._leftovers, []
+    leftovers, reads = ConfigStore._leftovers, []
 
     async def create_again() -> None:
         await other.configuration.put_connector("c", {})
         await other.claim(connector)
         assert await other.statuses.put(connector, RUNNING)
 
-    async def late(deleted: DeletedConnectors) -> object:
+    async def late(deleted: ConfigStore) -> object:
         found = await leftovers(deleted)
         reads.append(sorted(path for path, _ in found))
         if not reads[1:]:
@@ -86,7 +86,7 @@ def test_a_clean_up_leaves_a_connector_that_is_created_again(
             await asyncio.sleep(2.0)
         return found
 
-    monkeypatch.setattr(DeletedConnectors, "_leftovers", late)
+    monkeypatch.setattr(ConfigStore, "_leftovers", late)
     workers.run(worker, worker.configuration.clean_up())
     assert reads == [[LAYOUT.status("c")], []]
     assert workers.run(worker, worker.statuses.read([connector])) == {connector: RUNNING}

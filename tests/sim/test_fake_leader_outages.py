@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from kiel_groups.testing import FakeEnsemble, Host, Timeline, fake_client
-from kiel_groups.testing.fake_ensemble import ELECTION_S
+from tests.fakes import FakeEnsemble, Host, Timeline, fake_client
+from tests.fakes.fake_ensemble import ELECTION_S
 
 pytestmark = pytest.mark.sim
 

@@ -21,9 +21,9 @@ from kiel_groups.members.zookeeper.group_session import GroupSession
 from kiel_groups.members.zookeeper.leader import Candidacy
 from kiel_groups.members.zookeeper.planner import PartitionPlanner
 from kiel_groups.metrics import Metrics
-from kiel_groups.testing import FakeEnsemble, SimulatedProcess, Timeline
 from kiel_groups.zookeeper.session import Session
 from kiel_groups.zookeeper.tasks import SessionContext
+from tests.fakes import FakeEnsemble, SimulatedProcess, Timeline
 from tests.helpers.contexts import process_context
 
 pytestmark = pytest.mark.sim

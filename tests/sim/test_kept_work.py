@@ -175,7 +175,7 @@ def test_a_connector_that_was_created_again_starts_anew() -> None:
     settings = dict(config.connectors["c"].config)
 
     async def create_again() -> None:
-        store = worker.herder.parts.config
+        store = worker.herder.role.config
         await store.delete_connector("c")
         await store.put_connector("c", settings, is_new=True)
 
@@ -197,7 +197,7 @@ def test_a_change_during_the_rebalance_is_followed_by_the_assignment() -> None:
     settings = {**config.connectors["c"].config, "topic": "u"}
     worker.process.call(worker.member.request_rejoin)
     bench.timeline.run_until(lambda: worker.herder._assignment is None)
-    worker.run(worker.herder.parts.config.put_connector("c", settings))
+    worker.run(worker.herder.role.config.put_connector("c", settings))
     bench.timeline.run_until(lambda: bench.delivered("u", "c-0"))
     assert bench.counts.count("start", "c") == 2
 
@@ -222,7 +222,7 @@ def test_a_task_whose_claim_was_deleted_reports_nothing() -> None:
     assert bench.counts.count("stop", "c-0") == 1
     bench.operator_deletes(LAYOUT.owner("c", 0))
     bench.counts.hooks.clear()
-    claims = bench.workers[other].herder.parts.claims
+    claims = bench.workers[other].herder.role.claims
     bench.workers[other].run(claims.claim(TaskId("c", 0)))
     bench.timeline.run_for(5.0)
     status = bench.workers[other].states("c")[TaskId("c", 0)]
@@ -390,11 +390,11 @@ def test_a_restart_is_counted_when_failed_work_starts_again() -> None:
     worker.run(worker.requests.resume("c"))
     bench.timeline.run_until(lambda: counted() == (2, 1))
     bench.counts.hooks.clear()
-    worker.run(worker.requests.restart_task("c", 0))
+    worker.run(worker.requests.restart(TaskId("c", 0)))
     bench.until_running("c", 2)
     assert counted() == (2, 2)
     # The task has not failed since.
-    worker.run(worker.requests.restart_task("c", 0))
+    worker.run(worker.requests.restart(TaskId("c", 0)))
     bench.timeline.run_until(lambda: bench.counts.count("start", "c-0") == 4)
     worker.run(worker.requests.pause("c"))
     worker.run(worker.requests.resume("c"))
@@ -490,7 +490,7 @@ def test_a_run_that_has_ended_reports_no_problem() -> None:
     bench.timeline.run_until(lambda: status().state == "FAILED")
     assert status().problem == ""
     del bench.counts.hooks["poll", "c-0"]
-    worker.run(worker.requests.restart_task("c", 0))
+    worker.run(worker.requests.restart(TaskId("c", 0)))
     bench.until_running("c", 1)
     worker.process.call(former.report_problem, "late")
     bench.timeline.run_for(2.0)

@@ -9,7 +9,7 @@ import pytest
 
 from kiel_groups.group import claims
 from kiel_groups.members.zookeeper.owned_partitions import OwnedPartitions
-from kiel_groups.testing import FakeEnsemble, Livelock, SimulatedProcess, Timeline
+from tests.fakes import FakeEnsemble, Livelock, SimulatedProcess, Timeline
 from tests.sim.play import play
 from tests.sim.scenario import make_scenario
 

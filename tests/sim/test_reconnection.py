@@ -6,7 +6,7 @@ import pytest
 
 from kiel_groups.group.lease import lease_deadline
 from kiel_groups.group.znodes.contents import MemberAssignment
-from kiel_groups.testing import FakeEnsemble
+from tests.fakes import FakeEnsemble
 from tests.sim.commits import process_some
 from tests.sim.consumer import Consumer
 from tests.sim.world import SESSION_TIMEOUT_MS, World, at_rest

@@ -11,7 +11,7 @@ from kiel_groups.config import BROKER_V0, ZOOKEEPER_STORE
 from kiel_groups.group.znodes.contents import encode_owner
 from kiel_groups.members.zookeeper.owner_znodes import OwnerZnodes, Releases
 from kiel_groups.model import TopicPartition
-from kiel_groups.ops.force_release import force_release
+from kiel_groups.ops.actions.release import plan_release
 from tests.sim import application
 from tests.sim.commits import process_some
 from tests.sim.world import SESSION_TIMEOUT_MS, World, at_rest
@@ -33,7 +33,7 @@ def test_a_forced_release_deletes_no_claims_if_the_member_ends_its_session(world
     """
     consumer = world.consumers[0]
     member_id, owned = consumer.member.member_id or "", sorted(consumer.opened)
-    done = force_release(world.operator, world.group, member_id, sleep=world.run_for)
+    done = plan_release(world.operator, world.group, member_id).apply(world.operator, sleep=world.run_for)
     assert done.owned == tuple(owned)
     assert 0 < done.waited_ms < SESSION_TIMEOUT_MS / 2, (
         "the member stops at its next heartbeat, and the release waits no longer"
@@ -85,7 +85,7 @@ def test_a_forced_release_waits_for_the_session_timeout_at_least(
         waited_s.append(duration_s)
         world.run_for(duration_s)
 
-    done = force_release(world.operator, world.group, member_id, wait_ms=requested_ms, sleep=wait)
+    done = plan_release(world.operator, world.group, member_id, wait_ms=requested_ms).apply(world.operator, sleep=wait)
     assert (sum(waited_s), done.waited_ms) == (waited_ms / 1000, waited_ms)
     assert done.taken == (lasting,)
     world.settle(60.0)
@@ -108,7 +108,7 @@ def test_a_claim_is_deleted_only_after_the_wait(world: World) -> None:
         assert owner in world.ensemble.tree.znodes
         there.append(duration_s)
 
-    done = force_release(world.operator, world.group, "gone", wait_ms=1_000, sleep=wait)
+    done = plan_release(world.operator, world.group, "gone", wait_ms=1_000).apply(world.operator, sleep=wait)
     assert sum(there) == 1.0
     assert done.taken == (partition,)
     assert owner not in world.ensemble.tree.znodes

@@ -7,7 +7,7 @@ import inspect
 
 import pytest
 
-from kiel_groups.testing import FakeEnsemble, SimulatedProcess, Timeline
+from tests.fakes import FakeEnsemble, SimulatedProcess, Timeline
 
 pytestmark = pytest.mark.sim
 

@@ -12,7 +12,7 @@ from dataclasses import replace
 import pytest
 
 from kiel_groups.errors import ConfigError
-from kiel_groups.testing.fake_server import MOST_BYTES
+from tests.fakes.fake_server import MOST_BYTES
 from tests.sim.scenario import make_scenario
 from tests.sim.world import World
 

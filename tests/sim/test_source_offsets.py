@@ -16,6 +16,7 @@ pytestmark = pytest.mark.sim
 
 TASK = TaskId("c", 0)
 FILE: dict[str, Any] = {"file": "a"}
+OFFSETS = LAYOUT.connector_offsets("c")
 PATH = LAYOUT.source_offset("c", partition_digest(FILE))
 
 
@@ -32,16 +33,14 @@ def test_offsets_are_read_as_they_were_written(workers: WorkerBench) -> None:
     other = {"file": "b"}
 
     async def work() -> list[Any]:
-        found: list[Any] = [await worker.offsets.read("c", [FILE])]
+        found: list[Any] = [await worker.offsets.read("c", FILE)]
         await worker.offsets.write(TASK, [(FILE, {"at": 1}), (other, {"at": 7}), (FILE, {"at": 2})])
-        found.append(await worker.offsets.read("c", [FILE]))
+        found.append(await worker.offsets.read("c", FILE))
         await worker.offsets.write(TASK, [(FILE, {"at": 3})])
-        return [*found, await worker.offsets.read("c", [other, {}, FILE])]
+        return [*found, *[await worker.offsets.read("c", partition) for partition in (other, {}, FILE)]]
 
-    assert workers.run(worker, work()) == [[None], [{"at": 2}], [{"at": 7}, None, {"at": 3}]]
-    stored = workers.run(worker, worker.offsets.read_all("c"))
-    expected = sorted([FILE, other], key=partition_digest)
-    assert [found.partition for found in stored] == expected
+    assert workers.run(worker, work()) == [None, {"at": 2}, {"at": 7}, None, {"at": 3}]
+    assert workers.znodes(OFFSETS) == sorted(map(partition_digest, [FILE, other]))
 
 
 def test_a_task_without_its_claim_stores_nothing(workers: WorkerBench) -> None:
@@ -51,7 +50,8 @@ def test_a_task_without_its_claim_stores_nothing(workers: WorkerBench) -> None:
     workers.run(worker, worker.release(TASK))
     with pytest.raises(ClaimLostError, match=f"task c-0: its claim {LAYOUT.owner('c', 0)} is gone"):
         workers.run(worker, worker.offsets.write(TASK, [(FILE, {"at": 2}), ({}, {})]))
-    assert workers.run(worker, worker.offsets.read("c", [FILE, {}])) == [{"at": 1}, None]
+    assert workers.run(worker, worker.offsets.read("c", FILE)) == {"at": 1}
+    assert workers.znodes(OFFSETS) == [partition_digest(FILE)]
 
 
 def test_a_frozen_worker_does_not_move_the_offsets_of_its_successor(workers: WorkerBench) -> None:
@@ -64,7 +64,7 @@ def test_a_frozen_worker_does_not_move_the_offsets_of_its_successor(workers: Wor
     worker.process.thaw()
     with pytest.raises(SessionLostError):
         workers.run(worker, worker.offsets.write(TASK, [(FILE, {"at": 2})]))
-    assert workers.run(other, other.offsets.read("c", [FILE])) == [{"at": 9}]
+    assert workers.run(other, other.offsets.read("c", FILE)) == {"at": 9}
 
 
 @pytest.mark.parametrize("what", ["request", "reply"])
@@ -78,7 +78,7 @@ def test_offsets_are_stored_although_the_answer_is_lost(
         workers.run(worker, worker.offsets.write(TASK, [(FILE, {"at": 1})]))
     worker.lose(what, PATH)
     workers.run(worker, worker.offsets.write(TASK, [(FILE, {"at": 2})]))
-    assert workers.run(worker, worker.offsets.read("c", [FILE])) == [{"at": 2}]
+    assert workers.run(worker, worker.offsets.read("c", FILE)) == {"at": 2}
 
 
 def test_many_offsets_take_few_transactions(workers: WorkerBench) -> None:
@@ -91,7 +91,7 @@ def test_many_offsets_take_few_transactions(workers: WorkerBench) -> None:
         written = [len(entry.changes) for entry in workers.ensemble.log[before:] if len(entry.changes) > 1]
         assert sum(written) == 1_000
         assert 5 <= len(written) <= 7
-    assert len(workers.run(worker, worker.offsets.read_all("c"))) == 1_000
+    assert len(workers.znodes(OFFSETS)) == 1_000
 
 
 def test_offsets_that_an_operator_deletes_meanwhile_are_stored(workers: WorkerBench) -> None:
@@ -111,7 +111,8 @@ def test_offsets_that_an_operator_deletes_meanwhile_are_stored(workers: WorkerBe
 
     worker.offsets._operations = late  # type: ignore[method-assign]
     workers.run(worker, worker.offsets.write(TASK, [(FILE, {"at": 2}), ({}, {"at": 1})]))
-    assert workers.run(worker, worker.offsets.read("c", [FILE, {}])) == [{"at": 2}, {"at": 1}]
+    assert workers.run(worker, worker.offsets.read("c", FILE)) == {"at": 2}
+    assert workers.run(worker, worker.offsets.read("c", {})) == {"at": 1}
 
 
 def test_offsets_are_stored_with_the_release_of_the_claim(workers: WorkerBench) -> None:
@@ -123,7 +124,7 @@ def test_offsets_are_stored_with_the_release_of_the_claim(workers: WorkerBench) 
         return await worker.session.transact([*written, Delete(LAYOUT.owner("c", 0))])
 
     assert isinstance(workers.run(worker, release()), Done)
-    assert workers.run(worker, worker.offsets.read("c", [FILE])) == [{"at": 5}]
+    assert workers.run(worker, worker.offsets.read("c", FILE)) == {"at": 5}
 
 
 def test_garbage_in_an_offset_is_an_error(workers: WorkerBench) -> None:
@@ -132,9 +133,9 @@ def test_garbage_in_an_offset_is_an_error(workers: WorkerBench) -> None:
     for garbage in (b"", b"x", SourceOffset({"file": "b"}, {}).encode()):
         workers.write(PATH, garbage)
         with pytest.raises(ProtocolError, match=f"^{PATH}: "):
-            workers.run(worker, worker.offsets.read("c", [FILE]))
+            workers.run(worker, worker.offsets.read("c", FILE))
     workers.run(worker, worker.offsets.write(TASK, [(FILE, {"at": 2})]))
-    assert workers.run(worker, worker.offsets.read("c", [FILE])) == [{"at": 2}]
+    assert workers.run(worker, worker.offsets.read("c", FILE)) == {"at": 2}
 
 
 def test_offsets_that_cannot_be_stored_are_refused(workers: WorkerBench) -> None:
@@ -143,4 +144,4 @@ def test_offsets_that_cannot_be_stored_are_refused(workers: WorkerBench) -> None
     for offset, error in (({"x": "y" * LARGEST_BYTES}, "fit into a znode"), ({"x": {1, 2}}, "no form in JSON")):
         with pytest.raises(ConfigError, match=error):
             workers.run(worker, worker.offsets.write(TASK, [(FILE, {"at": 1}), ({}, offset)]))
-    assert workers.run(worker, worker.offsets.read_all("c")) == []
+    assert workers.ensemble.tree.znodes.get(OFFSETS) is None

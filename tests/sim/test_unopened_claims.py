@@ -12,9 +12,9 @@ from kiel_groups.group.partition_offsets import StartPosition
 from kiel_groups.group.znodes.layout import GroupLayout
 from kiel_groups.members.zookeeper.owner_znodes import Releases
 from kiel_groups.model import TopicPartition
-from kiel_groups.testing import Host, fake_client
 from kiel_groups.zookeeper.fenced_writes import FencedWriter
 from kiel_groups.zookeeper.session import Session
+from tests.fakes import Host, fake_client
 from tests.sim.session_bench import SessionBench, owner_znodes_of
 
 pytestmark = [pytest.mark.sim, pytest.mark.failures]

@@ -11,7 +11,7 @@ import pytest
 
 from kiel_groups.errors import SessionLostError
 from kiel_groups.group.znodes.transactions import Check, Create, Done
-from kiel_groups.workers.execution.work_claims import WorkClaims
+from kiel_groups.workers.stores.work_claims import WorkClaims
 from kiel_groups.workers.values import ConnectorId, TaskId, Work
 from kiel_groups.zookeeper.fenced_writes import FencedWriter
 from tests.sim.worker_bench import LAYOUT, SimulatedWorker, WorkerBench
@@ -32,10 +32,10 @@ class Claimant:
         writer = FencedWriter(self.worker.session, LAYOUT.worker(worker_id), _caught_up)
 
         async def create() -> WorkClaims:
-            return WorkClaims(self.worker.session, writer, LAYOUT, worker_id, self.gone.append)
+            return WorkClaims(self.worker.session, writer, LAYOUT, worker_id)
 
         self.claims = bench.run(self.worker, create())
-        self.driver = self.worker.process.start(self.claims.run())
+        self.driver = self.worker.process.start(self.claims.run(self.gone.append))
 
     def begin(self, work: Work) -> asyncio.Task[int]:
         return self.worker.process.start(self.claims.claim(work))
@@ -81,7 +81,7 @@ def test_a_successor_waits_for_the_release(workers: WorkerBench) -> None:
     waiting = second.begin(TASK)
     workers.timeline.run_for(2.0)
     assert not waiting.done()
-    assert second.claims.waits(TASK)
+    assert TASK in second.claims._contended
     assert first.release()
     second.until(waiting.done)
     assert waiting.result() > token

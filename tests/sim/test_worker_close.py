@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from kiel_groups.errors import CoordinationError
+from kiel_groups.workers.execution.work_plan import WorkSpec
 from kiel_groups.workers.values import ConnectorId, TaskId, Work, WorkState
 from tests.sim.worker_group_bench import LAYOUT, WorkerGroupBench, WorkerProcess
 
@@ -91,7 +92,7 @@ def test_a_worker_whose_session_is_lost_still_ends_after_its_plugins() -> None:
     bench = group_of("w1")
     closing = Closing(bench, "poll")
     bench.timeline.run_until(lambda: closing.stuck)
-    session = closing.worker.herder.parts.session
+    session = closing.worker.herder.role.session
     closing.worker.process.call(lambda: session.end("the test ends it"))
     bench.timeline.run_for(5.0)
     assert not closing.task.done()
@@ -104,7 +105,7 @@ def test_a_worker_that_loses_its_session_closes_when_its_plugins_have_stopped() 
     bench = group_of("w1")
     worker, stuck, hang = bench.workers["w1"], list[Sequence[Work]](), Hang()
     bench.counts.hooks["stop", "c-0"] = hang
-    session = worker.herder.parts.session
+    session = worker.herder.role.session
     worker.process.call(lambda: session.end("the test ends it"))
     bench.timeline.run_until(lambda: bench.counts.count("stop", "c-0") == 1)
     closing = worker.process.start(worker.herder.close(stuck.append))
@@ -120,8 +121,8 @@ def test_a_worker_that_loses_its_session_closes_when_its_plugins_have_stopped() 
 
 def refuse(worker: WorkerProcess, error: Exception, times: int = 1) -> list[Any]:
     """Have the next releases of the task c-0 with source offsets raise an error; return the offsets of all releases."""
-    parts, seen = worker.herder.parts, list[Any]()
-    release = parts.release
+    role, seen = worker.herder.role, list[Any]()
+    release = role.release_claim
 
     async def failing(work: Work, offsets: Any = ()) -> None:
         if work == TASK:
@@ -130,7 +131,7 @@ def refuse(worker: WorkerProcess, error: Exception, times: int = 1) -> list[Any]
                 raise error
         await release(work, offsets)
 
-    parts.release = failing  # type: ignore[method-assign]
+    role.release_claim = failing  # type: ignore[method-assign]
     return seen
 
 
@@ -173,18 +174,18 @@ def test_offsets_that_do_not_fit_into_one_transaction_are_stored_before_the_rele
     partitions = [{"file": str(number), "pad": "x" * 400_000} for number in range(6)]
 
     async def release() -> None:
-        parts = worker.herder.parts
-        await parts.release(TASK, [(partition, {"n": 1}) for partition in partitions])
+        role = worker.herder.role
+        await role.release_claim(TASK, [(partition, {"n": 1}) for partition in partitions])
 
     sent: list[int] = []
-    transact = worker.herder.parts.session.transact
+    transact = worker.herder.role.session.transact
 
     async def measured(operations: Any) -> Any:
         listed = list(operations)
         sent.append(sum(len(getattr(each, "data", b"")) for each in listed))
         return await transact(listed)
 
-    worker.herder.parts.session.transact = measured  # type: ignore[method-assign]
+    worker.herder.role.session.transact = measured  # type: ignore[method-assign]
     worker.run(release())
     assert max(sent) < 1 << 20
     assert bench.owner(TASK) is None
@@ -203,7 +204,7 @@ def test_an_error_of_the_supervisor_fails_the_work() -> None:
         raise KeyError("a bug")
 
     supervisor._follow_spec = failing  # type: ignore[method-assign]
-    worker.run(worker.requests.restart_task("c", 0))
+    worker.run(worker.requests.restart(TaskId("c", 0)))
     bench.timeline.run_until(lambda: bench.state(TASK) == WorkState.FAILED)
     bench.timeline.run_for(1.0)
     status = worker.states("c")[TASK]
@@ -216,7 +217,7 @@ def test_an_error_of_the_supervisor_fails_the_work() -> None:
         raise KeyError("another bug")
 
     supervisor._follow_spec = failing_after  # type: ignore[method-assign]
-    worker.run(worker.requests.restart_task("c", 0))
+    worker.run(worker.requests.restart(TaskId("c", 0)))
     bench.until_running("c", 2)
     worker.close()
     assert worker.metrics.total("work_supervisors_failed") == 2
@@ -227,13 +228,13 @@ def test_a_check_of_settings_does_not_delay_the_end_of_a_worker() -> None:
     """It may take long, and has no effects, so its work is released while it still runs."""
     bench = group_of("w1")
     (worker,) = bench.workers.values()
-    begun = list[Work]()
+    begun = list[WorkSpec]()
 
-    async def settings(work: Work, spec: object) -> Any:
-        begun.append(work)
+    async def settings(spec: WorkSpec) -> Any:
+        begun.append(spec)
         await asyncio.Event().wait()
 
-    worker.herder._factory.settings = settings  # type: ignore[method-assign]
+    worker.herder._plugins.settings = settings  # type: ignore[method-assign]
     bench.create("d")
     bench.timeline.run_until(lambda: begun)
     assert bench.owner(ConnectorId("d")) == "w1"

@@ -43,7 +43,7 @@ def test_a_connector_is_created_configured_paused_and_deleted(workers: WorkerBen
     entry = ConnectorEntry({"a": "2"}, TargetState.PAUSED, ({"t": "1"}, {"t": "2"}))
     expected = [ConfigSnapshot(), 1, 2, 3, 4, ConfigSnapshot(4, {"c/1": entry}), 5, ConfigSnapshot(5)]
     assert workers.run(worker, change()) == expected
-    history = workers.run(worker, store.history())
+    history = workers.history()
     assert [(change.offset, change.what, change.keys) for change in history] == [
         (1, "created", ("a",)),
         (2, "tasks", ("t",)),
@@ -110,7 +110,7 @@ def test_concurrent_changes_form_one_sequence(workers: WorkerBench) -> None:
     snapshot = workers.run(group[0], group[0].configuration.snapshot())
     assert snapshot.offset == 30
     assert len(snapshot.connectors) == 16
-    history = workers.run(group[1], group[1].configuration.history())
+    history = workers.history()
     assert [change.offset for change in history] == list(range(1, 31))
 
 
@@ -153,7 +153,7 @@ def test_a_change_whose_answer_is_lost_is_written_once(
             await other.configuration.put_connector(f"d{number}", {})
 
     offset, _ = workers.run_all((worker, change), (other, change_otherwise))
-    history = workers.run(other, other.configuration.history())
+    history = workers.history()
     assert len(history) == 1 + others
     assert [entry.offset for entry in history if entry.connector == "c"] == [offset]
 
@@ -352,7 +352,7 @@ def test_the_history_has_the_last_hundred_changes_and_no_values(workers: WorkerB
             await worker.configuration.put_task_configs("c", [{"token": f"s3cret{number}"}])
 
     workers.run(worker, change())
-    offsets = [entry.offset for entry in workers.run(worker, worker.configuration.history())]
+    offsets = [entry.offset for entry in workers.history()]
     assert offsets == list(range(MOST_KEPT + 11, 2 * MOST_KEPT + 11))
     entries = [workers.ensemble.tree.get(LAYOUT.history_entry(offset)).data for offset in offsets]
     assert not [entry for entry in entries if b"s3cret" in entry]

@@ -53,7 +53,7 @@ def test_garbage_in_the_offsets_znode_fails_what_has_to_write() -> None:
     bench.until_running("c", 1)
     offset = bench.ensemble.tree.znodes[LAYOUT.config].data
     bench.write(LAYOUT.config, b"garbage")
-    worker.run(worker.requests.restart_connector("c"))
+    worker.run(worker.requests.restart(ConnectorId("c")))
     bench.timeline.run_until(lambda: bench.state(ConnectorId("c")) == WorkState.FAILED)
     bench.timeline.run_for(1.0)
     trace = worker.states("c")[ConnectorId("c")].trace
@@ -61,5 +61,5 @@ def test_garbage_in_the_offsets_znode_fails_what_has_to_write() -> None:
     assert '; to repair it, write {"version":1,"offset":N} to this znode' in trace
     assert bench.state(TaskId("c", 0)) == WorkState.RUNNING
     bench.write(LAYOUT.config, offset)
-    worker.run(worker.requests.restart_connector("c"))
+    worker.run(worker.requests.restart(ConnectorId("c")))
     bench.until_running("c", 1)

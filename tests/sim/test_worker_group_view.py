@@ -6,10 +6,10 @@ import pytest
 from kazoo.client import KazooClient
 
 from kiel_groups.group.znodes.worker_contents import encode_config_offset
-from kiel_groups.testing import Host, fake_client
 from kiel_groups.workers.stores import worker_group_view
 from kiel_groups.workers.stores.worker_group_view import describe_workers
 from kiel_groups.workers.values import ConnectorId, TaskId, WorkState, WorkStatus
+from tests.fakes import Host, fake_client
 from tests.sim.worker_bench import LAYOUT, WorkerBench
 
 pytestmark = pytest.mark.sim
@@ -43,7 +43,7 @@ def test_tools_see_what_workers_see(workers: WorkerBench) -> None:
     assert group.statuses == {CONNECTOR: RUNNING, TASK: FAILED}
     assert group.owners == {CONNECTOR: "w1", TASK: "w1"}
     assert list(group.workers) == ["w1"]
-    assert list(group.history) == workers.run(worker, worker.configuration.history())
+    assert list(group.history) == workers.history()
     workers.ensemble.expire(worker.session.id)
     after = describe_workers(client, "g")
     assert {status.state for status in after.statuses.values()} == {WorkState.UNASSIGNED}

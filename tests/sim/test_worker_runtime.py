@@ -109,7 +109,7 @@ def test_two_workers_never_run_the_same_task() -> None:
     bench.until_running("c", 5)
     bench.workers["w1"].close()
     bench.until_running("c", 5)
-    second = bench.workers["w2"].herder.parts.session
+    second = bench.workers["w2"].herder.role.session
     bench.workers["w2"].process.call(lambda: second.end("the test ends it"))
     bench.timeline.run_for(20.0)
     bench.until_running("c", 5)
@@ -159,13 +159,13 @@ def test_claims_that_end_before_their_session_are_no_failure() -> None:
     (worker,) = bench.start("w1")
     bench.create("c", limit="100000")
     bench.until_running("c", 1)
-    parts = worker.herder.parts
+    role = worker.herder.role
     worker.process.call(worker.member.request_rejoin)
     worker.process.call(worker.herder.on_lost)
-    bench.timeline.run_until(lambda: parts.claims._releases != {} or worker.herder.running(TaskId("c", 0)) is None)
-    worker.process.call(parts.claims.end)
+    bench.timeline.run_until(lambda: role.claims._releases != {} or worker.herder.running(TaskId("c", 0)) is None)
+    worker.process.call(role.claims.end)
     bench.timeline.run_for(1.0)
-    worker.process.call(lambda: parts.session.end("the test ends it"))
+    worker.process.call(lambda: role.session.end("the test ends it"))
     bench.timeline.run_until(lambda: bench.counts.count("start", "c-0") == 2)
     assert worker.metrics.total("work_supervisors_failed") == worker.metrics.total("work_failed") == 0
     assert worker.failures == []
@@ -249,7 +249,7 @@ def test_a_task_that_raises_fails_and_keeps_its_claim() -> None:
     bench.timeline.run_for(60.0)
     assert bench.counts.methods("c-0") == ["start", "stop"]
     bench.counts.hooks.clear()
-    worker.run(worker.requests.restart_task("c", 0))
+    worker.run(worker.requests.restart(TaskId("c", 0)))
     bench.until_delivered("c-0", 100)
     assert bench.delivered("t", "c-0") == list(range(1, 101))
 

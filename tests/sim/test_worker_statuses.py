@@ -199,7 +199,7 @@ def test_a_withdrawn_status_is_not_written(workers: WorkerBench) -> None:
     worker.session.exists_many = slow  # type: ignore[assignment, method-assign]
     reporting = worker.process.start(worker.statuses.put_many({TASK: FAILED}))
     workers.timeline.run_for(0.5)
-    worker.process.call(worker.statuses.withdraw, TASK)
+    worker.process.call(worker.statuses.drop, TASK)
     workers.run(worker, worker.release(TASK))
     workers.run(other, other.claim(TASK))
     workers.timeline.run_until(reporting.done)

@@ -8,15 +8,15 @@ from typing import Literal, TypeVar
 from kiel_groups.config import ZooKeeperConfig
 from kiel_groups.group.znodes.layout import WorkerLayout
 from kiel_groups.group.znodes.transactions import Answer, Create, Delete, Done, Operation
+from kiel_groups.group.znodes.worker_contents import ConfigChange
 from kiel_groups.metrics import Metrics
-from kiel_groups.testing import FakeEnsemble, Host, SimulatedProcess, Timeline, fake_client
-from kiel_groups.workers.stores.config_reader import owner_path
 from kiel_groups.workers.stores.config_store import ConfigStore
 from kiel_groups.workers.stores.source_offset_store import SourceOffsetStore
 from kiel_groups.workers.stores.status_store import StatusStore
 from kiel_groups.workers.values import Work
 from kiel_groups.zookeeper.fenced_writes import FencedWriter
 from kiel_groups.zookeeper.session import Session, SessionEvent
+from tests.fakes import FakeEnsemble, Host, SimulatedProcess, Timeline, fake_client
 
 __all__ = ["LAYOUT", "SimulatedWorker", "WorkerBench"]
 
@@ -53,12 +53,12 @@ class SimulatedWorker:
     async def claim(self, work: Work) -> None:
         """Claim a connector or a task."""
         await self.session.ensure([LAYOUT.connector_owners(work.connector)])
-        created = Create(owner_path(LAYOUT, work), self.worker_id.encode(), ephemeral=True)
+        created = Create(LAYOUT.owner(*work), self.worker_id.encode(), ephemeral=True)
         assert isinstance(await self.session.transact([created]), Done)
 
     async def release(self, work: Work) -> None:
         """Release a claim."""
-        assert isinstance(await self.session.transact([Delete(owner_path(LAYOUT, work))]), Done)
+        assert isinstance(await self.session.transact([Delete(LAYOUT.owner(*work))]), Done)
 
 
 class WorkerBench:
@@ -106,6 +106,11 @@ class WorkerBench:
         client.set(path, data)
         client.stop()
         client.close()
+
+    def history(self) -> list[ConfigChange]:
+        """Return the changes in the history of the configuration, in ascending order."""
+        paths = [f"{LAYOUT.history}/{name}" for name in self.znodes(LAYOUT.history)]
+        return [ConfigChange.parse(self.ensemble.tree.get(path).data, path) for path in paths]
 
     def znodes(self, folder: str) -> list[str]:
         """Return the names of the children of a znode, sorted."""

@@ -6,24 +6,23 @@ Only the clients of tasks are fakes: the topics are in memory.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
+from collections.abc import Coroutine
 from typing import Any, TypeVar
 
 from kiel_groups.config import DebounceConfig, GroupConfig, ZooKeeperConfig
 from kiel_groups.errors import KielGroupsError
 from kiel_groups.group.znodes.layout import WorkerLayout
+from kiel_groups.group.znodes.worker_contents import WorkerInfo
 from kiel_groups.members.programs.generic_member import member_on_zookeeper
 from kiel_groups.metrics import Metrics
-from kiel_groups.testing import FakeEnsemble, Host, SimulatedProcess, Timeline, fake_client
-from kiel_groups.workers.assigner import WorkerContext
 from kiel_groups.workers.execution.herder import Herder
-from kiel_groups.workers.execution.plugin_lookups import PluginLookups
-from kiel_groups.workers.execution.work_plan import PluginRunners
+from kiel_groups.workers.execution.worker_plugins import WorkerPlugins
 from kiel_groups.workers.execution.worker_requests import WorkerRequests
+from kiel_groups.workers.membership import WorkerContext
 from kiel_groups.workers.session import WorkerSession
-from kiel_groups.workers.stores.config_reader import owner_path
 from kiel_groups.workers.values import ConnectorId, TaskId, Work, WorkState, WorkStatus
 from kiel_groups.zookeeper.tasks import ProcessContext
+from tests.fakes import FakeEnsemble, Host, SimulatedProcess, Timeline, fake_client
 from tests.helpers.contexts import process_context
 from tests.helpers.counting_connectors import COUNTING_SOURCE, Counts, FakeClients, plugins, use
 
@@ -68,27 +67,25 @@ class WorkerProcess:
         process = process_context(config, zookeeper, metrics=self.metrics, runtime=runtime)
         self.url = f"http://{name}:8083/"
         context = WorkerContext(group="g", url=self.url, metrics=self.metrics, runtime=runtime)
-        lookups = PluginLookups(plugins(), runtime)
-        clients = self._clients()
-        factory = PluginRunners(lookups, clients, runtime)
-        self.herder = self._new_herder(context, factory, self._failed)
-        self.requests = WorkerRequests(self.herder, lookups, clients)
+        found, clients = WorkerPlugins(plugins(), runtime), self._clients()
+        self.herder = self._new_herder(context, found, clients)
+        self.requests = WorkerRequests(self.herder, found, clients)
         self.process.call(self._compose, process, rebalance_timeout_ms)
         self.starting = self.process.start(self._start())
 
     def _compose(self, process: ProcessContext, rebalance_timeout_ms: int) -> None:
-        self.session = WorkerSession(process, self.url, self.herder.opened, self.herder.lost, self._failed)
+        self.session = WorkerSession(
+            process, WorkerInfo(url=self.url), self.herder.opened, self.herder.lost, self._failed
+        )
         self.member = member_on_zookeeper(process, self.herder.hooks, rebalance_timeout_ms, self._failed)
-        self.herder.attach(self.member)
+        self.herder.hooks.member = self.member
 
     def _clients(self) -> FakeClients:
         clients: FakeClients = self.bench.clients
         return clients
 
-    def _new_herder(
-        self, context: WorkerContext, factory: PluginRunners, on_failure: Callable[[KielGroupsError], None]
-    ) -> Herder:
-        return Herder(context, factory, on_failure=on_failure)
+    def _new_herder(self, context: WorkerContext, found: WorkerPlugins, clients: FakeClients) -> Herder:
+        return Herder(context, found, clients)
 
     def _failed(self, error: KielGroupsError) -> None:
         self.failures.append(error)
@@ -145,12 +142,12 @@ class WorkerGroupBench:
 
     def owner(self, work: Work) -> str | None:
         """Return the worker whose session owns work, or None."""
-        node = self.ensemble.tree.znodes.get(owner_path(LAYOUT, work))
+        node = self.ensemble.tree.znodes.get(LAYOUT.owner(*work))
         if node is None:
             return None
         for worker in self.workers.values():
-            parts = worker.herder._parts
-            if parts is not None and parts.role.worker_id.encode() == node.data:
+            role = worker.herder._role
+            if role is not None and role.worker_id.encode() == node.data:
                 return worker.name
         return "?"
 

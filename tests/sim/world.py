@@ -15,9 +15,9 @@ from kiel_groups.config import BROKER_V0, ZOOKEEPER_STORE, GroupConfig, ZooKeepe
 from kiel_groups.group.znodes.contents import parse_topic
 from kiel_groups.group.znodes.layout import BROKER_IDS, TOPICS, GroupLayout, topic_path
 from kiel_groups.model import TopicPartition
-from kiel_groups.testing import FakeEnsemble, Host, Timeline, fake_client
-from kiel_groups.testing.fake_ensemble import Entry
-from kiel_groups.testing.znode_tree import Kind
+from tests.fakes import FakeEnsemble, Host, Timeline, fake_client
+from tests.fakes.fake_ensemble import Entry
+from tests.fakes.znode_tree import Kind
 from tests.sim.brokers import Brokers
 from tests.sim.checker import Checker
 from tests.sim.consumer import Consumer

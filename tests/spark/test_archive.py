@@ -18,11 +18,10 @@ from kiel_groups.cli.app import run
 from kiel_groups.embedded import Cluster
 from kiel_groups.errors import ConfigError, KielGroupsError, OffsetOutOfRangeError, UnknownTopicError
 from kiel_groups.model import TopicPartition
-from kiel_groups.ops.cluster_admin import create_topic, delete_topic
+from kiel_groups.ops.actions.topics import ZooKeeperTopics
 from kiel_groups.spark import ArchiveSettings, archive, plan_archive
+from kiel_groups.spark.archive_folders import ArchiveFolders, FolderError, HadoopFolder
 from kiel_groups.spark.checkpoint import OffsetRange
-from kiel_groups.spark.jobs.archive_folders import ArchiveFolders
-from kiel_groups.spark.jobs.folders import FolderError, HadoopFolder
 from tests.helpers.cluster_data import stored_offsets, zookeeper
 from tests.helpers.spark.archives import assert_complete, settings
 from tests.helpers.spark.queries import await_partitions, brokers_of, fill, filled
@@ -185,8 +184,8 @@ def test_a_recreated_topic_ends_a_run(
     """
     topic = filled(cluster_39, unique("topic"), 1, VALUES)
     archive(spark, settings(cluster_39, topic, tmp_path))
-    delete_topic(cluster_39.zk_hosts, topic)
-    create_topic(cluster_39.zk_hosts, topic, 1)
+    ZooKeeperTopics(cluster_39.zk_hosts).delete(topic)
+    ZooKeeperTopics(cluster_39.zk_hosts).create(topic, 1)
     await_partitions(cluster_39, topic, 1)
     fill(cluster_39, topic, [b"a", b"b"])
     words = ["spark", "archive", topic, "--brokers", brokers_of(cluster_39), "--output", str(tmp_path / "archive")]
@@ -212,7 +211,7 @@ def test_a_deleted_topic_ends_a_run(cluster_39: Cluster, unique: Unique, tmp_pat
     gone, kept = filled(cluster_39, unique("gone"), 1, VALUES), filled(cluster_39, unique("kept"), 1, VALUES)
     wanted = ArchiveSettings(topics=(gone, kept), output=str(tmp_path / "archive"), brokers=brokers_of(cluster_39))
     write_started(wanted, {gone: 60, kept: 50})
-    delete_topic(cluster_39.zk_hosts, gone)
+    ZooKeeperTopics(cluster_39.zk_hosts).delete(gone)
     await_partitions(cluster_39, gone, 0)
     with pytest.raises(OffsetOutOfRangeError, match=f"^{gone}:0: offset 60 is to be read next, and there is no such"):
         plan_archive(wanted)

@@ -15,7 +15,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from kiel_groups.embedded import Cluster
-from kiel_groups.ops.cluster_admin import create_topic
+from kiel_groups.ops.actions.topics import ZooKeeperTopics
 from kiel_groups.spark import archive
 from tests.helpers.commands import REPOSITORY, Running, environment
 from tests.helpers.spark.archives import assert_complete, settings
@@ -33,7 +33,7 @@ RECORDS = 1_000
 def topic(cluster_39: Cluster, unique: Callable[[str], str]) -> str:
     """Return the name of a topic of three partitions, with enough records to keep a driver busy for a while."""
     name = unique("topic")
-    create_topic(cluster_39.zk_hosts, name, 3)
+    ZooKeeperTopics(cluster_39.zk_hosts).create(name, 3)
     fill(cluster_39, name, [b"%d" % number for number in range(RECORDS)])
     return name
 
@@ -105,7 +105,7 @@ def test_killed_processes_leave_no_record_twice(
 
 
 STARTING = """
-from kiel_groups.spark.jobs.spark_session import start_session
+from kiel_groups.spark.spark_session import start_session
 start_session("archive", master="local[1]", log=None)
 """
 

@@ -14,7 +14,7 @@ pytestmark = pytest.mark.spark
 #: Two batches with a warning in between, without Spark.
 SHOWN = """
 from types import SimpleNamespace
-from kiel_groups.cli.terminal.archive_report import progress
+from kiel_groups.cli.commands.spark import progress
 from kiel_groups.cli.terminal.messages import Lines
 lines = Lines()
 with progress(lines, {total}, quiet=False) as tell:

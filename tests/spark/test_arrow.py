@@ -9,8 +9,9 @@ import pytest
 
 from kiel_groups.model import TopicPartition
 from kiel_groups.spark.options import READ_SCHEMA, arrow_schema
-from kiel_groups.spark.tasks.read_task import merged, record_batch
-from kiel_groups.wire.message_sets.columns import Columns, decode_columns
+from kiel_groups.spark.read_task import merged, record_batch
+from kiel_groups.wire.message_sets.columns import Columns
+from kiel_groups.wire.message_sets.decoder import decode_columns
 from tests.helpers.message_sets import PLAIN
 from tests.helpers.reference_codec import encode
 

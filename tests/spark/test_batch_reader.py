@@ -13,8 +13,8 @@ from kiel_groups.config import HostPort
 from kiel_groups.embedded import Cluster
 from kiel_groups.errors import ConfigError, OffsetOutOfRangeError, UnknownTopicError
 from kiel_groups.model import Record
-from kiel_groups.ops.cluster_admin import create_topic
-from kiel_groups.spark.tasks.task_planner import ReadTask
+from kiel_groups.ops.actions.topics import ZooKeeperTopics
+from kiel_groups.spark.task_planner import ReadTask
 from tests.helpers.cluster_data import zookeeper
 from tests.helpers.spark.queries import batch_tasks, fill, filled, read_batch, records
 
@@ -46,7 +46,7 @@ def test_every_record_is_read_once_with_partition_and_offset(cluster_39: Cluster
 def test_null_keys_and_values_stay_null(cluster_39: Cluster, unique: Unique) -> None:
     """Null keys and values stay null, and empty keys and values stay empty."""
     name = unique("topic")
-    create_topic(cluster_39.zk_hosts, name, 1)
+    ZooKeeperTopics(cluster_39.zk_hosts).create(name, 1)
     fill(cluster_39, name, [None, b"", b"full"])
     found = read_batch(cluster_39, subscribe=name)
     assert [(record.key, record.value) for record in found] == [(None, None), (b"", b""), (b"full", b"full")]
@@ -122,7 +122,7 @@ def test_a_topic_or_partition_that_does_not_exist_is_an_error(cluster_39: Cluste
 def test_topics_are_found_by_a_pattern(cluster_39: Cluster, topic: str, unique: Unique) -> None:
     """A pattern selects the topics whose whole names match."""
     other = f"{topic}-more"
-    create_topic(cluster_39.zk_hosts, other, 1)
+    ZooKeeperTopics(cluster_39.zk_hosts).create(other, 1)
     fill(cluster_39, other, [b"1"])
     assert {record.topic for record in read_batch(cluster_39, subscribePattern=f"{topic}.*")} == {topic, other}
     assert {record.topic for record in read_batch(cluster_39, subscribePattern=topic)} == {topic}
@@ -169,7 +169,7 @@ def test_a_task_does_not_wait_forever_for_missing_records(cluster_39: Cluster, t
 def test_a_message_larger_than_an_answer_is_fetched_by_itself(cluster_39: Cluster, unique: Unique) -> None:
     """A message above the fetch limit is fetched alone. The other messages are read, too."""
     name = unique("topic")
-    create_topic(cluster_39.zk_hosts, name, 1)
+    ZooKeeperTopics(cluster_39.zk_hosts).create(name, 1)
     values = [b"a", b"x" * 300_000, b"b"]
     fill(cluster_39, name, values)
     found = read_batch(cluster_39, subscribe=name, kafka_fetch_max_bytes="1000")

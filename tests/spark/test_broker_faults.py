@@ -12,12 +12,13 @@ import pytest
 from pyspark.sql import SparkSession
 
 from kiel_groups.config import HostPort
-from kiel_groups.embedded import Cluster, KafkaProxy
-from kiel_groups.embedded.faults.kafka_proxy import Exchange
+from kiel_groups.embedded import Cluster
 from kiel_groups.errors import OffsetOutOfRangeError
-from kiel_groups.ops.cluster_admin import create_topic
-from kiel_groups.spark.tasks.task_planner import ReadTask
+from kiel_groups.ops.actions.topics import ZooKeeperTopics
+from kiel_groups.spark.task_planner import ReadTask
 from tests.helpers.spark.queries import Query, batch_tasks, brokers_of, fill, filled, records, running
+from tests.proxies import KafkaProxy
+from tests.proxies.kafka_proxy import Exchange
 
 pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark-session")]
 
@@ -42,7 +43,7 @@ def own_cluster() -> Iterator[Cluster]:
 def topic(own_cluster: Cluster, unique: Unique) -> str:
     """Return the name of a topic of two partitions with 300 records."""
     name = unique("topic")
-    create_topic(own_cluster.zk_hosts, name, 2)
+    ZooKeeperTopics(own_cluster.zk_hosts).create(name, 2)
     for start in range(0, len(VALUES), 20):
         # A broker starts a new segment only between two requests.
         fill(own_cluster, name, VALUES[start : start + 20])
@@ -120,7 +121,7 @@ def test_an_empty_answer_skips_nothing(own_cluster: Cluster, unique: Unique, tim
             emptied(exchange) if exchange.api_key == FETCH and exchange.number <= times else exchange.response
         )
         task.value = ReadTask(HostPort("127.0.0.1", proxy.port), task.value.ranges)
-        reader._settings = replace(reader._settings, brokers=(task.value.leader,))
+        reader._options = replace(reader._options, brokers=(task.value.leader,))
         if times < 5:
             assert [record.value for record in records(reader, task)] == VALUES
         else:

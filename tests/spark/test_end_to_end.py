@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
 from kiel_groups.embedded import Cluster
-from kiel_groups.ops.cluster_admin import create_topic
+from kiel_groups.ops.actions.topics import ZooKeeperTopics
 from tests.helpers.cluster_data import stored_offsets, zookeeper
 from tests.helpers.spark.queries import brokers_of, fill, filled, read_batch
 from tests.helpers.waiting import eventually_blocking
@@ -56,7 +56,7 @@ def values_in(spark: SparkSession, folder: Path) -> list[bytes]:
 def test_a_table_is_read_by_the_name_of_the_format(spark: SparkSession, cluster_39: Cluster, unique: Unique) -> None:
     """The name of the format needs no registration, the case of option names does not matter, and null stays null."""
     topic = unique("topic")
-    create_topic(cluster_39.zk_hosts, topic, 2)
+    ZooKeeperTopics(cluster_39.zk_hosts).create(topic, 2)
     fill(cluster_39, topic, [None, b"", b"full"], partition=1)
     table = (
         spark.read.format("kiel").option("KAFKA.bootstrap.Servers", brokers_of(cluster_39)).option("SUBSCRIBE", topic)
@@ -196,7 +196,7 @@ def test_rows_are_written_to_the_given_partitions(
 ) -> None:
     """The partition column selects the partition, null stays null, and columns that only the source has are ignored."""
     copy = unique("copy")
-    create_topic(cluster_39.zk_hosts, copy, 3)
+    ZooKeeperTopics(cluster_39.zk_hosts).create(copy, 3)
     fill(cluster_39, topic, [None])
     reader = spark.read.format("kiel").option("kafka.bootstrap.servers", brokers_of(cluster_39))
     table = reader.option("subscribe", topic).load()
@@ -219,7 +219,7 @@ def test_a_stream_is_written_to_topics_that_a_column_names(
     """The text of the value column is written as UTF-8."""
     even, odd = unique("even"), unique("odd")
     for name in (even, odd):
-        create_topic(cluster_39.zk_hosts, name, 1)
+        ZooKeeperTopics(cluster_39.zk_hosts).create(name, 1)
     rows = stream(spark, cluster_39, topic).selectExpr(
         "CAST(value AS STRING) AS value", f"IF(CAST(CAST(value AS STRING) AS INT) % 2 = 0, '{even}', '{odd}') AS topic"
     )

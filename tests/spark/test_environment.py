@@ -20,6 +20,24 @@ pytestmark = pytest.mark.spark
 
 OPTIONS = CaseInsensitiveDict({"kafka.bootstrap.servers": "one", "subscribe": "clicks"})
 
+#: Spark 4.0 and 4.1 have no such module.
+_BEFORE_SPARK_4_2 = """
+import sys
+import pyspark.sql.datasource
+sys.modules["pyspark.sql.streaming.datasource"] = None
+from kiel_groups.errors import ConfigError
+from kiel_groups.spark.source import KielDataSource
+assert not {"kazoo", "pyarrow", "tornado"} & sys.modules.keys()
+options = {"kafka.bootstrap.servers": "one", "subscribe": "clicks"}
+source = KielDataSource(options)
+print(type(source.streamReader(source.schema())).__name__)
+assert "kazoo" not in sys.modules
+try:
+    KielDataSource({**options, "maxOffsetsPerTrigger": "1"}).streamReader(source.schema())
+except ConfigError as error:
+    print(error)
+"""
+
 _UNPACK = """
 import pickle, sys
 sys.modules["kiel_groups"] = None
@@ -64,6 +82,23 @@ def test_a_missing_java_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.delenv("JAVA_HOME", raising=False)
     with pytest.raises(ConfigError, match="there is no 'java' here; install one"):
         check_java()
+
+
+def test_readers_import_little_and_no_class_of_a_later_spark() -> None:
+    """
+    Spark imports the source in many short-lived processes, and workers import the readers: they load no client of
+    ZooKeeper. Before Spark 4.2 there are no bounds of batches.
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", _BEFORE_SPARK_4_2],
+        capture_output=True,
+        text=True,
+        cwd=Path(__file__).parents[2],
+        check=True,
+    )
+    reader, refusal = done.stdout.splitlines()
+    assert reader == "StreamReader"
+    assert refusal.startswith("maxOffsetsPerTrigger and minOffsetsPerTrigger need Spark 4.2")
 
 
 def test_a_worker_without_the_package_is_a_clear_error(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from kiel_groups.embedded import Cluster
-from kiel_groups.ops.cluster_admin import create_topic
+from kiel_groups.ops.actions.topics import ZooKeeperTopics
 from tests.helpers.commands import Running
 from tests.helpers.spark.queries import brokers_of, fill
 from tests.helpers.spark.sessions import worker_environment
@@ -27,7 +27,7 @@ def test_an_executor_is_killed_in_a_task(
 ) -> None:
     """Spark repeats the tasks of the killed executor on another executor, and every record is read once."""
     topic = unique("topic")
-    create_topic(cluster_39.zk_hosts, topic, 4)
+    ZooKeeperTopics(cluster_39.zk_hosts).create(topic, 4)
     values = [b"%03d" % number for number in range(100)]
     fill(cluster_39, topic, values)
     for name, value in worker_environment().items():

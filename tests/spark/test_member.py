@@ -14,7 +14,7 @@ from kiel_groups.embedded import Cluster
 from kiel_groups.errors import GroupConfigError, OffsetOutOfRangeError
 from kiel_groups.group.znodes.layout import GroupLayout
 from kiel_groups.model import Record, TopicPartition
-from kiel_groups.ops.cluster_admin import create_topic, delete_topic
+from kiel_groups.ops.actions.topics import ZooKeeperTopics
 from kiel_groups.sync import GroupedConsumer
 from tests.helpers.cluster_data import committed, members, owners, zookeeper
 from tests.helpers.commands import Running
@@ -32,7 +32,7 @@ PARTITIONS = 4
 def topic(cluster_39: Cluster, unique: Unique) -> str:
     """Return the name of a topic of four partitions."""
     name = unique("topic")
-    create_topic(cluster_39.zk_hosts, name, PARTITIONS)
+    ZooKeeperTopics(cluster_39.zk_hosts).create(name, PARTITIONS)
     return name
 
 
@@ -252,8 +252,8 @@ def test_a_topic_recreated_while_no_query_ran_is_a_loss(cluster_39: Cluster, top
         query.trigger()
         query.trigger()
     assert committed(cluster_39, group, topic) == 100
-    delete_topic(cluster_39.zk_hosts, topic)
-    create_topic(cluster_39.zk_hosts, topic, PARTITIONS)
+    ZooKeeperTopics(cluster_39.zk_hosts).delete(topic)
+    ZooKeeperTopics(cluster_39.zk_hosts).create(topic, PARTITIONS)
     await_partitions(cluster_39, topic, PARTITIONS)
     fill(cluster_39, topic, numbered(0, 7), partition=0)
     znode = GroupLayout(group).offset(TopicPartition(topic, 0))
@@ -285,8 +285,8 @@ def test_a_running_query_continues_in_a_recreated_topic(cluster_39: Cluster, top
     with running(joining(cluster_39, topic, group, **options)) as query:
         query.trigger()
         query.trigger()
-        delete_topic(cluster_39.zk_hosts, topic)
-        create_topic(cluster_39.zk_hosts, topic, PARTITIONS)
+        ZooKeeperTopics(cluster_39.zk_hosts).delete(topic)
+        ZooKeeperTopics(cluster_39.zk_hosts).create(topic, PARTITIONS)
         await_partitions(cluster_39, topic, PARTITIONS)
         fill(cluster_39, topic, numbered(0, 7), partition=0)
         got = trigger_until(query, lambda: committed(cluster_39, group, topic) == 7, "the new log is read")

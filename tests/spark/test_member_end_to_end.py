@@ -14,7 +14,7 @@ from pyspark.sql.streaming import StreamingQuery
 
 from kiel_groups.embedded import Cluster
 from kiel_groups.group.znodes.layout import GroupLayout
-from kiel_groups.ops.cluster_admin import create_topic
+from kiel_groups.ops.actions.topics import ZooKeeperTopics
 from kiel_groups.sync import Producer
 from tests.helpers.cluster_data import owners, zookeeper
 from tests.helpers.members import Group, group_of
@@ -111,7 +111,7 @@ def test_spark_and_tornado_share_a_topic_while_members_join_and_leave(
 ) -> None:
     """Every record is delivered to the query or to a consumer. When the query has stopped, the group has no members."""
     topic, name = unique("topic"), unique("group")
-    create_topic(cluster_39.zk_hosts, topic, PARTITIONS)
+    ZooKeeperTopics(cluster_39.zk_hosts).create(topic, PARTITIONS)
     query = Query(spark, cluster_39, topic, name, tmp_path)
 
     async def run() -> None:

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from kiel_groups.config import HostPort
 from kiel_groups.errors import ConfigError, ProtocolError
 from kiel_groups.model import TopicPartition
+from kiel_groups.spark.batches import fair_shares, waits_for_more
 from kiel_groups.spark.checkpoint import OffsetRange, Positions, Span, ranges_between
-from kiel_groups.spark.stream.microbatches import fair_shares, waits_for_more
-from kiel_groups.spark.tasks.task_planner import TaskBounds, plan_tasks
+from kiel_groups.spark.task_planner import TaskBounds, plan_tasks
 
 pytestmark = pytest.mark.spark
 

@@ -9,7 +9,7 @@ import pytest
 from kiel_groups.errors import OffsetOutOfRangeError, RetriableBrokerError
 from kiel_groups.model import TopicPartition
 from kiel_groups.spark.checkpoint import OffsetRange
-from kiel_groups.spark.tasks.read_task import RangeReader, ask_for
+from kiel_groups.spark.read_task import RangeReader, ask_for
 from kiel_groups.wire.error_codes import NO_ERROR
 from kiel_groups.wire.fetch import FetchedPartition
 from tests.helpers.message_sets import filler

@@ -9,9 +9,9 @@ import pytest
 
 from kiel_groups.embedded import Cluster
 from kiel_groups.errors import OffsetOutOfRangeError
-from kiel_groups.ops.cluster_admin import delete_topic, grow_topic
+from kiel_groups.ops.actions.topics import ZooKeeperTopics
 from kiel_groups.spark.options import ReadOptions
-from kiel_groups.spark.stream.stream_reader import StreamReader
+from kiel_groups.spark.readers import StreamReader
 from tests.helpers.cluster_data import stored_offsets, zookeeper
 from tests.helpers.spark.queries import (
     await_partitions,
@@ -63,7 +63,7 @@ def test_a_query_resumes_at_its_checkpoint(cluster_39: Cluster, topic: str) -> N
     with zookeeper(cluster_39) as client:
         assert sum(stored_offsets(client, group, topic).values()) == len(VALUES)
     first.stop()
-    grow_topic(cluster_39.zk_hosts, topic, 5)
+    ZooKeeperTopics(cluster_39.zk_hosts).grow(topic, 5)
     await_partitions(cluster_39, topic, 5)
     fill(cluster_39, topic, [b"101"], partition=4)
     second = reader_of_spark_4_0(cluster_39, topic, startingOffsets="earliest")
@@ -119,7 +119,7 @@ def test_a_new_process_detects_deleted_and_recreated_topics(cluster_39: Cluster,
     assert planned(failOnDataLoss="false") == 2
     recreate_topic(cluster_39, recreated, 1, VALUES)
     assert planned() == 0
-    delete_topic(cluster_39.zk_hosts, topic)
+    ZooKeeperTopics(cluster_39.zk_hosts).delete(topic)
     await_partitions(cluster_39, topic, 0)
     fill(cluster_39, kept, [b"9"])
     with pytest.raises(OffsetOutOfRangeError, match=f"{topic}:0: .* there is no such partition"):

@@ -13,7 +13,7 @@ import pytest
 from kiel_groups.embedded import Cluster
 from kiel_groups.errors import BrokerError, ConfigError, OffsetOutOfRangeError
 from kiel_groups.group.znodes.layout import GroupLayout
-from kiel_groups.ops.cluster_admin import create_topic
+from kiel_groups.ops.actions.topics import ZooKeeperTopics
 from kiel_groups.spark import offsets as group_offsets
 from tests.helpers.cluster_data import stored_offsets, zookeeper
 from tests.helpers.spark.queries import (
@@ -227,7 +227,7 @@ def test_a_commit_that_fails_is_fatal_only_on_demand(
 def test_brokers_that_store_no_offsets_can_be_read(release_cluster: Cluster, unique: Unique) -> None:
     """Brokers of 0.8.0 store no offsets. On every release a stream reads all records."""
     name = unique("topic")
-    create_topic(release_cluster.zk_hosts, name, 2)
+    ZooKeeperTopics(release_cluster.zk_hosts).create(name, 2)
     fill(release_cluster, name, VALUES)
     with running(Query(release_cluster, subscribe=name, startingOffsets="earliest")) as query:
         assert values_of(query.trigger()) == VALUES
@@ -239,6 +239,6 @@ def test_starting_at_a_group_needs_brokers_that_store_offsets(
 ) -> None:
     """Starting at the offsets of a group fails if the brokers store no offsets. The error has the remedy."""
     cluster, name = shared_clusters("3.9.5", "0.8.0"), unique("topic")
-    create_topic(cluster.zk_hosts, name, 1)
+    ZooKeeperTopics(cluster.zk_hosts).create(name, 1)
     with pytest.raises(ConfigError, match=r"those of Kafka 0\.8\.0 do not; name the offsets as JSON"):
         read_batch(cluster, subscribe=name, startingOffsets="group", kafka_group_id=unique("group"))

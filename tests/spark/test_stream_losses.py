@@ -8,7 +8,7 @@ import pytest
 
 from kiel_groups.embedded import Cluster
 from kiel_groups.errors import OffsetOutOfRangeError
-from kiel_groups.ops.cluster_admin import create_topic, delete_topic, grow_topic
+from kiel_groups.ops.actions.topics import ZooKeeperTopics
 from tests.helpers.spark.queries import (
     Query,
     await_partitions,
@@ -40,8 +40,8 @@ def test_a_recreated_topic_is_a_loss(cluster_39: Cluster, topic: str) -> None:
     options = {"subscribe": topic, "startingOffsets": "earliest", **IMPATIENT}
     with running(Query(cluster_39, **options)) as query:
         query.trigger()
-        delete_topic(cluster_39.zk_hosts, topic)
-        create_topic(cluster_39.zk_hosts, topic, 4)
+        ZooKeeperTopics(cluster_39.zk_hosts).delete(topic)
+        ZooKeeperTopics(cluster_39.zk_hosts).create(topic, 4)
         await_partitions(cluster_39, topic, 4)
         fill(cluster_39, topic, [b"7"], partition=2)
         with pytest.raises(OffsetOutOfRangeError, match=f"{topic}:0: offset .* the log ends at 0.* failOnDataLoss"):
@@ -57,11 +57,11 @@ def test_a_recreated_topic_is_a_loss(cluster_39: Cluster, topic: str) -> None:
 def test_a_deleted_topic_is_a_loss(cluster_39: Cluster, topic: str, unique: Unique) -> None:
     """A deleted topic is a loss. With failOnDataLoss=false the other topics are read."""
     other = unique("other")
-    create_topic(cluster_39.zk_hosts, other, 1)
+    ZooKeeperTopics(cluster_39.zk_hosts).create(other, 1)
     options = {"subscribe": f"{topic},{other}", **IMPATIENT}
     with running(Query(cluster_39, **options)) as query:
         query.trigger()
-        delete_topic(cluster_39.zk_hosts, topic)
+        ZooKeeperTopics(cluster_39.zk_hosts).delete(topic)
         await_partitions(cluster_39, topic, 0)
         with pytest.raises(OffsetOutOfRangeError, match=f"{topic}:0: .* there is no such partition"):
             query.trigger()
@@ -97,11 +97,11 @@ def test_available_now_detects_a_deleted_topic(cluster_39: Cluster, topic: str, 
     start of the run are not read.
     """
     other = unique("other")
-    create_topic(cluster_39.zk_hosts, other, 1)
+    ZooKeeperTopics(cluster_39.zk_hosts).create(other, 1)
     options = {"subscribe": f"{topic},{other}", "startingOffsets": "earliest", **IMPATIENT}
     with running(Query(cluster_39, **options)) as query:
         query.trigger()
-    delete_topic(cluster_39.zk_hosts, topic)
+    ZooKeeperTopics(cluster_39.zk_hosts).delete(topic)
     await_partitions(cluster_39, topic, 0)
     fill(cluster_39, other, [b"5"])
     with running(Query(cluster_39, query.checkpoint, **options)) as strict:
@@ -110,7 +110,7 @@ def test_available_now_detects_a_deleted_topic(cluster_39: Cluster, topic: str, 
             strict.trigger()
     with running(Query(cluster_39, query.checkpoint, **options, failOnDataLoss="false")) as lenient:
         lenient.reader.prepareForTriggerAvailableNow()
-        grow_topic(cluster_39.zk_hosts, other, 2)
+        ZooKeeperTopics(cluster_39.zk_hosts).grow(other, 2)
         await_partitions(cluster_39, other, 2)
         fill(cluster_39, other, [b"6"], partition=1)
         assert values_of(lenient.trigger()) == [b"5"]

@@ -10,7 +10,7 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from kiel_groups.embedded import Cluster
-from kiel_groups.ops.cluster_admin import create_topic, grow_topic
+from kiel_groups.ops.actions.topics import ZooKeeperTopics
 from tests.helpers.cluster_data import stored_offsets, zookeeper
 from tests.helpers.spark.queries import (
     Query,
@@ -96,7 +96,7 @@ def test_a_bound_is_divided_in_proportion(cluster_39: Cluster, unique: Unique) -
     a large one.
     """
     name = unique("topic")
-    create_topic(cluster_39.zk_hosts, name, 2)
+    ZooKeeperTopics(cluster_39.zk_hosts).create(name, 2)
     fill(cluster_39, name, VALUES[:90], partition=0)
     fill(cluster_39, name, VALUES[90:], partition=1)
     options = {"subscribe": name, "startingOffsets": "earliest", "maxOffsetsPerTrigger": "50"}
@@ -145,7 +145,7 @@ def test_added_partitions_are_read_from_their_beginning(cluster_39: Cluster, top
     """Added partitions are read from their beginning even if the query started at latest."""
     with running(Query(cluster_39, subscribe=topic)) as query:
         query.trigger()
-        grow_topic(cluster_39.zk_hosts, topic, 6)
+        ZooKeeperTopics(cluster_39.zk_hosts).grow(topic, 6)
         await_partitions(cluster_39, topic, 6)
         fill(cluster_39, topic, [b"100"], partition=4)
         fill(cluster_39, topic, [b"101"], partition=5)
@@ -158,7 +158,7 @@ def test_topics_that_appear_later_match_a_pattern_too(cluster_39: Cluster, topic
     """The records of a topic that appears later and matches the pattern are read from its beginning."""
     with running(Query(cluster_39, subscribePattern=f"{topic}.*")) as query:
         query.trigger()
-        create_topic(cluster_39.zk_hosts, f"{topic}-later", 1)
+        ZooKeeperTopics(cluster_39.zk_hosts).create(f"{topic}-later", 1)
         fill(cluster_39, f"{topic}-later", [b"100"])
         assert [(record.topic, record.value) for record in query.trigger()] == [(f"{topic}-later", b"100")]
 
@@ -166,7 +166,7 @@ def test_topics_that_appear_later_match_a_pattern_too(cluster_39: Cluster, topic
 def test_a_hundred_partitions_share_a_few_tasks(cluster_39: Cluster, unique: Unique) -> None:
     """maxPartitions sets the number of tasks."""
     name = unique("topic")
-    create_topic(cluster_39.zk_hosts, name, 100)
+    ZooKeeperTopics(cluster_39.zk_hosts).create(name, 100)
     fill(cluster_39, name, VALUES)
     with running(Query(cluster_39, subscribe=name, startingOffsets="earliest", maxPartitions="4")) as query:
         assert values_of(query.trigger()) == VALUES

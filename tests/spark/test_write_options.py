@@ -6,8 +6,8 @@ import pytest
 from pyspark.sql.types import BinaryType, IntegerType, LongType, StringType, StructField, StructType
 
 from kiel_groups.errors import ConfigError
+from kiel_groups.spark import KielDataSource
 from kiel_groups.spark.options import WriteColumns, WriteOptions
-from kiel_groups.spark.reader_factory import batch_writer, stream_writer
 
 pytestmark = pytest.mark.spark
 
@@ -81,6 +81,6 @@ def test_columns_that_make_no_message_are_refused(schema: str, reason: str) -> N
 def test_records_cannot_be_replaced() -> None:
     """Modes that would delete existing records are refused."""
     with pytest.raises(ConfigError, match="'overwrite' given"):
-        batch_writer(LEAST, columns("value STRING"), overwrite=True)
+        KielDataSource(LEAST).writer(columns("value STRING"), overwrite=True)
     with pytest.raises(ConfigError, match="'complete' given"):
-        stream_writer(LEAST, columns("value STRING"), overwrite=True)
+        KielDataSource(LEAST).streamWriter(columns("value STRING"), overwrite=True)

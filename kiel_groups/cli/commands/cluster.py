@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from kiel_groups.cli.parameters.name_completion import complete_clusters
+from kiel_groups.cli.parameters.cluster_address import complete_clusters
 from kiel_groups.cli.parameters.options import json_option
 from kiel_groups.cli.terminal.messages import DONE, EPILOG, FAILED, INTERRUPTED, Lines
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from kiel_groups.embedded.clusters.named_clusters import RunningCluster
+    from kiel_groups.embedded.named_clusters import RunningCluster
 
 __all__ = ["cluster"]
 
@@ -100,9 +100,9 @@ def up(
 
     from rich.console import Console
 
-    from kiel_groups.embedded.clusters import supervisor
-    from kiel_groups.embedded.jars.download_progress import fetch_broker, fetch_servers
-    from kiel_groups.embedded.jars.kafka_releases import DEFAULT_KAFKA, kafka_release
+    from kiel_groups.embedded import named_clusters
+    from kiel_groups.embedded.download_display import fetch_broker, fetch_servers
+    from kiel_groups.embedded.releases import DEFAULT_KAFKA, kafka_release
 
     kafka = kafka or DEFAULT_KAFKA
     console = Console(stderr=True)
@@ -111,15 +111,15 @@ def up(
     else:
         _refuse_zookeeper(kafka, zookeeper, rest)
         fetch_broker(console, kafka)
-    settings = supervisor.ClusterSettings(
+    settings = named_clusters.ClusterSettings(
         kafka=kafka, zookeeper=zookeeper, data=str(data.absolute()) if data is not None else None, **rest
     )
     if detach:
-        _show_ready(supervisor.detach(settings), as_json=as_json, detached=True)
+        _show_ready(named_clusters.detach(settings), as_json=as_json, detached=True)
         return DONE
     try:
         asyncio.run(
-            supervisor.supervise(
+            named_clusters.supervise(
                 settings,
                 lambda running: _show_ready(running, as_json=as_json, detached=False),
                 lambda text: lines.say("error", text),
@@ -134,7 +134,7 @@ def up(
 @_name_option
 def down(*, name: str) -> int:
     """Stop a cluster, and wait until it has stopped."""
-    from kiel_groups.embedded.clusters.named_clusters import stop_cluster
+    from kiel_groups.embedded.named_clusters import stop_cluster
 
     stop_cluster(_running(name))
     return DONE
@@ -157,7 +157,7 @@ def env(*, name: str) -> int:
 def status(lines: Lines, /, *, name: str | None, as_json: bool) -> int:
     """Show the running clusters. Exits with 1 if one of their servers has ended."""
     from kiel_groups.cli.terminal.rendering import show, show_json
-    from kiel_groups.embedded.clusters.named_clusters import running_clusters
+    from kiel_groups.embedded.named_clusters import running_clusters
 
     found = running_clusters() if name is None else [_running(name)]
     if as_json:
@@ -192,7 +192,7 @@ def _refuse_zookeeper(kafka: str, zookeeper: str | None, options: Mapping[str, A
 
 def _running(name: str) -> RunningCluster:
     """Return the running cluster of this name; the ServerError for an unknown name lists the running clusters."""
-    from kiel_groups.embedded.clusters.named_clusters import find_cluster, running_clusters
+    from kiel_groups.embedded.named_clusters import find_cluster, running_clusters
     from kiel_groups.errors import ServerError
 
     found = find_cluster(name)

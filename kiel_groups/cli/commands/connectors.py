@@ -7,6 +7,8 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from shlex import quote
 from typing import IO, TYPE_CHECKING, Any
+from urllib.parse import quote as quote_path
+from urllib.parse import urlencode
 
 import click
 
@@ -17,9 +19,10 @@ from kiel_groups.wording import counted
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from kiel_groups.cli.sources.worker_source import WorkerSource
-
 __all__ = ["connector_plugins", "connectors"]
+
+#: How long a command waits for an answer, in seconds. A worker gives up earlier.
+_ANSWER_WAIT_S = 65.0
 
 _force_option = click.option(
     "--force", is_flag=True, help="Store also settings whose names the connector does not have, but nearly has."
@@ -59,18 +62,17 @@ def connectors() -> None:
 @json_option
 def list_connectors(*, worker: WorkerAddress, as_json: bool) -> int:
     """List all connectors, with the states of their tasks."""
-    from kiel_groups.cli.sources.worker_source import WorkerSource
     from kiel_groups.cli.terminal.rendering import plain_table, show, show_json
 
-    found = WorkerSource(worker).connectors()
+    found = _ask(worker, "GET", "/connectors?expand=status&expand=info", of="lists no connectors")
     if as_json:
-        show_json(found)
+        show_json(dict(sorted(found.items())))
         return DONE
     if not found:
         show("there is no connector; 'kiel-groups connectors create' creates one")
         return DONE
     table = plain_table("connector", "type", "state", "tasks", "class")
-    for name, each in found.items():
+    for name, each in sorted(found.items()):
         status, config = each["status"], each["info"]["config"]
         tasks = _summary(
             "RUNNING without progress" if task.get("problem") else task["state"] for task in status["tasks"]
@@ -101,7 +103,6 @@ def create(
 
     Kafka Connect's form is accepted, too: {"name": "logs", "config": {...}}.
     """
-    from kiel_groups.cli.sources.worker_source import WorkerSource
     from kiel_groups.cli.terminal.rendering import show_json
     from kiel_groups.errors import ConfigError
 
@@ -111,9 +112,9 @@ def create(
     name = name or given.get("name") or config.get("name")
     if not isinstance(name, str):
         raise ConfigError("the connector has no name; give one by 'name' in the file, or by --name")
-    source, config = WorkerSource(worker), {**config, "name": name}
-    warnings = _checked(source, config, config, force=force)
-    created = source.create(name, config)
+    config = {**config, "name": name}
+    warnings = _checked(worker, config, config, force=force)
+    created = _ask(worker, "POST", "/connectors", {"name": name, "config": config})
     _warn(lines, warnings)
     if as_json:
         show_json(created)
@@ -154,19 +155,18 @@ def config(
     Secrets are shown as [hidden]. Settings that are given as [hidden] stay as they are, so what --json prints can be
     edited and given to --file.
     """
-    from kiel_groups.cli.sources.worker_source import WorkerSource
     from kiel_groups.cli.terminal.rendering import plain_table, show, show_json
 
     if (changes or remove) and file is not None:
         raise click.UsageError("give either settings with their values and --remove, or --file.", context)
-    source = WorkerSource(worker)
-    found = source.config(name)
+    path = f"{_path(name)}/config"
+    found = _ask(worker, "GET", path)
     if changes or remove or file is not None:
         given = _without(found, remove) | _changed(changes) if file is None else _file_argument(file)
-        warnings = _checked(source, given, given.keys() - found.keys(), force=force)
+        warnings = _checked(worker, given, given.keys() - found.keys(), force=force)
         # What others change meanwhile is kept, unless a whole file replaces it.
         patch = {**dict.fromkeys(remove), **_changed(changes)}
-        changed = source.patch_config(name, patch) if file is None else source.put_config(name, given)
+        changed = _ask(worker, "PATCH", path, patch) if file is None else _ask(worker, "PUT", path, given)
         before, found = found, changed["config"]
         lines = context.ensure_object(Lines)
         _warn(lines, warnings)
@@ -196,10 +196,9 @@ def status(*, name: str, check: bool, trace: bool, worker: WorkerAddress, as_jso
 
     A problem is work that has failed, has no worker, or makes no progress, such as a sink whose topic does not exist.
     """
-    from kiel_groups.cli.sources.worker_source import WorkerSource
     from kiel_groups.cli.terminal.rendering import show, show_json
 
-    found = WorkerSource(worker).status(name)
+    found = _ask(worker, "GET", f"{_path(name)}/status")
     works = {found["name"]: found["connector"]} | {f"{found['name']}-{task['id']}": task for task in found["tasks"]}
     problems = [f"problem: {work} {problem}" for work, each in works.items() if (problem := _problem(each))]
     if as_json:
@@ -217,9 +216,7 @@ def status(*, name: str, check: bool, trace: bool, worker: WorkerAddress, as_jso
 @click.pass_obj
 def pause(lines: Lines, /, *, name: str, worker: WorkerAddress) -> int:
     """Pause a connector and its tasks. They keep their workers, and continue where they were."""
-    from kiel_groups.cli.sources.worker_source import WorkerSource
-
-    WorkerSource(worker).pause(name)
+    _ask(worker, "PUT", f"{_path(name)}/pause", of=None)
     lines.say("info", f"connector {name} pauses")
     return DONE
 
@@ -230,9 +227,7 @@ def pause(lines: Lines, /, *, name: str, worker: WorkerAddress) -> int:
 @click.pass_obj
 def resume(lines: Lines, /, *, name: str, worker: WorkerAddress) -> int:
     """Resume a connector that is paused, and its tasks."""
-    from kiel_groups.cli.sources.worker_source import WorkerSource
-
-    WorkerSource(worker).resume(name)
+    _ask(worker, "PUT", f"{_path(name)}/resume", of=None)
     lines.say("info", f"connector {name} resumes")
     return DONE
 
@@ -255,15 +250,13 @@ def restart(
     worker: WorkerAddress,
 ) -> int:
     """Restart a connector, but not its tasks unless they are asked for."""
-    from kiel_groups.cli.sources.worker_source import WorkerSource
-
     if task is not None and (with_tasks or only_failed):
         raise click.UsageError("'--task' does not go with '--with-tasks' and '--only-failed'.", context)
-    source = WorkerSource(worker)
     if task is None:
-        source.restart(name, with_tasks=with_tasks, only_failed=only_failed)
+        query = urlencode({"includeTasks": str(with_tasks).lower(), "onlyFailed": str(only_failed).lower()})
+        _ask(worker, "POST", f"{_path(name)}/restart?{query}", of=None)
     else:
-        source.restart_task(name, task)
+        _ask(worker, "POST", f"{_path(name)}/tasks/{task}/restart", of=None)
     what = f"connector {name}" if task is None else f"task {name}-{task}"
     context.ensure_object(Lines).say("info", f"{what} restarts{' where it has failed' if only_failed else ''}")
     return DONE
@@ -275,9 +268,7 @@ def restart(
 @click.pass_obj
 def delete(lines: Lines, /, *, name: str, worker: WorkerAddress) -> int:
     """Delete a connector. Its source offsets stay: one of the same name continues there."""
-    from kiel_groups.cli.sources.worker_source import WorkerSource
-
-    WorkerSource(worker).delete(name)
+    _ask(worker, "DELETE", _path(name), of=None)
     lines.say("info", f"connector {name} deleted")
     return DONE
 
@@ -293,10 +284,9 @@ def connector_plugins(*, worker: WorkerAddress, as_json: bool) -> int:
     if the workers allow it: connector.class takes 'module:Class' of the modules that --plugin-classes of 'workers run'
     names, and by default of all modules if the REST interface is on a loopback address.
     """
-    from kiel_groups.cli.sources.worker_source import WorkerSource
     from kiel_groups.cli.terminal.rendering import plain_table, show, show_json
 
-    found = WorkerSource(worker).plugins()
+    found = _ask(worker, "GET", "/connector-plugins", of=None)
     if as_json:
         show_json(found)
         return DONE
@@ -320,7 +310,7 @@ def _short_names(classes: Sequence[str]) -> dict[str, str]:
 
 def _problem(status: Mapping[str, Any]) -> str:
     """Return what is wrong with a connector or a task, in one line, or ``""``."""
-    from kiel_groups.cli.sources.worker_source import cause_of
+    from kiel_groups.cli.terminal.worker_report import cause_of
 
     problem = status.get("problem", "")
     match status["state"]:
@@ -331,12 +321,70 @@ def _problem(status: Mapping[str, Any]) -> str:
     return f"makes no progress: {problem}" if problem else ""
 
 
-def _checked(source: WorkerSource, config: Mapping[str, Any], new: Collection[str], *, force: bool) -> Sequence[str]:
+def _path(name: str) -> str:
+    from kiel_groups.workers.rest.client import connector_path
+
+    return connector_path(name)
+
+
+def _ask(
+    worker: WorkerAddress,
+    method: str,
+    path: str,
+    document: Mapping[str, Any] | None = None,
+    *,
+    of: str | None = "answers with no object",
+) -> Any:
+    """
+    Send a request to a worker, and return its answer. The call blocks.
+
+    Args:
+        worker: The worker.
+        method: The method of HTTP.
+        path: The path, with the query.
+        document: What is sent as JSON, or None.
+        of: What is wrong with an answer that is no object, or None if the answer may be anything.
+
+    Raises:
+        KielGroupsError: As for ``WorkerClient.call``.
+        ProtocolError: The answer is no object, so another program listens there.
+    """
+    import asyncio
+
+    from kiel_groups.errors import NoWorkerError, ProtocolError, TokenError
+    from kiel_groups.workers.rest.client import WorkerClient
+
+    async def ask() -> Any:
+        async with WorkerClient(*worker, timeout_s=_ANSWER_WAIT_S) as client:
+            return await client.call(method, path, document)
+
+    try:
+        found = asyncio.run(ask())
+    except TokenError as error:
+        raise TokenError(_token_advice(worker)) from error
+    except NoWorkerError as error:
+        hint = "'kiel-groups workers run' starts a worker, and '--url' names another one"
+        raise NoWorkerError(f"{error}; {hint}") from error
+    if of is not None and not isinstance(found, dict):
+        raise ProtocolError(f"{worker.url} is not the interface of a worker: it {of}")
+    return found
+
+
+def _token_advice(worker: WorkerAddress) -> str:
+    if worker.token:
+        return f"the worker at {worker.url} has another token than the file of '--token-file'"
+    return (
+        f"the worker at {worker.url} asks for a token; give the file with it by '--token-file', or by"
+        " KIEL_GROUPS_TOKEN_FILE in the environment"
+    )
+
+
+def _checked(worker: WorkerAddress, config: Mapping[str, Any], new: Collection[str], *, force: bool) -> Sequence[str]:
     """
     Return what a worker warns of in settings.
 
     Args:
-        source: The worker.
+        worker: The worker.
         config: All settings.
         new: The names of those that are not stored already.
         force: Whether to accept misspelt names.
@@ -344,17 +392,23 @@ def _checked(source: WorkerSource, config: Mapping[str, Any], new: Collection[st
     Raises:
         ConfigError: A new name is probably misspelt.
     """
-    from kiel_groups.errors import ConfigError
+    from kiel_groups.errors import ConfigError, UnknownConnectorError
 
-    doubts = source.doubts(config)
+    plugin = quote_path(str(config.get("connector.class", "")), safe="")
+    try:
+        doubts = _ask(worker, "PUT", f"/connector-plugins/{plugin}/config/validate", config)
+    except (ConfigError, UnknownConnectorError):
+        # Settings such as those of a class that cannot be imported: the worker says why when they are stored.
+        return []
+    warnings, names = doubts.get("warnings"), doubts.get("mistyped")
     mistyped = [
         f"{name}: there is no such setting; did you mean {near!r}?"
-        for name, near in doubts.mistyped.items()
+        for name, near in (names.items() if isinstance(names, dict) else ())
         if name in new
     ]
     if mistyped and not force:
         raise ConfigError(f"{' '.join(mistyped)} Nothing is stored; --force stores such a setting all the same")
-    return doubts.warnings
+    return list(map(str, warnings)) if isinstance(warnings, list) else []
 
 
 def _without(config: Mapping[str, str], remove: Collection[str]) -> dict[str, str]:

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Awaitable, Callable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import click
 
-from kiel_groups.cli.parameters.name_completion import complete_allocators, complete_groups, complete_topics
+from kiel_groups.cli.parameters.cluster_address import (
+    ClusterAddress,
+    complete_allocators,
+    complete_groups,
+    complete_topics,
+)
 from kiel_groups.cli.parameters.options import (
     BROKERS,
     SERVER_WAIT_S,
@@ -27,14 +34,13 @@ from kiel_groups.cli.terminal.messages import EPILOG, READER_GONE, Lines
 from kiel_groups.wording import counted
 
 if TYPE_CHECKING:
-    from kiel_groups.cli.parameters.types import Position
-    from kiel_groups.cli.records.record_printer import RecordLine
+    from kiel_groups.cli.terminal.record_printer import RecordLine
     from kiel_groups.clients import GroupedConsumer, SingleConsumer
     from kiel_groups.model import TopicPartition
 
     Subscribe = Callable[[], Awaitable[None]]
 
-__all__ = ["consume"]
+__all__ = ["Offset", "Position", "Tail", "consume", "parse_position"]
 
 #: The options that need --group, and those that --group excludes.
 _OF_A_GROUP = ("allocator", "session_timeout_ms", "instance_id", "store")
@@ -163,8 +169,8 @@ def consume(
     """
     import asyncio
 
-    from kiel_groups.cli.records.record_printer import RecordPrinter, standard_output
     from kiel_groups.cli.terminal.messages import show_logs
+    from kiel_groups.cli.terminal.record_printer import RecordPrinter, standard_output
     from kiel_groups.config import check_name
 
     lines = context.ensure_object(Lines)
@@ -187,7 +193,7 @@ def consume(
 
 def _line(context: click.Context, template: str | None, key_separator: bytes | None, *, as_json: bool) -> RecordLine:
     """Return the function that formats records. Raise ConfigError for a wrong template, UsageError for two formats."""
-    from kiel_groups.cli.records.record_printer import json_line, parse_format, plain_line
+    from kiel_groups.cli.terminal.record_printer import json_line, parse_format, plain_line
 
     if template is None:
         return json_line if as_json else plain_line(key_separator)
@@ -228,10 +234,8 @@ def _in_group(context: click.Context, topics: Sequence[str], options: dict[str, 
         auto_offset_reset="latest" if start == "latest" else "earliest",
         **coordination,
     )
-    if by_brokers:
-        notice = _checked_by_brokers(options["brokers"], topics, options["group"])
-    else:
-        notice = _checked_names(options["zookeeper"], topics, options["group"])
+    hosts = options["brokers" if by_brokers else "zookeeper"]
+    notice = _checked_names(ClusterAddress(options["coordination"], hosts, SERVER_WAIT_S), topics, options["group"])
 
     async def join() -> None:
         await consumer.subscribe(topics)
@@ -278,6 +282,53 @@ def _named_elsewhere(context: click.Context) -> str:
     return f"; the group is named in {source}, and '--no-group' ignores it" if source else ""
 
 
+_DURATION = re.compile(r"(\d+)([smhd])")
+_TAIL = re.compile(r"-0*([1-9][0-9]*)")
+_UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
+
+
+class Offset(int):
+    """An offset to start at; a plain int is BEGINNING or END."""
+
+
+class Tail(int):
+    """A number of offsets, 1 or more: start this far before the end of each partition."""
+
+
+#: BEGINNING, END, an offset, a number of offsets before the end, a time, or how long ago.
+Position: TypeAlias = int | Offset | Tail | datetime | timedelta
+
+
+def parse_position(text: str) -> Position:
+    """
+    Parse ``earliest``, ``latest``, an offset, a time in ISO 8601, or how long ago: ``90s``, ``10m``, ``2h``, ``7d``.
+
+    ``-N`` starts N offsets before the end of each partition; N is 1 or more.
+
+    Raises:
+        ConfigError: The text is none of these.
+    """
+    from kiel_groups.errors import ConfigError
+
+    if text in ("earliest", "latest"):
+        from kiel_groups.clients import BEGINNING, END
+
+        return {"earliest": BEGINNING, "latest": END}[text]
+    try:
+        if text.isascii() and text.isdigit():
+            return Offset(text)
+        if tail := _TAIL.fullmatch(text):
+            return Tail(tail[1])
+        if duration := _DURATION.fullmatch(text):
+            return timedelta(**{_UNITS[duration[2]]: int(duration[1])})
+        return datetime.fromisoformat(text)
+    except (ValueError, OverflowError):
+        raise ConfigError(
+            f"--from: {text!r:.80} given; expected 'earliest', 'latest', an offset, '-N' for the last N (1 or more) of"
+            " each partition, a time such as '2026-11-21T17:45', or how long ago: '90s', '10m', '2h', '7d'"
+        ) from None
+
+
 def _alone(context: click.Context, topics: Sequence[str], options: dict[str, Any]) -> _Reader:
     """
     Check the options, and return a consumer without a group.
@@ -286,7 +337,6 @@ def _alone(context: click.Context, topics: Sequence[str], options: dict[str, Any
         click.UsageError: An option needs a group.
         ConfigError: A setting is not valid.
     """
-    from kiel_groups.cli.parameters.types import parse_position
     from kiel_groups.clients import SingleConsumer
 
     refuse_given(context, _OF_A_GROUP, "goes with '--group' only")
@@ -298,7 +348,6 @@ def _alone(context: click.Context, topics: Sequence[str], options: dict[str, Any
 async def _start(
     consumer: SingleConsumer, brokers: str, topics: Sequence[str], start: Position, partitions: Sequence[int] | None
 ) -> None:
-    from kiel_groups.cli.parameters.types import Offset, Tail
     from kiel_groups.clients import BEGINNING
     from kiel_groups.errors import ConfigError
 
@@ -324,7 +373,7 @@ async def _log_ranges(consumer: SingleConsumer, brokers: str) -> dict[TopicParti
     """
     from kiel_groups.config import KAFKA_PORT, parse_hosts
     from kiel_groups.errors import NoOffsetsError
-    from kiel_groups.ops.broker_reader import find_log_ends
+    from kiel_groups.ops.loaded_groups import find_log_ends
 
     ends = await find_log_ends(parse_hosts(brokers, KAFKA_PORT, "brokers"), consumer.assignment())
     if ends.problem:
@@ -332,45 +381,26 @@ async def _log_ranges(consumer: SingleConsumer, brokers: str) -> dict[TopicParti
     return {partition: (await consumer.position(partition), end) for partition, end in ends.offsets.items()}
 
 
-def _checked_names(zookeeper: str, topics: Sequence[str], group: str) -> str:
+def _checked_names(cluster: ClusterAddress, topics: Sequence[str], group: str) -> str:
     """
     Check that the topics exist, and whether the group is new: a new name is often a misspelt one.
 
-    The check asks ZooKeeper, because a broker may create a topic that it is asked about.
+    The check asks ZooKeeper, or brokers for all topics, because a broker may create a topic that it is asked about.
 
     Returns:
         A notice if the group does not exist yet, or if another program commits its offsets, or "".
-    """
-    from difflib import get_close_matches
-
-    from kiel_groups.ops import cluster_admin, group_inspection
-    from kiel_groups.ops.views.group_view import view_group
-
-    with cluster_admin.zookeeper(zookeeper, timeout_s=SERVER_WAIT_S) as client:
-        cluster_admin.check_present(client, topics)
-        groups = group_inspection.list_groups(client)
-        if group in groups:
-            view = view_group(group, group_inspection.read_summaries(client, [group], offsets=True)[group])
-            is_new = view.state == "memberless" and view.partitions
-            return f"group {group!r} has had no member so far; another program commits its offsets" if is_new else ""
-    near = get_close_matches(group, groups, 1)
-    return f"group {group!r} is new{f'; did you mean {near[0]!r}?' if near else ''}"
-
-
-def _checked_by_brokers(brokers: str, topics: Sequence[str], group: str) -> str:
-    """
-    Check and return the same for a group of brokers; these are asked for all topics, so that they create none.
 
     Raises:
-        GroupConfigError: The members are programs, such as workers.
+        UnknownTopicError: A topic does not exist.
+        GroupConfigError: Brokers coordinate the group, and its members are programs, such as workers.
     """
     from kiel_groups.group.znodes.round_contents import refusal_by_programs
-    from kiel_groups.ops.coordinated_loader import look_up_group
 
-    found = look_up_group(brokers, group, topics, timeout_s=SERVER_WAIT_S)
-    if found.view is None:
-        return f"group {group!r} is new{f'; did you mean {found.similar!r}?' if found.similar else ''}"
-    if not found.view.is_of_consumers:
-        raise refusal_by_programs(group, found.view.protocol_type)
-    is_new = found.view.state == "memberless"
+    cluster.topics().check_present(topics)
+    view, similar = cluster.groups().look_up(group)
+    if view is None:
+        return f"group {group!r} is new{f'; did you mean {similar!r}?' if similar else ''}"
+    if cluster.is_of_brokers and not view.is_of_consumers:
+        raise refusal_by_programs(group, view.protocol_type)
+    is_new = view.state == "memberless" and view.partitions
     return f"group {group!r} has had no member so far; another program commits its offsets" if is_new else ""

@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
 from contextlib import closing
 from typing import TYPE_CHECKING, Any, cast
 
 import click
 
-from kiel_groups.cli.parameters.name_completion import complete_groups
-from kiel_groups.cli.parameters.options import ClusterAddress, cluster_options, json_option, refuse_given
-from kiel_groups.cli.parameters.types import NumbersCommand, OptionalNumber
+from kiel_groups.cli.parameters.cluster_address import ClusterAddress, complete_groups
+from kiel_groups.cli.parameters.options import (
+    NumbersCommand,
+    OptionalNumber,
+    cluster_options,
+    json_option,
+    refuse_given,
+)
 from kiel_groups.cli.terminal.messages import DONE, EPILOG, FAILED, Lines
 
 if TYPE_CHECKING:
-    from kiel_groups.cli.sources.group_sources import GroupSource
-    from kiel_groups.ops.group_loader import LoadedGroups
+    from rich.console import RenderableType
+
+    from kiel_groups.ops.loaded_groups import LoadedGroups
     from kiel_groups.ops.views.checks import Finding
     from kiel_groups.ops.views.report import Listed
 
@@ -77,7 +82,6 @@ def describe(
     If ZooKeeper coordinates the group, offsets and owners come from there; otherwise, members, partitions and offsets
     come from the group's coordinator. The ends of logs come from the brokers.
     """
-    from kiel_groups.cli.sources.group_sources import group_source
     from kiel_groups.cli.terminal.rendering import watch
 
     if as_json and listed:
@@ -87,17 +91,17 @@ def describe(
     if cluster.is_of_brokers:
         refuse_given(context, ("generations",), "does not go with '--coordination brokers': brokers keep no plans")
     lines = context.ensure_object(Lines)
-    source = group_source(cluster, group, generations=generations or 0)
-    presenter = _Presenter(source, as_json=as_json, listed=cast("Listed | None", listed))
+    groups, presenter = cluster.groups(), _Presenter(cluster, as_json=as_json, generations=generations or 0)
+    chosen = cast("Listed | None", listed)
     if interval_s is not None:
-        with closing(source.follow()) as loads:
-            watch(lines, loads, presenter.show_next, interval_s)
-    loaded = source.load()
-    if check and (why := source.needs_time(loaded)):
+        with closing(groups.follow(group)) as loads:
+            watch(lines, loads, lambda loaded, first: presenter.show_next(loaded, chosen, first=first), interval_s)
+    loaded = groups.load(group)
+    if check and (why := presenter.suspicion(loaded)):
         lines.say("info", f"{why}; looking again in {_WATCHED_S:g} s")
         time.sleep(_WATCHED_S)
-        loaded = source.load()
-    is_well = presenter.show(loaded)
+        loaded = groups.load(group)
+    is_well = presenter.show(loaded, chosen or "all")
     return FAILED if check and not is_well else DONE
 
 
@@ -105,32 +109,70 @@ class _Presenter:
     """
     Shows successive loads of a group, each with the problems that all loads so far have revealed.
 
-    ``listed`` selects the partitions to list; None means the default.
+    ``generations`` is the number of plans that a report on ZooKeeper's groups shows.
     """
 
-    def __init__(self, source: GroupSource[Any], *, as_json: bool, listed: Listed | None) -> None:
-        self._source = source
-        self._as_json = as_json
-        self._listed = listed
+    def __init__(self, cluster: ClusterAddress, *, as_json: bool, generations: int) -> None:
+        from kiel_groups.ops.views.checks import ProgressTracker
 
-    def show(self, loaded: LoadedGroups[Any]) -> bool:
+        self._cluster = cluster
+        self._as_json = as_json
+        self._generations = generations
+        self._progress = ProgressTracker()
+
+    def suspicion(self, loaded: LoadedGroups) -> str:
+        """Return why a further load, ``_WATCHED_S`` later, may reveal a problem that this one cannot, or ""."""
+        self._progress.take(loaded.groups[0], loaded.seen_ms)
+        return self._progress.suspicion(loaded.seen_ms)
+
+    def show(self, loaded: LoadedGroups, listed: Listed) -> bool:
         """Show a single load. Return True if there is no problem that needs an operator."""
         from kiel_groups.cli.terminal.rendering import show, show_json
 
-        findings: Sequence[Finding] = self._source.findings(loaded)
+        findings = self._findings(loaded)
         if self._as_json:
-            show_json(self._source.document(loaded, findings))
+            show_json(self._document(loaded, findings))
         else:
-            show(*self._source.report(loaded, findings, self._listed or "all"))
+            show(*self._report(loaded, findings, listed))
         return all(finding.passing for finding in findings)
 
-    def show_next(self, loaded: LoadedGroups[Any], first: bool) -> None:
+    def show_next(self, loaded: LoadedGroups, listed: Listed | None, *, first: bool) -> None:
         """Show one of the loads of ``--watch``."""
         from kiel_groups.cli.terminal.rendering import clock, show_json, show_next
 
-        findings = self._source.findings(loaded)
+        findings = self._findings(loaded)
         if self._as_json:
-            show_json(self._source.document(loaded, findings), on_one_line=True)
+            show_json(self._document(loaded, findings), on_one_line=True)
             return
         now = clock()
-        show_next(lambda listed: self._source.report(loaded, findings, listed, now), self._listed, first=first)
+        show_next(lambda shown: self._report(loaded, findings, shown, now), listed, first=first)
+
+    def _findings(self, loaded: LoadedGroups) -> list[Finding]:
+        from kiel_groups.ops.views.checks import check_group
+
+        view, now_ms = loaded.groups[0], loaded.seen_ms
+        found = (*self._progress.take(view, now_ms), *check_group(view, now_ms))
+        return sorted(found, key=lambda finding: finding.passing)
+
+    def _document(self, loaded: LoadedGroups, findings: list[Finding]) -> dict[str, Any]:
+        from kiel_groups.ops.views.documents import group_document
+
+        view, plans = loaded.groups[0], self._generations
+        document = group_document(view, findings, lag_problem=loaded.lag_problem, generations=plans)
+        return {**document, "looked_at": loaded.seen_ms}
+
+    def _report(
+        self, loaded: LoadedGroups, findings: list[Finding], listed: Listed, clock: str = ""
+    ) -> list[RenderableType]:
+        from kiel_groups.ops.views.report import group_report
+
+        return group_report(
+            loaded.groups[0],
+            findings,
+            place=self._cluster.place,
+            lag_problem=loaded.lag_problem,
+            now_ms=loaded.seen_ms,
+            clock=clock,
+            listed=listed,
+            generations=self._generations,
+        )

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import click
 
-from kiel_groups.cli.parameters.options import SERVER_WAIT_S, ClusterAddress, cluster_options, json_option
+from kiel_groups.cli.parameters.cluster_address import ClusterAddress
+from kiel_groups.cli.parameters.options import cluster_options, json_option
 from kiel_groups.cli.terminal.messages import DONE, EPILOG, FAILED, Lines
 
 __all__ = ["groups"]
@@ -30,48 +31,25 @@ def groups(lines: Lines, /, *, cluster: ClusterAddress, with_lag: bool, as_json:
     Kafka 0.9 do not list groups without members.
     """
     from kiel_groups.cli.terminal.rendering import show, show_json
-
-    if cluster.is_of_brokers:
-        return _show_coordinated(lines, cluster, with_lag=with_lag, as_json=as_json)
-    from kiel_groups.ops.group_loader import load_groups
     from kiel_groups.ops.views.documents import outline_document
     from kiel_groups.ops.views.report import groups_table
     from kiel_groups.wording import some
 
-    loaded = load_groups(cluster.hosts, with_lag=with_lag, timeout_s=SERVER_WAIT_S)
+    loaded = cluster.groups().load_all(with_lag=with_lag)
     for view in loaded.groups:
         if view.closed:
             lines.say("warning", f"an ACL denies reading parts of group {view.group}: {some(view.closed)}")
-    _warn_of_lag(lines, loaded.lag_problem)
+    for problem in loaded.problems:
+        lines.say("warning", problem)
+    if loaded.lag_problem:
+        lines.say("warning", f"the lag is not fully known: {loaded.lag_problem}")
     if as_json:
         show_json([outline_document(view, with_lag=with_lag) for view in loaded.groups])
     elif loaded.groups:
         show(groups_table(loaded.groups, with_lag=with_lag))
-    else:
-        aside = "" if loaded.brokers else ", and no broker: is the chroot right?"
-        lines.say("info", f"there are no groups {cluster.place}{aside}")
-    return DONE
-
-
-def _show_coordinated(lines: Lines, cluster: ClusterAddress, *, with_lag: bool, as_json: bool) -> int:
-    from kiel_groups.cli.terminal.rendering import show, show_json
-    from kiel_groups.ops.coordinated_loader import load_coordinated_groups
-    from kiel_groups.ops.views.coordinated import coordinated_groups_table, coordinated_outline
-
-    loaded = load_coordinated_groups(cluster.hosts, with_lag=with_lag, timeout_s=SERVER_WAIT_S)
-    for problem in loaded.problems:
-        lines.say("warning", problem)
-    _warn_of_lag(lines, loaded.lag_problem)
-    if as_json:
-        show_json([coordinated_outline(view, with_lag=with_lag) for view in loaded.groups])
-    elif loaded.groups:
-        show(coordinated_groups_table(loaded.groups, with_lag=with_lag))
     elif not loaded.problems:
         aside = "" if loaded.lists_empty else "; brokers of Kafka 0.9 list only those that have members"
+        if not cluster.is_of_brokers and not loaded.brokers:
+            aside = ", and no broker: is the chroot right?"
         lines.say("info", f"there are no groups {cluster.place}{aside}")
     return FAILED if loaded.problems else DONE
-
-
-def _warn_of_lag(lines: Lines, problem: str) -> None:
-    if problem:
-        lines.say("warning", f"the lag is not fully known: {problem}")

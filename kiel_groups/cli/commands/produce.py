@@ -85,7 +85,7 @@ def produce(
     """
     import asyncio
 
-    from kiel_groups.cli.records.line_sender import LineSender, check_topic, open_input, progress, summarize
+    from kiel_groups.cli.terminal.line_sender import LineSender, check_topic, open_input, progress, summarize
     from kiel_groups.cli.terminal.messages import show_logs
     from kiel_groups.clients import Producer, hash_partitioner, random_partitioner
     from kiel_groups.config import check_name

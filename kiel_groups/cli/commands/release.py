@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from kiel_groups.cli.parameters.name_completion import complete_groups, complete_members
+from kiel_groups.cli.parameters.cluster_address import complete_groups, complete_members
 from kiel_groups.cli.parameters.options import (
     SERVER_WAIT_S,
     confirm,
@@ -47,18 +47,20 @@ def release(
     claims. Its record in flight may be processed twice. If its process still works, it joins again as another member.
     """
     from kiel_groups.cli.terminal.rendering import show_json
-    from kiel_groups.ops.cluster_admin import zookeeper as session
-    from kiel_groups.ops.force_release import find_member_id, force_release
-    from kiel_groups.ops.group_inspection import check_group, list_members, refuse_programs
+    from kiel_groups.ops.actions.release import find_member_id, plan_release
+    from kiel_groups.ops.zookeeper_client import zookeeper as session
+    from kiel_groups.ops.zookeeper_reader import check_group, refuse_programs
 
     wait_ms = None if wait_s is None else round(wait_s * 1000)
     with session(zookeeper, timeout_s=SERVER_WAIT_S) as client:
         check_group(client, group, zookeeper)
         refuse_programs(client, group)
         member = find_member_id(client, group, member)
-        if not yes and member in list_members(client, group):
+        plan = plan_release(client, group, member, wait_ms=wait_ms)
+        if plan.is_alive and not yes:
             confirm(f"{member} is alive. Take its partitions, and have it join again?")
-        released = force_release(client, group, member, wait_ms=wait_ms, report=lambda text: lines.say("info", text))
+            plan = plan_release(client, group, member, wait_ms=wait_ms)
+        released = plan.apply(client, report=lambda text: lines.say("info", text))
     if as_json:
         owned, taken = (list(map(str, partitions)) for partitions in (released.owned, released.taken))
         show_json({"member": member, "owned": owned, "waited_ms": released.waited_ms, "taken": taken})

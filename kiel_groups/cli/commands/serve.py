@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import click
 
-from kiel_groups.cli.parameters.name_completion import complete_allocators, complete_groups
+from kiel_groups.cli.parameters.cluster_address import complete_allocators, complete_groups
 from kiel_groups.cli.parameters.options import (
     SERVER_WAIT_S,
     debounce_options,
@@ -26,6 +25,7 @@ from kiel_groups.errors import KielGroupsError
 if TYPE_CHECKING:
     from kiel_groups.allocators import Allocator
     from kiel_groups.config import DebounceConfig, GroupConfig, ZooKeeperConfig
+    from kiel_groups.group.znodes.group_settings import DynamicConfig
 
 __all__ = ["serve"]
 
@@ -113,51 +113,30 @@ def serve(
 def _report_group(lines: Lines, zookeeper: str, group: str) -> None:
     """Report that the group does not exist yet, or that its config overrides options."""
     from kiel_groups.group.znodes.layout import GroupLayout
-    from kiel_groups.ops import cluster_admin
-    from kiel_groups.ops.group_inspection import list_groups, read_group
+    from kiel_groups.ops.zookeeper_reader import ZooKeeperGroups
 
-    with cluster_admin.zookeeper(zookeeper, timeout_s=SERVER_WAIT_S) as client:
-        groups = list_groups(client)
-        config = read_group(client, group).get(GroupLayout(group).config) if group in groups else None
-    if group not in groups:
-        lines.say("info", _no_group(group, groups))
-    elif config is not None and (named := _overridden(config.data)):
+    view, similar = ZooKeeperGroups(zookeeper, timeout_s=SERVER_WAIT_S).look_up(group)
+    if view is None:
+        # New names are often misspelt.
+        meant = f"; did you mean {similar!r}?" if similar else ""
+        lines.say("info", f"there is no group {group!r} yet; its first member creates it{meant}")
+    elif view.dynamic_config is not None and (named := _overridden(view.dynamic_config)):
+        # The leader logs what is wrong with a config that it refuses, and which settings apply until it is corrected.
         lines.say("info", f"{GroupLayout(group).config} sets {named}, which overrides the options given here")
 
 
 def _clean_up(zookeeper: str, group: str) -> None:
     """Remove the empty znodes of a group that no member joined, because ``groups`` would list that group for ever."""
-    from kiel_groups.ops import cluster_admin
-    from kiel_groups.ops.cluster_admin import remove_empty_group
+    from kiel_groups.ops.actions.groups import remove_empty_group
+    from kiel_groups.ops.zookeeper_client import zookeeper as session
 
     # Ctrl-C must not wait for a dead server; an empty znode does no harm.
-    with suppress(KielGroupsError), cluster_admin.zookeeper(zookeeper, timeout_s=_CLEANUP_TIMEOUT_S) as client:
+    with suppress(KielGroupsError), session(zookeeper, timeout_s=_CLEANUP_TIMEOUT_S) as client:
         remove_empty_group(client, group)
 
 
-def _no_group(group: str, groups: Sequence[str]) -> str:
-    """Return the notice for a group that does not exist yet, with a similar name: new names are often misspelt."""
-    from difflib import get_close_matches
-
-    near = get_close_matches(group, groups, 1)
-    meant = f"; did you mean {near[0]!r}?" if near else ""
-    return f"there is no group {group!r} yet; its first member creates it{meant}"
-
-
-def _overridden(data: bytes) -> str:
-    """
-    Return the settings in the group's config that override options.
-
-    Return "" if there are none, or if the config is unreadable.
-    """
-    from kiel_groups.errors import ProtocolError
-    from kiel_groups.group.znodes.group_settings import DynamicConfig
-
-    try:
-        dynamic_config = DynamicConfig.parse(data, "config")
-    except ProtocolError:
-        # The leader logs what is wrong with the config, and which settings apply until it is corrected.
-        return ""
+def _overridden(dynamic_config: DynamicConfig) -> str:
+    """Return the settings in the group's config that override options, or "" if there are none."""
     named = [f"allocator {dynamic_config.allocator}"] if dynamic_config.allocator is not None else []
     named += [f"debounce.{name} {value}" for name, value in dynamic_config.debounce]
     named += [f"static_grace_ms {dynamic_config.static_grace_ms}"] if dynamic_config.static_grace_ms is not None else []

@@ -6,14 +6,16 @@ import logging
 import os
 import tempfile
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from kiel_groups.cli.parameters.name_completion import complete_groups, complete_topics
+from kiel_groups.cli.parameters.cluster_address import complete_groups, complete_topics
 from kiel_groups.cli.parameters.options import (
     brokers_option,
     json_option,
@@ -22,9 +24,12 @@ from kiel_groups.cli.parameters.options import (
     verbose_option,
 )
 from kiel_groups.cli.terminal.messages import DONE, EPILOG, Lines
+from kiel_groups.wording import counted
 
 if TYPE_CHECKING:
-    from kiel_groups.spark import ArchivePlan, ArchiveSettings
+    from kiel_groups.spark import ArchivePlan, ArchiveSettings, ArchiveSummary
+    from kiel_groups.spark.checkpoint import OffsetRange
+    from kiel_groups.spark.spark_session import Batch
 
 __all__ = ["spark"]
 
@@ -120,7 +125,6 @@ def archive(
     folders, by the date of the run. Ctrl-C ends after the current batch, a second Ctrl-C at once; in any case the next
     run continues without loss or repetition.
     """
-    from kiel_groups.cli.terminal.archive_report import plan_document, plan_lines
     from kiel_groups.cli.terminal.messages import show_logs
     from kiel_groups.cli.terminal.rendering import show_json
     from kiel_groups.spark.environment import check_libraries
@@ -138,7 +142,7 @@ def archive(
         del options["batch_records"]
     with _translated_errors(), _spark_log(lines, verbose=verbose) as log:
         from kiel_groups.spark import ArchiveSettings, plan_archive
-        from kiel_groups.spark.jobs.spark_session import start_session, stop_session
+        from kiel_groups.spark.spark_session import start_session, stop_session
 
         wanted = ArchiveSettings(interval_s=every and duration_ms("--every", every) / 1000, **options)
         session = None if wanted.is_local else start_session("archive", master=master, settings=settings, log=log)
@@ -161,7 +165,6 @@ def _is_not_from_py4j(record: logging.LogRecord) -> bool:
 def _run(
     lines: Lines, session: Any, settings: ArchiveSettings, plan: ArchivePlan, *, as_json: bool, quiet: bool
 ) -> int:
-    from kiel_groups.cli.terminal.archive_report import progress, summary_document, summary_lines
     from kiel_groups.cli.terminal.rendering import show_json
     from kiel_groups.cli.terminal.termination import BlockingTermination
     from kiel_groups.spark import archive as archive_topics
@@ -233,3 +236,119 @@ def _spark_log(lines: Lines, *, verbose: bool) -> Iterator[Path | None]:
             lines.say("info", f"Spark's own log is in {log}")
         else:
             log.unlink(missing_ok=True)
+
+
+@contextmanager
+def progress(lines: Lines, total: int | None, *, quiet: bool) -> Iterator[Callable[[Batch], None]]:
+    """
+    Show the progress within the block, and yield the function to call after each batch.
+
+    Args:
+        lines: Prints a line for each batch if no bar can be shown.
+        total: The most records to archive, or None for a run without an end.
+        quiet: Show nothing.
+    """
+    if quiet:
+        yield lambda batch: None
+        return
+    count = _Count(total)
+    from kiel_groups.cli.terminal.rendering import bar, has_bar
+
+    if not has_bar():
+        yield lambda batch: lines.say("info", count.add(batch))
+        return
+    with bar(total, "starting") as show:
+        yield lambda batch: show(count.add(batch), count.records)
+
+
+class _Count:
+    def __init__(self, total: int | None) -> None:
+        self._total = total
+        self._began_s = time.monotonic()
+        self.records = 0
+
+    def add(self, batch: Batch) -> str:
+        """Count one more batch, and return a text about the progress so far."""
+        self.records += batch.records
+        left = batch.left
+        if left is None and self._total is not None:
+            left = max(0, self._total - self.records)
+        rate = self.records / max(time.monotonic() - self._began_s, 1e-3)
+        text = f"{self.records:,} records, {rate:,.0f} records/s"
+        return text if left is None else f"{text}, {left:,} left"
+
+
+_MOST_PARTITIONS = 4
+_UNITS = ("bytes", "kB", "MB", "GB", "TB")
+
+
+def plan_lines(plan: ArchivePlan) -> Iterator[str]:
+    """Yield lines that describe the offsets to read and the folders to write."""
+    yield f"would read {counted(plan.records, 'record')} at most"
+    yield from _topic_lines(plan.ranges)
+    yield f"into {plan.output}, {'a new' if plan.is_new else 'an existing'} archive; checkpoint {plan.checkpoint}"
+
+
+def plan_document(plan: ArchivePlan) -> dict[str, Any]:
+    """Return the plan as a JSON document."""
+    return {
+        "records": plan.records,
+        "topics": _topics(plan.ranges),
+        "output": plan.output,
+        "checkpoint": plan.checkpoint,
+        "new": plan.is_new,
+    }
+
+
+def summary_lines(summary: ArchiveSummary) -> Iterator[str]:
+    """Yield lines that describe the archived records, the new files and the commit."""
+    if not summary.records:
+        yield f"archived nothing new in {summary.took_s:.1f} s"
+        yield from _topic_lines(summary.ranges)
+        yield f"into {summary.output}: no new files"
+    else:
+        rate = summary.records / max(summary.took_s, 1e-3)
+        yield f"archived {counted(summary.records, 'record')} in {summary.took_s:.1f} s, {rate:,.0f} records/s"
+        yield from _topic_lines(summary.ranges)
+        yield f"into {summary.output}: {counted(summary.files, 'new file')}, {_size(summary.size_bytes)}"
+    if summary.group is not None:
+        yield f"committed for the group {summary.group}"
+
+
+def summary_document(summary: ArchiveSummary) -> dict[str, Any]:
+    """Return the summary as a JSON document; ``took_s`` is in seconds."""
+    return {
+        "records": summary.records,
+        "topics": _topics(summary.ranges),
+        "output": summary.output,
+        "files": summary.files,
+        "bytes": summary.size_bytes,
+        "took_s": round(summary.took_s, 3),
+        "group": summary.group,
+    }
+
+
+def _topic_lines(ranges: Iterable[OffsetRange]) -> Iterator[str]:
+    for topic, found in groupby(ranges, lambda each: each.topic_partition.topic):
+        parts = list(found)
+        offsets = sum(each.size for each in parts)
+        shown = [f"{each.topic_partition.partition}: {each.start}–{each.end}" for each in parts[:_MOST_PARTITIONS]]
+        more = ", …" if len(parts) > _MOST_PARTITIONS else ""
+        counts = f"{counted(offsets, 'offset')} in {counted(len(parts), 'partition')}"
+        yield f"  {topic}: {counts} ({', '.join(shown)}{more})"
+
+
+def _topics(ranges: Iterable[OffsetRange]) -> dict[str, dict[str, dict[str, int]]]:
+    """Return the ranges by topic and partition; ``to`` is exclusive."""
+    return {
+        topic: {str(each.topic_partition.partition): {"from": each.start, "to": each.end} for each in found}
+        for topic, found in groupby(ranges, lambda each: each.topic_partition.topic)
+    }
+
+
+def _size(size: float) -> str:
+    """Format a size with one decimal and a unit: ``52.1 MB``."""
+    power = 0
+    while size >= 1000 and power < len(_UNITS) - 1:
+        size, power = size / 1000, power + 1
+    return f"{size:.1f} {_UNITS[power]}" if power else f"{size:.0f} {_UNITS[0]}"

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from kiel_groups.cli.parameters.name_completion import complete_topics
+from kiel_groups.cli.parameters.cluster_address import ClusterAddress, complete_topics
 from kiel_groups.cli.parameters.options import (
-    ClusterAddress,
     cluster_options,
     confirm,
     json_option,
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
 
     from kiel_groups.config import HostPort
     from kiel_groups.model import TopicPartition
-    from kiel_groups.ops.cluster_admin import TopicState
+    from kiel_groups.ops.actions.topics import TopicState
 
 __all__ = ["topics"]
 
@@ -42,10 +41,9 @@ def topics() -> None:
 @json_option
 def list_topics(*, cluster: ClusterAddress, as_json: bool) -> int:
     """List all topics, by name."""
-    from kiel_groups.cli.sources.topic_sources import topic_source
     from kiel_groups.cli.terminal.rendering import plain_table, show, show_json
 
-    found = topic_source(cluster).sizes()
+    found = cluster.topics().sizes()
     if as_json:
         show_json([{"topic": topic, **size._asdict()} for topic, size in found.items()])
     elif found:
@@ -100,10 +98,9 @@ def create(
     quiet: bool,
 ) -> int:
     """Create topics, and wait until every partition has a leader."""
-    from kiel_groups.cli.sources.topic_sources import topic_source
-    from kiel_groups.ops.cluster_admin import check_topic
+    from kiel_groups.ops.actions.topics import check_topic
 
-    wanted, found = list(dict.fromkeys(names)), topic_source(cluster)
+    wanted, found = list(dict.fromkeys(names)), cluster.topics()
     for name in wanted:
         check_topic(name, partitions)
     if wait_s is not None:
@@ -149,9 +146,7 @@ def _partitions(count: int) -> str:
 @click.pass_obj
 def grow(lines: Lines, /, *, name: str, cluster: ClusterAddress, partitions: int, quiet: bool) -> int:
     """Add partitions to a topic. Keys may map to other partitions from then on."""
-    from kiel_groups.cli.sources.topic_sources import topic_source
-
-    topic_source(cluster).grow(name, partitions)
+    cluster.topics().grow(name, partitions)
     if not quiet:
         lines.say("info", f"topic {name} has {_partitions(partitions)} now")
     return DONE
@@ -165,9 +160,7 @@ def grow(lines: Lines, /, *, name: str, cluster: ClusterAddress, partitions: int
 @click.pass_obj
 def delete(lines: Lines, /, *, names: tuple[str, ...], cluster: ClusterAddress, yes: bool, quiet: bool) -> int:
     """Delete topics with all their records."""
-    from kiel_groups.cli.sources.topic_sources import topic_source
-
-    wanted, found = list(dict.fromkeys(names)), topic_source(cluster)
+    wanted, found = list(dict.fromkeys(names)), cluster.topics()
     found.check_present(wanted)
     if not yes:
         confirm(f"Delete {', '.join(wanted)} with all records?")
@@ -185,10 +178,9 @@ def delete(lines: Lines, /, *, names: tuple[str, ...], cluster: ClusterAddress, 
 @click.pass_obj
 def describe(lines: Lines, /, *, names: tuple[str, ...], cluster: ClusterAddress, as_json: bool) -> int:
     """Show the partitions of topics. Lists leaders, replicas, replicas in sync (isr), and where logs start and end."""
-    from kiel_groups.cli.sources.topic_sources import topic_source
     from kiel_groups.cli.terminal.rendering import show, show_json
 
-    states, brokers, alive = topic_source(cluster).describe(names)
+    states, brokers, alive = cluster.topics().describe(names)
     logs = _logs(lines, brokers, states)
     if as_json:
         show_json([_as_json(state, logs, alive) for state in states])
@@ -212,7 +204,7 @@ def _logs(lines: Lines, brokers: Sequence[HostPort], states: Sequence[TopicState
     """Ask the leaders for the start and end offsets of logs. Print a warning if a leader does not answer."""
     import asyncio
 
-    from kiel_groups.ops.broker_reader import find_log_ends
+    from kiel_groups.ops.loaded_groups import find_log_ends
     from kiel_groups.wire.list_offsets import EARLIEST, LATEST
 
     led = [each.topic_partition for state in states for each in state.partitions if each.leader is not None]

@@ -7,14 +7,15 @@ from typing import IO, TYPE_CHECKING
 
 import click
 
-from kiel_groups.cli.parameters.name_completion import complete_groups, complete_topics
+from kiel_groups.cli.parameters.cluster_address import complete_groups, complete_topics
 from kiel_groups.cli.parameters.options import SERVER_WAIT_S, in_zookeeper_only, json_option, zookeeper_option
 from kiel_groups.cli.terminal.messages import DONE, EPILOG, Lines
 from kiel_groups.wording import counted
 
 if TYPE_CHECKING:
     from kiel_groups.model import TopicPartition
-    from kiel_groups.ops.cluster_admin import Client
+    from kiel_groups.ops.views.load_view import PlanView
+    from kiel_groups.ops.zookeeper_client import Client
 
 __all__ = ["weights"]
 
@@ -41,17 +42,15 @@ def show(lines: Lines, *, group: str, zookeeper: str, as_json: bool) -> int:
     """
     from kiel_groups.cli.terminal import rendering
     from kiel_groups.group.znodes.group_settings import printed_weights
-    from kiel_groups.ops import group_inspection
-    from kiel_groups.ops.cluster_admin import zookeeper as session
-    from kiel_groups.ops.stored_weights import read_weights
-    from kiel_groups.ops.views.load_view import view_plan, weights_report
+    from kiel_groups.ops.actions.weights import read_weights
+    from kiel_groups.ops.views.load_view import weights_report
+    from kiel_groups.ops.zookeeper_client import zookeeper as session
+    from kiel_groups.ops.zookeeper_reader import check_group
 
     with session(zookeeper, timeout_s=SERVER_WAIT_S) as client:
-        group_inspection.check_group(client, group, zookeeper)
+        check_group(client, group, zookeeper)
         found = read_weights(client, group)
-        plan = view_plan(
-            group, group_inspection.read_assignments(client, group), group_inspection.list_members(client, group)
-        )
+        plan = _plan(client, group)
     if as_json:
         rendering.show_json(printed_weights(found))
     elif found:
@@ -84,26 +83,23 @@ def set_weights(
     LOAD is a number, 0 or more, such as records a second or bytes a day. Other partitions keep their weights, but
     --file replaces all weights: a partition that is not in it has none, and counts as the median of the others.
     """
-    from kiel_groups.ops import group_inspection
-    from kiel_groups.ops.cluster_admin import zookeeper as session
-    from kiel_groups.ops.stored_weights import change_weights, check_partitions, put_weights
-    from kiel_groups.ops.views.load_view import view_plan
+    from kiel_groups.ops.actions.weights import change_weights, check_partitions, put_weights
+    from kiel_groups.ops.zookeeper_client import zookeeper as session
+    from kiel_groups.ops.zookeeper_reader import check_group, refuse_programs
 
     if bool(changes) == (file is not None):
         raise click.UsageError("give either partitions with their loads, or --file.", context)
     given = _from_file(file) if file is not None else _from_arguments(changes)
     with session(zookeeper, timeout_s=SERVER_WAIT_S) as client:
-        group_inspection.check_group(client, group, zookeeper)
-        group_inspection.refuse_programs(client, group)
+        check_group(client, group, zookeeper)
+        refuse_programs(client, group)
         check_partitions(client, given)
         if file is None:
             total = len(change_weights(client, group, lambda before: before | given))
         else:
             put_weights(client, group, given)
             total = len(given)
-        hint = view_plan(
-            group, group_inspection.read_assignments(client, group), group_inspection.list_members(client, group)
-        ).hint
+        hint = _plan(client, group).hint
     lines: Lines = context.obj
     lines.say(
         "info", f"group {group} has weights for {counted(total, 'partition', 'partitions')}, {len(given):,} set now"
@@ -121,12 +117,12 @@ def set_weights(
 @click.pass_obj
 def remove(lines: Lines, *, group: str, partitions: tuple[str, ...], zookeeper: str) -> int:
     """Remove the weights of some partitions, or of all."""
-    from kiel_groups.ops import group_inspection
-    from kiel_groups.ops.cluster_admin import zookeeper as session
-    from kiel_groups.ops.stored_weights import remove_weights
+    from kiel_groups.ops.actions.weights import remove_weights
+    from kiel_groups.ops.zookeeper_client import zookeeper as session
+    from kiel_groups.ops.zookeeper_reader import check_group
 
     with session(zookeeper, timeout_s=SERVER_WAIT_S) as client:
-        group_inspection.check_group(client, group, zookeeper)
+        check_group(client, group, zookeeper)
         if partitions:
             left = _remove_some(client, group, partitions)
             lines.say("info", f"group {group} has weights for {counted(left, 'partition', 'partitions')} left")
@@ -137,10 +133,17 @@ def remove(lines: Lines, *, group: str, partitions: tuple[str, ...], zookeeper: 
     return DONE
 
 
+def _plan(client: Client, group: str) -> PlanView:
+    from kiel_groups.ops.views.load_view import view_plan
+    from kiel_groups.ops.zookeeper_reader import list_members, read_assignments
+
+    return view_plan(group, read_assignments(client, group), list_members(client, group))
+
+
 def _remove_some(client: Client, group: str, names: Sequence[str]) -> int:
     from kiel_groups.errors import ConfigError
     from kiel_groups.group.znodes.group_settings import checked_weights
-    from kiel_groups.ops.stored_weights import change_weights
+    from kiel_groups.ops.actions.weights import change_weights
 
     removed = checked_weights(dict.fromkeys(names, 0)).keys()
 

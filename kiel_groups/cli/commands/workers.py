@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from kiel_groups.cli.parameters.name_completion import complete_groups
+from kiel_groups.cli.parameters.cluster_address import complete_groups
 from kiel_groups.cli.parameters.options import (
     SERVER_WAIT_S,
     brokers_option,
@@ -193,10 +193,14 @@ def describe(lines: Lines, *, group: str, zookeeper: str, check: bool, as_json: 
     This reads ZooKeeper, where workers keep their state whatever coordinates them. If no worker is alive, it looks for
     five seconds: one that was just started may not have registered yet.
     """
-    from kiel_groups.cli.sources.worker_source import worker_group_document, worker_group_problems, worker_group_report
     from kiel_groups.cli.terminal.rendering import show, show_json
+    from kiel_groups.cli.terminal.worker_report import (
+        worker_group_document,
+        worker_group_problems,
+        worker_group_report,
+    )
     from kiel_groups.errors import UnknownGroupError
-    from kiel_groups.ops.cluster_admin import zookeeper as session
+    from kiel_groups.ops.zookeeper_client import zookeeper as session
     from kiel_groups.workers.stores.worker_group_view import describe_workers
 
     with session(zookeeper, timeout_s=SERVER_WAIT_S) as client:
@@ -213,4 +217,4 @@ def describe(lines: Lines, *, group: str, zookeeper: str, check: bool, as_json: 
         show_json(worker_group_document(group, found))
     else:
         show(*worker_group_report(group, found))
-    return FAILED if check and worker_group_problems(found) else DONE
+    return FAILED if check and any(worker_group_problems(found)) else DONE

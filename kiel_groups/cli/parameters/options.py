@@ -7,12 +7,13 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from functools import wraps
+from itertools import takewhile, zip_longest
 from pathlib import Path
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple, NoReturn, TypeVar
 
 import click
 
-from kiel_groups.cli.parameters.name_completion import complete_topics
+from kiel_groups.cli.parameters.cluster_address import BROKERS, ZOOKEEPER, ClusterAddress, complete_topics
 from kiel_groups.errors import ConfigError
 
 __all__ = [
@@ -48,6 +49,8 @@ __all__ = [
     "token_file_option",
     "worker_options",
     "debounce_options",
+    "NumbersCommand",
+    "OptionalNumber",
 ]
 
 
@@ -59,9 +62,6 @@ SERVER_WAIT_S: Final = 5.0
 
 #: Settings of all commands: ``KIEL_GROUPS_<NAME>`` in the environment, a key at the top of the file.
 SHARED: Final = ("brokers", "zookeeper", "coordination")
-
-#: The names of what coordinates a group.
-BROKERS, ZOOKEEPER = "brokers", "zookeeper"
 
 
 def _brokers_option(*, required: bool) -> Callable[[FC], FC]:
@@ -164,6 +164,69 @@ def separator_bytes(given: str | None) -> bytes | None:
     if given == "":
         raise ConfigError("--key-separator: nothing given; expected at least one character")
     return None if given is None else given.replace("\\t", "\t").encode()
+
+
+class OptionalNumber(click.ParamType[float]):
+    """
+    An optional number. If GROUP follows the option, click takes it as the number; the error says so.
+
+    Args:
+        what: What is counted, in the plural.
+        least: The least number.
+        whole: Whether the number is an integer.
+    """
+
+    def __init__(self, what: str, *, least: float, whole: bool = False) -> None:
+        self.name = what
+        self._least = least
+        self._number: click.ParamType[float] = click.IntRange(min=int(least)) if whole else click.FloatRange(min=least)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """Return the number; fail if it is none, or less than the least one."""
+        try:
+            return self._number.convert(value, param, ctx)
+        except click.BadParameter:
+            self.refuse(value, param, ctx)
+
+    def refuse(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> NoReturn:
+        """Raise BadParameter for a value that is no such number."""
+        hint = "" if _is_number(value) else "; GROUP goes before this option"
+        self.fail(f"{value!r} is not a number of {self.name} ≥ {self._least:g}{hint}.", param, ctx)
+
+
+class NumbersCommand(click.Command):
+    """
+    A command with optional numbers, which refuses a negative one as a number.
+
+    Click takes each word with a leading hyphen for the next option, even the value of ``--check=-1``.
+    """
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse the words of a command line. Raise BadParameter for an optional number that begins with a hyphen."""
+        if not ctx.resilient_parsing:  # A completion shows no errors.
+            for option in self.params:
+                if isinstance(option.type, OptionalNumber) and (value := _hyphenated(option.opts, args)):
+                    option.type.refuse(value, option, ctx)
+        return super().parse_args(ctx, args)
+
+
+def _hyphenated(names: Sequence[str], words: Sequence[str]) -> str:
+    """Return the value of an option if it begins with a hyphen: a joined value, or the next word if it is a number."""
+    before_arguments = takewhile(lambda pair: pair[0] != "--", zip_longest(words, words[1:], fillvalue=""))
+    for word, following in before_arguments:
+        name, is_joined, joined = word.partition("=")
+        value = joined if is_joined else following
+        if name in names and value.startswith("-") and (is_joined or _is_number(value)):
+            return value
+    return ""
+
+
+def _is_number(value: object) -> bool:
+    try:
+        float(str(value))
+    except ValueError:
+        return False
+    return True
 
 
 # The sources of options: the command line, then the environment, then a file.
@@ -341,22 +404,6 @@ def _upper(name: str) -> str:
     return name.replace("-", "_").upper()
 
 
-class ClusterAddress(NamedTuple):
-    """What coordinates the groups of a cluster, and the hosts to ask: those of ZooKeeper, or some brokers."""
-
-    coordination: str
-    hosts: str
-
-    @property
-    def is_of_brokers(self) -> bool:
-        return self.coordination == BROKERS
-
-    @property
-    def place(self) -> str:
-        """The cluster as texts for users name it."""
-        return f"at brokers {self.hosts}" if self.is_of_brokers else f"in ZooKeeper at {self.hosts}"
-
-
 def cluster_options(command: Callable[..., int]) -> Callable[..., int]:
     """
     Add the three options to a command, whose function gets a ``ClusterAddress`` as ``cluster``.
@@ -373,7 +420,7 @@ def cluster_options(command: Callable[..., int]) -> Callable[..., int]:
         context: click.Context, /, *, coordination: str, zookeeper: str | None, brokers: str | None, **options: Any
     ) -> int:
         hosts = _brokers(context, brokers) if coordination == BROKERS else _zookeeper(context, zookeeper)
-        result: int = context.invoke(command, cluster=ClusterAddress(coordination, hosts), **options)
+        result: int = context.invoke(command, cluster=ClusterAddress(coordination, hosts, SERVER_WAIT_S), **options)
         return result
 
     return with_cluster

@@ -92,7 +92,7 @@ def _line(text: str) -> str:
     return _SETTING.sub(lambda found: _OPTIONS[found[0]], line)
 
 
-_KAZOO = ("kiel_groups.kazoo", "kiel_groups.ops.cluster_admin.kazoo")
+_KAZOO = ("kiel_groups.kazoo", "kiel_groups.ops.zookeeper_client.kazoo")
 
 
 def show_logs(lines: Lines, *, verbose: bool, reported_elsewhere: Sequence[str] = (), timed: bool = False) -> None:

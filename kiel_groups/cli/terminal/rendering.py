@@ -6,8 +6,9 @@ import json
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from io import StringIO
-from typing import IO, TYPE_CHECKING, Any, Final, NoReturn, TextIO
+from typing import IO, TYPE_CHECKING, Any, Final, NoReturn, Protocol, TextIO
 
 import click
 from rich import box
@@ -21,13 +22,13 @@ from kiel_groups.errors import KielGroupsError
 from kiel_groups.wording import counted
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
-
-    from kiel_groups.errors import KielGroupsError
-    from kiel_groups.ops.group_loader import LoadedGroups, ViewT
+    from kiel_groups.ops.loaded_groups import LoadedGroups
     from kiel_groups.ops.views.report import Listed
 
 __all__ = [
+    "UpdateBar",
+    "bar",
+    "has_bar",
     "console",
     "without_blank_lines",
     "plain_table",
@@ -149,8 +150,8 @@ _SPARE_ROWS: Final = 3
 
 def watch(
     lines: Lines,
-    loads: Iterator[LoadedGroups[ViewT] | KielGroupsError],
-    show: Callable[[LoadedGroups[ViewT], bool], object],
+    loads: Iterator[LoadedGroups | KielGroupsError],
+    show: Callable[[LoadedGroups, bool], object],
     interval_s: float,
 ) -> NoReturn:
     """
@@ -164,8 +165,6 @@ def watch(
         show: Called with each load, and whether it is the first.
         interval_s: The pause between two loads, in seconds.
     """
-    from kiel_groups.errors import KielGroupsError
-
     printed: str | None = None
     while True:
         loaded = next(loads)
@@ -222,3 +221,46 @@ def _fitted(report: Callable[[Listed], Sequence[RenderableType]], rows: int) -> 
         return lines
     kept = max(0, rows - 1)
     return [*lines[:kept], f"… and {counted(len(lines) - kept, 'line that does', 'lines that do')} not fit here"]
+
+
+class UpdateBar(Protocol):
+    """A function that updates the bar."""
+
+    def __call__(self, text: str, completed: float | None = None) -> None:
+        """Show ``text`` beside the bar, and set the completed amount. None leaves the amount unchanged."""
+
+
+def has_bar() -> bool:
+    """Return whether standard error can redraw a line. Without such a terminal, each update would print a new line."""
+    console = Console(stderr=True)
+    return sys.stderr.isatty() and console.is_terminal and not console.is_dumb_terminal
+
+
+@contextmanager
+def bar(total: float | None, text: str) -> Iterator[UpdateBar]:
+    """
+    Show a bar within the block, and yield the function that updates it; printed lines appear above the bar.
+
+    Args:
+        total: The final value of ``completed``, or None for work without an end.
+        text: The first text beside the bar.
+    """
+    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
+    from rich.table import Column
+
+    class SteadyConsole(Console):
+        """A console that never hides the cursor: a process that a signal kills could not show it again."""
+
+        def show_cursor(self, show: bool = True) -> bool:
+            return False
+
+    # On a narrow terminal the bar shrinks first.
+    share = TaskProgressColumn(table_column=Column(no_wrap=True, min_width=4))
+    columns = (BarColumn(), share, TextColumn("{task.description}", markup=False))
+    with Progress(*columns, console=SteadyConsole(stderr=True), transient=True) as shown:
+        task = shown.add_task(text, total=total)
+
+        def update(text: str, completed: float | None = None) -> None:
+            shown.update(task, completed=completed, description=text)
+
+        yield update

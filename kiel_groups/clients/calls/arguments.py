@@ -13,7 +13,7 @@ from kiel_groups.constants import SUPPORTED_COMPRESSION
 from kiel_groups.errors import ArgumentTypeError, ConfigError
 from kiel_groups.group.subscription import check_offset
 from kiel_groups.model import OffsetAndMetadata, TopicPartition
-from kiel_groups.wire.codecs.compression import codec_by_name, codec_by_number
+from kiel_groups.wire.codecs import codec_by_name, codec_by_number
 
 __all__ = [
     "check_setting_names",

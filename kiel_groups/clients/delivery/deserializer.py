@@ -14,7 +14,8 @@ from kiel_groups.clients.fetch.partition_fetch import FetchedBatch
 from kiel_groups.errors import BadRecordError, RecordDeserializationError
 from kiel_groups.metrics import Metrics
 from kiel_groups.model import FencingToken, PartitionBatch, Record, TopicPartition
-from kiel_groups.wire.message_sets.message_runs import ValueRun
+from kiel_groups.wire.message_sets.decoder import ValueRun
+from kiel_groups.wire.message_sets.record_columns import RecordColumns
 from kiel_groups.wording import counted
 
 __all__ = [
@@ -22,7 +23,7 @@ __all__ = [
     "Repeats",
     "Deserializer",
     "OnBadRecord",
-    "ReadRecords",
+    "Converted",
 ]
 
 log = logging.getLogger(__name__)
@@ -30,6 +31,7 @@ log = logging.getLogger(__name__)
 
 K = TypeVar("K", bound=Hashable)
 E = TypeVar("E")
+R = TypeVar("R", covariant=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,10 +125,15 @@ class _Failure(NamedTuple):
     hint: str
 
 
-class ReadRecords(NamedTuple):
-    """Deserialized records, how many fetched records were read for them, and the error of the next one, if any."""
+class Converted(NamedTuple, Generic[R]):
+    """
+    The first records of a batch in the form in which they are delivered, and the error of the next record, if any.
 
-    records: list[Record]
+    ``delivered`` is their number. They stand for ``read`` fetched records: those that were skipped are left out.
+    """
+
+    records: R
+    delivered: int
     read: int
     error: RecordDeserializationError | None = None
 
@@ -139,7 +146,7 @@ class Deserializer:
     Skipped records are logged at most once a minute for each partition, with their number.
 
     Args:
-        deserializer: The application's function. If it is None, ``part`` decodes JSON, and records keep their bytes.
+        deserializer: The application's function. If it is None, ``values`` decodes JSON, and records keep their bytes.
         metrics: Counts all failures, as ``deserializer_failures``.
         clock: Returns seconds on a monotonic clock.
         key_deserializer: The application's function for keys; None keeps their bytes.
@@ -189,26 +196,23 @@ class Deserializer:
         # A third of the time of ``_replace``.
         return _new(Record, (topic, partition, offset, key, value))
 
-    def record(self, record: Record) -> Record | None:
-        """Return the record as ``read`` does, or None if a function raised and the record is skipped."""
-        if self._deserializer is None and self._key_deserializer is None:
-            return record
-        try:
-            return self.read(record)
-        except RecordDeserializationError as error:
-            self.skip(error)
-            return None
+    # The three forms in which a batch is delivered. Each stops before a record on which a function fails, unless such
+    # records are skipped.
 
-    def records(self, records: list[Record], longest_s: float | None = None) -> ReadRecords:
+    def records(
+        self, fetched: FetchedBatch, token: FencingToken, longest_s: float | None = None
+    ) -> Converted[list[Record]]:
         """
-        Deserialize records. Stop before one on which a function fails, unless such records are skipped.
+        Deserialize a batch for a loop, ``getone()`` and ``getmany()``.
 
         Args:
-            records: The records as they were fetched.
+            fetched: The batch.
+            token: Not used: records have no token.
             longest_s: Stop after this time, in seconds, but not before the first record; None for no limit.
         """
+        records = fetched.records
         if self.keeps_bytes:
-            return ReadRecords(records, len(records))
+            return Converted(records, len(records), len(records))
         ends_s = None if longest_s is None else self._clock() + longest_s
         readable: list[Record] = []
         read, add = self.read, readable.append
@@ -217,22 +221,23 @@ class Deserializer:
                 add(read(record))
             except RecordDeserializationError as error:
                 if self.on_bad_record != "skip":
-                    return ReadRecords(readable, number, error)
+                    return Converted(readable, len(readable), number, error)
                 self.skip(error)
             # A slow function is found out by the first record, so that the others need no clock of their own.
             if ends_s is not None and not number % _TIMED and self._clock() >= ends_s:
-                return ReadRecords(readable, number + 1)
-        return ReadRecords(readable, len(records))
+                return Converted(readable, len(readable), number + 1)
+        return Converted(readable, len(readable), len(records))
 
-    def part(
-        self, fetched: FetchedBatch, token: FencingToken
-    ) -> tuple[PartitionBatch, RecordDeserializationError | None]:
+    def columns(self, fetched: FetchedBatch, token: FencingToken) -> Converted[RecordColumns]:
+        """Return a batch as ``consume_batches()`` returns it, with the bytes that were fetched. No record is made."""
+        columns = fetched.columns(token or None)
+        return Converted(columns, len(columns), len(fetched))
+
+    def values(self, fetched: FetchedBatch, token: FencingToken) -> Converted[PartitionBatch]:
         """
-        Deserialize a batch as ``consume()`` returns it. Records are made only if the application asks for them.
+        Deserialize a batch for ``consume()``. Records are made only if the application asks for them.
 
-        Returns:
-            The values and their records, and an error. With a function as ``on_bad_record``, they end before a record
-            that failed, and the error is about that record. Without, such records are left out, and there is no error.
+        Values that fail stop it only if ``on_bad_record`` is a function; otherwise they are left out.
         """
         run = fetched.values()
         values, skipped, error = self._values(run, stops=callable(self.on_bad_record))
@@ -243,7 +248,8 @@ class Deserializer:
             records = [record for number, record in enumerate(records) if number not in skipped]
         if self._key_deserializer is not None:
             values, records, error = self._with_keys(values, records, error)
-        return PartitionBatch(fetched.topic_partition, token, values, records), error
+        part = PartitionBatch(fetched.topic_partition, token, values, records)
+        return Converted(part, len(values), len(fetched) if error is None else len(values), error)
 
     def _values(self, run: ValueRun, *, stops: bool) -> tuple[list[Any], set[int], RecordDeserializationError | None]:
         """Return the values, the numbers of skipped records, and the error of the record at which this stopped."""

@@ -3,49 +3,47 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import contextmanager
-from typing import NamedTuple
+import inspect
+import logging
+from collections.abc import Callable, Collection
+from typing import Any, Generic, NamedTuple, TypeVar
 
+from kiel_groups.backoff import Backoff
 from kiel_groups.clients.calls.callers import context_without_calls
-from kiel_groups.clients.delivery.bad_records import BadRecords
-from kiel_groups.clients.delivery.deserializer import Deserializer
-from kiel_groups.clients.delivery.in_flight import ConsumerInFlight, DeliveryProgress
+from kiel_groups.clients.calls.eager_methods import cancels_this_task, spawn
+from kiel_groups.clients.delivery.deserializer import Converted, Deserializer
+from kiel_groups.clients.delivery.in_flight import BadRecordInFlight, ConsumerInFlight, DeliveryProgress
 from kiel_groups.clients.delivery.listener_calls import ListenerCalls, ReadyClaims
 from kiel_groups.clients.fetch.fetcher import ANY, FetchedBatch, Fetcher, Selection
-from kiel_groups.clients.net.log_marks import ReadLog
-from kiel_groups.errors import DamagedRecordError, KielGroupsError, RecordDeserializationError
+from kiel_groups.errors import BadRecordError, DamagedRecordError, KielGroupsError
 from kiel_groups.group.partition_offsets import PartitionOffsets
 from kiel_groups.group.subscription import SubscriptionState
 from kiel_groups.members.partition_handler import Gate
 from kiel_groups.metrics import Metrics
-from kiel_groups.model import Record, TopicPartition
-from kiel_groups.wire.message_sets.record_columns import RecordColumns
+from kiel_groups.model import FencingToken, Record, TopicPartition
 from kiel_groups.zookeeper.delivery_gate import GATE_PAUSE_S, DeliveryGate
 from kiel_groups.zookeeper.runtime import Runtime
 
-__all__ = ["OwnedBatch", "OwnedColumns", "OwnedRecords", "ReadableBatch"]
+__all__ = [
+    "BadRecords",
+    "OwnedBatch",
+    "OwnedRecords",
+]
+
+log = logging.getLogger(__name__)
+
+R = TypeVar("R", covariant=True)
 
 
-class OwnedBatch(NamedTuple):
-    """A batch to deliver now, and the state of the claim under which its records are delivered."""
+class OwnedBatch(NamedTuple, Generic[R]):
+    """A batch to deliver now, the state of the claim under which it is delivered, and its records."""
 
     fetched: FetchedBatch
     state: PartitionOffsets
-
-
-class ReadableBatch(NamedTuple):
-    """A batch to deliver now, and its deserialized records. Those that the deserializer skipped are left out."""
-
-    batch: OwnedBatch
-    records: list[Record]
-
-
-class OwnedColumns(NamedTuple):
-    """A batch to deliver now, and its records as columns, with the bytes that were fetched."""
-
-    batch: OwnedBatch
-    records: RecordColumns
+    #: In the form in which they are delivered. Those that the deserializer skipped are left out.
+    records: R
+    #: The number of records.
+    delivered: int
 
 
 class OwnedRecords:
@@ -84,15 +82,17 @@ class OwnedRecords:
         self.bad = BadRecords(deserializer, self, metrics)
         # Errors of topics whose start position is unknown. Each is raised once; the member's retries add it again.
         self._refused: dict[str, KielGroupsError] = {}
-        self._ended = False
+        #: Whether all deliveries have ended, and the error that loops and calls raise in their place.
+        self.ended = False
+        self._failure: KielGroupsError | None = None
 
     # ------------------------------------------------------------------ delivery
 
     def may_deliver(self) -> bool:
         """Return whether records may be delivered at this moment."""
-        return not self._ended and self.gate.is_open(self.boot_time_s())
+        return not self.ended and self.gate.is_open(self.boot_time_s())
 
-    def raise_refused(self, topic: str | None = None) -> None:
+    def _raise_refused(self, topic: str | None) -> None:
         """Raise the error of a topic whose start position is unknown (of ``topic``, or of any topic), if any."""
         if topic is None and self._refused:
             raise self._refused.popitem()[1]
@@ -100,33 +100,72 @@ class OwnedRecords:
             raise self._refused.pop(topic)
 
     def poll(
-        self, selection: Selection = ANY, most_records: int | None = None, *, errors: bool = True
-    ) -> OwnedBatch | None:
+        self,
+        selection: Selection,
+        convert: Callable[[Deserializer, FetchedBatch, FencingToken], Converted[R]],
+        most_records: int | None = None,
+        *,
+        errors: bool = True,
+    ) -> OwnedBatch[R] | None:
         """
-        Remove and return the next batch of a selected partition that is still owned, if any.
+        Remove and return the next batch of a selected partition that is still owned, or None if there is none.
 
-        Of a batch with more than ``most_records``, that many records are returned; the others remain. Without
-        ``errors``, errors remain for a later call.
+        The batch ends before a record that cannot be converted, or after ``most_records``. The rest remains the next
+        batch of its partition. So a record that fails is handled when it is the first one.
+
+        Args:
+            selection: The partitions.
+            convert: Makes the form in which the records are delivered; see ``Converted``.
+            most_records: The most records to return; None for no limit.
+            errors: Whether errors are handled. A call must not raise an error while it has records to return, so errors
+                remain for a later call otherwise.
 
         Raises:
-            KielGroupsError: A partition cannot be read.
+            BadRecordError: The next record of a partition cannot be delivered.
+            KielGroupsError: A partition cannot be read, or the start position of a topic is unknown.
         """
-        while not self._ended:
+        while self.may_deliver():
+            if errors:
+                self._raise_refused(selection.topic)
+            fetched = self._next_fetched(selection, most_records, errors)
+            if fetched is None:
+                break
+            state = self._subscription.offsets.of(fetched.topic_partition)
+            if state is None:
+                continue
+            try:
+                records, delivered, read, error = convert(self.deserializer, fetched, state.token)
+            except BaseException:
+                # Anything, such as SystemExit.
+                if self.is_current(fetched):
+                    self._fetcher.put_back(fetched, 0)
+                raise
+            if not self.is_current(fetched):
+                # The deserializer has sought, or has closed the consumer.
+                continue
+            if read < len(fetched):
+                self._fetcher.put_back(fetched, read)
+                fetched = fetched.part(0, read)
+            self._metrics.count("records_handed_out", read)
+            if read:
+                return OwnedBatch(fetched, state, records, delivered)
+            if not errors:
+                break
+            if error is not None:
+                self.bad.handle(error, state)
+        return None
+
+    def _next_fetched(self, selection: Selection, most_records: int | None, errors: bool) -> FetchedBatch | None:
+        """Remove and return the next batch. Damaged records before it are handled."""
+        while True:
             if self._fetcher.passed:
                 self._pass_empty_offsets()
             try:
-                fetched = self._fetcher.poll(selection, most_records, errors=errors)
+                return self._fetcher.poll(selection, most_records, errors=errors)
             except DamagedRecordError as error:
                 damaged = self._subscription.offsets.of(error.topic_partition)
                 if damaged is not None:
                     self.bad.handle(error, damaged)
-                continue
-            if fetched is None:
-                return None
-            state = self._subscription.offsets.of(fetched.topic_partition)
-            if state is not None:
-                return OwnedBatch(fetched, state)
-        return None
 
     def _pass_empty_offsets(self) -> None:
         """
@@ -148,91 +187,9 @@ class OwnedRecords:
             if state.position < position:
                 state.position = state.finished = position
 
-    def poll_readable(
-        self,
-        selection: Selection = ANY,
-        most_records: int | None = None,
-        *,
-        errors: bool = True,
-        longest_s: float | None = None,
-    ) -> ReadableBatch | None:
-        """
-        Remove and return the next batch as ``poll``, with its records deserialized.
-
-        The batch ends before a record on which the deserializer fails, or after ``longest_s``. The rest remains the
-        next batch of its partition. So a record that fails is handled when it is the first one.
-
-        Raises:
-            BadRecordError: The next record of a partition cannot be delivered.
-            KielGroupsError: A partition cannot be read.
-        """
-        while (batch := self.poll(selection, most_records, errors=errors)) is not None:
-            with self.kept(batch.fetched):
-                found = self.deserializer.records(batch.fetched.records, longest_s)
-            if not self.is_current(batch.fetched):
-                # The deserializer has sought, or has closed the consumer.
-                continue
-            before = self.before(batch, found.read, found.error, may_handle=errors)
-            if before is not None:
-                return ReadableBatch(before, found.records)
-            if not errors:
-                break
-        return None
-
-    def poll_columns(
-        self, selection: Selection = ANY, most_records: int | None = None, *, errors: bool = True
-    ) -> OwnedColumns | None:
-        """
-        Remove and return the next batch as ``poll``, with its records as columns. No record is made for that.
-
-        Raises:
-            KielGroupsError: A partition cannot be read.
-        """
-        batch = self.poll(selection, most_records, errors=errors)
-        if batch is None:
-            return None
-        fetched, state = batch
-        with self.kept(fetched):
-            columns = fetched.columns(state.token or None)
-        self._metrics.count("records_handed_out", len(columns))
-        return OwnedColumns(batch, columns)
-
     def is_current(self, fetched: FetchedBatch) -> bool:
         """Return whether the assignment of the partition under which a batch was fetched continues."""
-        return not self._ended and self._fetcher.epoch(fetched.topic_partition) == fetched.epoch
-
-    @contextmanager
-    def kept(self, fetched: FetchedBatch) -> Iterator[None]:
-        """Put the last batch of its partition back if the block raises anything, such as SystemExit."""
-        try:
-            yield
-        except BaseException:
-            if self.is_current(fetched):
-                self._fetcher.put_back(fetched, 0)
-            raise
-
-    def before(
-        self, batch: OwnedBatch, count: int, error: RecordDeserializationError | None = None, *, may_handle: bool
-    ) -> OwnedBatch | None:
-        """
-        Return the first ``count`` records of a batch, or None if that is none; the rest is put back.
-
-        A call must not raise an error while it has records to return. So the error of the next record is handled only
-        if that record is the first one, and only with ``may_handle``.
-
-        Raises:
-            BadRecordError: The first record cannot be delivered.
-        """
-        fetched, state = batch
-        if count < len(fetched):
-            self._fetcher.put_back(fetched, count)
-            fetched = fetched.part(0, count)
-        self._metrics.count("records_handed_out", count)
-        if count:
-            return OwnedBatch(fetched, state)
-        if error is not None and may_handle:
-            self.bad.handle(error, state)
-        return None
+        return not self.ended and self._fetcher.epoch(fetched.topic_partition) == fetched.epoch
 
     async def wait(self, selection: Selection = ANY) -> None:
         """Wait until ``poll`` is likely to return a batch or, while the gate is shut, for a short time."""
@@ -241,12 +198,17 @@ class OwnedRecords:
         else:
             await asyncio.sleep(GATE_PAUSE_S)
 
-    def end(self) -> None:
+    def end(self, error: KielGroupsError | None = None) -> None:
         """Stop all deliveries. Records in flight can still be finished."""
-        self._ended = True
+        self.ended, self._failure = True, error
         self.batch.clear()
         self.bad.end()
         self.deserializer.close()
+
+    def raise_failure(self) -> None:
+        """Raise the error with which the deliveries have ended, if any."""
+        if self._failure is not None:
+            raise self._failure
 
     # ------------------------------------------------------------------ fetching
 
@@ -277,7 +239,7 @@ class OwnedRecords:
 
     def claim_of(self, partition: TopicPartition) -> PartitionOffsets | None:
         """Return the state of a partition's claim, or None if the partition is not delivered (any more)."""
-        return None if self._ended or partition not in self.ready else self._subscription.offsets.of(partition)
+        return None if self.ended or partition not in self.ready else self._subscription.offsets.of(partition)
 
     def unreceived_from(self, partition: TopicPartition) -> int | None:
         """Return the first offset that a call took of an owned partition, and no caller has received; None without."""
@@ -307,10 +269,6 @@ class OwnedRecords:
         for topic in {partition.topic for partition in partitions}:
             self._refused.pop(topic, None)
         self._fetcher.forget_logs(partitions)
-
-    def read_logs(self, positions: Mapping[TopicPartition, int]) -> dict[TopicPartition, ReadLog]:
-        """Return what is known of the logs of partitions with these positions."""
-        return self._fetcher.read_logs(positions)
 
     def drop(self, partitions: Collection[TopicPartition]) -> None:
         """Stop fetching these partitions, and drop their buffered records."""
@@ -400,3 +358,171 @@ class OwnedRecords:
     def _has_records_of(self, partition: TopicPartition) -> bool:
         buffered = self.batch.has_records_of(partition) or self._fetcher.is_buffering(partition)
         return buffered or bool(self.in_flight.in_flight_of([partition]))
+
+
+# Decide what to do at a record that cannot be delivered: raise its error, skip it, or call the application's hook.
+
+
+#: The pauses between two errors of one record: short enough for a program that seeks, long enough for one that waits.
+_PAUSES = Backoff(first_s=0.1, longest_s=10.0)
+
+
+class _Raised(NamedTuple):
+    """The last error that was raised of a partition, and how often in a row."""
+
+    state: PartitionOffsets
+    offset: int
+    times: int
+
+
+class BadRecords:
+    """
+    What a consumer does at bad records that are the next ones of their partitions.
+
+    The record stays where it is, in the fetcher. While its error pauses, or its hook runs, the partition is set aside;
+    others are delivered. A seek, a pause by the application and the end of the claim end that.
+
+    Args:
+        deserializer: Has the application's ``on_bad_record``, and counts its own failures.
+        records: Where the records are.
+        metrics: Counts ``bad_records_raised``, ``bad_records_passed`` and ``bad_record_hooks_failed``.
+    """
+
+    def __init__(self, deserializer: Deserializer, records: OwnedRecords, metrics: Metrics) -> None:
+        self._deserializer = deserializer
+        self._on_bad_record = deserializer.on_bad_record
+        self._records = records
+        self._metrics = metrics
+        self._raised: dict[TopicPartition, _Raised] = {}
+        #: Partitions that are set aside, and the end of the pause, or None while a hook runs.
+        self._aside: dict[TopicPartition, asyncio.TimerHandle | None] = {}
+        #: Errors of hooks, which are raised when the record is reached again.
+        self._failed: dict[TopicPartition, BadRecordError] = {}
+        self._hooks: dict[TopicPartition, asyncio.Task[None]] = {}
+
+    def __contains__(self, partition: TopicPartition) -> bool:
+        return partition in self._aside
+
+    def handle(self, error: BadRecordError, state: PartitionOffsets) -> None:
+        """
+        Do what the application has chosen. If this returns, the partition is set aside until its record is passed.
+
+        Raises:
+            BadRecordError: It is to be raised to the application; the partition is set aside for a while.
+        """
+        partition = error.topic_partition
+        failed = self._failed.pop(partition, None)
+        if failed is not None and failed.offset == error.offset:
+            self._raise(failed, state)
+        if partition not in self._hooks and isinstance(error, DamagedRecordError):
+            self._metrics.count("records_damaged")
+        elif partition not in self._hooks:
+            self._deserializer.failed()
+        if self._on_bad_record == "raise":
+            self._raise(error, state)
+        self._set_aside(partition, None)
+        if partition not in self._hooks:
+            running = self._run(error, state, self._records.while_fetched(partition))
+            self._hooks[partition] = spawn(running, f"on_bad_record of {partition}")
+
+    def _raise(self, error: BadRecordError, state: PartitionOffsets) -> None:
+        partition, offset = error.topic_partition, error.offset
+        before = self._raised.get(partition)
+        is_again = before is not None and before.state is state and before.offset == offset
+        times = before.times + 1 if before is not None and is_again else 1
+        self._raised[partition] = _Raised(state, offset, times)
+        self._metrics.count("bad_records_raised")
+        if not isinstance(error, DamagedRecordError):
+            # The fetcher logs damage, and fetches the partition again after a pause.
+            if not is_again:
+                log.error("%s; raising this to the application, again and again until it is passed", error)
+            self._set_aside(partition, _PAUSES.delay_s(times))
+        raise error
+
+    def _set_aside(self, partition: TopicPartition, pause_s: float | None) -> None:
+        self._records.set_aside(partition)
+        timer = self._aside.pop(partition, None)
+        if timer is not None:
+            timer.cancel()
+        if pause_s is None:
+            self._aside[partition] = None
+        else:
+            loop, context = asyncio.get_running_loop(), context_without_calls()
+            self._aside[partition] = loop.call_later(pause_s, self._end_pause, partition, context=context)
+
+    def _end_pause(self, partition: TopicPartition) -> None:
+        del self._aside[partition]
+        self._records.end_set_aside(partition)
+
+    async def _run(self, error: BadRecordError, state: PartitionOffsets, is_fetched: Callable[[], bool]) -> None:
+        """Pass a record once the hook has returned; if the hook raises, keep its error."""
+        partition, in_flight = error.topic_partition, self._records.in_flight
+        try:
+            # What is finished must not get past records that the application still processes.
+            await self._records.progress.until(lambda: not is_fetched() or not in_flight.in_flight_of([partition]))
+            if is_fetched() and self._records.may_deliver_under(state, partition):
+                await self._call(error, state, is_fetched)
+        finally:
+            self._hooks.pop(partition, None)
+            if self._aside.get(partition, 0) is None:
+                self._end_pause(partition)
+
+    async def _call(self, error: BadRecordError, state: PartitionOffsets, is_fetched: Callable[[], bool]) -> None:
+        partition = error.topic_partition
+        in_flight = BadRecordInFlight(error, state)
+        self._records.in_flight.bad[partition] = in_flight
+        try:
+            await self._call_hook(error)
+        except (Exception, asyncio.CancelledError) as hook_error:
+            if cancels_this_task(hook_error):
+                raise
+            self._keep_failure(error, hook_error)
+        else:
+            self._metrics.count("bad_records_passed")
+            if in_flight.finish():
+                is_buffered = is_fetched() and not isinstance(error, DamagedRecordError)
+                self._records.pass_record(partition, error.offset if is_buffered else None)
+        finally:
+            del self._records.in_flight.bad[partition]
+            self._records.progress.notify()
+
+    async def _call_hook(self, error: BadRecordError) -> None:
+        if not callable(self._on_bad_record):
+            last = error.next_offset - 1
+            place = f"offset {last}" if last == error.offset else f"offsets {error.offset} to {last}"
+            log.error("%s: skipping %s: %s", error.topic_partition, place, error)
+            return
+        topic, partition = error.topic_partition
+        called: Any = self._on_bad_record(Record(topic, partition, error.offset, error.key, error.value), error)
+        if inspect.isawaitable(called):
+            await called
+
+    def _keep_failure(self, error: BadRecordError, hook_error: BaseException) -> None:
+        self._metrics.count("bad_record_hooks_failed")
+        log.error("%s: on_bad_record failed, so the record is kept", error.topic_partition, exc_info=hook_error)
+        kept = error.with_traceback(None)
+        kept.args = (f"{error}; on_bad_record failed: {hook_error!r}",)
+        if kept.__cause__ is not None and hook_error.__context__ is None:
+            hook_error.__context__ = kept.__cause__
+        kept.__cause__ = hook_error
+        self._failed[error.topic_partition] = kept
+
+    def end_pauses(self, partitions: Collection[TopicPartition]) -> None:
+        """End the pauses after errors, because the application has paused the partitions itself. Hooks continue."""
+        for partition in partitions:
+            if (timer := self._aside.get(partition)) is not None:
+                timer.cancel()
+                del self._aside[partition]
+
+    def end(self, partitions: Collection[TopicPartition] | None = None) -> None:
+        """Stop setting these partitions aside (None: all), because they are dropped. Hooks continue."""
+        for partition in list(self._aside) if partitions is None else partitions:
+            self._failed.pop(partition, None)
+            timer = self._aside.pop(partition, None)
+            if timer is not None:
+                timer.cancel()
+
+    def close(self) -> None:
+        """Cancel the hooks that still run when the consumer has left its group."""
+        for hook in self._hooks.values():
+            hook.cancel()

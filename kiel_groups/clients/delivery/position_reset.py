@@ -11,6 +11,7 @@ from typing import Protocol, Self, TypeAlias
 
 from kiel_groups.backoff import Backoff
 from kiel_groups.clients.calls.eager_methods import spawn
+from kiel_groups.clients.delivery.owned_records import OwnedRecords
 from kiel_groups.clients.net.cluster_metadata import ClusterMetadata
 from kiel_groups.clients.net.offset_lookup import LogRange, log_range
 from kiel_groups.config import ResetPolicy
@@ -22,7 +23,7 @@ from kiel_groups.model import TopicPartition
 from kiel_groups.wire.error_codes import LEADER_NOT_AVAILABLE, OFFSET_OUT_OF_RANGE
 from kiel_groups.wording import counted
 
-__all__ = ["PositionReset", "ResetBrokers", "ResetRule"]
+__all__ = ["PositionReset", "ResetBrokers", "ResetMember", "ResetRule"]
 
 log = logging.getLogger(__name__)
 
@@ -47,20 +48,7 @@ class ResetBrokers:
         return cls(cluster.leader_of, partial(log_range, cluster), cluster.new_backoff)
 
 
-class _Records(Protocol):
-    """The fetched records that a reset waits for; see ``OwnedRecords``."""
-
-    def while_fetched(self, partition: TopicPartition) -> Callable[[], bool]:
-        """Return a function that returns whether the partition's present assignment continues."""
-
-    def truncate(self, partition: TopicPartition, end: int) -> int:
-        """Drop records at and after the end of the partition's log, and return their number."""
-
-    def wait_until_consumed(self, partition: TopicPartition, is_fetched: Callable[[], bool]) -> Awaitable[None]:
-        """Wait until the application has finished all fetched records of the partition."""
-
-
-class _Member(Protocol):
+class ResetMember(Protocol):
     """The methods of the member that a reset uses."""
 
     def confirm_leaders(self) -> Awaitable[None]:
@@ -87,8 +75,8 @@ class PositionReset:
         policy: ResetPolicy | ResetRule,
         brokers: ResetBrokers,
         subscription: SubscriptionState,
-        records: _Records,
-        member: _Member,
+        records: OwnedRecords,
+        member: ResetMember,
         metrics: Metrics,
     ) -> None:
         self._policy = policy
@@ -200,8 +188,14 @@ class PositionReset:
         await self._member.confirm_leaders()
 
     def _cut(self, partition: TopicPartition, reset: PendingReset, policy: ResetPolicy | int) -> None:
-        """Drop fetched records that are not in the log any more."""
+        """
+        Drop fetched records that are not in the log any more, and report the reset.
+
+        The reset is counted here, not when its position is stored. If the partition is released in between, the release
+        stores the position, and a consumer that closes may get no answer to a write that the server has made.
+        """
         dropped = self._records.truncate(partition, reset.end)
+        self._metrics.count("offset_resets")
         self._metrics.count("records_cut_off", dropped)
         log.warning(
             "%s: offset %d is out of range, the log has %d to %d; resetting to %s, %d, once all fetched records are"

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import TYPE_CHECKING
 
 from kiel_groups.clients.calls.callers import current_caller
 from kiel_groups.clients.calls.left_loop import dropped_by_loop_exit
-from kiel_groups.clients.delivery.current_batch import NO_RECORDS
+from kiel_groups.clients.delivery.deserializer import Deserializer
+from kiel_groups.clients.delivery.in_flight import NO_RECORDS
 from kiel_groups.clients.delivery.owned_records import OwnedRecords
+from kiel_groups.clients.fetch.fetcher import ANY
 from kiel_groups.errors import ConfigError, KielGroupsError
 from kiel_groups.model import Record
 from kiel_groups.zookeeper.delivery_gate import GATE_PAUSE_S
@@ -140,8 +143,8 @@ class RecordDelivery:
     """
     Delivers the owned records to one loop at a time. It owns the loop's progress through the current batch.
 
-    A loop takes most records from the ``cursor`` by itself, while the gate is open, and on the event loop not after
-    ``pause_at_s``. If it gets none, it calls ``take``.
+    A loop takes most records from the ``cursor`` of the current batch by itself, while the gate is open, and on the
+    event loop not after ``pause_at_s``. It must ask the gate before each step. If it gets none, it calls ``take``.
     """
 
     def __init__(self, owned: OwnedRecords) -> None:
@@ -173,15 +176,6 @@ class RecordDelivery:
         """Deliver for ``QUANTUM_S`` from now on: the event loop has just run its other tasks."""
         self.pause_at_s = self.owned.boot_time_s() + QUANTUM_S
 
-    @property
-    def cursor(self) -> Iterator[Record]:
-        """
-        The records of the current batch that are left. A step finishes the record in flight, and delivers the next one.
-
-        The gate must be asked before each step.
-        """
-        return self.in_flight.cursor
-
     def take(self) -> Record | None:
         """
         Finish the record in flight, and return the next record, or None if the caller must call ``wait`` first.
@@ -206,12 +200,26 @@ class RecordDelivery:
         # wake up after each record. While the batch has more records, none of them can end.
         if self._progress.waiting:
             self._progress.notify()
-        self.owned.raise_refused()
-        following = self.owned.poll_readable(most_records=self._most, longest_s=LONGEST_AHEAD_S)
+        convert = partial(Deserializer.records, longest_s=LONGEST_AHEAD_S)
+        following = self.owned.poll(ANY, convert, self._most)
         if following is None:
             return False
-        self.in_flight.start(*following.batch, following.records)
+        self.in_flight.start(following.fetched, following.state, following.records)
         return True
+
+    async def next_record(self) -> Record | None:
+        """
+        Wait for the next record, however long it takes. Return None once the consumer is closed.
+
+        Raises:
+            KielGroupsError: The member stopped for good, or a partition cannot be read.
+        """
+        while not self.owned.ended:
+            if (record := self.take()) is not None:
+                return record
+            await self.wait()
+        self.owned.raise_failure()
+        return None
 
     async def wait(self) -> None:
         """Wait until ``take`` may return a record. While the batch has more records, only yield to the event loop."""
@@ -251,23 +259,20 @@ class RecordLoop(LoopSteps):
 
     Args:
         delivery: Delivers the records; the loop has begun.
-        next_record: Waits for the next record, or returns None once the consumer is closed.
     """
 
     __slots__ = (
         "__weakref__",
         "_left",
-        "_next_record",
         "_take",
         "caller",
         "delivery",
     )
 
-    def __init__(self, delivery: RecordDelivery, next_record: Callable[[], Awaitable[Record | None]]) -> None:
+    def __init__(self, delivery: RecordDelivery) -> None:
         self.delivery = delivery
         self._boot_time_s = delivery.owned.boot_time_s
         self._take = delivery.take
-        self._next_record = next_record
         self._left = False
         self._cursor, self._pause_at_s, self._is_open = NO_RECORDS, delivery.pause_at_s, delivery.owned.gate.is_open
         self.caller = current_caller()
@@ -293,7 +298,7 @@ class RecordLoop(LoopSteps):
             raise
         if record is None:
             try:
-                record = await self._next_record()
+                record = await self.delivery.next_record()
             except KielGroupsError:
                 self._interrupt()
                 raise
@@ -301,7 +306,7 @@ class RecordLoop(LoopSteps):
                 raise StopAsyncIteration
         # Records go with the gate of their session. The next session gets its gate after this one was shut for good.
         self._pause_at_s, self._is_open = self.delivery.pause_at_s, self.delivery.owned.gate.is_open
-        self._cursor = self.delivery.cursor
+        self._cursor = self.delivery.in_flight.cursor
         return record
 
     def _interrupt(self) -> None:

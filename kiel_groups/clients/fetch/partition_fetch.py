@@ -15,8 +15,8 @@ from kiel_groups.clients.net.log_marks import LogMark
 from kiel_groups.errors import DamagedRecordError, MessageTooLargeError, ProtocolError
 from kiel_groups.model import FencingToken, Record, TopicPartition
 from kiel_groups.wire.message_sets.columns import Columns, columns_of
+from kiel_groups.wire.message_sets.decoder import MessageRun, ValueRun, message_steps, values_of
 from kiel_groups.wire.message_sets.message_layout import DamagedMessage
-from kiel_groups.wire.message_sets.message_runs import MessageRun, ValueRun, message_steps, values_of
 from kiel_groups.wire.message_sets.record_columns import RecordColumns
 
 __all__ = [

@@ -10,14 +10,18 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from kiel_groups.backoff import Backoff, shortening
 from kiel_groups.clients.calls.eager_methods import spawn
-from kiel_groups.clients.net.broker_versions import ask_versions
 from kiel_groups.clients.net.connection import CONTROL, Connection, ConnectionPool
-from kiel_groups.clients.net.metadata_sources import BrokerSource, MetadataAnswer, MetadataSources
-from kiel_groups.clients.net.topic_listing import ListedTopic, TopicListing
+from kiel_groups.clients.net.metadata_sources import (
+    BrokerSource,
+    ListedTopic,
+    MetadataAnswer,
+    MetadataSources,
+    TopicListing,
+)
 from kiel_groups.config import BrokerConfig, HostPort
 from kiel_groups.errors import (
     BrokerConnectionError,
@@ -34,6 +38,7 @@ from kiel_groups.model import TopicPartition
 from kiel_groups.wire.error_codes import LEADER_NOT_AVAILABLE, UNKNOWN_TOPIC_OR_PARTITION
 from kiel_groups.wire.framing import Request
 from kiel_groups.wire.metadata import MetadataRequest, MetadataResponse, TopicIdsRequest
+from kiel_groups.wire.versions import ApiVersionsRequest, FetchProbeRequest, VersionRange
 from kiel_groups.wording import counted, some
 
 __all__ = [
@@ -41,6 +46,7 @@ __all__ = [
     "AGE",
     "DOUBT",
     "BrokerSource",
+    "BrokerVersions",
     "ClusterMetadata",
 ]
 
@@ -101,6 +107,21 @@ _ASK_ANOTHER = frozenset({AGE, DOUBT})
 _TRIES_UNKNOWN = 6
 #: Tries before leaders count as missing: a topic that is created, or loses a leader, gets leaders within seconds.
 _TRIES_LEADERLESS = 8
+
+#: How often brokers are asked, and the first pause before they are asked again, in seconds. A broker that starts or
+#: stops may close a connection, as one does that is too old; it does not do so each time.
+_VERSION_TRIES, _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 3, 0.1, 1.0
+
+#: How often a broker has to close the connection on the probe before it is asked for its versions at once. It is of
+#: 0.10.0, or of 4.0 or later, then; one of 0.9 that is starting or stopping does not do so each time.
+_REFUSED = 2
+
+
+class BrokerVersions(NamedTuple):
+    """What the broker at an address knows, by API key; None if it is of 0.8 or 0.9, which do not say."""
+
+    address: HostPort
+    ranges: Mapping[int, VersionRange] | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -551,9 +572,61 @@ class ClusterMetadata:
             ClosedError: The client was closed.
         """
         async with self._asking_versions:
-            ranges = (await ask_versions(self, lambda: self.connection(node_id).address, "request")).ranges or {}
+            ranges = (await self.ask_versions(lambda: self.connection(node_id).address, "request")).ranges or {}
         found = ranges.get(request.API_KEY)
         return found is not None and found.least <= request.API_VERSION <= found.most
+
+    async def ask_versions(
+        self, address_of: Callable[[], HostPort], purpose: str, *, then: Request[Any] | None = None
+    ) -> BrokerVersions:
+        """
+        Ask a broker for its versions, on a connection of its own, in a few tries.
+
+        Brokers of 0.9 do not say their versions, and the question costs their other clients requests. So they are
+        recognised by another one first: see ``FetchProbeRequest``.
+
+        Args:
+            address_of: Chooses the broker of each try.
+            purpose: Of the connection, which no other call uses at the same time.
+            then: A request for brokers of 0.8 and 0.9, whose answer is not read; those that do not know it close the
+                connection.
+
+        Raises:
+            BrokerConnectionError: The broker has closed the connection on a request in each try.
+            NoBrokersError: No broker has answered.
+        """
+        backoff, closed, refused = Backoff(_FIRST_PAUSE_S, _LONGEST_PAUSE_S), 0, 0
+        timeout_ms = self.config.connect_timeout_ms
+        failure: KielGroupsError = NoBrokersError()
+        for attempt in range(_VERSION_TRIES):
+            await asyncio.sleep(backoff.delay_s(attempt))
+            address = address_of()
+            connection = self.connection_to(address, purpose)
+            is_open = is_probed = False
+            try:
+                await connection.wait_open()
+                is_open = True
+                # Brokers answer these requests from memory: one that takes longer than a handshake is stuck.
+                is_later = refused >= _REFUSED or bool(await connection.request(FetchProbeRequest(), timeout_ms))
+                is_probed = True
+                if is_later:
+                    found = await connection.request(ApiVersionsRequest(), timeout_ms)
+                    assert found is not None, "the request has an answer"
+                    return BrokerVersions(address, found.versions)
+                if then is not None:
+                    await connection.request(then, timeout_ms)
+                return BrokerVersions(address, None)
+            except KielGroupsError as error:
+                failure = error
+                is_closed = is_open and isinstance(error, BrokerConnectionError)
+                closed += is_closed
+                refused += is_closed and not is_probed
+                self.note_failure(connection)
+            finally:
+                connection.close()
+        if closed == _VERSION_TRIES:
+            raise BrokerConnectionError(f"{address} closes the connection on being asked") from failure
+        raise NoBrokersError(f"{address} does not say which requests it knows: {failure}") from failure
 
     def close(self) -> None:
         """Close every connection. Requests in flight fail."""

@@ -1,11 +1,13 @@
-"""Send metadata requests to one broker after the other, and decide which broker comes next."""
+"""Send metadata requests to one broker after the other, and decide which broker comes next, and what to name."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Awaitable, Callable, Collection, Iterable
 from copy import copy
+from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
 from kiel_groups.clients.net.connection import CONTROL, ConnectionPool
@@ -15,7 +17,15 @@ from kiel_groups.metrics import Metrics
 from kiel_groups.wire.metadata import MetadataRequest, MetadataResponse
 from kiel_groups.wording import counted
 
-__all__ = ["BrokerSource", "MetadataAnswer", "MetadataSources", "UNREACHABLE_AFTER"]
+__all__ = [
+    "BrokerSource",
+    "ListedTopic",
+    "MetadataAnswer",
+    "MetadataSources",
+    "NAMED_FOR_S",
+    "TopicListing",
+    "UNREACHABLE_AFTER",
+]
 
 log = logging.getLogger(__name__)
 
@@ -31,6 +41,9 @@ UNREACHABLE_AFTER = 8
 _WARN_AFTER_S = 10.0
 
 _MOST_REASONS = 5
+
+#: How long after a listing of all topics requests may name them. In an outage, a client asks several times a second.
+NAMED_FOR_S = 5.0
 
 
 class MetadataAnswer(NamedTuple):
@@ -189,3 +202,42 @@ class MetadataSources:
     def _check_open(self) -> None:
         if self._closed:
             raise ClosedError("the client was closed")
+
+
+@dataclass(frozen=True, slots=True)
+class ListedTopic:
+    """A topic as last reported: its ``partitions``, ascending, and the leader of each (None if there is none)."""
+
+    partitions: tuple[int, ...]
+    leaders: dict[int, int | None]
+    seen_s: float
+
+
+class TopicListing:
+    """
+    Whether the last listing of all topics is recent enough to name them, and was not contradicted since.
+
+    A request that names a topic creates the topic if it was deleted, on brokers with ``auto.create.topics.enable``. A
+    request that names none creates none, but is answered for all topics of the cluster, which costs every broker and
+    client of a large one.
+
+    A topic may still be created again if it is deleted within ``NAMED_FOR_S`` after the brokers have listed it, and if
+    the client asks by name for another reason, such as a broken connection, before a broker has denied that it knows
+    the topic, or its partitions.
+    """
+
+    def __init__(self) -> None:
+        self._asked_s = self._doubted_s = float("-inf")
+
+    @property
+    def is_reliable(self) -> bool:
+        """Whether the topics of the last listing may be named."""
+        return self._doubted_s < self._asked_s > time.monotonic() - NAMED_FOR_S
+
+    def received(self, asked_s: float) -> None:
+        """Note a listing of all topics, which was requested at this monotonic time."""
+        self._asked_s = asked_s
+
+    def doubt(self) -> None:
+        """Note that a broker has denied that it knows a topic, or its partitions."""
+        self._doubted_s = time.monotonic()

@@ -12,17 +12,12 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from kiel_groups.backoff import Backoff
-from kiel_groups.clients.net.topic_listing import TopicListing
+from kiel_groups.clients.net.metadata_sources import TopicListing
 from kiel_groups.config import BrokerConfig
 from kiel_groups.errors import BrokerError, KielGroupsError
 from kiel_groups.members.partition_handler import LogOffsets
 from kiel_groups.model import TopicPartition
-from kiel_groups.wire.error_codes import (
-    NO_ERROR,
-    OFFSET_OUT_OF_RANGE,
-    UNKNOWN_TOPIC_OR_PARTITION,
-    ErrorCode,
-)
+from kiel_groups.wire.error_codes import NO_ERROR, OFFSET_OUT_OF_RANGE, UNKNOWN_TOPIC_OR_PARTITION, ErrorCode
 from kiel_groups.wire.framing import Request
 from kiel_groups.wire.list_offsets import (
     EARLIEST,

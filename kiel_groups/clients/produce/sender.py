@@ -1,5 +1,5 @@
 """
-Send the producer's batches to leaders, retry failures, and set the outcome of each record.
+Queue the producer's records by partition, send batches to leaders, retry failures, and set each record's outcome.
 
 One produce request at a time is in flight to each broker, with one batch of each partition that is ready. A batch that
 fails keeps its place until it succeeds or is given up, so the order within a partition holds.
@@ -10,13 +10,14 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections.abc import Iterable, Mapping
+from collections import deque
+from collections.abc import Collection, Iterable, Mapping
 from copy import copy
+from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from kiel_groups.clients.calls.eager_methods import spawn
 from kiel_groups.clients.net.cluster_metadata import ClusterMetadata
-from kiel_groups.clients.produce.partition_queue import Batch, PartitionQueue, RecordMetadata
-from kiel_groups.clients.produce.stall_watch import StallWatch
 from kiel_groups.config import ProducerConfig
 from kiel_groups.errors import BrokerError, ClosedError, KielGroupsError, OutcomeUnknownError
 from kiel_groups.metrics import Metrics
@@ -34,9 +35,19 @@ from kiel_groups.wire.error_codes import (
 )
 from kiel_groups.wire.message_sets.encoder import encode_message_set
 from kiel_groups.wire.produce import ProducedPartition, ProduceRequest, ProduceResponse
-from kiel_groups.wording import counted
+from kiel_groups.wording import counted, some
 
-__all__ = ["Sender", "raise_first", "fail_future"]
+__all__ = [
+    "STALLED_AFTER_S",
+    "Batch",
+    "PartitionQueue",
+    "RecordMetadata",
+    "Sender",
+    "StallWatch",
+    "fail_future",
+    "message_bytes",
+    "raise_first",
+]
 
 log = logging.getLogger(__name__)
 
@@ -49,6 +60,192 @@ _KEYLESS_TRIES = 3
 #: Errors with which a broker refuses a batch before it appends anything, unless the request waits for replicas. In that
 #: case the broker appends first, and sends one of these errors if it loses the partition while it waits.
 _NOT_LEADER = frozenset({UNKNOWN_TOPIC_OR_PARTITION.number, NOT_LEADER_FOR_PARTITION.number})
+
+#: Offset, size, CRC, magic, attributes, and the lengths of key and value.
+_MESSAGE_OVERHEAD_BYTES = 26
+
+#: How long a partition's records may wait, including retries, before the warning, in seconds.
+STALLED_AFTER_S = 10.0
+
+
+class RecordMetadata(NamedTuple):
+    """
+    Where a record was stored.
+
+    The offset is -1 with acks 0. Partition and offset are -1 for a record that waits for other records.
+    """
+
+    topic: str
+    partition: int
+    offset: int
+
+
+def message_bytes(key: bytes | None, value: bytes | None) -> int:
+    """Return the size of a message on the wire, uncompressed."""
+    return _MESSAGE_OVERHEAD_BYTES + (len(key) if key else 0) + (len(value) if value else 0)
+
+
+@dataclass(slots=True, eq=False)
+class Batch:
+    """Records that are sent, succeed and fail together. ``created_s`` is when the first record was added."""
+
+    created_s: float
+    messages: list[tuple[bytes | None, bytes | None]] = field(default_factory=list)
+    futures: list[asyncio.Future[RecordMetadata]] = field(default_factory=list)
+    size_bytes: int = 0
+    #: Failed tries, and the reason of the last one.
+    failures: int = 0
+    failure: Exception | None = None
+    #: Set once the batch was sent: no more records are added.
+    sealed: bool = False
+    #: Tries that may have stored the batch: they were sent, and no broker has answered that it stored nothing.
+    unresolved_tries: int = 0
+    #: Tries that a broker refused because it takes a message for invalid.
+    invalid_tries: int = 0
+
+    def part(self, numbers: Iterable[int]) -> Batch:
+        """Return a batch of some of this batch's records, by their numbers."""
+        chosen = [(self.messages[number], self.futures[number]) for number in numbers]
+        part = Batch(self.created_s, [message for message, _ in chosen], [future for _, future in chosen], sealed=True)
+        part.unresolved_tries = self.unresolved_tries
+        part.size_bytes = sum(message_bytes(key, value) for key, value in part.messages)
+        return part
+
+
+@dataclass(slots=True, eq=False)
+class PartitionQueue:
+    """
+    The batches of one partition, oldest first.
+
+    ``busy`` is set while the first batch is in flight, or waits for a retry: no other batch overtakes it, so records
+    keep their order. ``timer`` runs while a first batch lingers. ``added`` counts all records so far, and ``settled``
+    the records with an outcome. The first ``due`` of all records no longer wait for further records.
+    """
+
+    topic_partition: TopicPartition
+    batches: deque[Batch] = field(default_factory=deque)
+    busy: bool = False
+    timer: asyncio.TimerHandle | None = None
+    added: int = 0
+    settled: int = 0
+    due: int = 0
+    #: A broker has refused records because they have no key, as in a compacted topic, and stored none of them since.
+    needs_keys: bool = False
+    #: When the first batch was sent since a broker last stored one, on the loop's clock; see ``StallWatch``.
+    waits_since_s: float | None = None
+
+    def open_batch(self, size_bytes: int, most_bytes: int) -> Batch | None:
+        """Return the batch that has room for one more message of this size, or None if a new batch is needed."""
+        last = self.batches[-1] if self.batches else None
+        if last is None or last.sealed or last.size_bytes + size_bytes > most_bytes:
+            return None
+        return last
+
+    def is_ready(self, now_s: float, linger_s: float, batch_size: float) -> bool:
+        """Whether the first batch should be sent now."""
+        if self.busy or not self.batches:
+            return False
+        first = self.batches[0]
+        complete = first.sealed or len(self.batches) > 1 or len(first.messages) >= batch_size
+        return complete or self.due > self.settled or now_s - first.created_s >= linger_s
+
+    def pop_settled(self) -> Batch:
+        """Remove and return the first batch, whose outcome is known."""
+        batch = self.batches.popleft()
+        self.settled += len(batch.messages)
+        self.busy = False
+        return batch
+
+    def split_first(self, first: Iterable[int], second: Iterable[int]) -> None:
+        """Replace the first batch by two batches of its records, by their numbers."""
+        batch = self.batches.popleft()
+        self.batches.extendleft((batch.part(second), batch.part(first)))
+        self.busy = False
+
+
+class StallWatch:
+    """
+    Checks the producer's partitions while batches are in flight, on one event loop.
+
+    A partition is stalled when its records have waited for ``STALLED_AFTER_S`` and no broker has stored one since. The
+    partition stays stalled until a broker stores one of its records, even if records are given up. Retries are logged
+    at INFO only, since most succeed at once, and a request to a frozen broker does not fail for half a minute.
+
+    Args:
+        queues: A live view of all partitions of the producer.
+        metrics: Has the gauge of stalled partitions (``produce_stalled``).
+    """
+
+    def __init__(self, queues: Collection[PartitionQueue], metrics: Metrics) -> None:
+        self._queues = queues
+        self._metrics = metrics
+        self._timer: asyncio.TimerHandle | None = None
+        #: The stalled partitions, and since when the first stalled partition has waited, on the loop's clock.
+        self._stalled: set[PartitionQueue] = set()
+        self._since_s = 0.0
+
+    def sent(self, queue: PartitionQueue) -> None:
+        """Note that the partition's first batch is sent, for the first time or again."""
+        loop = asyncio.get_running_loop()
+        if queue.waits_since_s is None:
+            queue.waits_since_s = loop.time()
+        if self._timer is None:
+            self._timer = loop.call_at(queue.waits_since_s + STALLED_AFTER_S, self._check)
+
+    def stored(self, queue: PartitionQueue) -> None:
+        """Note that a broker has stored the partition's first batch."""
+        queue.waits_since_s = None
+        if self._stalled:
+            self._stalled.discard(queue)
+            self._report_end()
+
+    def given_up(self, queue: PartitionQueue) -> None:
+        """Note that the partition's first batch has failed for good."""
+        if queue not in self._stalled:
+            # The cause may be the batch itself, such as a record that is too large; the next batches may be stored.
+            queue.waits_since_s = None
+
+    def close(self) -> None:
+        """Stop reporting, and reset the gauge."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self._stalled.clear()
+        self._metrics.gauge("produce_stalled", 0)
+
+    def _check(self) -> None:
+        loop = asyncio.get_running_loop()
+        waiting = {queue: queue.waits_since_s for queue in self._queues if queue.busy and queue not in self._stalled}
+        since_s = {queue: at_s for queue, at_s in waiting.items() if at_s is not None}
+        late = [queue for queue, at_s in since_s.items() if at_s + STALLED_AFTER_S <= loop.time()]
+        if late:
+            self._report(sorted(late, key=since_s.__getitem__), loop.time())
+        next_s = min((at_s for queue, at_s in since_s.items() if queue not in self._stalled), default=None)
+        if next_s is None:
+            self._timer = None
+        else:
+            # Pause after a report, so that partitions that stall one after the other share the next report.
+            pause_s = STALLED_AFTER_S if late else 0.0
+            self._timer = loop.call_at(max(next_s + STALLED_AFTER_S, loop.time() + pause_s), self._check)
+
+    def _report(self, late: list[PartitionQueue], now_s: float) -> None:
+        since_s = late[0].waits_since_s or now_s
+        self._since_s = min(self._since_s, since_s) if self._stalled else since_s
+        self._stalled.update(late)
+        self._metrics.gauge("produce_stalled", len(self._stalled))
+        reason = late[0].batches[0].failure
+        log.warning(
+            "no broker has stored a record of %s for %.0f s; %s%s",
+            some(queue.topic_partition for queue in late),
+            now_s - since_s,
+            counted(sum(queue.added - queue.settled for queue in late), "record waits", "records wait"),
+            f", and the last try failed: {reason}; trying again" if reason is not None else " for the first answer",
+        )
+
+    def _report_end(self) -> None:
+        self._metrics.gauge("produce_stalled", len(self._stalled))
+        if not self._stalled:
+            now_s = asyncio.get_running_loop().time()
+            log.warning("brokers store the records of all partitions again, after %.1f s", now_s - self._since_s)
 
 
 class Sender:

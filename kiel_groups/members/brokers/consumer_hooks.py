@@ -220,11 +220,9 @@ class ConsumerHooks:
         self.assigned = self._owned = partitions
         self._paused &= partitions
         self._handler.gate_changed(gate)
-        self._starts.begin(gate.token)
         topics = sorted({partition.topic for partition in partitions})
         self._renewed.identify(topics)
         await asyncio.gather(*(self._open(topic, gate, partitions) for topic in topics))
-        self._starts.opened()
 
     def _accepted(self, partitions: Iterable[TopicPartition]) -> frozenset[TopicPartition]:
         """
@@ -256,7 +254,7 @@ class ConsumerHooks:
                 try:
                     found = await self._starts.find(waiting, {topic: count}, gate.token)
                 except KielGroupsError as error:
-                    # The commit of a start was not accepted; a heartbeat will say whether the membership is over.
+                    # Something did not answer in time, or refused; a heartbeat will say whether the membership is over.
                     failures: Mapping[TopicPartition, KielGroupsError] = dict.fromkeys(waiting, error)
                 else:
                     failures = found.failures

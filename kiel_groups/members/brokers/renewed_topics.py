@@ -114,11 +114,14 @@ class RenewedTopics:
 
         Without a membership, or an answer, nothing is stored, and the caller tries again.
         """
+        trusted = self._seen.trusted(topic)
         try:
             done = await self._offsets.store(earliest)
         except KielGroupsError as error:
             log.info("group %s: the starts of new logs were not stored: %s", self.group, error)
             return {}
+        if trusted is not None:
+            trusted.update(done)
         return {partition: StoredOffset(earliest[partition], 0) for partition in done}
 
     async def store_beginnings(self, partitions: Collection[TopicPartition]) -> None:
@@ -147,16 +150,17 @@ class RenewedTopics:
     def _doubt(self, topic: str) -> None:
         if topic not in self._doubted and any(each.topic == topic for each in self.tracker.open_partitions()):
             self._doubted.add(topic)
-            self.tasks.start(self._look_again(topic))
+            # An id that becomes known later may be the new topic's.
+            self.tasks.start(self._look_again(topic, has_id=self._seen.has_id(topic)))
 
-    async def _look_again(self, topic: str) -> None:
+    async def _look_again(self, topic: str, *, has_id: bool) -> None:
         """Look at a doubted topic until it is known what has become of it, or all partitions are given back."""
         try:
             for pause_s in _PAUSES_S:
                 await asyncio.sleep(pause_s)
                 with suppress(KielGroupsError):
                     await self._topics.refresh({topic}, DOUBT)
-                if not self._seen.has_id(topic) and await self._judge(topic, was_unknown=True):
+                if not has_id and await self._judge(topic, was_unknown=True):
                     return
         finally:
             self._doubted.discard(topic)
@@ -176,10 +180,10 @@ class RenewedTopics:
         Raises:
             NoBrokersError: No broker has answered.
         """
+        without_id = sorted(topic for topic in topics if not self._seen.has_id(topic))
         await self._topics.refresh(topics, DOUBT)
-        for topic in sorted(topics):
-            if not self._seen.has_id(topic):
-                await self._judge(topic, was_unknown=topic in self._doubted)
+        for topic in without_id:
+            await self._judge(topic, was_unknown=topic in self._doubted)
 
     async def _judge(self, topic: str, *, was_unknown: bool) -> bool:
         """Look at the logs of a topic without an id; return whether its leaders have answered."""
@@ -199,7 +203,7 @@ class RenewedTopics:
         elif verdict is Verdict.SAME:
             self._seen.settle(topic)
         elif sights.keys() == positions.keys():
-            self._seen.give_up(topic)
+            self._seen.settle(topic)
             is_doubted = was_missing or was_unknown
             doubtful = {p: s for p, s in sights.items() if is_doubted or s.in_doubt or self._is_odd(p, s)}
             warn_of_unknown(self.group, self.metrics, doubtful)

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Mapping
-from contextlib import suppress
 from typing import NamedTuple
 
 from kiel_groups.clients.net.cluster_metadata import DOUBT
 from kiel_groups.config import GroupConfig
-from kiel_groups.errors import KielGroupsError, NoOffsetsError, SessionLostError
+from kiel_groups.errors import KielGroupsError, NoOffsetsError
 from kiel_groups.group.partition_offsets import StartOrigin, StartPosition
 from kiel_groups.group.seen_topics import Verdict, judge_logs
 from kiel_groups.members.brokers.assignment_planner import TopicSource
@@ -76,9 +75,9 @@ class StartPositions:
         self._seen = topics.seen
         #: How many partitions a topic had when this process first had one of its partitions assigned.
         self._first_counts: dict[str, int] = {}
-        #: The topics whose stored offsets may be of their old logs.
-        self._doubtful: frozenset[str] = frozenset()
-        #: The partitions of the present assignment whose stored offsets are.
+        #: The topics of earlier assignments to this process.
+        self._former_topics: frozenset[str] = frozenset()
+        #: The partitions of the present assignment whose stored offsets are of old logs, or were forgotten with those.
         self._outlived: set[TopicPartition] = set()
         #: The offsets that were chosen in the newest membership. Whether they are stored may be unknown. Another try
         #: must not choose others: the log may have grown, and records between the two would be skipped. The number is
@@ -99,29 +98,25 @@ class StartPositions:
 
         Raises:
             SessionLostError: The membership is over.
+            KielGroupsError: The offsets, or the logs that they may belong to, are not known at the moment.
         """
+        if token != self._token:
+            self._token, self._chosen, self._outlived = token, {}, set()
+            self._former_topics = frozenset(self._first_counts)
         for topic, count in counts.items():
             self._first_counts.setdefault(topic, count)
-        self.begin(token)
         # What is stored while the coordinator answers may be missing in the answer, and is not lost.
         remembered = self._offsets.remembered(partitions)
-        try:
-            stored = await self._offsets.fetch(partitions)
-        except SessionLostError:
-            raise
-        except KielGroupsError as error:
-            return Positions({}, dict.fromkeys(partitions, error))
-        missing = frozenset(partitions) - stored.keys()
-        if lacking := {each.topic for each in missing if self._seen.has_id(each.topic)}:
-            # The coordinator forgets the offsets of a deleted topic. Is there another topic of this name now?
-            with suppress(KielGroupsError):
-                await self._topics.refresh(lacking, DOUBT)
         numbers = {topic: self._seen.number(topic) for topic in counts}
-        if not await self._look_at(stored):
-            listed = some(sorted(partitions), _MOST_NAMES)
-            unknown = LEADER_NOT_AVAILABLE.exception(f"the logs of {listed} are not known")
-            return Positions({}, dict.fromkeys(partitions, unknown))
-        missing |= (former := self._outlived & stored.keys())
+        stored = await self._offsets.fetch(partitions)
+        missing = frozenset(partitions) - stored.keys()
+        if await self._are_renewed({each.topic for each in missing}, numbers):
+            return await self.find(partitions, counts, token)
+        trusted = {topic: found for topic in counts if (found := self._seen.take_doubt(topic)) is not None}
+        # With "none", the application may have chosen no start yet for a partition that this process has not stored.
+        self._find_forgotten(missing & remembered if self._policy == "none" else missing, trusted)
+        await self._look_at(stored, trusted)
+        missing |= (former := self._outlived & frozenset(partitions))
         stored = {each: offset for each, offset in stored.items() if each not in former}
         known = self._offsets.lost_offsets((missing - former) & remembered)
         keys = {each: (each, numbers[each.topic]) for each in missing - known.keys()}
@@ -131,12 +126,7 @@ class StartPositions:
         chosen |= fresh
         self._chosen |= {keys[each]: offset for each, offset in fresh.items()}
         created = known | chosen
-        saved = await self._offsets.store(created) if created else frozenset()
-        for partition in created.keys() - saved:
-            text = f"group {self._group}: the start of {partition} was not stored"
-            # A deleted topic may be created again.
-            is_gone = partition in self._offsets.unknown
-            failures[partition] = UNKNOWN_TOPIC_OR_PARTITION.exception(text) if is_gone else NoOffsetsError(text)
+        failures |= await self._store(created, numbers, trusted) if created else {}
         origins = dict.fromkeys(stored | known, StartOrigin.STORED)
         origins |= {each: StartOrigin.NEW_LOG if each in former else StartOrigin.FIRST for each in chosen}
         # The coordinator's offsets have no versions.
@@ -147,29 +137,84 @@ class StartPositions:
         refused = frozenset(keys.keys() - chosen.keys()) if self._policy == "none" else frozenset()
         return Positions({each: start for each, start in starts.items() if each not in failures}, failures, refused)
 
-    def begin(self, token: GenerationToken) -> None:
-        """Note that the member has an assignment, whatever it contains."""
-        if token != self._token:
-            self._token, self._chosen, self._outlived = token, {}, set()
-            self._doubtful |= self._seen.take_doubtful()
-
-    def opened(self) -> None:
-        """Note that all partitions of the assignment are open. Other members have opened theirs, too, as a rule."""
-        self._doubtful = frozenset(filter(self._seen.was_missing, self._doubtful))
-
-    async def _look_at(self, stored: Mapping[TopicPartition, int]) -> bool:
+    async def _are_renewed(self, topics: Collection[str], numbers: Mapping[str, int]) -> bool:
         """
-        Find out whether the stored offsets of doubtful topics are of the logs of deleted ones.
+        Return whether topics of which the coordinator lacks offsets are others now than those with these numbers.
 
-        Returns:
-            False if leaders have not answered.
+        Coordinators from 0.10 on forget the offsets of a deleted topic, whose id changes if it is created again.
         """
-        for topic in sorted(self._doubtful.intersection(each.topic for each in stored)):
-            positions = {each: offset for each, offset in stored.items() if each.topic == topic}
+        lacking = {topic for topic in topics if self._seen.has_id(topic)}
+        if lacking:
+            await self._topics.refresh(lacking, DOUBT)
+        if gone := sorted(topic for topic in lacking if self._topics.known_partitions(topic) is None):
+            raise UNKNOWN_TOPIC_OR_PARTITION.exception(f"a broker does not list {some(gone)}")
+        return any(self._seen.number(topic) != numbers[topic] for topic in lacking)
+
+    async def _store(
+        self,
+        starts: Mapping[TopicPartition, int],
+        numbers: Mapping[str, int],
+        trusted: Mapping[str, set[TopicPartition]],
+    ) -> dict[TopicPartition, KielGroupsError]:
+        """Store starts that were chosen in these incarnations of their topics; return the error of each other one."""
+
+        def is_current(partition: TopicPartition) -> bool:
+            return self._seen.number(partition.topic) == numbers[partition.topic]
+
+        saved = await self._offsets.store(starts, may_store=is_current)
+        for topic, known in trusted.items():
+            known.update(partition for partition in saved if partition.topic == topic)
+        failures: dict[TopicPartition, KielGroupsError] = {}
+        for partition in starts.keys() - saved:
+            text = f"group {self._group}: the start of {partition} was not stored"
+            # A deleted topic may be created again, or was meanwhile.
+            is_gone = partition in self._offsets.unknown or not is_current(partition)
+            failures[partition] = UNKNOWN_TOPIC_OR_PARTITION.exception(text) if is_gone else NoOffsetsError(text)
+        return failures
+
+    def _find_forgotten(self, missing: Collection[TopicPartition], trusted: Mapping[str, set[TopicPartition]]) -> None:
+        """
+        Find the partitions whose offsets the coordinator has forgotten with a deleted topic that has no id.
+
+        Coordinators from 0.10 on do so. The topic was missing, and an earlier assignment had partitions of it, which
+        the group does not leave without an offset.
+        """
+        for topic, known in sorted(trusted.items()):
+            forgotten = {each for each in missing if each.topic == topic}.difference(known, self._outlived)
+            if not forgotten or topic not in self._former_topics:
+                continue
+            self._outlived |= forgotten
+            self._metrics.count("topics_recreated")
+            log.warning(
+                "group %s: topic %s was deleted and created again: the coordinator has forgotten the offsets of %s,"
+                " first %s; starting at the beginning of the new one",
+                self._group,
+                topic,
+                counted(forgotten, "partition"),
+                min(forgotten),
+            )
+
+    async def _look_at(self, stored: Mapping[TopicPartition, int], trusted: Mapping[str, set[TopicPartition]]) -> None:
+        """
+        Find out whether stored offsets that are not trusted are of the logs of deleted topics.
+
+        Those that are stay untrusted until another one is stored: the member may lose the partition before.
+
+        Args:
+            stored: The stored offsets.
+            trusted: The partitions whose offsets are trusted, for each topic some of whose offsets are not.
+
+        Raises:
+            BrokerError: Leaders have not answered.
+        """
+        for topic, known in sorted(trusted.items()):
+            unknown = {each for each in stored if each.topic == topic}.difference(known, self._outlived)
+            if not unknown:
+                continue
+            positions = {each: stored[each] for each in sorted(unknown)}
             sights = await self._handler.look_at_logs(positions)
-            if sights.keys() != positions.keys():
-                return False
-            self._doubtful -= {topic}
+            if silent := sorted(positions.keys() - sights.keys()):
+                raise LEADER_NOT_AVAILABLE.exception(f"the logs of {some(silent, _MOST_NAMES)} are not known")
             # What this process has read may be of the new log, and the other offsets of the old one all the same.
             others = {each: sight for each, sight in sights.items() if not sight.has_record}
             if judge_logs(others.values(), was_unknown=True, was_missing=True) is Verdict.NEW:
@@ -177,7 +222,7 @@ class StartPositions:
                 self._report_old(topic, {each: positions[each] for each in others})
             else:
                 warn_of_unknown(self._group, self._metrics, others)
-        return True
+            known.update(unknown - self._outlived)
 
     def _report_old(self, topic: str, positions: Mapping[TopicPartition, int]) -> None:
         self._metrics.count("topics_recreated")

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Protocol
 
-from kiel_groups.clients.net.broker_versions import Brokers, BrokerVersions, ask_versions
-from kiel_groups.clients.net.connection import Connection
+from kiel_groups.clients.net.cluster_metadata import BrokerVersions, ClusterMetadata
 from kiel_groups.errors import BrokerConnectionError, ConfigError
 from kiel_groups.wire.fetch import FetchRequest
 from kiel_groups.wire.group_requests import JoinGroupRequestV1, ListGroupsRequest
@@ -21,12 +19,6 @@ __all__ = [
 #: The releases in which brokers began to coordinate groups, to know a rebalance timeout of a member and ids of topics,
 #: and to refuse the fetch requests of this package.
 _COORDINATING, _REBALANCE_TIMEOUT, _TOPIC_IDS, _WITHOUT_FETCH = (0, 9), (0, 10, 1), (2, 8), (4,)
-
-
-class _Brokers(Brokers, Protocol):
-    """The connections of a client; see ``ClusterMetadata``."""
-
-    def some_connection(self) -> Connection: ...
 
 
 class GroupVersions:
@@ -57,7 +49,7 @@ class GroupVersions:
         self.has_topic_ids = api_version is not None and api_version >= _TOPIC_IDS
         self.ranges: Mapping[int, VersionRange] = {}
 
-    async def probe(self, brokers: _Brokers) -> None:
+    async def probe(self, cluster: ClusterMetadata) -> None:
         """
         Ask a broker for its versions, unless the release is given.
 
@@ -69,8 +61,8 @@ class GroupVersions:
             return
         try:
             # Every coordinating broker answers this request. Brokers of 0.8 close the connection.
-            found = await ask_versions(
-                brokers, lambda: brokers.some_connection().address, "versions", then=ListGroupsRequest()
+            found = await cluster.ask_versions(
+                lambda: cluster.some_connection().address, "versions", then=ListGroupsRequest()
             )
         except BrokerConnectionError as error:
             raise ConfigError(

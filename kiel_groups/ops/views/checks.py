@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from kiel_groups.model import MemberId, TopicPartition
-from kiel_groups.ops.views.group_view import GroupView, PartitionView
+from kiel_groups.ops.views.group_view import GroupView, MemberView, PartitionView, Sight
 from kiel_groups.wording import counted, some
 
 __all__ = [
+    "RULES",
     "Finding",
-    "beyond_end",
-    "missing_topics",
-    "partition_names",
     "short_name",
-    "unconsumed",
     "SETTLING_MS",
     "UNOPENED_MS",
     "check_group",
@@ -44,53 +41,12 @@ class Finding:
     members: tuple[MemberId, ...] = ()
 
 
-def unconsumed(partitions: Iterable[PartitionView]) -> Iterator[Finding]:
-    """Yield a finding if partitions of a group without members have a lag."""
-    behind = [each for each in partitions if each.lag]
-    if behind:
-        yield Finding(
-            "unconsumed",
-            f"the group has no members; its lag is {sum(each.lag or 0 for each in behind):,}, in "
-            f"{counted(behind, 'partition', 'partitions')}",
-            "start a member; if a Spark job commits these offsets, start that job instead: a member would take over",
-            partitions=partition_names(behind),
-        )
-
-
-def beyond_end(partitions: Iterable[PartitionView]) -> Iterator[Finding]:
-    """Yield a finding if committed offsets are beyond the ends of their logs."""
-    beyond = [
-        each
-        for each in partitions
-        if each.committed is not None and each.log_end is not None and each.committed > each.log_end
-    ]
-    if beyond:
-        what = counted(beyond, "committed offset is", "committed offsets are")
-        yield Finding(
-            "beyond-end",
-            f"{what} beyond the end of the log: {some(partition_names(beyond))}",
-            "the topic was created again, or a broker lost records; set the offset, or let the reset policy act",
-            partitions=partition_names(beyond),
-        )
-
-
-def missing_topics(topics: Collection[str]) -> Iterator[Finding]:
-    """Yield a finding if there are subscribed topics that do not exist."""
-    if topics:
-        what = counted(topics, "subscribed topic does", "subscribed topics do")
-        yield Finding(
-            "missing-topic",
-            f"{what} not exist: {some(topics)}",
-            "create the topic, or correct its name in the subscription; it is consumed as soon as it exists",
-        )
-
-
 def short_name(member_id: MemberId) -> str:
     """Return the part of a member id after its last dash, which is enough to identify the member."""
     return member_id.rpartition("-")[2] or member_id
 
 
-def partition_names(partitions: Iterable[PartitionView]) -> tuple[TopicPartition, ...]:
+def _names(partitions: Iterable[PartitionView]) -> tuple[TopicPartition, ...]:
     """Return the names of partitions, in the same order."""
     return tuple(each.topic_partition for each in partitions)
 
@@ -104,15 +60,15 @@ UNOPENED_MS = 30_000
 
 def check_group(view: GroupView, now_ms: int) -> tuple[Finding, ...]:
     """
-    Return the problems of a group. Problems that need an operator come first.
+    Return the problems that one view of a group shows. Problems that need an operator come first.
+
+    ``ProgressTracker`` finds those that only several views can show.
 
     Args:
         view: The group.
         now_ms: Epoch milliseconds; used for durations, and to distinguish a rebalance from a lasting problem.
     """
-    # A znode that seems to be missing may be one that an ACL hides, so rules about missing znodes do not apply.
-    rules = _RULES_OF_PROGRAMS if view.programs is not None else _RULES_WHEN_CLOSED if view.closed else _RULES
-    findings = [finding for rule in rules for finding in rule(view, now_ms)]
+    findings = [finding for rule, needs in RULES if view.sight in needs for finding in rule(view, now_ms)]
     return tuple(sorted(findings, key=lambda finding: finding.passing))
 
 
@@ -128,8 +84,15 @@ def _brokerless(view: GroupView, now_ms: int) -> Iterator[Finding]:
 def _unconsumed(view: GroupView, now_ms: int) -> Iterator[Finding]:
     # A group that never had a member belongs to a program that only commits offsets, such as an archive between two of
     # its runs; a member that joins would take over its partitions.
-    if view.was_joined and not view.members and not view.foreign_members:
-        yield from unconsumed(view.partitions)
+    behind = [each for each in view.partitions if each.lag]
+    if view.state == "empty" and behind:
+        yield Finding(
+            "unconsumed",
+            f"the group has no members; its lag is {sum(each.lag or 0 for each in behind):,}, in "
+            f"{counted(behind, 'partition', 'partitions')}",
+            "start a member; if a Spark job commits these offsets, start that job instead: a member would take over",
+            partitions=_names(behind),
+        )
 
 
 def _refused(view: GroupView, now_ms: int) -> Iterator[Finding]:
@@ -155,8 +118,11 @@ def _foreign(view: GroupView, now_ms: int) -> Iterator[Finding]:
 
 
 def _unreadable(view: GroupView, now_ms: int) -> Iterator[Finding]:
+    remedy = "correct this znode; members cannot read it either"
+    if view.coordinator is not None:
+        remedy = "the member's client sends what others cannot read; stop it, or update its library"
     for text in view.unreadable:
-        yield Finding("unreadable", text, "correct this znode; members cannot read it either")
+        yield Finding("unreadable", text, remedy)
 
 
 def _closed(view: GroupView, now_ms: int) -> Iterator[Finding]:
@@ -169,8 +135,7 @@ def _closed(view: GroupView, now_ms: int) -> Iterator[Finding]:
 
 
 def _refused_programs(view: GroupView, now_ms: int) -> Iterator[Finding]:
-    newest = view.programs.round if view.programs is not None else None
-    for member_id, why in sorted(newest.refused.items()) if newest is not None else ():
+    for member_id, why in sorted(view.round.refused.items()) if view.round is not None else ():
         yield Finding(
             "refused",
             f"the leader refuses {short_name(member_id)}: {why}",
@@ -206,24 +171,16 @@ def _fallback(view: GroupView, now_ms: int) -> Iterator[Finding]:
 
 
 def _unassigned(view: GroupView, now_ms: int) -> Iterator[Finding]:
-    if not view.members or view.group_state is None:
-        return
-    subscribed = {topic for member in view.members for topic in member.info.subscription}
-    reserved = {partition for assignment in view.away.values() for partition in assignment.partitions}
-    unassigned = [
-        each
-        for each in view.partitions
-        if each.target is None and each.topic_partition.topic in subscribed and each.topic_partition not in reserved
-    ]
-    if unassigned:
+    unassigned = view.unassigned
+    if unassigned and view.group_state is not None:
         reasons = "; ".join(f"{count:,}: {reason}" for reason, count in view.group_state.unassigned.items())
         what = counted(unassigned, "partition is", "partitions are")
         yield Finding(
             "unassigned",
-            f"{what} assigned to no member: {some(partition_names(unassigned))}{f' ({reasons})' if reasons else ''}",
+            f"{what} assigned to no member: {some(_names(unassigned))}{f' ({reasons})' if reasons else ''}",
             "" if reasons else "the leader plans again when it sees them; its log says what delays it",
             passing=not reasons and _is_young(view, now_ms),
-            partitions=partition_names(unassigned),
+            partitions=_names(unassigned),
         )
 
 
@@ -247,10 +204,10 @@ def _unowned(view: GroupView, now_ms: int) -> Iterator[Finding]:
         members = tuple(sorted({each.target for each in unowned if each.target is not None}))
         yield Finding(
             "unowned",
-            f"{what} no owner: {some(partition_names(unowned))}, to be claimed by {some(map(short_name, members))}",
+            f"{what} no owner: {some(_names(unowned))}, to be claimed by {some(map(short_name, members))}",
             "look at the log of that member; a healthy member claims within a second",
             _is_young(view, now_ms),
-            partition_names(unowned),
+            _names(unowned),
             members,
         )
 
@@ -268,11 +225,11 @@ def _unopened(view: GroupView, now_ms: int) -> Iterator[Finding]:
         yield Finding(
             "unopened",
             f"{what} been claimed for up to {seconds:,} s, and no offset has been stored since: "
-            f"{some(partition_names(unopened))}; the owner cannot find out where to start, or an operator deleted the"
+            f"{some(_names(unopened))}; the owner cannot find out where to start, or an operator deleted the"
             " offset",
             f"look at the log of the owner; 'kiel-groups topics describe {topics[0]}' shows the partitions without a"
             " leader: start their brokers",
-            partitions=partition_names(unopened),
+            partitions=_names(unopened),
             members=tuple(sorted({each.owner for each in unopened if each.owner is not None})),
         )
 
@@ -288,11 +245,11 @@ def _wrongly_owned(view: GroupView, now_ms: int) -> Iterator[Finding]:
         yield Finding(
             "wrongly-owned",
             f"{what} owned by {short_name(owner)}, but assigned to {some(targets) or 'no member'}: "
-            f"{some(partition_names(partitions))}",
+            f"{some(_names(partitions))}",
             f"the owner finishes its record in flight first, and its log says how long that has taken; 'kiel-groups"
             f" release {view.group} {short_name(owner)}' takes the partitions from it",
             _is_young(view, now_ms),
-            partition_names(partitions),
+            _names(partitions),
             (owner,),
         )
 
@@ -308,46 +265,122 @@ def _orphans(view: GroupView, now_ms: int) -> Iterator[Finding]:
         what = counted(partitions, "partition is", "partitions are")
         yield Finding(
             "orphans",
-            f"{what} owned by {owner}, which is no longer a member: {some(partition_names(partitions))}",
+            f"{what} owned by {owner}, which is no longer a member: {some(_names(partitions))}",
             f"its session may still be open: end that process, or run 'kiel-groups release {view.group} {owner}'",
-            partitions=partition_names(partitions),
+            partitions=_names(partitions),
             members=(owner,),
         )
 
 
 def _beyond(view: GroupView, now_ms: int) -> Iterator[Finding]:
-    yield from beyond_end(view.partitions)
+    beyond = [
+        each
+        for each in view.partitions
+        if each.committed is not None and each.log_end is not None and each.committed > each.log_end
+    ]
+    if beyond:
+        what = counted(beyond, "committed offset is", "committed offsets are")
+        yield Finding(
+            "beyond-end",
+            f"{what} beyond the end of the log: {some(_names(beyond))}",
+            "the topic was created again, or a broker lost records; set the offset, or let the reset policy act",
+            partitions=_names(beyond),
+        )
 
 
 def _missing_topics(view: GroupView, now_ms: int) -> Iterator[Finding]:
-    yield from missing_topics(view.missing_topics)
+    if view.missing_topics:
+        what = counted(view.missing_topics, "subscribed topic does", "subscribed topics do")
+        yield Finding(
+            "missing-topic",
+            f"{what} not exist: {some(view.missing_topics)}",
+            "create the topic, or correct its name in the subscription; it is consumed as soon as it exists",
+        )
+
+
+def _assigned_twice(view: GroupView, now_ms: int) -> Iterator[Finding]:
+    if view.assigned_twice:
+        what = counted(view.assigned_twice, "partition is", "partitions are")
+        owners = [
+            member.member_id
+            for member in view.members
+            if not {each.topic_partition for each in member.owned}.isdisjoint(view.assigned_twice)
+        ]
+        yield Finding(
+            "assigned-twice",
+            f"{what} assigned to several members: {some(view.assigned_twice)}, by the strategy {_strategy(view)!r}",
+            "the strategy of the group's leader is wrong: its records are delivered twice; configure another one",
+            partitions=view.assigned_twice,
+            members=tuple(owners),
+        )
+
+
+def _unassigned_by_strategy(view: GroupView, now_ms: int) -> Iterator[Finding]:
+    unassigned = view.unassigned if view.state == "stable" and not view.unreadable else ()
+    if unassigned:
+        what = counted(unassigned, "partition is", "partitions are")
+        yield Finding(
+            "unassigned",
+            f"{what} assigned to no member: {some(_names(unassigned))}",
+            "the leader assigns new partitions when it next reads metadata (metadata.max.age.ms, 5 min by default); if"
+            " that time is over, look at its log",
+            partitions=_names(unassigned),
+        )
+
+
+def _idle(view: GroupView, now_ms: int) -> Iterator[Finding]:
+    idle = [member for member in view.members if _could_own(member, view)]
+    if idle:
+        what = counted(idle, "member has", "members have")
+        yield Finding(
+            "idle",
+            f"{what} no partition, although others have several of the same topics: "
+            f"{some(short_name(member.member_id) for member in idle)}",
+            "the strategy 'range' divides each topic apart; choose another, such as 'roundrobin', for all members"
+            if _strategy(view) == "range"
+            else f"the strategy {_strategy(view)!r} divides them so; choose another for all members",
+            members=tuple(member.member_id for member in idle),
+        )
+
+
+def _could_own(member: MemberView, view: GroupView) -> bool:
+    """Return whether a member has no partition, and another has several of the topics that it subscribes to."""
+    if member.owned or not member.subscription:
+        return False
+    topics = set(member.subscription)
+    return any(sum(each.topic_partition.topic in topics for each in other.owned) > 1 for other in view.members)
+
+
+def _strategy(view: GroupView) -> str:
+    return view.coordinator.strategy if view.coordinator is not None else ""
 
 
 _Rule: TypeAlias = Callable[[GroupView, int], Iterator[Finding]]
 
-_RULES: tuple[_Rule, ...] = (
-    _brokerless,
-    _unconsumed,
-    _foreign,
-    _unreadable,
-    _refused,
-    _leaderless,
-    _orphans,
-    _wrongly_owned,
-    _unowned,
-    _unopened,
-    _unassigned,
-    _away,
-    _unplanned,
-    _fallback,
-    _beyond,
-    _missing_topics,
+#: The rules, each with what a view has to show for it.
+RULES: tuple[tuple[_Rule, Sight], ...] = (
+    (_brokerless, Sight.ZNODES | Sight.SOME_ZNODES),
+    (_unconsumed, Sight.ZNODES | Sight.ANSWERS),
+    (_foreign, Sight.ZNODES),
+    (_closed, Sight.SOME_ZNODES | Sight.PROGRAMS),
+    (_unreadable, Sight.ALL),
+    (_refused, Sight.ZNODES),
+    (_refused_programs, Sight.PROGRAMS),
+    (_leaderless, Sight.ZNODES),
+    (_orphans, Sight.ZNODES),
+    (_wrongly_owned, Sight.ZNODES),
+    (_unowned, Sight.ZNODES),
+    (_unopened, Sight.ZNODES),
+    (_unassigned, Sight.ZNODES),
+    (_away, Sight.ZNODES),
+    (_unplanned, Sight.ZNODES),
+    (_fallback, Sight.ZNODES),
+    (_assigned_twice, Sight.ANSWERS),
+    (_unassigned_by_strategy, Sight.ANSWERS),
+    (_idle, Sight.ANSWERS),
+    (_beyond, Sight.ZNODES | Sight.ANSWERS),
+    (_missing_topics, Sight.ZNODES | Sight.ANSWERS),
 )
-
-#: Programs own no partitions.
-_RULES_OF_PROGRAMS: tuple[_Rule, ...] = (_closed, _unreadable, _refused_programs)
-
-_RULES_WHEN_CLOSED: tuple[_Rule, ...] = (_brokerless, _closed, _unreadable)
 
 
 def _is_young(view: GroupView, now_ms: int) -> bool:
@@ -355,9 +388,10 @@ def _is_young(view: GroupView, now_ms: int) -> bool:
     return view.group_state is None or now_ms - view.group_state.created_at_ms < SETTLING_MS
 
 
-# The progress of partitions between two views of a group.
+# The problems of a group that only successive views of it show: no progress, a long rebalance, missing offsets.
 #
 # One view cannot distinguish a stuck partition from an idle one whose next record has just arrived; two views can.
+# Coordinators tell neither since when a group rebalances, nor when an offset was committed.
 
 
 #: The default of ``max_poll_interval_ms``: the time after which the watchdog ends the session of a member that hangs.
@@ -367,43 +401,127 @@ STUCK_MS = 300_000
 WATCHED_MS = 15_000
 
 
+class _Since(NamedTuple):
+    """A partition as last viewed, and the time of the first view from which on it was like that."""
+
+    partition: PartitionView
+    since_ms: int
+
+
 class ProgressTracker:
     """
-    Tracks over successive views of one group which partitions lag, and since when they have had no commit.
+    Tracks over successive views of one group what should have changed meanwhile, but has not.
 
     A lag in one view proves nothing, because the record may have just arrived. If an earlier view had a lag and the
     same commit, the record has been waiting since then.
     """
 
     def __init__(self) -> None:
-        #: Each lagging partition as last viewed, and the time of the first view with that commit and a lag.
-        self._waiting: dict[TopicPartition, tuple[PartitionView, int]] = {}
+        self._rebalancing_since_ms: int | None = None
+        self._uncommitted: dict[TopicPartition, _Since] = {}
+        self._lagging: dict[TopicPartition, _Since] = {}
 
     def take(self, view: GroupView, now_ms: int) -> tuple[Finding, ...]:
         """
-        Add a view. Return a finding if the views so far show stuck partitions.
+        Add a view. Return what the views so far show, what needs an operator first.
 
         Args:
             view: The group as it is now.
             now_ms: Epoch milliseconds.
         """
-        waiting = {}
-        for each in view.partitions:
-            if each.lag and each.owner in view.member_ids:
-                before, since_ms = self._waiting.get(each.topic_partition, (each, now_ms))
-                is_unmoved = before.owner == each.owner and before.committed_ms == each.committed_ms
-                waiting[each.topic_partition] = (each, since_ms if is_unmoved else now_ms)
-        self._waiting = waiting
-        stuck = [each for each, since_ms in waiting.values() if now_ms - since_ms >= WATCHED_MS and _old(each, now_ms)]
-        return (_finding(stuck, now_ms),) if stuck else ()
+        self._lagging = _unmoved(self._lagging, view, now_ms, lambda each: bool(each.lag))
+        if (coordinator := view.coordinator) is None:
+            return tuple(self._stuck(now_ms))
+        if view.state != "rebalancing":
+            self._rebalancing_since_ms = None
+        elif self._rebalancing_since_ms is None:
+            self._rebalancing_since_ms = now_ms
+        self._uncommitted = _unmoved(self._uncommitted, view, now_ms, _lacks_offset)
+        found = [
+            *self._rebalancing(view, coordinator.state, now_ms),
+            *self._missing_offsets(now_ms),
+            *self._stuck_by_offsets(now_ms),
+        ]
+        return tuple(sorted(found, key=lambda finding: finding.passing))
 
-    def suspects(self, now_ms: int) -> bool:
-        """Return whether another view, ``WATCHED_MS`` after the last view, may show a stuck partition."""
-        return any(_old(each, now_ms) for each, _ in self._waiting.values())
+    def suspicion(self, now_ms: int) -> str:
+        """Why another view, ``WATCHED_MS`` after the last one, may show a problem that needs an operator, or ""."""
+        if self._rebalancing_since_ms is not None:
+            return "the group rebalances"
+        if self._uncommitted:
+            return "assigned partitions have no committed offset"
+        suspects = any(_is_old(each.partition, now_ms) for each in self._lagging.values())
+        return "some partitions are behind without a recent commit" if suspects else ""
+
+    def _stuck(self, now_ms: int) -> Iterator[Finding]:
+        """Yield the finding about partitions of a group in ZooKeeper, which has the times of commits."""
+        stuck = [each for each in self._unmoved(now_ms) if _is_old(each, now_ms)]
+        if stuck:
+            minutes = min(now_ms - _last_ms(each) for each in stuck) // 60_000
+            lag = sum(each.lag or 0 for each in stuck)
+            yield Finding(
+                "stuck",
+                f"{counted(stuck, 'partition makes', 'partitions make')} no progress: lag {lag:,}, and no commit for"
+                f" {minutes} min: {some(_names(stuck))}, owned by {some(_owners(stuck))}",
+                "look at the log of that member: its application hangs, or does not commit; 'kiel-groups release' takes"
+                " its partitions from it",
+                partitions=_names(stuck),
+                members=tuple(sorted({each.owner for each in stuck if each.owner is not None})),
+            )
+
+    def _rebalancing(self, view: GroupView, broker_state: str, now_ms: int) -> Iterator[Finding]:
+        if self._rebalancing_since_ms is None:
+            return
+        seen_ms = now_ms - self._rebalancing_since_ms
+        known = counted(view.members, "member", "members")
+        yield Finding(
+            "rebalancing",
+            f"the group rebalances ({broker_state}), with {known} so far"
+            + (f", in every look for {seen_ms // 1000} s" if seen_ms >= 1000 else ""),
+            "a member does not rejoin: its application is busy or hangs; the logs of members say which they wait for,"
+            " and the coordinator removes it after its rebalance timeout",
+            passing=seen_ms < WATCHED_MS,
+            members=tuple(sorted(view.member_ids)),
+        )
+
+    def _missing_offsets(self, now_ms: int) -> Iterator[Finding]:
+        missing = list(self._uncommitted.values())
+        if missing:
+            partitions = [each.partition for each in missing]
+            what = counted(partitions, "assigned partition has", "assigned partitions have")
+            yield Finding(
+                "missing-offset",
+                f"{what} records, but no committed offset: {some(_names(partitions))}, of {some(_owners(partitions))}",
+                "look at the log of that member: it does not commit, or the offset has expired"
+                " (offsets.retention.minutes)",
+                passing=all(now_ms - each.since_ms < WATCHED_MS for each in missing),
+                partitions=_names(partitions),
+            )
+
+    def _stuck_by_offsets(self, now_ms: int) -> Iterator[Finding]:
+        """Yield the finding about partitions whose commits have no times."""
+        stuck = self._unmoved(now_ms)
+        if stuck:
+            what = counted(stuck, "partition makes", "partitions make")
+            seen_ms = max(now_ms - self._lagging[each.topic_partition].since_ms for each in stuck)
+            lag = sum(each.lag or 0 for each in stuck)
+            yield Finding(
+                "stuck",
+                f"{what} no progress: lag {lag:,}, and no commit in {seen_ms // 1000} s: "
+                f"{some(_names(stuck))}, of {some(_owners(stuck))}",
+                "look at the log of that member: its application hangs, or does not commit",
+                passing=seen_ms < STUCK_MS,
+                partitions=_names(stuck),
+            )
+
+    def _unmoved(self, now_ms: int) -> list[PartitionView]:
+        """Return the partitions that have lagged for ``WATCHED_MS`` or longer without a commit."""
+        return [each.partition for each in self._lagging.values() if now_ms - each.since_ms >= WATCHED_MS]
 
 
-def _old(partition: PartitionView, now_ms: int) -> bool:
-    return now_ms - _last_ms(partition) >= STUCK_MS
+def _is_old(partition: PartitionView, now_ms: int) -> bool:
+    known = (partition.committed_ms, partition.claimed_ms) != (None, None)
+    return known and now_ms - _last_ms(partition) >= STUCK_MS
 
 
 def _last_ms(partition: PartitionView) -> int:
@@ -411,17 +529,26 @@ def _last_ms(partition: PartitionView) -> int:
     return max(partition.committed_ms or 0, partition.claimed_ms or 0)
 
 
-def _finding(stuck: list[PartitionView], now_ms: int) -> Finding:
-    names = tuple(each.topic_partition for each in stuck)
-    members = tuple(sorted({each.owner for each in stuck if each.owner is not None}))
-    minutes = min(now_ms - _last_ms(each) for each in stuck) // 60_000
-    lag = sum(each.lag or 0 for each in stuck)
-    return Finding(
-        "stuck",
-        f"{counted(stuck, 'partition makes', 'partitions make')} no progress: lag {lag:,}, and no commit for {minutes}"
-        f" min: {some(names)}, owned by {some(map(short_name, members))}",
-        "look at the log of that member: its application hangs, or does not commit; 'kiel-groups release' takes its"
-        " partitions from it",
-        partitions=names,
-        members=members,
-    )
+def _lacks_offset(partition: PartitionView) -> bool:
+    """Return whether a partition has records, or had some, and no committed offset."""
+    return partition.committed is None and bool(partition.log_end)
+
+
+def _unmoved(
+    before: dict[TopicPartition, _Since],
+    view: GroupView,
+    now_ms: int,
+    concerns: Callable[[PartitionView], bool],
+) -> dict[TopicPartition, _Since]:
+    """Return the partitions of members that ``concerns`` selects, each with the time since it is unchanged."""
+    found = {}
+    for each in view.partitions:
+        if each.owner in view.member_ids and concerns(each):
+            last, since_ms = before.get(each.topic_partition, _Since(each, now_ms))
+            is_same = all(getattr(last, name) == getattr(each, name) for name in ("owner", "committed", "committed_ms"))
+            found[each.topic_partition] = _Since(each, since_ms if is_same else now_ms)
+    return found
+
+
+def _owners(partitions: list[PartitionView]) -> list[str]:
+    return sorted({short_name(each.owner) for each in partitions if each.owner is not None})

@@ -6,23 +6,28 @@ from collections.abc import Collection, Iterable
 from typing import Any
 
 from kiel_groups.group.znodes.group_settings import HistoryEntry
-from kiel_groups.group.znodes.round_contents import RoundMember
-from kiel_groups.model import MemberId
+from kiel_groups.group.znodes.round_contents import RoundState
 from kiel_groups.ops.views.checks import Finding
-from kiel_groups.ops.views.group_view import GroupView, MemberView, PartitionView, ProgramView, lag_of
+from kiel_groups.ops.views.group_view import CoordinatorView, GroupView, MemberView, PartitionView, lag_of
 
 __all__ = [
-    "finding_document",
     "group_document",
     "lag_document",
     "outline_document",
-    "partition_lag",
-    "unknown_lags",
 ]
 
 
 def outline_document(view: GroupView, *, with_lag: bool) -> dict[str, Any]:
     """Return the entry of a group in the list of groups; the lag is null unless ``with_lag``."""
+    if view.coordinator is not None:
+        return {
+            "group": view.group,
+            "type": view.protocol_type,
+            "members": len(view.members),
+            "state": view.state,
+            "coordinator": view.coordinator.broker,
+            "lag": view.known_lag if with_lag else None,
+        }
     return {
         "group": view.group,
         "type": view.protocol_type,
@@ -30,22 +35,10 @@ def outline_document(view: GroupView, *, with_lag: bool) -> dict[str, Any]:
         "foreign_members": len(view.foreign_members),
         "leader": view.leader,
         "generation": view.generation,
-        "state": outline_state(view),
+        "state": view.outline,
         "lag": view.known_lag if with_lag else None,
         "closed": list(view.closed),
     }
-
-
-def outline_state(view: GroupView) -> str:
-    """
-    Return the state of a group whose owner znodes were not read.
-
-    It is ``unreadable``, ``foreign``, ``empty``, ``memberless``, ``unplanned``, ``publishing`` or ``done``; that of
-    programs is as in ``GroupView.state``.
-    """
-    if view.closed or not view.members:
-        return view.state
-    return "unplanned" if view.group_state is None else view.group_state.state
 
 
 def group_document(
@@ -60,6 +53,14 @@ def group_document(
         lag_problem: The reason why some log ends are unknown; "" if all are known.
         generations: How many of the last generations to include.
     """
+    lag = {
+        "lag": view.known_lag,
+        "partitions_of_unknown_lag": _unknown_lags(view.partitions),
+        "lag_problem": lag_problem or None,
+    }
+    wrong = [_finding(finding) for finding in findings]
+    if view.coordinator is not None:
+        return _coordinated(view, view.coordinator, lag, wrong)
     group_state, settings = view.group_state, view.settings
     return {
         "group": view.group,
@@ -79,24 +80,37 @@ def group_document(
             "unassigned": dict(group_state.unassigned),
             "created_at": group_state.created_at_ms,
         },
-        "round": _round(view.programs),
+        "round": _round(view.round),
         "settings": None
         if settings is None
         else {"store": settings.store, "mode": settings.mode, "auto_offset_reset": settings.auto_offset_reset},
         "follows": _dynamic_config(view),
         "weights": view.weights,
         "brokers": view.brokers,
-        "lag": view.known_lag,
-        "partitions_of_unknown_lag": unknown_lags(view.partitions),
-        "lag_problem": lag_problem or None,
+        **lag,
         "closed": list(view.closed),
-        "wrong": [finding_document(finding) for finding in findings],
-        "members": [_program(member, view.leader) for member in view.programs.members]
-        if view.programs is not None
-        else [_member(member) for member in view.members],
+        "wrong": wrong,
+        "members": [(_member if view.is_of_consumers else _program)(member) for member in view.members],
         "foreign_members": [{"name": each.name, "path": each.path} for each in view.foreign_members],
         "partitions": [_partition(partition) for partition in view.partitions],
         "history": [_generation(entry) for entry in view.history[:generations]],
+    }
+
+
+def _coordinated(
+    view: GroupView, coordinator: CoordinatorView, lag: dict[str, Any], wrong: list[dict[str, Any]]
+) -> dict[str, Any]:
+    return {
+        "group": view.group,
+        "state": view.state,
+        "broker_state": coordinator.state,
+        "type": view.protocol_type,
+        "strategy": coordinator.strategy or None,
+        "coordinator": coordinator.broker,
+        **lag,
+        "wrong": wrong,
+        "members": [_coordinated_member(member) for member in view.members],
+        "partitions": [{**_partition_lag(each), "owner": each.owner} for each in view.partitions],
     }
 
 
@@ -130,13 +144,13 @@ def lag_document(group: str, partitions: Collection[PartitionView], lag_problem:
     return {
         "group": group,
         "lag": lag_of(partitions),
-        "partitions_of_unknown_lag": unknown_lags(partitions),
+        "partitions_of_unknown_lag": _unknown_lags(partitions),
         "lag_problem": lag_problem or None,
-        "partitions": [partition_lag(each) for each in partitions],
+        "partitions": [_partition_lag(each) for each in partitions],
     }
 
 
-def partition_lag(partition: PartitionView) -> dict[str, Any]:
+def _partition_lag(partition: PartitionView) -> dict[str, Any]:
     """Return the fields of a partition that its lag consists of."""
     topic, number = partition.topic_partition
     return {
@@ -149,12 +163,12 @@ def partition_lag(partition: PartitionView) -> dict[str, Any]:
     }
 
 
-def unknown_lags(partitions: Iterable[PartitionView]) -> int:
+def _unknown_lags(partitions: Iterable[PartitionView]) -> int:
     """Return the number of partitions whose lag is unknown."""
     return sum(partition.lag is None for partition in partitions)
 
 
-def finding_document(finding: Finding) -> dict[str, Any]:
+def _finding(finding: Finding) -> dict[str, Any]:
     """Return a problem of a group."""
     return {
         "kind": finding.kind,
@@ -167,29 +181,54 @@ def finding_document(finding: Finding) -> dict[str, Any]:
 
 
 def _member(member: MemberView) -> dict[str, Any]:
-    info = member.info
     return {
-        "id": info.member_id,
-        "instance_id": info.instance_id,
+        "id": member.member_id,
+        "instance_id": member.instance_id,
         "leads": member.leads,
-        "host": info.host,
-        "pid": info.pid,
-        "client": info.client,
-        "started_at": info.started_at_ms,
-        "session_timeout_ms": info.session_timeout_ms,
-        "subscription": list(info.subscription),
-        "target": [str(partition) for partition in sorted(member.target)],
+        "host": member.host,
+        "pid": member.pid,
+        "client": member.client,
+        "started_at": member.started_at_ms,
+        "session_timeout_ms": member.session_timeout_ms,
+        "subscription": list(member.subscription or ()),
+        "target": [str(partition) for partition in sorted(member.target or ())],
         "owned": [str(partition.topic_partition) for partition in member.owned],
         "lag": member.lag,
-        "partitions_of_unknown_lag": unknown_lags(member.owned),
+        "partitions_of_unknown_lag": _unknown_lags(member.owned),
     }
 
 
-def _round(programs: ProgramView | None) -> dict[str, Any] | None:
+def _program(member: MemberView) -> dict[str, Any]:
+    return {
+        "id": member.member_id,
+        "leads": member.leads,
+        "host": member.host,
+        "pid": member.pid,
+        "client": member.client,
+        "started_at": member.started_at_ms,
+        "session_timeout_ms": member.session_timeout_ms,
+        "joined": member.joined,
+        "protocols": list(member.protocols),
+    }
+
+
+def _coordinated_member(member: MemberView) -> dict[str, Any]:
+    is_known = member.subscription is not None
+    return {
+        "id": member.member_id,
+        "client": member.client,
+        "host": member.host,
+        "subscription": list(member.subscription) if member.subscription is not None else None,
+        "owned": [str(each.topic_partition) for each in member.owned] if is_known else None,
+        "lag": member.lag if is_known else None,
+        "partitions_of_unknown_lag": _unknown_lags(member.owned) if is_known else None,
+    }
+
+
+def _round(newest: RoundState | None) -> dict[str, Any] | None:
     """Return the newest rebalance of programs; None for consumers, and if brokers coordinate the programs."""
-    if programs is None or programs.round is None:
+    if newest is None:
         return None
-    newest = programs.round
     return {
         "generation": newest.generation,
         "state": newest.state,
@@ -201,23 +240,9 @@ def _round(programs: ProgramView | None) -> dict[str, Any] | None:
     }
 
 
-def _program(member: RoundMember, leader: MemberId | None) -> dict[str, Any]:
-    return {
-        "id": member.member_id,
-        "leads": member.member_id == leader,
-        "host": member.host,
-        "pid": member.pid,
-        "client": member.client,
-        "started_at": member.started_at_ms,
-        "session_timeout_ms": member.session_timeout_ms,
-        "joined": member.joined,
-        "protocols": [each.name for each in member.offer.protocols],
-    }
-
-
 def _partition(partition: PartitionView) -> dict[str, Any]:
     return {
-        **partition_lag(partition),
+        **_partition_lag(partition),
         "committed_at": partition.committed_ms,
         "owner": partition.owner,
         "claimed_at": partition.claimed_ms,

@@ -1,47 +1,31 @@
-"""The view of a group for operators: one value, computed from the group's znodes."""
+"""The view of a group for operators: one value, whichever servers coordinate the group."""
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from enum import Flag, auto
 from functools import cached_property
-from typing import Literal, TypeAlias, TypeVar
+from typing import Literal, NamedTuple, TypeAlias, get_args
 
 from kiel_groups.config import BROKER_V1
-from kiel_groups.errors import ProtocolError
 from kiel_groups.group.commit_note import NotedOffset
-from kiel_groups.group.znodes.contents import (
-    GroupSettings,
-    GroupState,
-    MemberAssignment,
-    MemberInfo,
-    Snapshot,
-    parse_object,
-)
+from kiel_groups.group.znodes.contents import GroupSettings, GroupState, MemberAssignment
 from kiel_groups.group.znodes.group_settings import DynamicConfig, HistoryEntry
-from kiel_groups.group.znodes.layout import GroupLayout, WorkerLayout
-from kiel_groups.group.znodes.round_contents import (
-    RoundAssignment,
-    RoundMember,
-    RoundSettings,
-    RoundState,
-    program_type,
-)
+from kiel_groups.group.znodes.round_contents import RoundState
 from kiel_groups.model import CONNECT_TYPE, MemberId, Slot, TopicPartition
-from kiel_groups.ops.views.znode_values import GroupReader
 from kiel_groups.wire.consumer_protocol import PROTOCOL_TYPE
 
 __all__ = [
-    "PartitionView",
-    "Store",
-    "lag_of",
-    "ProgramView",
-    "view_programs",
+    "CoordinatorView",
     "ForeignMember",
     "GroupView",
     "MemberView",
-    "view_group",
+    "PartitionView",
+    "Sight",
+    "Store",
+    "StoreTracker",
+    "lag_of",
 ]
 
 
@@ -56,7 +40,8 @@ class PartitionView:
 
     ``owner`` is None if no member has claimed the partition, ``target`` if the plan assigns it to no member,
     ``committed`` if there is no readable offset, or if it is in Kafka and the coordinator was not asked,
-    ``log_end`` if the brokers were not asked or did not answer.
+    ``log_end`` if the brokers were not asked or did not answer. If brokers coordinate the group, ``owner`` and
+    ``target`` are the member that the partition is assigned to, and the fields about claims and times are None.
     ``claimed_ms`` and ``committed_ms`` are the times of the claim and of the commit, in epoch milliseconds; each is
     None if its znode does not exist. ``opened`` is True if the offset was written after the claim. An owner that opens
     a claim writes the offset before it delivers any record; an operator's change of the offset counts, too. ``claim``
@@ -100,115 +85,35 @@ def lag_of(partitions: Collection[PartitionView]) -> int | None:
     return sum(known) if known or not partitions else None
 
 
-_Value = TypeVar("_Value")
-
-#: The version of the znodes of programs.
-_VERSION = 2
-
-
-@dataclass(frozen=True, slots=True)
-class ProgramView:
-    """
-    The programs of a group at one moment.
-
-    ``protocol_type`` is that of all members, "" if no znode has it. ``round`` is None before the first rebalance, and
-    if brokers coordinate the group. ``members`` are in the order in which they have joined. ``workers`` is the number
-    of live workers, whatever coordinates them. ``unreadable`` has an error text for each znode that cannot be parsed.
-    """
-
-    protocol_type: str
-    round: RoundState | None
-    members: tuple[RoundMember, ...]
-    workers: int
-    unreadable: tuple[str, ...]
-
-    @property
-    def are_workers(self) -> bool:
-        """Whether the members are workers, which share connectors and their tasks."""
-        return self.protocol_type == CONNECT_TYPE
-
-    @property
-    def size(self) -> int:
-        """The number of members; workers that brokers coordinate have no member znodes."""
-        return len(self.members) or self.workers
-
-    @property
-    def state(self) -> str:
-        """The state in one word or two: ``empty``, ``by brokers``, ``joining`` or ``done``."""
-        if not self.members:
-            return "by brokers" if self.workers else "empty"
-        return "joining" if self.round is None else self.round.state
-
-
-def view_programs(layout: GroupLayout, znodes: Snapshot) -> ProgramView | None:
-    """
-    Return the view of the programs of a group, or None if it is a group of consumers.
-
-    Args:
-        layout: The paths of the group.
-        znodes: The group's znodes.
-    """
-    workers = WorkerLayout(layout.group)
-    paths = [path for path in znodes if path.startswith(f"{layout.root}/") and not znodes[path].closed]
-    members = [path for path in paths if path.startswith(f"{layout.members}/")]
-    shared = [path for path in (layout.config, layout.group_state) if path in paths]
-    live_workers = sum(path.startswith(f"{workers.workers}/") for path in paths)
-    settings_data, configuration = (
-        znodes[path].data if path in paths else None for path in (layout.config, workers.config)
-    )
-    found_type = program_type(settings_data, configuration, has_workers=live_workers > 0)
-    if found_type is None and not any(_is_of_programs(znodes[path].data, path) for path in (*shared, *members)):
-        return None
-    unreadable: list[str] = []
-
-    def parsed(parse: Callable[[bytes, str], _Value], path: str) -> Iterator[_Value]:
-        try:
-            yield parse(znodes[path].data, path)
-        except ProtocolError as error:
-            unreadable.append(str(error))
-
-    settings = list(parsed(RoundSettings.parse, layout.config)) if layout.config in shared else []
-    states = list(parsed(RoundState.parse, layout.group_state)) if layout.group_state in shared else []
-    found = [each for path in members for each in parsed(_parse_member, path)]
-    for path in paths:
-        if path.startswith(f"{layout.group_state}/"):
-            # The text of the error counts only.
-            _ = list(parsed(RoundAssignment.parse, path))
-    types = [each.protocol_type for each in settings] or [each.offer.protocol_type for each in found]
-    return ProgramView(
-        protocol_type=types[0] if types else found_type or "",
-        round=states[0] if states else None,
-        members=tuple(sorted(found, key=lambda each: (each.started_at_ms, each.member_id))),
-        workers=live_workers,
-        unreadable=tuple(unreadable),
-    )
-
-
-def _parse_member(data: bytes, path: str) -> RoundMember:
-    return RoundMember.parse(path.rpartition("/")[2], data, path)
-
-
-def _is_of_programs(data: bytes, path: str) -> bool:
-    """Return whether a znode of a group has the version that those of programs have."""
-    try:
-        return parse_object(data, path).get("version") == _VERSION
-    except ProtocolError:
-        return False
-
-
-# The view of a group for operators: one value, computed from the group's znodes.
-#
-# Missing or unreadable znodes raise no error, because operators need the view of a broken group most.
-
-
 @dataclass(frozen=True, slots=True)
 class MemberView:
-    """A live member, the partitions that the plan assigns to it (``target``), and the claimed ones (``owned``)."""
+    """
+    A live member, and the partitions that it owns.
 
-    info: MemberInfo
-    leads: bool
-    target: frozenset[TopicPartition]
-    owned: tuple[PartitionView, ...]
+    ``subscription`` is None if the topics are unknown: brokers coordinate the group, and it rebalances, or the member's
+    bytes cannot be read; programs have none. ``target`` are the partitions that the plan assigns to the member, or None
+    if no plan that was read includes it. ``started_at_ms`` is in epoch milliseconds. Coordinators do not tell the
+    fields from ``leads`` on. ``joined`` and ``protocols`` are those of a program.
+    """
+
+    member_id: MemberId
+    client: str
+    host: str
+    subscription: tuple[str, ...] | None
+    owned: tuple[PartitionView, ...] = ()
+    target: frozenset[TopicPartition] | None = None
+    leads: bool = False
+    pid: int | None = None
+    started_at_ms: int | None = None
+    session_timeout_ms: int | None = None
+    instance_id: str | None = None
+    joined: int | None = None
+    protocols: tuple[str, ...] = ()
+
+    @property
+    def slot(self) -> Slot:
+        """The slot that this member fills."""
+        return self.instance_id or self.member_id
 
     @property
     def lag(self) -> int | None:
@@ -216,10 +121,15 @@ class MemberView:
         return lag_of(self.owned)
 
     @property
+    def is_settled(self) -> bool:
+        """Whether the member owns exactly what the plan assigns to it."""
+        return self.target == frozenset(partition.topic_partition for partition in self.owned)
+
+    @property
     def share(self) -> str:
         """The number of owned partitions, or ``2 → 3`` with the target's number while the two sets differ."""
-        owned = {partition.topic_partition for partition in self.owned}
-        return str(len(owned)) if owned == self.target else f"{len(owned)} → {len(self.target)}"
+        owned, target = len(self.owned), len(self.target or ())
+        return str(owned) if self.is_settled or owned == target == 0 else f"{owned} → {target}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,43 +140,98 @@ class ForeignMember:
     path: str
 
 
+class CoordinatorView(NamedTuple):
+    """A broker that coordinates a group, its word for the state of the group, and the name of the strategy or ""."""
+
+    broker: str
+    state: str
+    strategy: str
+
+
+class Sight(Flag):
+    """What a view shows, so that rules about something that is missing apply where it would be shown only."""
+
+    #: A group of consumers that ZooKeeper coordinates, with all its znodes.
+    ZNODES = auto()
+    #: Such a group, of which ACLs hide some znodes: one that seems to be missing may be hidden.
+    SOME_ZNODES = auto()
+    #: A group of programs, such as workers, in ZooKeeper; they own no partitions.
+    PROGRAMS = auto()
+    #: The answers of the coordinator of a group.
+    ANSWERS = auto()
+    ALL = ZNODES | SOME_ZNODES | PROGRAMS | ANSWERS
+
+
+#: What a coordinator calls the states of a group, and our words. ``Dead`` is also a group without members that has
+#: committed offsets, as Kafka 0.9 has it.
+_STATES = {
+    "Stable": "stable",
+    "PreparingRebalance": "rebalancing",
+    "AwaitingSync": "rebalancing",
+    "CompletingRebalance": "rebalancing",
+    "Empty": "empty",
+    "Dead": "empty",
+}
+
+
 @dataclass(frozen=True)
 class GroupView:
     """
     A group at one moment.
 
+    ``protocol_type`` is what the members are: ``consumer``, the type of their programs, or "" if that is not known.
+    ``unreadable`` has an error text for what cannot be read of a member or a znode. ``missing_topics`` are topics that
+    members subscribe to, but that do not exist. ``brokers`` is the number of live brokers, None if unknown.
+
+    Only brokers that coordinate a group tell its ``coordinator`` and which partitions are ``assigned_twice``: owned by
+    several members. The other fields are those of ZooKeeper:
+
     ``group_state`` is None before the first plan, ``settings`` before the first member. ``candidates`` are in order of
-    election, the leader first; a candidate that is not a member is an allocator process. ``missing_topics`` are topics
-    that members subscribe to, but that do not exist. ``away`` has the assignments of static members that have left and
-    may return. ``unreadable`` has an error text for each znode that cannot be parsed. ``dynamic_config`` has the
-    settings that operators change while the group runs; it is None if leaders refuse them, and ``refused`` is the
-    reason. ``brokers`` is the number of registered brokers, None if unknown. ``closed`` has the paths of znodes whose
-    ACL denies reading: their data and children are unknown. ``history`` has the last generations, the newest first;
-    ``weights`` is the number of partitions with a weight. ``was_joined`` is True if a member has ever registered.
-    ``programs`` has the members of a group that is not one of consumers; ``members`` and ``settings`` are then empty.
+    election, the leader first; a candidate that is not a member is an allocator process. ``away`` has the assignments
+    of static members that have left and may return. ``dynamic_config`` has the settings that operators change while the
+    group runs; it is None if leaders refuse them, and ``refused`` is the reason. ``closed`` has the paths of znodes
+    whose ACL denies reading: their data and children are unknown. ``history`` has the last generations, the newest
+    first; ``weights`` is the number of partitions with a weight. ``was_joined`` is True if a member has ever joined.
     ``further`` are partitions of the topics of a group whose store is not named, of which the znodes have nothing.
+
+    A group of programs in ZooKeeper has no ``settings`` and no ``group_state``. Its ``round`` is None before the first
+    rebalance, and if brokers coordinate it. ``workers`` is the number of live workers, whatever coordinates them.
     """
 
     group: str
-    group_state: GroupState | None
-    leader: MemberId | None
     members: tuple[MemberView, ...]
     partitions: tuple[PartitionView, ...]
-    unreadable: tuple[str, ...]
+    protocol_type: str = PROTOCOL_TYPE
+    is_of_consumers: bool = True
+    unreadable: tuple[str, ...] = ()
+    missing_topics: tuple[str, ...] = ()
+    brokers: int | None = None
+    coordinator: CoordinatorView | None = None
+    assigned_twice: tuple[TopicPartition, ...] = ()
+    group_state: GroupState | None = None
+    leader: MemberId | None = None
     settings: GroupSettings | None = None
     candidates: tuple[MemberId, ...] = ()
     foreign_members: tuple[ForeignMember, ...] = ()
-    missing_topics: tuple[str, ...] = ()
     away: Mapping[Slot, MemberAssignment] = field(default_factory=dict)
     dynamic_config: DynamicConfig | None = field(default_factory=DynamicConfig)
     refused: str = ""
-    brokers: int | None = None
     closed: tuple[str, ...] = ()
     history: tuple[HistoryEntry, ...] = ()
     weights: int = 0
     was_joined: bool = True
-    programs: ProgramView | None = None
     further: tuple[TopicPartition, ...] = ()
+    round: RoundState | None = None
+    workers: int = 0
+
+    @property
+    def sight(self) -> Sight:
+        """What the view shows."""
+        if self.coordinator is not None:
+            return Sight.ANSWERS
+        if not self.is_of_consumers:
+            return Sight.PROGRAMS
+        return Sight.SOME_ZNODES if self.closed else Sight.ZNODES
 
     @property
     def lag(self) -> int:
@@ -276,7 +241,7 @@ class GroupView:
     @property
     def known_lag(self) -> int | None:
         """``lag``, or None if no partition has a known lag, if an ACL hides all, or if programs have none."""
-        has_none = (self.closed or self.programs is not None) and not self.partitions
+        has_none = self.sight in Sight.SOME_ZNODES | Sight.PROGRAMS and not self.partitions
         return None if has_none else lag_of(self.partitions)
 
     @property
@@ -285,24 +250,30 @@ class GroupView:
         return sum(partition.owner is not None for partition in self.partitions)
 
     @property
-    def protocol_type(self) -> str:
-        """What the members are: ``consumer``, or the type of their programs; "" if that is not known."""
-        return PROTOCOL_TYPE if self.programs is None else self.programs.protocol_type
+    def are_workers(self) -> bool:
+        """Whether the members are workers, which share connectors and their tasks."""
+        return self.protocol_type == CONNECT_TYPE
 
     @property
     def size(self) -> int:
-        """The number of live members, consumers or programs."""
-        return len(self.members) if self.programs is None else self.programs.size
+        """The number of live members; workers that brokers coordinate have no member znodes."""
+        return len(self.members) or self.workers
 
     @property
     def generation(self) -> int | None:
         """The number of the newest plan, or of the newest rebalance of programs; None before the first one."""
-        newest = self.group_state if self.programs is None else self.programs.round
+        newest = self.group_state or self.round
         return None if newest is None else newest.generation
 
     @cached_property
     def member_ids(self) -> frozenset[MemberId]:
-        return frozenset(member.info.member_id for member in self.members)
+        return frozenset(member.member_id for member in self.members)
+
+    @property
+    def exists(self) -> bool:
+        """Whether there is a group that brokers coordinate: it has a coordinator's state or a committed offset."""
+        has_state = self.coordinator is None or self.coordinator.state != "Dead"
+        return has_state or any(each.committed is not None for each in self.partitions)
 
     @property
     def state(self) -> str:
@@ -310,27 +281,64 @@ class GroupView:
         The state of the group in one word.
 
         It is ``unreadable`` (an ACL hides a part), ``foreign``, ``empty``, ``memberless`` (no member has ever joined),
-        ``publishing``, ``moving`` (not every member owns exactly its target) or ``settled``. That of programs is
-        ``empty``, ``joining``, ``done``, or ``by brokers``, which coordinate them.
+        ``publishing``, ``moving`` or ``settled``: the plan includes all members and partitions, and each member owns
+        exactly its target. That of programs is ``empty``, ``joining``, ``done``, or ``by brokers``, which coordinate
+        them. If brokers coordinate the group, it is ``stable``, ``rebalancing``, ``empty``, ``memberless`` (brokers of
+        0.9 do not know that), or a state of later brokers in lower case.
         """
+        if self.coordinator is not None:
+            if self.coordinator.state == "Empty" and not self.protocol_type:
+                return "memberless"
+            return _STATES.get(self.coordinator.state, self.coordinator.state.lower())
         if self.closed:
             return "unreadable"
-        if self.programs is not None:
-            return self.programs.state
+        if not self.is_of_consumers:
+            if not self.members:
+                return "by brokers" if self.workers else "empty"
+            return "joining" if self.round is None else self.round.state
         if not self.members:
             if self.foreign_members:
                 return "foreign"
             return "empty" if self.was_joined else "memberless"
-        if self.group_state is not None and self.group_state.state == "publishing":
+        return self._progress()
+
+    @property
+    def outline(self) -> str:
+        """
+        The state of a group whose owner znodes were not read.
+
+        It is ``unreadable``, ``foreign``, ``empty``, ``memberless``, ``unplanned``, ``publishing`` or ``done``; that of
+        programs, and of groups that brokers coordinate, is as in ``state``.
+        """
+        if self.sight is not Sight.ZNODES or not self.members:
+            return self.state
+        return "unplanned" if self.group_state is None else self.group_state.state
+
+    def _progress(self) -> str:
+        """Return how far the newest plan is carried out."""
+        if self.group_state is None:
+            return "moving"
+        if self.group_state.state == "publishing":
             return "publishing"
-        owned = {member.info.member_id: {each.topic_partition for each in member.owned} for member in self.members}
-        moving = any(owned[member.info.member_id] != member.target for member in self.members)
-        return "moving" if moving or self.group_state is None else "settled"
+        # The znodes are read one after the other: the assignment of a member that was made meanwhile may be missing.
+        is_whole = not self.unassigned or bool(self.group_state.unassigned)
+        return "settled" if is_whole and all(member.is_settled for member in self.members) else "moving"
+
+    @property
+    def unassigned(self) -> tuple[PartitionView, ...]:
+        """The partitions of subscribed topics that the plan assigns to no member, and reserves for none."""
+        subscribed = {topic for member in self.members for topic in member.subscription or ()}
+        reserved = {partition for assignment in self.away.values() for partition in assignment.partitions}
+        return tuple(
+            each
+            for each in self.partitions
+            if each.target is None and each.topic_partition.topic in subscribed and each.topic_partition not in reserved
+        )
 
     @property
     def slots(self) -> frozenset[Slot]:
         """The slots of the group's members, and of absent static members that may return."""
-        return frozenset(member.info.slot for member in self.members) | self.away.keys()
+        return frozenset(member.slot for member in self.members) | self.away.keys()
 
     @property
     def offsets_in_kafka(self) -> bool:
@@ -340,7 +348,7 @@ class GroupView:
     @property
     def has_any_store(self) -> bool:
         """Whether nothing says where the group's offsets are: it is one of other clients, such as Java's consumer."""
-        return self.settings is None and self.programs is None and not self.closed
+        return self.settings is None and self.sight is Sight.ZNODES
 
     @property
     def is_disputed(self) -> bool:
@@ -399,110 +407,29 @@ def _committed(partition: PartitionView, found: NotedOffset | None) -> Partition
     return replace(partition, committed=found.offset, committed_ms=at_ms, opened=opened)
 
 
-def view_group(group: str, znodes: Snapshot, log_ends: Mapping[TopicPartition, int] | None = None) -> GroupView:
+class StoreTracker:
     """
-    Return the view of a group.
+    Tracks over successive views of groups in which stores their offsets move.
 
-    Args:
-        group: The name of the group.
-        znodes: The znodes of the group and of its topics.
-        log_ends: The known log ends of partitions.
+    One view cannot tell an offset that a group has left behind in a store from the one that it commits now.
     """
-    reading = GroupReader(GroupLayout(group), znodes)
-    if (programs := view_programs(GroupLayout(group), znodes)) is not None:
-        return _view_of_programs(group, programs, reading, log_ends or {})
-    candidates, members = reading.candidates(), reading.members()
-    leader = candidates[0] if candidates else None
-    targets = {info.member_id: reading.target(info) for info in members}
-    settings = reading.settings()
-    in_kafka = settings is not None and settings.store == BROKER_V1
-    partitions = _partitions(reading, members, targets, log_ends or {}, in_kafka=in_kafka)
-    further: set[TopicPartition] = set()
-    if settings is None:
-        partitions = tuple(
-            each if each.committed is None else _stored(each, {"zookeeper": each.committed}) for each in partitions
-        )
-        further = {each for topic in reading.consumed_topics() for each in reading.partitions_of(topic)}
-        further -= {each.topic_partition for each in partitions}
-    owned: defaultdict[MemberId | None, list[PartitionView]] = defaultdict(list)
-    for partition in partitions:
-        owned[partition.owner].append(partition)
-    dynamic_config = reading.dynamic_config()
-    return GroupView(
-        group=group,
-        group_state=reading.group_state(),
-        leader=leader,
-        members=tuple(
-            MemberView(info, info.member_id == leader, targets[info.member_id], tuple(owned[info.member_id]))
-            for info in members
-        ),
-        partitions=partitions,
-        settings=settings,
-        candidates=candidates,
-        foreign_members=tuple(ForeignMember(path.rpartition("/")[2], path) for path in reading.foreign_members()),
-        missing_topics=reading.missing_topics(members),
-        away=reading.away(),
-        dynamic_config=dynamic_config.config,
-        refused=dynamic_config.refusal,
-        history=reading.history(),
-        weights=reading.weights(),
-        was_joined=reading.was_joined(),
-        unreadable=tuple(dict.fromkeys(reading.unreadable)),
-        closed=reading.closed,
-        further=tuple(sorted(further)),
-    )
 
+    def __init__(self) -> None:
+        self._seen: dict[tuple[str, TopicPartition, Store], int] = {}
+        self._moving: dict[str, set[Store]] = {}
 
-def _view_of_programs(
-    group: str, programs: ProgramView, reading: GroupReader, log_ends: Mapping[TopicPartition, int]
-) -> GroupView:
-    """Return the view of a group of programs; other clients may have offsets and members under the same name."""
-    candidates = reading.candidates()
-    return GroupView(
-        group=group,
-        group_state=None,
-        leader=candidates[0] if candidates else None,
-        members=(),
-        partitions=_partitions(reading, [], {}, log_ends, in_kafka=False),
-        unreadable=(*programs.unreadable, *reading.unreadable),
-        candidates=candidates,
-        foreign_members=tuple(ForeignMember(path.rpartition("/")[2], path) for path in reading.foreign_members()),
-        closed=reading.closed,
-        programs=programs,
-    )
+    def take(self, view: GroupView) -> GroupView:
+        """
+        Add a view with all offsets, and return it with those that count.
 
-
-def _partitions(
-    reading: GroupReader,
-    members: list[MemberInfo],
-    targets: Mapping[MemberId, frozenset[TopicPartition]],
-    log_ends: Mapping[TopicPartition, int],
-    *,
-    in_kafka: bool,
-) -> tuple[PartitionView, ...]:
-    """
-    Return every partition that is subscribed to, assigned or owned, or that has an offset or a known log end.
-
-    If the offsets are ``in_kafka``, those are the partitions of topics that the group has begun to read.
-    """
-    owners, committed = reading.owners(), {} if in_kafka else reading.offsets()
-    target = {partition: member_id for member_id, assigned in targets.items() for partition in assigned}
-    subscribed = {topic for info in members for topic in info.subscription} | set(reading.begun_topics())
-    known = {partition for topic in sorted(subscribed) for partition in reading.partitions_of(topic)}
-    found = []
-    for partition in sorted({*owners, *committed, *target, *known, *log_ends}):
-        claim, commit = owners.get(partition), committed.get(partition)
-        found.append(
-            PartitionView(
-                partition,
-                claim.member_id if claim else None,
-                commit.offset if commit else None,
-                log_ends.get(partition),
-                target.get(partition),
-                claim.znode.created_ms if claim else None,
-                commit.znode.modified_ms if commit else None,
-                opened=claim is not None and commit is not None and commit.znode.mzxid >= claim.znode.czxid,
-                claim=claim.znode.czxid if claim else None,
-            )
-        )
-    return tuple(found)
+        If offsets have moved in one store only, these count, also in partitions without new records: a group commits
+        all its offsets to one store. Otherwise the view has both.
+        """
+        moving = self._moving.setdefault(view.group, set())
+        for partition in view.partitions:
+            for store in get_args(Store):
+                offset, key = partition.stores.get(store), (view.group, partition.topic_partition, store)
+                if offset is not None and self._seen.setdefault(key, offset) != offset:
+                    self._seen[key] = offset
+                    moving.add(store)
+        return view.with_store(*moving) if len(moving) == 1 else view

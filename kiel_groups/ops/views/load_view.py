@@ -6,7 +6,6 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import groupby
 
-from rich import box
 from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
@@ -18,6 +17,7 @@ from kiel_groups.group.znodes.group_settings import Weights, printed_weights
 from kiel_groups.group.znodes.layout import GroupLayout
 from kiel_groups.model import Allocation, MemberId, TopicPartition
 from kiel_groups.ops.views.checks import short_name
+from kiel_groups.ops.views.report import Column, report_table
 from kiel_groups.wording import counted
 
 __all__ = [
@@ -97,32 +97,26 @@ def weights_report(weights: Weights, plan: PlanView) -> Iterator[RenderableType]
 
 
 def _members(allocation: Allocation, loads: Mapping[TopicPartition, float]) -> Table:
-    table = _table()
-    table.add_column("member", overflow="fold")
-    for column in ("partitions", "load", "share"):
-        table.add_column(column, justify="right")
     whole = sum(loads.values())
-    for slot, owned in sorted(allocation.items()):
-        load = sum(loads[partition] for partition in owned)
-        share = f"{100 * load / whole:.1f} %" if whole else ""
-        table.add_row(slot, f"{len(owned):,}", _number(load), share)
-    return table
+    load_of = {slot: sum(loads[partition] for partition in owned) for slot, owned in allocation.items()}
+    columns = (
+        Column[str]("member", lambda slot: slot),
+        Column[str]("partitions", lambda slot: f"{len(allocation[slot]):,}", is_right=True),
+        Column[str]("load", lambda slot: _number(load_of[slot]), is_right=True),
+        Column[str]("share", lambda slot: f"{100 * load_of[slot] / whole:.1f} %" if whole else "", is_right=True),
+    )
+    return report_table(columns, sorted(allocation))
 
 
 def _partitions(partitions: list[TopicPartition], weights: Weights, owners: Mapping[TopicPartition, str]) -> Table:
-    table = _table()
-    table.add_column("partition", justify="right")
-    table.add_column("load", justify="right")
-    table.add_column("member", overflow="fold")
-    for partition in partitions:
-        table.add_row(str(partition.partition), _number(weights[partition]), owners.get(partition, ""))
-    return table
+    columns = (
+        Column[TopicPartition]("partition", lambda partition: str(partition.partition), is_right=True),
+        Column[TopicPartition]("load", lambda partition: _number(weights[partition]), is_right=True),
+        Column[TopicPartition]("member", lambda partition: owners.get(partition, "")),
+    )
+    return report_table(columns, partitions)
 
 
 def _number(load: float) -> str:
     """Format a load with the digits that the znode keeps."""
     return f"{next(iter(printed_weights({TopicPartition('t', 0): load}).values())):,}"
-
-
-def _table() -> Table:
-    return Table(box=box.SIMPLE_HEAD, pad_edge=False)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from itertools import groupby, islice
-from typing import Literal, TypeAlias
+from operator import itemgetter
+from typing import Generic, Literal, NamedTuple, TypeAlias, TypeVar
 
 from rich import box
 from rich.cells import cell_len
@@ -14,11 +15,9 @@ from rich.text import Text
 
 from kiel_groups.group.znodes.group_settings import HistoryEntry
 from kiel_groups.group.znodes.layout import SPARK_GROUPS
-from kiel_groups.group.znodes.round_contents import RoundMember
 from kiel_groups.model import MemberId, TopicPartition
 from kiel_groups.ops.views.checks import Finding, short_name
-from kiel_groups.ops.views.documents import outline_state
-from kiel_groups.ops.views.group_view import GroupView, PartitionView, ProgramView, lag_of
+from kiel_groups.ops.views.group_view import CoordinatorView, GroupView, MemberView, PartitionView, Sight, lag_of
 from kiel_groups.wording import counted, some
 
 __all__ = [
@@ -26,25 +25,30 @@ __all__ = [
     "Listed",
     "Listing",
     "ago",
-    "facts_grid",
-    "findings_grid",
-    "lag_text",
-    "listed_partitions",
-    "number_text",
-    "report_table",
-    "topic_parts",
-    "whole_lag",
     "group_report",
     "groups_table",
     "lag_report",
+    "report_table",
 ]
 
 
 #: Which partitions a report lists: all, only those with a problem, none, or at most this number (problems first).
 Listed: TypeAlias = Literal["all", "wrong", "none"] | int
 
-#: A column of a table of partitions: its heading, and what it shows of a partition.
-Column: TypeAlias = tuple[str, Callable[[PartitionView], str]]
+Row = TypeVar("Row")
+
+
+class Column(NamedTuple, Generic[Row]):
+    """A column of a table: its heading, what it shows of a row, and whether it has numbers, which are aligned right."""
+
+    heading: str
+    text_of: Callable[[Row], str]
+    is_right: bool = False
+    most_width: int | None = None
+
+
+#: How many topics of a member are named, if brokers coordinate the group.
+_MOST_TOPICS = 2
 
 #: The columns of lists of groups that have numbers.
 _NUMBERS = frozenset({"members", "foreign", "generation", "lag"})
@@ -67,7 +71,7 @@ def ago(then_ms: int | None, now_ms: int) -> str:
     return f"{seconds} s ago"
 
 
-def findings_grid(findings: Iterable[Finding]) -> Table:
+def _findings_grid(findings: Iterable[Finding]) -> Table:
     """Return the problems of a group, each with its remedy."""
     grid = Table.grid(padding=(0, 2, 0, 0))
     for finding in findings:
@@ -78,7 +82,7 @@ def findings_grid(findings: Iterable[Finding]) -> Table:
     return grid
 
 
-def facts_grid(facts: Iterable[tuple[str, str]]) -> Table:
+def _facts_grid(facts: Iterable[tuple[str, str]]) -> Table:
     """Return a table of names and texts."""
     grid = Table.grid(padding=(0, 2, 0, 0))
     grid.add_column(style="dim")
@@ -88,7 +92,7 @@ def facts_grid(facts: Iterable[tuple[str, str]]) -> Table:
     return grid
 
 
-def whole_lag(lag: str, partitions: Iterable[PartitionView], problem: str) -> str:
+def _whole_lag(lag: str, partitions: Iterable[PartitionView], problem: str) -> str:
     """
     Return the lag of a group, why it is not fully known, how many partitions have no committed offset, and of how many
     two stores have different offsets.
@@ -105,16 +109,16 @@ def whole_lag(lag: str, partitions: Iterable[PartitionView], problem: str) -> st
     return lag + why + aside
 
 
-def lag_text(partitions: Collection[PartitionView]) -> str:
+def _lag_text(partitions: Collection[PartitionView]) -> str:
     """Format the lag: ``?`` if none is known, ``≥ 12`` if only some are known, ``0 to 12`` if two stores differ."""
     whole = all(each.lag is not None for each in partitions)
     lag = lag_of(partitions)
-    text = number_text(lag) if whole or lag is None else f"≥ {lag:,}"
+    text = _number(lag) if whole or lag is None else f"≥ {lag:,}"
     least = sum(each.least_lag or 0 for each in partitions)
     return text if lag is None or least == lag else f"{least:,} to {text.removeprefix('≥ ')}"
 
 
-def listed_partitions(
+def _listed_partitions(
     partitions: Sequence[PartitionView], findings: Sequence[Finding], listed: Listed
 ) -> Collection[TopicPartition]:
     """Return the partitions to list, those with a finding or an unknown lag first."""
@@ -133,8 +137,8 @@ def listed_partitions(
             return set(islice(wrong_first, count))
 
 
-def topic_parts(
-    partitions: Iterable[PartitionView], listed: Collection[TopicPartition], *columns: Column
+def _topic_parts(
+    partitions: Iterable[PartitionView], listed: Collection[TopicPartition], *columns: Column[PartitionView]
 ) -> Iterator[RenderableType]:
     """
     Yield a heading for each topic, and a table of its listed partitions.
@@ -147,15 +151,15 @@ def topic_parts(
     """
     partitions = list(partitions)
     if any(each.stores for each in partitions):
-        columns = (("store", _stores), *columns)
+        columns = (Column("store", _stores), *columns)
     for topic, group in groupby(partitions, key=lambda each: each.topic_partition.topic):
         of_topic = list(group)
         shown = [each for each in of_topic if each.topic_partition in listed]
         hidden = len(of_topic) - len(shown)
-        aside = f": {hidden:,} of {len(of_topic):,} partitions are not listed; lag of all: {lag_text(of_topic)}"
+        aside = f": {hidden:,} of {len(of_topic):,} partitions are not listed; lag of all: {_lag_text(of_topic)}"
         yield Text.assemble((f"topic {topic}", "bold"), aside if hidden else "", overflow="fold")
         if shown:
-            yield _partitions(shown, columns)
+            yield report_table((*_OF_PARTITIONS, *columns), shown)
 
 
 #: Stores, as people read them.
@@ -169,32 +173,29 @@ def _stores(partition: PartitionView) -> str:
     return " and ".join(_NAMES[store] for store in partition.stores)
 
 
-def _partitions(partitions: Iterable[PartitionView], columns: Sequence[Column]) -> Table:
-    table = report_table()
-    for heading in ("partition", "committed", "log end", "lag"):
-        table.add_column(heading, justify="right", overflow="fold")
-    for heading, _ in columns:
-        table.add_column(heading, overflow="fold")
-    for each in partitions:
-        table.add_row(
-            str(each.topic_partition.partition),
-            number_text(each.committed),
-            number_text(each.log_end),
-            number_text(each.lag),
-            *(text_of(each) for _, text_of in columns),
-        )
-    return table
-
-
-def number_text(number: int | None) -> str:
+def _number(number: int | None) -> str:
     """Format a number; ``?`` if it is unknown."""
     return "?" if number is None else f"{number:,}"
 
 
-def report_table() -> Table:
-    """Return an empty table in the style of reports."""
+_OF_PARTITIONS: tuple[Column[PartitionView], ...] = (
+    Column("partition", lambda each: str(each.topic_partition.partition), is_right=True),
+    Column("committed", lambda each: _number(each.committed), is_right=True),
+    Column("log end", lambda each: _number(each.log_end), is_right=True),
+    Column("lag", lambda each: _number(each.lag), is_right=True),
+)
+
+
+def report_table(columns: Sequence[Column[Row]], rows: Iterable[Row]) -> Table:
+    """Return a table in the style of reports."""
     # Rich would wrap a title to the width of the table, so a heading is a text above the table.
-    return Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for column in columns:
+        justify: Literal["left", "right"] = "right" if column.is_right else "left"
+        table.add_column(column.heading, justify=justify, overflow="fold", max_width=column.most_width)
+    for row in rows:
+        table.add_row(*(column.text_of(row) for column in columns))
+    return table
 
 
 class Listing:
@@ -238,31 +239,34 @@ def _lines(columns: Sequence[tuple[str, Sequence[str]]]) -> Text:
 
 
 def _folded(columns: Sequence[tuple[str, Sequence[str]]]) -> Table:
-    table = report_table()
-    for name, _ in columns:
-        table.add_column(name, justify="right" if name in _NUMBERS else "left", overflow="fold")
-    for row in zip(*(texts for _, texts in columns), strict=True):
-        table.add_row(*row)
-    return table
+    rows = list(zip(*(texts for _, texts in columns), strict=True))
+    return report_table([Column(name, itemgetter(at), name in _NUMBERS) for at, (name, _) in enumerate(columns)], rows)
 
 
 def groups_table(views: Iterable[GroupView], *, with_lag: bool) -> RenderableType:
     """
     Return a table with a row for each group of a cluster; ``with_lag`` requires views with offsets.
 
-    If a group is not one of consumers, a last column has the types of such groups. On a narrow terminal, columns that
-    are empty are left out.
+    In ZooKeeper, if a group is not one of consumers, a last column has the types of such groups. On a narrow terminal,
+    columns that are empty are left out.
     """
     shown = list(views)
+    lag = [("lag", [_group_lag(view) for view in shown])] if with_lag else []
     columns = [("group", [view.group for view in shown])]
+    coordinators = [view.coordinator for view in shown if view.coordinator is not None]
+    if coordinators:
+        columns.append(("type", [view.protocol_type for view in shown]))
+        columns.append(("members", [str(len(view.members)) for view in shown]))
+        columns.append(("state", [view.state for view in shown]))
+        columns.append(("coordinator", [coordinator.broker for coordinator in coordinators]))
+        return Listing([*columns, *lag])
     columns.append(("members", ["?" if view.closed and not view.size else str(view.size) for view in shown]))
     columns.append(("foreign", [str(len(view.foreign_members) or "") for view in shown]))
     columns.append(("generation", [_generation(view) for view in shown]))
-    columns.append(("state", [outline_state(view) for view in shown]))
-    if with_lag:
-        columns.append(("lag", [_group_lag(view) for view in shown]))
-    if any(view.programs is not None for view in shown):
-        columns.append(("type", [view.protocol_type if view.programs is not None else "" for view in shown]))
+    columns.append(("state", [view.outline for view in shown]))
+    columns += lag
+    if not all(view.is_of_consumers for view in shown):
+        columns.append(("type", ["" if view.is_of_consumers else view.protocol_type for view in shown]))
     return Listing(columns)
 
 
@@ -289,7 +293,7 @@ def group_report(
     Args:
         view: The group.
         findings: The group's problems.
-        place: ZooKeeper's hosts, with the chroot.
+        place: The cluster, as "in ZooKeeper at z:2181/x" or "at brokers b:9092".
         lag_problem: The reason why some log ends are unknown; "" if all are known.
         now_ms: Epoch milliseconds, for ages.
         clock: The time of day to show, for one of several successive reports.
@@ -297,36 +301,46 @@ def group_report(
         generations: How many of the last generations to show.
     """
     at = f", {clock}" if clock else ""
-    parts: list[RenderableType] = [Text(f"group {view.group} in ZooKeeper at {place}{at}", style="bold")]
+    parts: list[RenderableType] = [Text(f"group {view.group} {place}{at}", style="bold")]
     if findings:
-        parts += ["", findings_grid(findings)]
-    parts += ["", facts_grid(_facts(view, lag_problem, now_ms))]
-    if generations and view.programs is None:
+        parts += ["", _findings_grid(findings)]
+    parts += ["", _facts_grid(_facts(view, lag_problem, now_ms))]
+    if generations and view.is_of_consumers:
         parts += [Text("\nhistory, newest first", style="bold"), _history(view.history[:generations], now_ms)]
     if view.members:
-        parts += [Text("\nmembers, by the session that their ids end in", style="bold"), _members(view, now_ms)]
-    elif view.programs is not None and view.programs.members:
-        parts.append(Text("\nmembers, by the session that their ids end in", style="bold"))
-        parts.append(_program_members(view.programs.members, view.leader, now_ms))
+        ends = "the session that their ids end in" if view.coordinator is None else "the end of their ids"
+        parts += [Text(f"\nmembers, by {ends}", style="bold"), report_table(_of_members(view, now_ms), view.members)]
     elif view.partitions:
         parts.append("")
-    shown = listed_partitions(view.partitions, findings, listed)
-    commit: Column = ("commit", lambda each: ago(each.committed_ms, now_ms))
-    owner: Column = ("owner", lambda each: _owner(each, view.member_ids))
-    parts += topic_parts(view.partitions, shown, commit, owner)
+    shown = _listed_partitions(view.partitions, findings, listed)
+    columns = [Column[PartitionView]("owner", lambda each: _owner(each, view.member_ids))]
+    if view.coordinator is None:
+        columns.insert(0, Column("commit", lambda each: ago(each.committed_ms, now_ms)))
+    parts += _topic_parts(view.partitions, shown, *columns)
     return parts
 
 
 def _facts(view: GroupView, lag_problem: str, now_ms: int) -> Iterator[tuple[str, str]]:
-    if view.programs is not None:
-        yield from _program_facts(view, view.programs, lag_problem, now_ms)
-        return
+    if view.coordinator is not None:
+        yield from _coordinator_facts(view, view.coordinator)
+        has_lag = bool(view.partitions) or view.is_of_consumers
+    elif view.is_of_consumers:
+        yield from _consumer_facts(view, now_ms)
+        has_lag = True
+    else:
+        yield from _program_facts(view, now_ms)
+        has_lag = bool(view.partitions)
+    if has_lag:
+        yield "lag", _whole_lag(_group_lag(view), view.partitions, lag_problem)
+
+
+def _consumer_facts(view: GroupView, now_ms: int) -> Iterator[tuple[str, str]]:
     group_state, settings = view.group_state, view.settings
     seen = "readable partitions" if view.closed else "partitions"
     yield "state", f"{view.state}: {view.owned:,} of {len(view.partitions):,} {seen} are owned"
     if view.state == "memberless":
         yield "offsets", f"{_committer(view.group)}, which is not a member; a member that joins would take over from it"
-    yield "leader", _leader(view, view.member_ids)
+    yield "leader", _leader(view)
     if group_state is not None:
         yield "generation", f"{group_state.generation}, {group_state.state}, {ago(group_state.created_at_ms, now_ms)}"
         yield "cause", group_state.cause
@@ -340,28 +354,46 @@ def _facts(view: GroupView, lag_problem: str, now_ms: int) -> Iterator[tuple[str
     if view.weights:
         weighed = counted(view.weights, "partition", "partitions")
         yield "weights", f"of {weighed}; 'kiel-groups weights show {view.group}' shows them"
-    yield "lag", whole_lag(_group_lag(view), view.partitions, lag_problem)
 
 
-def _program_facts(view: GroupView, programs: ProgramView, lag_problem: str, now_ms: int) -> Iterator[tuple[str, str]]:
-    newest = programs.round
-    yield "state", f"{view.state}: {counted(programs.size, 'member', 'members')}"
-    if programs.are_workers:
+def _program_facts(view: GroupView, now_ms: int) -> Iterator[tuple[str, str]]:
+    newest = view.round
+    yield "state", f"{view.state}: {counted(view.size, 'member', 'members')}"
+    if view.are_workers:
         yield "type", f"workers, which share connectors; 'kiel-groups workers describe {view.group}' shows them"
     else:
-        yield "type", f"{programs.protocol_type or '?'}: programs, which share other work than partitions"
-    if programs.state == "by brokers":
+        yield "type", f"{view.protocol_type or '?'}: programs, which share other work than partitions"
+    if view.workers and not view.members:
         yield "", f"'kiel-groups describe {view.group} --coordination brokers' shows their membership"
     else:
-        yield "leader", _leader(view, {member.member_id for member in programs.members})
+        yield "leader", _leader(view)
     if newest is not None:
         yield "generation", f"{newest.generation}, {newest.state}, {ago(newest.created_at_ms, now_ms)}"
         yield "cause", newest.cause
         yield "protocol", newest.protocol or "not chosen yet"
     if view.foreign_members:
         yield "foreign", some(member.name for member in view.foreign_members)
-    if view.partitions:
-        yield "lag", whole_lag(_group_lag(view), view.partitions, lag_problem)
+
+
+def _coordinator_facts(view: GroupView, coordinator: CoordinatorView) -> Iterator[tuple[str, str]]:
+    yield "state", view.state + _explained(view, coordinator)
+    yield "coordinator", coordinator.broker
+    if not view.is_of_consumers:
+        yield "type", f"{view.protocol_type}: not a group of consumers; its members own no partitions"
+    if view.are_workers:
+        yield "", f"'kiel-groups workers describe {view.group}' shows workers of kiel-groups, but not Java's"
+    if coordinator.strategy:
+        yield "strategy", coordinator.strategy
+
+
+def _explained(view: GroupView, coordinator: CoordinatorView) -> str:
+    if view.state == "memberless":
+        return ": no member has ever joined; another program commits its offsets"
+    if view.state == "rebalancing":
+        return f" ({coordinator.state}): brokers do not say which member owns what meanwhile"
+    if view.is_of_consumers:
+        return f": {view.owned:,} of {counted(view.partitions, 'partition is', 'partitions are')} assigned"
+    return ""
 
 
 def _committer(group: str) -> str:
@@ -395,71 +427,57 @@ def _follows(view: GroupView) -> Iterator[str]:
 
 
 def _group_lag(view: GroupView) -> str:
-    if view.programs is not None and not view.partitions:
+    if view.sight is Sight.PROGRAMS and not view.partitions:
         return ""
-    return "?" if view.known_lag is None else lag_text(view.partitions)
+    return "?" if view.known_lag is None else _lag_text(view.partitions)
 
 
-def _leader(view: GroupView, members: Collection[MemberId]) -> str:
+def _leader(view: GroupView) -> str:
     if view.leader is None:
         return "?" if view.closed else "none"
-    spare = sum(candidate not in members for candidate in view.candidates[1:])
-    aside = "" if view.leader in members else ", an allocator process"
+    spare = sum(candidate not in view.member_ids for candidate in view.candidates[1:])
+    aside = "" if view.leader in view.member_ids else ", an allocator process"
     spares = counted(spare, "spare allocator process", "spare allocator processes")
     return f"{view.leader}{aside}; {spares}" if spare else view.leader + aside
 
 
 def _history(entries: Iterable[HistoryEntry], now_ms: int) -> Table:
-    table = report_table()
-    table.add_column("generation", justify="right", overflow="fold")
-    table.add_column("planned", overflow="fold")
-    for column in ("moved", "members", "took"):
-        table.add_column(column, justify="right", overflow="fold")
-    table.add_column("cause", overflow="fold")
-    for entry in entries:
-        numbers = (f"{entry.moved:,}", f"{entry.members:,}", f"{entry.took_ms:,} ms")
-        table.add_row(str(entry.generation), ago(entry.created_at_ms, now_ms), *numbers, entry.cause)
-    return table
+    columns = (
+        Column[HistoryEntry]("generation", lambda entry: str(entry.generation), is_right=True),
+        Column[HistoryEntry]("planned", lambda entry: ago(entry.created_at_ms, now_ms)),
+        Column[HistoryEntry]("moved", lambda entry: f"{entry.moved:,}", is_right=True),
+        Column[HistoryEntry]("members", lambda entry: f"{entry.members:,}", is_right=True),
+        Column[HistoryEntry]("took", lambda entry: f"{entry.took_ms:,} ms", is_right=True),
+        Column[HistoryEntry]("cause", lambda entry: entry.cause),
+    )
+    return report_table(columns, entries)
 
 
-def _members(view: GroupView, now_ms: int) -> Table:
-    table = report_table()
-    table.add_column("member", overflow="fold")
-    table.add_column("host", overflow="fold", max_width=20)
-    table.add_column("pid", justify="right", overflow="fold")
-    table.add_column("joined", overflow="fold")
-    table.add_column("partitions", justify="right", overflow="fold")
-    table.add_column("lag", justify="right", overflow="fold")
-    for member in view.members:
-        info = member.info
-        leads = " leads" if member.leads else ""
-        table.add_row(
-            f"{short_name(info.member_id)}{leads}" + (f", {info.instance_id}" if info.instance_id else ""),
-            info.host,
-            str(info.pid),
-            ago(info.started_at_ms, now_ms),
-            member.share,
-            lag_text(member.owned),
-        )
-    return table
+def _of_members(view: GroupView, now_ms: int) -> Sequence[Column[MemberView]]:
+    """Return the columns of the table of members."""
+    name, host = Column("member", _name), Column[MemberView]("host", lambda member: member.host, most_width=20)
+    if view.coordinator is not None:
+        client = Column[MemberView]("client", lambda member: member.client, most_width=20)
+        topics = Column("topics", _if_known(lambda member: some(member.subscription or (), _MOST_TOPICS)))
+        owned = Column("partitions", _if_known(lambda member: str(len(member.owned))), is_right=True)
+        lag = Column("lag", _if_known(lambda member: _lag_text(member.owned)), is_right=True)
+        return name, client, host, topics, owned, lag
+    pid = Column[MemberView]("pid", lambda member: str(member.pid), is_right=True)
+    joined = Column[MemberView]("joined", lambda member: ago(member.started_at_ms, now_ms))
+    if not view.is_of_consumers:
+        return name, host, pid, joined, Column("protocols", lambda member: ", ".join(member.protocols))
+    share = Column[MemberView]("partitions", lambda member: member.share, is_right=True)
+    return name, host, pid, joined, share, Column("lag", lambda member: _lag_text(member.owned), is_right=True)
 
 
-def _program_members(members: Iterable[RoundMember], leader: MemberId | None, now_ms: int) -> Table:
-    table = report_table()
-    table.add_column("member", overflow="fold")
-    table.add_column("host", overflow="fold", max_width=20)
-    table.add_column("pid", justify="right", overflow="fold")
-    table.add_column("joined", overflow="fold")
-    table.add_column("protocols", overflow="fold")
-    for member in members:
-        table.add_row(
-            short_name(member.member_id) + (" leads" if member.member_id == leader else ""),
-            member.host,
-            str(member.pid),
-            ago(member.started_at_ms, now_ms),
-            ", ".join(each.name for each in member.offer.protocols),
-        )
-    return table
+def _name(member: MemberView) -> str:
+    leads = " leads" if member.leads else ""
+    return f"{short_name(member.member_id)}{leads}" + (f", {member.instance_id}" if member.instance_id else "")
+
+
+def _if_known(text_of: Callable[[MemberView], str]) -> Callable[[MemberView], str]:
+    """Return the function that shows "?" if the coordinator does not say what a member consumes."""
+    return lambda member: "?" if member.subscription is None else text_of(member)
 
 
 def _owner(partition: PartitionView, members: frozenset[MemberId]) -> str:
@@ -480,6 +498,6 @@ def lag_report(group: str, partitions: Collection[PartitionView], lag_problem: s
         partitions: The group's partitions, by topic.
         lag_problem: The reason why some offsets or log ends are unknown; "" if all are known.
     """
-    parts: list[RenderableType] = list(topic_parts(partitions, {each.topic_partition for each in partitions}))
-    lag = f"{lag_text(partitions)}, in {counted(partitions, 'partition', 'partitions')}"
-    return [*parts, f"lag of group {group}: {whole_lag(lag, partitions, lag_problem)}"]
+    parts: list[RenderableType] = list(_topic_parts(partitions, {each.topic_partition for each in partitions}))
+    lag = f"{_lag_text(partitions)}, in {counted(partitions, 'partition', 'partitions')}"
+    return [*parts, f"lag of group {group}: {_whole_lag(lag, partitions, lag_problem)}"]

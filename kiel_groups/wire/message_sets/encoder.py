@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from aiokafka.record.legacy_records import LegacyRecordBatchBuilder
 
 from kiel_groups.errors import ConfigError
-from kiel_groups.wire.codecs.compression import codec_by_name
-from kiel_groups.wire.message_sets.wrappers import wrap
+from kiel_groups.wire.codecs import codec_by_name
+from kiel_groups.wire.message_sets.message_layout import wrap
 
 __all__ = ["encode_message_set"]
 

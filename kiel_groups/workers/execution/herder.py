@@ -18,26 +18,17 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterable, Sequence
-from typing import Protocol
-from urllib.parse import urlsplit
 
 from kiel_groups.errors import KielGroupsError, SessionLostError
-from kiel_groups.workers.assigner import WorkerContext, WorkerMember
-from kiel_groups.workers.execution.session_parts import ProvenSession, SessionParts
-from kiel_groups.workers.execution.work_plan import (
-    RunnerFactory,
-    SupervisorContext,
-    WorkSpec,
-    needs_rejoin,
-    outdated,
-    planned,
-    still_valid,
-)
+from kiel_groups.workers.execution.work_plan import needs_rejoin, outdated, planned, still_valid
 from kiel_groups.workers.execution.work_supervisor import WorkSupervisor
-from kiel_groups.workers.membership import WorkerHooks
-from kiel_groups.workers.values import ConfigSnapshot, TaskId, Work, WorkerAssignment
+from kiel_groups.workers.execution.worker_plugins import WorkerPlugins
+from kiel_groups.workers.membership import WorkerContext, WorkerHooks
+from kiel_groups.workers.runners.runner_interface import KafkaClients
+from kiel_groups.workers.session import WorkerRole
+from kiel_groups.workers.values import ConfigSnapshot, Work, WorkerAssignment
 
-__all__ = ["ClosableMember", "Herder"]
+__all__ = ["Herder"]
 
 log = logging.getLogger(__name__)
 
@@ -51,46 +42,34 @@ _STUCK_WARNING_S = 10.0
 _MOST_SEEN = 16
 
 
-class ClosableMember(WorkerMember, Protocol):
-    """The worker's member of its group; ``CoordinatedMember`` and ``GenericMember`` are some."""
-
-    async def close(self) -> None:
-        """Give the assignment back, and leave the group."""
-
-
 class Herder:
     """
     Runs the assigned work of a worker. It is the listener of its hooks, and the source of the configuration they read.
 
-    Create it, pass ``hooks`` to a member of the group, ``attach`` that member, and pass ``opened`` and ``lost`` to the
-    worker's sessions. Start the sessions before the member.
+    Create it, pass ``hooks`` to a member of the group, set that member in the hooks, and pass ``opened`` and ``lost``
+    to the worker's sessions. Start the sessions before the member.
 
     Args:
         context: The group, the URL of the worker's REST interface, metrics and the runtime.
-        factory: Creates runners.
+        plugins: The connectors of the worker.
+        clients: Creates the clients of tasks.
         allocator: The name of the preferred allocator.
-        on_failure: Called with an error that the worker cannot fix, such as missing rights.
 
     Raises:
         ConfigError: There is no such allocator.
     """
 
     def __init__(
-        self,
-        context: WorkerContext,
-        factory: RunnerFactory,
-        allocator: str = "round_robin",
-        on_failure: Callable[[KielGroupsError], None] = lambda error: None,
+        self, context: WorkerContext, plugins: WorkerPlugins, clients: KafkaClients, allocator: str = "round_robin"
     ) -> None:
         self.context = context
         self._group = context.group
-        self._factory = factory
-        self._on_failure = on_failure
-        self.hooks = WorkerHooks(context, self, self, allocator)
-        self._member: ClosableMember | None = None
-        self._parts: SessionParts | None = None
-        #: The newest configuration; None before the first one was read.
-        self._config: ConfigSnapshot | None = None
+        self._plugins = plugins
+        self._clients = clients
+        self.hooks = WorkerHooks(context, self, allocator)
+        self._role: WorkerRole | None = None
+        #: The newest configuration that this worker has read; None if it has not read any.
+        self.config: ConfigSnapshot | None = None
         self._seen: dict[int, ConfigSnapshot] = {}
         #: The problems of the newest configuration, which were logged, by connectors.
         self._problems: dict[str, str] = {}
@@ -105,20 +84,15 @@ class Herder:
         self._is_doubtful = False
         self._is_closing = False
 
-    def attach(self, member: ClosableMember) -> None:
-        """Add the member, which in turn needs the hooks."""
-        self._member = member
-        self.hooks.attach(member)
-
     # ------------------------------------------------------------------ sessions
 
-    def opened(self, role: ProvenSession) -> None:
+    def opened(self, role: WorkerRole) -> None:
         """Use a new session: work of the present assignment is claimed on it."""
         log.info("group %s: this worker is %s", self._group, role.worker_id)
-        self._parts = SessionParts(role, self.context.runtime, self._claim_gone, self._failed)
-        self._parts.begin()
-        self._parts.start(self._follow)
-        self._parts.start(self._watch_membership)
+        self._role = role
+        role.begin(self._claim_gone)
+        role.tasks.start(self._follow())
+        role.tasks.start(self._watch_membership())
         self._reconcile()
 
     async def _watch_membership(self) -> None:
@@ -128,7 +102,7 @@ class Herder:
         Half a session after the end of the lease, the coordinator may have removed this worker, and others may wait
         for its claims.
         """
-        limit_s = self.parts.session.timeout_ms / 2000
+        limit_s = self.role.session.timeout_ms / 2000
         while True:
             await asyncio.sleep(limit_s / 4)
             is_doubtful = self.hooks.unconfirmed_s >= limit_s
@@ -140,13 +114,11 @@ class Herder:
             if is_confirmed:
                 self._reconcile()
 
-    def lost(self, role: ProvenSession) -> None:
+    def lost(self, role: WorkerRole) -> None:
         """Stop all work at once: its claims ended with this session."""
-        parts = self._parts
-        if parts is None or parts.role is not role:
+        if self._role is not role:
             return
-        self._parts = None
-        parts.end()
+        self._role = None
         for work, supervisor in list(self._running.items()):
             self._ending[work] = supervisor
         self._running.clear()
@@ -156,28 +128,18 @@ class Herder:
         self.hooks.check_reads()
 
     @property
-    def parts(self) -> SessionParts:
+    def role(self) -> WorkerRole:
         """
-        The stores and claims of the present session.
+        The worker on its present session.
 
         Raises:
             SessionLostError: There is none at the moment.
         """
-        if self._parts is None or self._parts.is_over:
+        if self._role is None or self._role.is_over:
             raise SessionLostError(f"group {self._group}: this worker has no ZooKeeper session at the moment")
-        return self._parts
-
-    def _failed(self, error: BaseException) -> None:
-        known = isinstance(error, KielGroupsError)
-        log.error("group %s: this worker failed: %s", self._group, error, exc_info=None if known else error)
-        self._on_failure(error if isinstance(error, KielGroupsError) else KielGroupsError(repr(error)))
+        return self._role
 
     # ------------------------------------------------------------------ the configuration
-
-    @property
-    def config(self) -> ConfigSnapshot | None:
-        """The newest configuration that this worker has read; None if it has not read any."""
-        return self._config
 
     async def snapshot(self, *, current: bool = False) -> ConfigSnapshot:
         """
@@ -190,20 +152,20 @@ class Herder:
             SessionLostError: There is no session at the moment.
             ProtocolError: The znode of the configuration offset has garbage.
         """
-        snapshot = await self.parts.config.snapshot(current=current)
+        snapshot = await self.role.config.snapshot(current=current)
         self._take_config(snapshot)
         return snapshot
 
     async def _follow(self) -> None:
-        parts = self.parts
-        await parts.config.prepare()
-        await parts.config.follow(self._take_config)
+        config = self.role.config
+        await config.prepare()
+        await config.follow(self._take_config)
 
     def _take_config(self, snapshot: ConfigSnapshot) -> None:
         """Use a snapshot, unless a server that lags behind has returned an older one than is known."""
-        if self._config is not None and snapshot.offset < self._config.offset:
+        if self.config is not None and snapshot.offset < self.config.offset:
             return
-        self._config = snapshot
+        self.config = snapshot
         self._log_problems(snapshot)
         self._seen.pop(snapshot.offset, None)
         self._seen[snapshot.offset] = snapshot
@@ -222,7 +184,7 @@ class Herder:
 
     def _rejoin_if_outdated(self) -> None:
         """Have the group assign again if the work that it assigned is not that of the newest configuration."""
-        assignment, config, member = self._assignment, self._config, self._member
+        assignment, config, member = self._assignment, self.config, self.hooks.member
         # During a rebalance, the next assignment will be compared.
         if assignment is None or config is None or member is None or self.hooks.is_rebalancing:
             return
@@ -244,18 +206,18 @@ class Herder:
         self._assignment, self._generation = assignment, generation
         self._rejoin_if_outdated()
         self._reconcile()
-        if self._member is not None and self._member.leads and self._parts is not None:
+        if self.hooks.member is not None and self.hooks.member.leads and self._role is not None:
             # Work of deleted connectors was given back before this assignment.
-            self._parts.start(self._clean_up)
+            self._role.tasks.start(self._clean_up())
 
     async def _clean_up(self) -> None:
         """Delete what deleted connectors have left."""
         try:
-            await self.parts.config.clean_up()
+            await self.role.config.clean_up()
         except SessionLostError:
             log.debug("group %s: what deleted connectors have left is deleted later", self._group)
 
-    async def on_revoked(self, leader: str, connectors: Sequence[str], tasks: Sequence[TaskId]) -> None:
+    async def on_revoked(self) -> None:
         self._assignment = None
         if self._is_closing:
             await self._give_back()
@@ -284,8 +246,8 @@ class Herder:
         The group may have removed this worker meanwhile. Other workers would wait for the claims as long as it joins.
         """
         self._end_patience()
-        if self._parts is not None:
-            limit_s = self._parts.session.timeout_ms / 1000
+        if self._role is not None:
+            limit_s = self._role.session.timeout_ms / 1000
             self._patience = asyncio.get_running_loop().call_later(limit_s, self._lose_patience, limit_s)
 
     def _lose_patience(self, limit_s: float) -> None:
@@ -316,15 +278,15 @@ class Herder:
         """
         self._is_closing = True
         self._end_patience()
-        if self._member is not None:
-            await self._member.close()
+        if self.hooks.member is not None:
+            await self.hooks.member.close()
         await self.hooks.close()
         self._assignment = None
         await self._give_back()
         await self._plugins_stopped(on_stuck)
-        parts, self._parts = self._parts, None
-        if parts is not None:
-            parts.end()
+        role, self._role = self._role, None
+        if role is not None:
+            role.end()
         for supervisor in self._ending.values():
             supervisor.lose("the worker has ended")
 
@@ -375,8 +337,9 @@ class Herder:
 
     def _reconcile(self) -> None:
         """Compare what has to run with what runs, and start, stop and update work."""
-        assignment, config = self._assignment, self._config
-        if self._parts is None or self._parts.is_over or assignment is None or config is None:
+        assignment, config = self._assignment, self.config
+        role = self._role
+        if role is None or role.is_over or assignment is None or config is None:
             return
         if config.offset < assignment.offset or self._is_doubtful:
             return
@@ -388,16 +351,9 @@ class Herder:
         self._begin_stop([work for work in self._running if work not in wanted])
         for work, supervisor in self._running.items():
             supervisor.update(wanted[work], self._generation)
-        self._start({work: spec for work, spec in wanted.items() if work not in self._running}, self._parts)
-
-    def _start(self, wanted: dict[Work, WorkSpec], parts: SessionParts) -> None:
-        shared = SupervisorContext(
-            parts=parts,
-            factory=self._factory,
-            address=urlsplit(self.context.url).netloc,
-            generation=self._generation,
-            metrics=self.context.metrics,
-            runtime=self.context.runtime,
-        )
         for work, spec in wanted.items():
-            self._running[work] = WorkSupervisor(shared, work, spec, self._ending.get(work))
+            if work not in self._running:
+                clients, former = self._clients, self._ending.get(work)
+                self._running[work] = WorkSupervisor(
+                    self.context, role, self._plugins, clients, work, spec, self._generation, former
+                )

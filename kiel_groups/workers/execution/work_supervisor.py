@@ -16,25 +16,28 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 from kiel_groups.backoff import Backoff
 from kiel_groups.errors import ClaimLostError, CoordinationError, SessionLostError
-from kiel_groups.workers.execution.work_plan import RunnerStart, SupervisorContext, WorkSpec
+from kiel_groups.workers.execution.work_plan import WorkSpec
+from kiel_groups.workers.execution.worker_plugins import WorkerPlugins, class_name
+from kiel_groups.workers.membership import WorkerContext
 from kiel_groups.workers.plugins.config_definition import Settings
+from kiel_groups.workers.plugins.interfaces import SinkConnector
 from kiel_groups.workers.plugins.secret_texts import ErrorTexts
 from kiel_groups.workers.runners.plugin_calls import WorkFence
-from kiel_groups.workers.runners.runner_interface import Runner, SourceOffsets
-from kiel_groups.workers.values import TargetState, Work, WorkState, WorkStatus
+from kiel_groups.workers.runners.runner_interface import KafkaClients, Runner, RunnerContext, first_of, retrieve
+from kiel_groups.workers.runners.sink_task_runner import SinkTaskRunner
+from kiel_groups.workers.runners.source_task_runner import ConnectorRunner, SourceTaskRunner
+from kiel_groups.workers.session import WorkerRole
+from kiel_groups.workers.stores.source_offset_store import SourceOffsets
+from kiel_groups.workers.values import ConnectorId, TargetState, Work, WorkState, WorkStatus
 
-__all__ = [
-    "RestartPolicy",
-    "WorkSupervisor",
-]
+__all__ = ["RestartPolicy", "WorkSupervisor"]
 
 log = logging.getLogger(__name__)
 
@@ -92,21 +95,36 @@ class WorkSupervisor:
     Runs one piece of work.
 
     Args:
-        context: What all supervisors share.
+        worker: The worker that runs the work.
+        role: The stores and the claims of its session.
+        plugins: The connectors of the worker.
+        clients: Creates the clients of tasks.
         work: The connector or the task.
         spec: What to run.
+        generation: The generation of the assignment that has started this.
         former: The supervisor that had the same work before on this worker; its end is awaited first.
     """
 
     def __init__(
-        self, context: SupervisorContext, work: Work, spec: WorkSpec, former: WorkSupervisor | None = None
+        self,
+        worker: WorkerContext,
+        role: WorkerRole,
+        plugins: WorkerPlugins,
+        clients: KafkaClients,
+        work: Work,
+        spec: WorkSpec,
+        generation: int,
+        former: WorkSupervisor | None = None,
     ) -> None:
         self.work = work
-        self._context = context
+        self._worker = worker
+        self._role = role
+        self._plugins = plugins
+        self._clients = clients
         #: What to run.
         self.spec = spec
         self._former = former
-        self._policy = RestartPolicy(lambda: context.runtime.uniform(0.8, 1.2))
+        self._policy = RestartPolicy(lambda: worker.runtime.uniform(0.8, 1.2))
         #: Set when the supervisor has to look at what it should do.
         self._changed = asyncio.Event()
         self._is_stopping = False
@@ -126,7 +144,7 @@ class WorkSupervisor:
         #: The newest problem that a run has reported, and what shows it.
         self._reported: tuple[WorkFence, WorkSpec, str] | None = None
         self._showing: asyncio.Task[None] | None = None
-        self._generation = context.generation
+        self._generation = generation
         #: Whether the next run is a restart: it is the first one after a failure.
         self._has_failed = False
         #: Whether a status is written although it equals the last one: it may have been deleted.
@@ -139,18 +157,15 @@ class WorkSupervisor:
         """Have the work follow a changed configuration, and a later assignment that leaves it with this worker."""
         if generation != self._generation:
             self._generation = generation
-            if self.status is not None and self._context.parts.claims.owns(self.work):
+            if self.status is not None and self._role.claims.owns(self.work):
                 self.status = replace(self.status, generation=generation)
-                self._context.parts.reports.confirm(self.work, self.status)
+                self._role.statuses.confirm(self.work, self.status)
         if spec != self.spec:
             self.spec = spec
-            self._start_anew()
+            self.restart()
 
     def restart(self) -> None:
         """Stop the work and start it again, or start it if it has failed."""
-        self._start_anew()
-
-    def _start_anew(self) -> None:
         self._reports_again = True
         self._policy.reset()
         self._changed.set()
@@ -170,9 +185,7 @@ class WorkSupervisor:
         self._is_stopping = True
         if self._former is not None:
             self._former.lose(reason)
-        if self._fence is not None:
-            self._fence.shut(reason)
-        self._cancel_run()
+        self._end_run(reason)
         if self._claiming is not None:
             self._claiming.cancel()
         self._changed.set()
@@ -180,13 +193,14 @@ class WorkSupervisor:
 
     def claim_gone(self) -> None:
         """Stop the work at once because its owner znode was deleted, then claim it again."""
-        self._context.parts.reports.drop(self.work)
-        if self._fence is not None:
-            self._fence.shut("the owner znode was deleted")
-        self._cancel_run()
+        self._role.statuses.drop(self.work)
+        self._end_run("the owner znode was deleted")
         self._changed.set()
 
-    def _cancel_run(self) -> None:
+    def _end_run(self, reason: str) -> None:
+        """Have the present run deliver and commit nothing more, and end."""
+        if self._fence is not None:
+            self._fence.shut(reason)
         if self._running is not None:
             self._running.cancel()
 
@@ -221,7 +235,7 @@ class WorkSupervisor:
         """Wait as ``stopped`` does, but not for plugins that have not stopped in time."""
         if self._former is not None:
             await self._former.stopped_or_abandoned()
-        await _first_of(self.stopped(), self._abandoned.wait())
+        await first_of(self.stopped(), self._abandoned.wait())
 
     # ------------------------------------------------------------------ the supervisor's side
 
@@ -242,13 +256,13 @@ class WorkSupervisor:
 
     def _ends_with_session(self, error: Exception) -> bool:
         # A write that finds the worker's znode deleted says so before the session ends for that reason.
-        return self._context.parts.is_over or isinstance(error, SessionLostError)
+        return self._role.is_over or isinstance(error, SessionLostError)
 
     async def _fault(self, error: Exception) -> None:
         """Report an error of this program, and wait until a user or a changed configuration starts the work again."""
-        texts = await self._context.factory.error_texts(error, self.spec)
+        texts = await self._plugins.error_texts(error, self.spec)
         log.error("%s: its supervisor failed: %s", self.work, texts.trace)
-        self._context.metrics.count("work_supervisors_failed")
+        self._worker.metrics.count("work_supervisors_failed")
         if not self._is_stopping:
             self._report(WorkState.FAILED, texts.trace)
             await self._wait_changed()
@@ -259,7 +273,7 @@ class WorkSupervisor:
             return
         while not self._former.has_ended and not self._is_stopping:
             self._changed.clear()
-            await _first_of(self._former.ended(), self._changed.wait())
+            await first_of(self._former.ended(), self._changed.wait())
         if self._former.has_ended:
             self._former = None
 
@@ -269,7 +283,7 @@ class WorkSupervisor:
         if token is None:
             return
         self._unstored = ()
-        while not self._is_stopping and self._context.parts.claims.owns(self.work):
+        while not self._is_stopping and self._role.claims.owns(self.work):
             self._changed.clear()
             try:
                 await self._follow_spec(token)
@@ -283,7 +297,7 @@ class WorkSupervisor:
         """Claim the work, and return the fencing token, or None if the work has to stop or the claim is refused."""
         # What has changed until now is looked at after the claim.
         self._changed.clear()
-        self._claiming = asyncio.ensure_future(self._context.parts.claims.claim(self.work))
+        self._claiming = asyncio.ensure_future(self._role.claims.claim(self.work))
         try:
             await asyncio.wait({self._claiming})
             return None if self._claiming.cancelled() else self._claiming.result()
@@ -297,11 +311,11 @@ class WorkSupervisor:
 
     async def _release(self) -> None:
         """Release the claim with the last source offsets, or without them if they cannot be stored."""
-        parts, offsets = self._context.parts, self._unstored
+        role, offsets = self._role, self._unstored
         self._unstored = ()
-        while parts.claims.owns(self.work):
+        while role.claims.owns(self.work):
             try:
-                await parts.release(self.work, offsets)
+                await role.release_claim(self.work, offsets)
                 return
             except Exception as error:
                 if self._ends_with_session(error):
@@ -310,7 +324,7 @@ class WorkSupervisor:
                     await self._offsets_unstored(error)
                     offsets = ()
                 else:
-                    texts = await self._context.factory.error_texts(error, self.spec)
+                    texts = await self._plugins.error_texts(error, self.spec)
                     log.error("%s: its claim is not released yet: %s", self.work, texts.summary)
                     # Neither a rebalance nor a close waits for the next try.
                     self.given_back.set()
@@ -318,7 +332,7 @@ class WorkSupervisor:
 
     async def _offsets_unstored(self, error: Exception) -> None:
         """Report that the last source offsets of a task cannot be stored, before its claim is released without them."""
-        texts = await self._context.factory.error_texts(error, self.spec)
+        texts = await self._plugins.error_texts(error, self.spec)
         log.error(
             "%s: its last source offsets are not stored, so its last records will be delivered again: %s",
             self.work,
@@ -326,10 +340,10 @@ class WorkSupervisor:
         )
         if isinstance(error, ClaimLostError):
             return
-        self._context.metrics.count("work_failed")
+        self._worker.metrics.count("work_failed")
         self.status = self._status(WorkState.FAILED, texts.trace)
         try:
-            await self._context.parts.statuses.put(self.work, self.status)
+            await self._role.statuses.put(self.work, self.status)
         except Exception as unwritten:
             if self._ends_with_session(unwritten):
                 raise
@@ -345,34 +359,34 @@ class WorkSupervisor:
             self._report(WorkState.PAUSED)
             await self._wait_changed()
         else:
-            settings, began_s = None, self._context.runtime.boot_time_s()
+            settings, began_s = None, self._worker.runtime.boot_time_s()
             try:
                 settings = await self._settings(spec)
                 if settings is not None:
-                    await self._run(RunnerStart(self.work, spec, settings, token))
+                    await self._run(spec, settings, token)
                 return
             except ClaimLostError as error:
                 # The claim is looked at, and taken again if it is gone.
                 log.error("%s: %s", self.work, error)
-                self._context.parts.claims.check(self.work)
+                self._role.claims.check(self.work)
                 await self._wait_changed(_CANCELLED_S)
             except Exception as error:
                 # A consumer of a sink has a session of its own.
-                if self._context.parts.is_over:
+                if self._role.is_over:
                     raise
-                ran_s = self._context.runtime.boot_time_s() - began_s
-                await self._failed(await self._context.factory.error_texts(error, spec), settings, ran_s)
+                ran_s = self._worker.runtime.boot_time_s() - began_s
+                await self._failed(await self._plugins.error_texts(error, spec), settings, ran_s)
 
     async def _settings(self, spec: WorkSpec) -> Settings | None:
         """Return the checked settings, or None if there is something else to do before the check is done."""
-        checking = asyncio.ensure_future(self._context.factory.settings(self.work, spec))
-        checking.add_done_callback(_retrieve)
-        await _first_of(checking, self._changed.wait())
+        checking = asyncio.ensure_future(self._plugins.settings(spec))
+        checking.add_done_callback(retrieve)
+        await first_of(checking, self._changed.wait())
         return None if self._changed.is_set() else checking.result()
 
     async def _failed(self, texts: ErrorTexts, settings: Settings | None, ran_s: float) -> None:
         """Report a failure, and wait until the policy, a user or a changed configuration starts the work again."""
-        self._context.metrics.count("work_failed")
+        self._worker.metrics.count("work_failed")
         delay_s = self._policy.delay_s(settings, ran_s)
         again = "" if delay_s is None else f"; starting it again in {delay_s:.1f} s"
         log.error("%s failed: %s%s", self.work, texts.summary, again)
@@ -386,22 +400,21 @@ class WorkSupervisor:
             async with asyncio.timeout(limit_s):
                 await self._changed.wait()
 
-    async def _run(self, start: RunnerStart) -> None:
+    async def _run(self, spec: WorkSpec, settings: Settings, token: int) -> None:
         """Run the plugin once, until it has to stop or has failed."""
-        parts = self._context.parts
-        fence = self._fence = WorkFence(parts.session)
+        role = self._role
+        fence = self._fence = WorkFence(role.session)
         self._has_started, self._problem = False, ""
-        shown = partial(self._show_problem, fence, start.spec)
-        runner = self._context.factory.runner(start, parts, fence, self._started, shown)
+        runner = self._new_runner(spec, settings, token, fence)
         running = self._running = asyncio.get_running_loop().create_task(runner.run())
         if self._has_failed:
             self._has_failed = False
-            self._context.metrics.count("work_restarts")
+            self._worker.metrics.count("work_restarts")
         changed = asyncio.ensure_future(self._changed.wait())
         try:
             await asyncio.wait({running, changed}, return_when=asyncio.FIRST_COMPLETED)
             if not running.done():
-                await self._end(runner, running, start.settings)
+                await self._end(runner, running, settings)
         finally:
             changed.cancel()
             self._running = self._fence = None
@@ -409,11 +422,30 @@ class WorkSupervisor:
         if running.cancelled():
             return
         running.result()
-        if runner.delivered and parts.claims.owns(self.work):
+        if runner.delivered and role.claims.owns(self.work):
             if self._is_stopping:
                 self._unstored = runner.delivered
             else:
-                await parts.write_offsets(self.work, runner.delivered)  # type: ignore[arg-type]
+                await role.write_offsets(self.work, runner.delivered)  # type: ignore[arg-type]
+
+    def _new_runner(self, spec: WorkSpec, settings: Settings, token: int, fence: WorkFence) -> Runner:
+        connector_class = self._plugins.found(class_name(spec.config))
+        context = RunnerContext(
+            work=self.work,
+            token=token,
+            connector_class=connector_class,
+            config=spec.config,
+            settings=settings,
+            fence=fence,
+            stores=self._role,
+            clients=self._clients,
+            runtime=self._worker.runtime,
+            started=self._started,
+            problem=partial(self._show_problem, fence, spec),
+        )
+        if isinstance(self.work, ConnectorId):
+            return ConnectorRunner(context)
+        return (SinkTaskRunner if issubclass(connector_class, SinkConnector) else SourceTaskRunner)(context)
 
     def _started(self) -> None:
         self._has_started = True
@@ -430,14 +462,14 @@ class WorkSupervisor:
         shown = None
         while (reported := self._reported) is not None and reported is not shown:
             shown = fence, spec, problem = reported
-            text = await self._context.factory.problem_text(problem, spec) if problem else ""
-            if self._fence is not fence or self._is_stopping or not self._context.parts.claims.owns(self.work):
+            text = await self._plugins.problem_text(problem, spec) if problem else ""
+            if self._fence is not fence or self._is_stopping or not self._role.claims.owns(self.work):
                 continue
             self._problem = text
             status = self._status(WorkState.RUNNING if self._has_started else WorkState.UNASSIGNED, "")
             if status != self.status:
                 self.status = status
-                self._context.parts.reports.confirm(self.work, status)
+                self._role.statuses.confirm(self.work, status)
 
     async def _end(self, runner: Runner, running: asyncio.Task[None], settings: Settings) -> None:
         """Have a run end in order; if it does not in time, have it end without an effect, however long that takes."""
@@ -458,7 +490,7 @@ class WorkSupervisor:
     def _abandon(self, limit_s: float) -> None:
         """Report that the plugin does not stop, and have a rebalance continue without it."""
         self._abandoned.set()
-        self._context.metrics.count("work_abandoned")
+        self._worker.metrics.count("work_abandoned")
         log.error(
             "%s did not stop within %g s; it delivers and commits nothing more, and no worker gets it before it has"
             " stopped",
@@ -476,28 +508,12 @@ class WorkSupervisor:
     def _report(self, state: WorkState, trace: str = "") -> None:
         """Have a status written, unless the claim is gone: another worker may have it, and report for itself."""
         status = self._status(state, trace)
-        if not self._context.parts.claims.owns(self.work):
+        if not self._role.claims.owns(self.work):
             return
         # A start that was reported again and again would only cost writes.
         if status != self.status or self._reports_again:
             self.status, self._reports_again = status, False
-            self._context.parts.reports.report(self.work, status)
+            self._role.statuses.report(self.work, status)
 
     def _status(self, state: WorkState, trace: str) -> WorkStatus:
-        return WorkStatus(state, self._context.address, trace, self._generation, problem=self._problem)
-
-
-def _retrieve(checking: asyncio.Future[Settings]) -> None:
-    """Look at the error of a check that has ended too late, so that asyncio does not log it."""
-    if not checking.cancelled():
-        checking.exception()
-
-
-async def _first_of(*works: Coroutine[Any, Any, object] | asyncio.Future[Any]) -> None:
-    """Wait until the first of several coroutines or futures is done, and cancel the others."""
-    waiting = {asyncio.ensure_future(work) for work in works}
-    try:
-        await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        for each in waiting:
-            each.cancel()
+        return WorkStatus(state, self._worker.address, trace, self._generation, problem=self._problem)

@@ -9,17 +9,16 @@ from typing import Any, Self
 
 from kiel_groups.config import GroupConfig, ZooKeeperConfig
 from kiel_groups.errors import KielGroupsError
+from kiel_groups.group.znodes.worker_contents import WorkerInfo
 from kiel_groups.members.programs.generic_member import GenericMember
 from kiel_groups.metrics import Metrics
-from kiel_groups.workers.assigner import WorkerContext
 from kiel_groups.workers.execution.herder import Herder
-from kiel_groups.workers.execution.plugin_lookups import PluginLookups
-from kiel_groups.workers.execution.work_plan import PluginRunners
+from kiel_groups.workers.execution.worker_plugins import WorkerPlugins
 from kiel_groups.workers.execution.worker_requests import WorkerRequests
 from kiel_groups.workers.execution.worker_settings import WorkerSettings
-from kiel_groups.workers.plugins.connector_checks import DeclaredMask
+from kiel_groups.workers.membership import WorkerContext
 from kiel_groups.workers.plugins.plugin_registry import PluginRegistry
-from kiel_groups.workers.rest.server import RestListener, RestServer
+from kiel_groups.workers.rest.server import RestServer
 from kiel_groups.workers.runners.runner_interface import KafkaClients, check_members, probe_brokers
 from kiel_groups.workers.session import WorkerSession
 from kiel_groups.workers.values import Work
@@ -58,27 +57,25 @@ class Worker:
         self._on_stuck = on_stuck
         self._settings = settings
         registry = plugins or settings.new_registry()
-        self._listener = RestListener(settings.rest)
+        self._server = RestServer(settings.rest)
         self._failed = asyncio.Event()
         self._failure: KielGroupsError | None = None
         self._has_joined = False
         self._closing: asyncio.Task[None] | None = None
         runtime = Runtime()
         context = WorkerContext(group=settings.group, url=self.url, metrics=self.metrics, runtime=runtime)
-        lookups = self._lookups = PluginLookups(registry, runtime)
+        self._plugins = WorkerPlugins(registry, runtime)
         #: What warns of mistakes that do not prevent a start.
         self._checks: list[asyncio.Task[None]] = []
         clients = _clients(settings)
-        factory = PluginRunners(lookups, clients, runtime)
-        self._herder = Herder(context, factory, settings.allocator, self._fail)
+        self._herder = Herder(context, self._plugins, clients, settings.allocator)
+        token_digest = settings.rest.token_digest(settings.group)
         self._session = WorkerSession(
             _process(settings, self.metrics, runtime),
-            self.url,
+            WorkerInfo(url=self.url, token_digest=token_digest, coordination=settings.coordination),
             self._herder.opened,
             self._herder.lost,
             self._fail,
-            settings.rest.token_digest(settings.group),
-            settings.coordination,
         )
         self._member = GenericMember(
             self._herder.hooks,
@@ -93,14 +90,13 @@ class Worker:
             metrics=self.metrics,
             on_failure=self._fail,
         )
-        self._herder.attach(self._member)
-        requests = WorkerRequests(self._herder, lookups, clients)
-        self._server = RestServer(self._listener, requests, DeclaredMask(lookups.found, runtime))
+        self._herder.hooks.member = self._member
+        self._requests = WorkerRequests(self._herder, self._plugins, clients)
 
     @property
     def url(self) -> str:
         """The URL of the REST interface."""
-        return self._listener.url
+        return self._server.url
 
     def kafka_metrics(self) -> dict[str, dict[str, float | None]]:
         """Return the metrics of the membership by the names of Kafka Connect; ``metrics`` has all counters."""
@@ -122,7 +118,7 @@ class Worker:
                 await check_members(self._settings.group, self._settings.brokers)
             await self._session.start()
             # Other workers may ask this one as soon as it is a member.
-            self._server.start()
+            self._server.start(self._requests)
             self._start_checks()
             await self._member.start()
         except BaseException:
@@ -135,7 +131,7 @@ class Worker:
         """Begin to look for mistakes that do not prevent a start. The group does not wait for these checks."""
         loop, settings = asyncio.get_running_loop(), self._settings
         # The import of all installed connectors may take long.
-        self._checks.append(loop.create_task(self._lookups.warn_of_problems()))
+        self._checks.append(loop.create_task(self._plugins.warn_of_problems()))
         if settings.coordination == "zookeeper":
             # Brokers that coordinate the group are asked by the member, which cannot start without them.
             self._checks.append(loop.create_task(probe_brokers(settings.group, settings.brokers)))

@@ -1,28 +1,34 @@
-"""Do what users ask of a worker through its REST interface."""
+"""
+Do what users ask of a worker through its REST interface.
+
+All methods run on the worker's event loop. They raise errors of ``kiel_groups.errors``, which the REST interface
+answers with the statuses of Kafka Connect; every method may raise these:
+
+- ``UnknownConnectorError`` (404): there is no such connector, or it has no such task.
+- ``RebalanceError`` (409): the worker cannot do this before the rebalance is over, or is not the one that can.
+- another retriable error, such as ``SessionLostError`` or ``NoZooKeeperError`` (503).
+- any other error (500).
+
+Configurations are passed with their secrets; the REST interface has these hidden by ``masked``.
+"""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 from kiel_groups.errors import ConfigError, KielGroupsError, RebalanceError, UnknownConnectorError
 from kiel_groups.wording import counted
 from kiel_groups.workers.execution.herder import Herder
-from kiel_groups.workers.execution.plugin_lookups import PluginLookups, class_name
-from kiel_groups.workers.execution.work_supervisor import WorkSupervisor
+from kiel_groups.workers.execution.worker_plugins import WorkerPlugins, class_name
 from kiel_groups.workers.plugins.connector_checks import with_secrets
 from kiel_groups.workers.plugins.interfaces import SinkConnector
-from kiel_groups.workers.rest.worker_control import (
-    ConnectorInfo,
-    ConnectorKind,
-    ConnectorStatus,
-    InstalledPlugin,
-    TaskInfo,
-)
-from kiel_groups.workers.runners.runner_interface import TaskClients, unknown_topics
+from kiel_groups.workers.plugins.plugin_registry import ConnectorPlugin
+from kiel_groups.workers.runners.runner_interface import KafkaClients, unknown_topics
 from kiel_groups.workers.values import (
     ConfigSnapshot,
     ConnectorEntry,
@@ -33,12 +39,52 @@ from kiel_groups.workers.values import (
     WorkStatus,
 )
 
-__all__ = ["WorkerRequests"]
+__all__ = ["ConnectorInfo", "ConnectorStatus", "WorkerRequests"]
 
 log = logging.getLogger(__name__)
 
 #: The most characters of a log line about a request, which may have ten thousand settings.
 _LONGEST_LINE = 1_000
+
+
+#: ``unknown`` if the connector's class cannot be imported or used.
+ConnectorKind: TypeAlias = Literal["source", "sink", "unknown"]
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectorInfo:
+    """
+    A connector as it is configured.
+
+    Args:
+        name: The name of the connector.
+        config: Its settings, with ``name``.
+        tasks: The number of its tasks; 0 if it has not made any yet.
+        kind: Whether it is a source or a sink.
+    """
+
+    name: str
+    config: Mapping[str, str]
+    tasks: int = 0
+    kind: ConnectorKind = "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectorStatus:
+    """
+    What a connector and its tasks do.
+
+    Args:
+        name: The name of the connector.
+        connector: The status of the connector itself.
+        tasks: The status of each task, by its number.
+        kind: Whether it is a source or a sink.
+    """
+
+    name: str
+    connector: WorkStatus
+    tasks: Sequence[WorkStatus] = ()
+    kind: ConnectorKind = "unknown"
 
 
 class _SettingsChangedError(Exception):
@@ -47,7 +93,11 @@ class _SettingsChangedError(Exception):
 
 class WorkerRequests:
     """
-    A worker as its REST interface sees it; see ``WorkerControl``.
+    A worker as its REST interface sees it.
+
+    The REST interface calls ``create``, ``put_config``, ``patch_config`` and ``delete`` on the leader only, and
+    ``restart`` on the owner only; it forwards requests to these by ``leader_url`` and ``owner_url``. All other methods
+    are called on any worker.
 
     Args:
         herder: Runs the work of the worker.
@@ -55,7 +105,7 @@ class WorkerRequests:
         clients: Knows the topics of the brokers.
     """
 
-    def __init__(self, herder: Herder, plugins: PluginLookups, clients: TaskClients) -> None:
+    def __init__(self, herder: Herder, plugins: WorkerPlugins, clients: KafkaClients) -> None:
         self._clients = clients
         self._herder = herder
         self._plugins = plugins
@@ -65,57 +115,99 @@ class WorkerRequests:
     # ------------------------------------------------------------------ the group
 
     def is_rebalancing(self) -> bool:
+        """Return whether this worker has no assignment, or has to join again. Changes are then refused (409)."""
         return self._herder.hooks.is_rebalancing
 
     def leader_url(self) -> str | None:
+        """Return the URL of the leader's REST interface, which is the worker's own if it leads; None if unknown."""
         assignment = self._herder.hooks.assignment
         return None if assignment is None or self.is_rebalancing() else assignment.leader_url
 
     def owner_url(self, work: Work) -> str | None:
+        """
+        Return the URL of the REST interface of the worker that has a connector or a task.
+
+        That is the worker's own if it has the work. Otherwise only the leader knows it, and others return None.
+        """
         if self._herder.running(work) is not None:
             return self._herder.context.url
         return self._herder.hooks.owner_url(work)
 
     async def is_registered(self, url: str) -> bool:
-        return any(info.url.rstrip("/") == url.rstrip("/") for info in await self._herder.parts.role.workers())
+        """
+        Return whether a worker of the group has registered this URL in ZooKeeper.
+
+        ``leader_url`` and ``owner_url`` are what members of the group say. Where brokers coordinate it, every client of
+        the brokers can be one.
+        """
+        return any(info.url.rstrip("/") == url.rstrip("/") for info in await self._herder.role.workers())
 
     # ------------------------------------------------------------------ reads
 
     async def connectors(self) -> Sequence[str]:
+        """Return the names of all connectors."""
         return sorted((await self._config()).connectors)
 
     async def connector_info(self, name: str) -> ConnectorInfo:
+        """Return how a connector is configured."""
         return await self._info(name, await self._entry(name))
 
     async def config(self, name: str) -> Mapping[str, str]:
+        """Return the settings of a connector."""
         entry = await self._entry(name)
         # The class declares which settings are secrets.
         await self._kind(entry.config)
         return dict(entry.config)
 
     async def status(self, name: str) -> ConnectorStatus:
+        """Return what a connector and its tasks do."""
         entry = await self._entry(name)
         works: list[Work] = [ConnectorId(name), *(TaskId(name, number) for number in range(len(entry.tasks or ())))]
-        found = await self._herder.parts.statuses.read(works)
+        found = await self._herder.role.statuses.read(works)
         statuses = [found[work] for work in works]
         return ConnectorStatus(name, statuses[0], statuses[1:], await self._kind(entry.config))
 
-    async def tasks(self, name: str) -> Sequence[TaskInfo]:
-        entry = await self._entry(name)
-        return [TaskInfo(TaskId(name, number), dict(task)) for number, task in enumerate(entry.tasks or ())]
+    async def tasks(self, name: str) -> Sequence[Mapping[str, str]]:
+        """Return the settings of a connector's tasks, by number."""
+        return (await self._entry(name)).tasks or ()
 
     async def task_status(self, name: str, task: int) -> WorkStatus:
+        """Return what a task does."""
         entry = await self._entry(name)
         if task not in range(len(entry.tasks or ())):
             tasks = counted(len(entry.tasks or ()), "task")
             raise UnknownConnectorError(f"connector {name!r} has no task {task}; it has {tasks}")
         work = TaskId(name, task)
-        return (await self._herder.parts.statuses.read([work]))[work]
+        return (await self._herder.role.statuses.read([work]))[work]
 
-    async def plugins(self) -> Sequence[InstalledPlugin]:
-        return [InstalledPlugin(each.name, each.kind, each.version) for each in await self._plugins.installed()]
+    async def plugins(self) -> Sequence[ConnectorPlugin]:
+        """Return the connectors that are installed on this worker."""
+        return await self._plugins.installed()
+
+    async def masked(self, connector_class: str, configs: Sequence[Mapping[str, str]]) -> Sequence[Mapping[str, str]]:
+        """
+        Return settings with their secrets hidden.
+
+        Args:
+            connector_class: The name of the connector's class, or "".
+            configs: The settings of the connector, or of its tasks.
+        """
+        return await self._plugins.masked(connector_class, configs)
 
     async def validate(self, plugin: str, config: Mapping[str, str | None]) -> Mapping[str, Any]:
+        """
+        Check settings without creating a connector.
+
+        Args:
+            plugin: The full or short name of the connector's class.
+            config: The settings, also if some are missing or None.
+
+        Returns:
+            The answer in the form of Kafka Connect: ``name``, ``error_count``, ``groups``, ``configs``.
+
+        Raises:
+            ConfigError: There is no such class (400).
+        """
         report = await self._plugins.report(plugin, config)
         warnings = [*report.get("warnings", ()), *await self._topic_warnings(plugin, config)]
         return {**report, "warnings": warnings} if warnings else report
@@ -136,16 +228,49 @@ class WorkerRequests:
     # ------------------------------------------------------------------ changes
 
     async def create(self, name: str, config: Mapping[str, str]) -> ConnectorInfo:
+        """
+        Create a connector.
+
+        Args:
+            name: Its name, which may have any characters.
+            config: Its settings. ``name`` is among them, and is the same.
+
+        Raises:
+            ConnectorExistsError: A connector of this name exists (409).
+            ConfigError: A setting is not legal, or the name is not (400). The text has all errors.
+        """
         whole = with_secrets({**config, "name": name}, {})
         await self._check(name, whole)
-        await self._written(await self._herder.parts.config.put_connector(name, whole, is_new=True))
+        await self._written(await self._herder.role.config.put_connector(name, whole, is_new=True))
         return await self._info(name, ConnectorEntry(whole))
 
     async def put_config(self, name: str, config: Mapping[str, str]) -> tuple[ConnectorInfo, bool]:
+        """
+        Create a connector, or replace its settings.
+
+        A setting keeps its stored text if its new one is ``[hidden]``, or is what answers show of the stored one: users
+        may write back what they have read.
+
+        Returns:
+            The connector, and whether it was created.
+
+        Raises:
+            ConfigError: As ``create``.
+        """
         given = {**config, "name": name}
         return await self._configure(name, lambda stored: with_secrets(given, stored or {}))
 
     async def patch_config(self, name: str, changes: Mapping[str, str | None]) -> ConnectorInfo:
+        """
+        Change some settings of a connector, and keep those that others change at the same time.
+
+        Args:
+            name: Its name.
+            changes: The new texts; None removes a setting. ``[hidden]`` keeps one, as in ``put_config``.
+
+        Raises:
+            ConfigError: As ``create``.
+        """
         removed = {key for key, text in changes.items() if text is None}
         given = {key: text for key, text in changes.items() if text is not None}
 
@@ -184,34 +309,32 @@ class WorkerRequests:
             await self._check(name, whole)
             # The check may take half a minute. What another client has stored meanwhile must not be undone.
             with suppress(_SettingsChangedError):
-                await self._written(await self._herder.parts.config.put_connector(name, whole, check=check_stored))
+                await self._written(await self._herder.role.config.put_connector(name, whole, check=check_stored))
                 break
         entry = (await self._config()).connectors.get(name)
         # Another client may have changed or deleted the connector since: this answers for what was written.
         return await self._info(name, ConnectorEntry(whole, tasks=entry.tasks if entry else None)), is_new
 
     async def delete(self, name: str) -> None:
-        await self._written(await self._herder.parts.config.delete_connector(name))
+        """Delete a connector."""
+        await self._written(await self._herder.role.config.delete_connector(name))
 
     async def pause(self, name: str) -> None:
-        await self._written(await self._herder.parts.config.set_target_state(name, TargetState.PAUSED))
+        """Have a connector and its tasks pause. The call does not wait until they have."""
+        await self._written(await self._herder.role.config.set_target_state(name, TargetState.PAUSED))
 
     async def resume(self, name: str) -> None:
-        await self._written(await self._herder.parts.config.set_target_state(name, TargetState.STARTED))
+        """Have a paused connector and its tasks run again. The call does not wait until they do."""
+        await self._written(await self._herder.role.config.set_target_state(name, TargetState.STARTED))
 
-    async def restart_connector(self, name: str) -> None:
-        self._owned(ConnectorId(name)).restart()
-
-    async def restart_task(self, name: str, task: int) -> None:
-        self._owned(TaskId(name, task)).restart()
-
-    # ------------------------------------------------------------------ helpers
-
-    def _owned(self, work: Work) -> WorkSupervisor:
+    async def restart(self, work: Work) -> None:
+        """Restart a connector, but not its tasks, or a task. This worker has it."""
         supervisor = self._herder.running(work)
         if supervisor is None:
             raise RebalanceError(f"{work} does not run on this worker; it may have moved: try again")
-        return supervisor
+        supervisor.restart()
+
+    # ------------------------------------------------------------------ helpers
 
     async def _written(self, offset: int) -> None:
         """Follow an own change at once: the work starts sooner, and later reads contain the change."""
@@ -223,7 +346,7 @@ class WorkerRequests:
         known = self._herder.config
         if known is not None and known.offset >= self._changed_offset:
             # Raises an error if it is not followed at the moment.
-            _ = self._herder.parts
+            _ = self._herder.role
             return known
         return await self._herder.snapshot(current=True)
 

@@ -17,27 +17,24 @@ from kiel_groups.errors import ConfigError
 from kiel_groups.workers.plugins.secret_texts import HIDDEN, error_texts, without_secrets
 
 __all__ = [
-    "full_name",
-    "load_class",
+    "CheckedConfig",
+    "ConfigDefinition",
+    "ConfigKey",
+    "Password",
+    "REQUIRED",
+    "Settings",
+    "TYPES",
+    "TypeName",
     "Validator",
     "at_least",
     "between",
     "each",
+    "full_name",
+    "given",
+    "load_class",
     "non_empty",
     "one_of",
-    "TYPES",
-    "Password",
-    "TypeName",
-    "TypeRules",
-    "given",
     "parsed",
-    "REQUIRED",
-    "ConfigKey",
-    "Importance",
-    "Width",
-    "CheckedConfig",
-    "ConfigDefinition",
-    "Settings",
 ]
 
 

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 from kiel_groups.errors import ConfigError
@@ -28,17 +26,15 @@ from kiel_groups.workers.plugins.standard_keys import (
     standard_settings,
     task_definition_of,
 )
-from kiel_groups.zookeeper.runtime import Runtime
 
 __all__ = [
-    "masked",
-    "secret_values",
-    "with_secrets",
     "checked_config",
+    "masked",
     "named_topics",
+    "secret_values",
     "task_settings",
     "validation_report",
-    "DeclaredMask",
+    "with_secrets",
 ]
 
 
@@ -248,37 +244,3 @@ def _value(name: str, value: str | None, errors: Sequence[str], choices: Sequenc
         "errors": list(errors),
         "visible": True,
     }
-
-
-class DeclaredMask:
-    """
-    Hides secrets of connectors and of their tasks, on threads; a ``ConfigMask``.
-
-    Args:
-        resolve: Returns the class of a connector without importing it, and raises ConfigError if it cannot.
-        runtime: The threads.
-    """
-
-    def __init__(self, resolve: Callable[[str], type[Connector]], runtime: Runtime) -> None:
-        self._resolve = resolve
-        self._runtime = runtime
-        # Threads that compute share the processor with the event loop, so there is one at a time.
-        self._turn = asyncio.Lock()
-
-    async def __call__(self, connector_class: str, configs: Sequence[Mapping[str, str]]) -> Sequence[Mapping[str, str]]:
-        """Return settings without secrets. If the class cannot be found, only the standard settings are shown."""
-        async with self._turn:
-            # Ten thousand settings, or a megabyte, take seconds.
-            return await self._runtime.in_thread(partial(self._masked, connector_class, configs), "masks")
-
-    def _masked(self, connector_class: str, configs: Sequence[Mapping[str, str]]) -> Sequence[Mapping[str, str]]:
-        try:
-            found = self._resolve(connector_class)
-            definitions = (definition_of(found), task_definition_of(found))
-        except ConfigError:
-            return [masked(config, None) for config in configs]
-        shown = []
-        for config in configs:
-            for_connector, for_task = (masked(config, definition) for definition in definitions)
-            shown.append({name: HIDDEN if for_task[name] == HIDDEN else text for name, text in for_connector.items()})
-        return shown

@@ -11,19 +11,18 @@ from kiel_groups.model import Record, TopicPartition
 from kiel_groups.workers.plugins.config_definition import ConfigDefinition, Settings
 
 __all__ = [
+    "Connector",
     "ConnectorContext",
     "JsonObject",
-    "JsonValue",
-    "SinkTaskContext",
-    "SourceTaskContext",
-    "TaskContext",
+    "SinkConnector",
     "SinkTask",
+    "SinkTaskContext",
+    "SourceConnector",
     "SourceRecord",
     "SourceTask",
+    "SourceTaskContext",
     "Task",
-    "Connector",
-    "SinkConnector",
-    "SourceConnector",
+    "TaskContext",
 ]
 
 

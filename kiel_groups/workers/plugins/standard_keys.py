@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import suppress
+from functools import partial
 
 from kiel_groups.config import check_name
 from kiel_groups.errors import ConfigError
@@ -20,9 +21,6 @@ __all__ = [
     "standard_settings",
     "task_definition_of",
 ]
-
-_COMMON = "Common"
-_FAILURES = "Failures"
 
 
 def _is_topic(name: str) -> bool:
@@ -41,79 +39,69 @@ _CONNECTOR_NAME = Validator(
 #: Accepts the names of one topic or more.
 TOPIC_NAMES = Validator(lambda names: bool(names) and each(TOPIC_NAME).accepts(names), "the names of one topic or more")
 
+#: Keys of one heading, which have more in common.
+_common = partial(ConfigKey, group="Common", importance="high")
+_failures = partial(ConfigKey, group="Failures", width="short")
+
 #: The settings of all connectors.
 STANDARD_KEYS = ConfigDefinition(
-    ConfigKey(
+    _common(
         "name",
         documentation="The name of the connector, unique in its group of workers.",
-        importance="high",
         validator=_CONNECTOR_NAME,
-        group=_COMMON,
         display_name="Connector name",
     ),
-    ConfigKey(
+    _common(
         "connector.class",
         documentation="The class of the connector: its alias, such as FileStreamSource, its name, or module:Class.",
-        importance="high",
-        group=_COMMON,
         display_name="Connector class",
         width="long",
     ),
-    ConfigKey(
+    _common(
         "tasks.max",
         "int",
         1,
         documentation="The largest number of tasks that the connector may have.",
-        importance="high",
         validator=at_least(1),
-        group=_COMMON,
         display_name="Tasks max",
         width="short",
     ),
-    ConfigKey(
+    _failures(
         "restart.policy",
         default="none",
         documentation="What the worker does if the connector or a task fails: none leaves it FAILED until a user "
         "restarts it, backoff starts it again after a delay that doubles.",
         validator=one_of("none", "backoff"),
-        group=_FAILURES,
         display_name="Restart policy",
-        width="short",
         dependents=("restart.max", "restart.backoff.ms", "restart.backoff.max.ms"),
     ),
-    ConfigKey(
+    _failures(
         "restart.max",
         "int",
         10,
         documentation="How often the policy backoff starts the same connector or task again before it stays FAILED.",
         validator=at_least(0),
-        group=_FAILURES,
         display_name="Restarts max",
-        width="short",
     ),
-    ConfigKey(
+    _failures(
         "restart.backoff.ms",
         "long",
         1_000,
         documentation="The delay before the first restart, in milliseconds.",
         importance="low",
         validator=at_least(1),
-        group=_FAILURES,
         display_name="Restart back-off (ms)",
-        width="short",
     ),
-    ConfigKey(
+    _failures(
         "restart.backoff.max.ms",
         "long",
         60_000,
         documentation="The longest delay before a restart, in milliseconds.",
         importance="low",
         validator=at_least(1),
-        group=_FAILURES,
         display_name="Longest restart back-off (ms)",
-        width="short",
     ),
-    ConfigKey(
+    _failures(
         "task.stop.timeout.ms",
         "long",
         5_000,
@@ -121,9 +109,7 @@ STANDARD_KEYS = ConfigDefinition(
         "abandoned: it is FAILED, and no other worker gets it before its call returns or the worker ends.",
         importance="low",
         validator=at_least(1),
-        group=_FAILURES,
         display_name="Task stop timeout (ms)",
-        width="short",
     ),
 )
 
@@ -138,7 +124,7 @@ SOURCE_KEYS = ConfigDefinition(
         "writes take a tenth of the time at most.",
         importance="low",
         validator=at_least(1),
-        group=_COMMON,
+        group="Common",
         display_name="Offset flush interval (ms)",
         width="short",
     ),
@@ -146,24 +132,20 @@ SOURCE_KEYS = ConfigDefinition(
 
 #: The settings of all sinks, in addition.
 SINK_KEYS = ConfigDefinition(
-    ConfigKey(
+    _common(
         "topics",
         "list",
         documentation="The topics whose records the sink gets, separated by commas.",
-        importance="high",
         validator=TOPIC_NAMES,
-        group=_COMMON,
         display_name="Topics",
         width="long",
     ),
-    ConfigKey(
+    _failures(
         "errors.tolerance",
         default="none",
         documentation="What happens to a record whose message is damaged: none fails the task, all logs and skips it.",
         validator=one_of("none", "all"),
-        group=_FAILURES,
         display_name="Error tolerance",
-        width="short",
     ),
 )
 

@@ -6,7 +6,6 @@ import asyncio
 import json
 from collections.abc import Mapping
 from http import HTTPStatus
-from types import TracebackType
 from typing import Any, NamedTuple
 from urllib.parse import quote, urlsplit
 
@@ -23,12 +22,7 @@ from kiel_groups.errors import (
     UnknownConnectorError,
 )
 
-__all__ = [
-    "HttpAnswer",
-    "HttpExchange",
-    "connector_path",
-    "WorkerClient",
-]
+__all__ = ["HttpExchange", "WorkerClient", "connector_path"]
 
 
 #: The largest answer, in bytes. One with the traces of a thousand failed tasks has 8 MiB.
@@ -175,9 +169,7 @@ class WorkerClient:
     async def __aenter__(self) -> WorkerClient:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         self._exchange.close()
 
     async def call(self, method: str, path: str, document: Mapping[str, Any] | None = None) -> Any:

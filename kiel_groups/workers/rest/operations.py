@@ -1,74 +1,168 @@
-"""Answer the requests to the REST interface, and list its routes, which are Kafka Connect's."""
+"""
+Answer the requests to the REST interface, and list its routes, which are Kafka Connect's.
+
+A worker that is not the right one for a request knows only the leader; the leader knows all owners. So a request is
+forwarded at most twice. Its query has ``forward=true`` after the first time, and ``forward=false`` after the second, as
+in Kafka Connect. A worker that gets the latter and is not the right one has another view of the group than its leader,
+and refuses.
+
+A request that is forwarded has the token. So it goes only to a URL that a worker has registered in ZooKeeper, and to no
+place to which an answer redirects.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Collection, Mapping
+import logging
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from http import HTTPStatus
-from typing import Any, Final, NamedTuple, NoReturn
+from typing import Any, Final, NamedTuple, NoReturn, TypeAlias
 
-from kiel_groups.errors import ConfigError, UnknownConnectorError
-from kiel_groups.wording import counted
-from kiel_groups.workers.rest.calls import (
-    Answer,
-    Operation,
-    RestCall,
-    RestError,
-    RestSite,
-    Routed,
-    config_answer,
-    info_answer,
-    plugins_answer,
-    status_answer,
-    task_status_answer,
-    tasks_answer,
+from tornado.web import HTTPError
+
+from kiel_groups.errors import (
+    ConfigError,
+    ConnectorExistsError,
+    KielGroupsError,
+    NoWorkerError,
+    ProtocolError,
+    RebalanceError,
+    UnknownConnectorError,
 )
-from kiel_groups.workers.rest.client import connector_path
-from kiel_groups.workers.rest.worker_control import ConnectorStatus
-from kiel_groups.workers.values import ConnectorId, TaskId, Work, WorkState
+from kiel_groups.wording import counted
+from kiel_groups.workers.execution.worker_requests import ConnectorInfo, ConnectorStatus, WorkerRequests
+from kiel_groups.workers.plugins.secret_texts import error_texts
+from kiel_groups.workers.rest.client import HttpExchange, connector_path
+from kiel_groups.workers.values import ConnectorId, TaskId, Work, WorkState, WorkStatus
 
 __all__ = [
-    "NewConnector",
-    "named_config",
-    "parse_config",
-    "parse_new_connector",
-    "parse_object",
-    "change_config",
-    "create_connector",
-    "delete_connector",
-    "get_config",
-    "get_connector",
-    "get_connector_status",
-    "list_connectors",
-    "patch_config",
-    "pause_connector",
-    "restart_connector",
-    "restart_task_at_owner",
-    "resume_connector",
-    "get_plugins",
-    "get_task_status",
-    "get_tasks",
-    "get_worker",
-    "restart_task",
-    "validate_config",
+    "Answer",
+    "Operation",
     "ROUTES",
-    "Route",
+    "RestCall",
+    "RestError",
+    "RestOperations",
+    "parse_new_connector",
+    "refusal_of",
+    "status_text",
 ]
+
+log = logging.getLogger(__name__)
+
+
+#: After how many seconds a client may repeat a request that was refused for a reason that passes.
+RETRY_AFTER_S = 1
+
+
+#: The longest text of an answer, in characters. Errors quote what users have given, which may be a megabyte.
+_LONGEST_TEXT = 8_192
+
+
+class RestError(KielGroupsError):
+    """
+    A request that the REST interface refuses by itself.
+
+    ``status`` is the HTTP status, and ``headers`` are what the answer has in addition. A long text is cut.
+    """
+
+    def __init__(self, status: int, message: str, headers: dict[str, str] | None = None) -> None:
+        rest = len(message) - _LONGEST_TEXT
+        super().__init__(message if rest <= 0 else f"{message[:_LONGEST_TEXT]}… ({rest:,} characters more)")
+        self.status = status
+        self.headers = headers or {}
+
+
+def refusal_of(error: BaseException) -> RestError:
+    """Return an error, also one of Tornado, as the REST interface answers it."""
+    if isinstance(error, RestError):
+        return error
+    text = str(error) or type(error).__name__
+    match error:
+        case HTTPError():
+            return RestError(error.status_code, status_text(error.status_code))
+        case UnknownConnectorError():
+            return RestError(HTTPStatus.NOT_FOUND, text)
+        case ConnectorExistsError():
+            return RestError(HTTPStatus.CONFLICT, text)
+        case RebalanceError():
+            # Existing connectors are a conflict, too: by this header, clients know that a later try may succeed.
+            return RestError(HTTPStatus.CONFLICT, text, {"Retry-After": str(RETRY_AFTER_S)})
+        case ConfigError():
+            return RestError(HTTPStatus.BAD_REQUEST, text)
+        case TimeoutError():
+            return RestError(HTTPStatus.INTERNAL_SERVER_ERROR, "the request timed out; a change may still follow")
+        case KielGroupsError() if error.retriable:
+            return RestError(HTTPStatus.SERVICE_UNAVAILABLE, text, {"Retry-After": str(RETRY_AFTER_S)})
+        case KielGroupsError():
+            return RestError(HTTPStatus.INTERNAL_SERVER_ERROR, text)
+    return RestError(HTTPStatus.INTERNAL_SERVER_ERROR, f"{type(error).__name__}: {error_texts(error).summary}")
+
+
+def status_text(status: int) -> str:
+    """Return a status as Kafka Connect words it, such as ``HTTP 404 Not Found``."""
+    try:
+        return f"HTTP {status} {HTTPStatus(status).phrase}"
+    except ValueError:
+        return f"HTTP {status}"
+
+
+@dataclass(frozen=True, slots=True)
+class RestCall:
+    """
+    A request.
+
+    Args:
+        method: The method.
+        path: The path, percent-encoded.
+        arguments: The decoded parts of the path that its route names, such as the connector.
+        query: The values of each query argument.
+        body: The body.
+    """
+
+    method: str
+    path: str
+    arguments: Sequence[str] = ()
+    query: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    body: bytes = b""
+
+    @property
+    def name(self) -> str:
+        """The name of the connector in the path."""
+        return self.arguments[0]
+
+    @property
+    def task(self) -> TaskId:
+        """The task in the path."""
+        return TaskId(self.arguments[0], int(self.arguments[1]))
+
+    def is_set(self, name: str) -> bool:
+        """Return whether a query argument is true."""
+        return any(value.lower() == "true" for value in self.query.get(name, ()))
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """
+    An answer to a request.
+
+    Args:
+        document: The JSON document, or None for an answer without a body.
+        status: The HTTP status.
+        location: The path of what the request has created, or "".
+    """
+
+    document: Any = None
+    status: int = HTTPStatus.OK
+    location: str = ""
 
 
 #: The longest name of a setting, in characters.
 _LONGEST_NAME = 500
 
 
-class NewConnector(NamedTuple):
-    """What a user wants to create."""
-
-    name: str
-    config: dict[str, str]
-
-
-def parse_object(body: bytes) -> dict[str, Any]:
+def _parse_object(body: bytes) -> dict[str, Any]:
     """
     Return the JSON object of a body. Numbers are texts, as they are written: settings are texts.
 
@@ -87,7 +181,7 @@ def parse_object(body: bytes) -> dict[str, Any]:
     return found
 
 
-def parse_config(settings: Mapping[str, Any]) -> dict[str, str | None]:
+def _parse_config(settings: Mapping[str, Any]) -> dict[str, str | None]:
     """
     Return settings as texts. Booleans and numbers become texts, as in Kafka Connect.
 
@@ -103,7 +197,7 @@ def parse_config(settings: Mapping[str, Any]) -> dict[str, str | None]:
     return {name: _text(name, value) for name, value in settings.items()}
 
 
-def parse_new_connector(body: bytes) -> NewConnector:
+def parse_new_connector(body: bytes) -> tuple[str, dict[str, str]]:
     """
     Return the name and the settings of a new connector.
 
@@ -111,7 +205,7 @@ def parse_new_connector(body: bytes) -> NewConnector:
         RestError: The body is no JSON, or no object.
         ConfigError: The name or the settings are missing or not legal, or there is something else.
     """
-    found = parse_object(body)
+    found = _parse_object(body)
     if unknown := sorted(found.keys() - {"name", "config"}):
         raise ConfigError(f"the body has {unknown[0]!r:.100}; expected 'name' and 'config' only")
     name, config = found.get("name"), found.get("config")
@@ -121,17 +215,17 @@ def parse_new_connector(body: bytes) -> NewConnector:
         name = config.get("name")
     if not isinstance(name, str) or not name.strip():
         raise ConfigError("the body has no text 'name'; expected the name of the connector there")
-    return NewConnector(name.strip(), named_config(name.strip(), config))
+    return name.strip(), _named_config(name.strip(), config)
 
 
-def named_config(name: str, settings: Mapping[str, Any]) -> dict[str, str]:
+def _named_config(name: str, settings: Mapping[str, Any]) -> dict[str, str]:
     """
     Return the settings of a connector with its name among them, and without those that are null.
 
     Raises:
         ConfigError: The settings have another name, or one of them is a list or an object.
     """
-    config = {key: text for key, text in parse_config(settings).items() if text is not None}
+    config = {key: text for key, text in _parse_config(settings).items() if text is not None}
     given = config.get("name", name)
     if given.strip() != name:
         raise ConfigError(f"name: {given!r:.100} given for connector {name!r:.100}; expected the same name or none")
@@ -161,208 +255,303 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 #: The connectors whose details are read at the same time.
 _MOST_AT_ONCE = 50
 
+#: What Kafka Connect answers for a connector or a task that it is about to restart.
+_RESTARTING = "RESTARTING"
 
-async def list_connectors(site: RestSite, call: RestCall) -> Answer:
-    """Answer with the names of all connectors; with ``expand``, with their statuses or configurations by name."""
-    names = list(await site.control.connectors())
-    expansions = [part for part in ("status", "info") if part in call.query.get("expand", ())]
-    if not expansions:
-        return Answer(names)
-    found: dict[str, Any] = {}
-    for start in range(0, len(names), _MOST_AT_ONCE):
-        some = names[start : start + _MOST_AT_ONCE]
-        details = await asyncio.gather(*(_details(site, name, expansions) for name in some))
-        found |= {name: detail for name, detail in zip(some, details, strict=True) if detail is not None}
-    return Answer(found)
+#: The value of ``forward`` in the query of a forwarded request, by its value in the request as it came.
+_FORWARD: Mapping[str | None, str] = {None: "true", "true": "false"}
 
 
-async def _details(site: RestSite, name: str, expansions: Collection[str]) -> dict[str, Any] | None:
-    """Return the details of a connector, or None if it has been deleted meanwhile."""
-    detail: dict[str, Any] = {}
-    try:
-        if "status" in expansions:
-            detail["status"] = status_answer(await site.control.status(name))
-        if "info" in expansions:
-            detail["info"] = await info_answer(await site.control.connector_info(name), site.mask)
-    except UnknownConnectorError:
-        return None
-    return detail
-
-
-async def create_connector(site: RestSite, call: RestCall) -> Answer:
-    """Create a connector."""
-    given = parse_new_connector(call.body)
-
-    async def act() -> Answer:
-        info = await site.control.create(given.name, given.config)
-        return Answer(await info_answer(info, site.mask), HTTPStatus.CREATED, connector_path(given.name))
-
-    return await site.forwarding.at_leader(call.routed, act)
-
-
-async def get_connector(site: RestSite, call: RestCall) -> Answer:
-    """Answer with the configuration and the tasks of a connector."""
-    return Answer(await info_answer(await site.control.connector_info(call.arguments[0]), site.mask))
-
-
-async def delete_connector(site: RestSite, call: RestCall) -> Answer:
-    """Delete a connector."""
-
-    async def act() -> Answer:
-        await site.control.delete(call.arguments[0])
-        return Answer(status=HTTPStatus.NO_CONTENT)
-
-    return await site.forwarding.at_leader(call.routed, act)
-
-
-async def get_config(site: RestSite, call: RestCall) -> Answer:
-    """Answer with the settings of a connector."""
-    config = await site.control.config(call.arguments[0])
-    return Answer(await config_answer(config, site.mask))
-
-
-async def change_config(site: RestSite, call: RestCall) -> Answer:
-    """Replace the settings of a connector, or create it."""
-    name = call.arguments[0]
-    config = named_config(name, parse_object(call.body))
-
-    async def act() -> Answer:
-        info, is_new = await site.control.put_config(name, config)
-        document = await info_answer(info, site.mask)
-        return Answer(document, HTTPStatus.CREATED, connector_path(name)) if is_new else Answer(document)
-
-    return await site.forwarding.at_leader(call.routed, act)
-
-
-async def patch_config(site: RestSite, call: RestCall) -> Answer:
-    """Change some settings of a connector. The others stay as they are, and null removes one."""
-    name = call.arguments[0]
-    changes = parse_config(parse_object(call.body))
-    named_config(name, changes)
-
-    async def act() -> Answer:
-        return Answer(await info_answer(await site.control.patch_config(name, changes), site.mask))
-
-    return await site.forwarding.at_leader(call.routed, act)
-
-
-async def get_connector_status(site: RestSite, call: RestCall) -> Answer:
-    """Answer with what a connector and its tasks do."""
-    return Answer(status_answer(await site.control.status(call.arguments[0])))
-
-
-async def pause_connector(site: RestSite, call: RestCall) -> Answer:
-    """Pause a connector and its tasks."""
-    await site.control.pause(call.arguments[0])
-    return Answer(status=HTTPStatus.ACCEPTED)
-
-
-async def resume_connector(site: RestSite, call: RestCall) -> Answer:
-    """Resume a connector and its tasks."""
-    await site.control.resume(call.arguments[0])
-    return Answer(status=HTTPStatus.ACCEPTED)
-
-
-async def restart_connector(site: RestSite, call: RestCall) -> Answer:
+class RestOperations:
     """
-    Restart a connector, but not its tasks.
+    The operations of the REST interface of one worker.
 
-    With ``includeTasks``, the tasks restart, too. With ``onlyFailed``, only what has failed restarts. With either one,
-    the answer has the status of all.
+    Args:
+        control: The worker.
+        url: The URL of its REST interface.
+        exchange: Sends requests to other workers.
+        version: The version that the worker reports.
     """
-    name = call.arguments[0]
-    with_tasks, only_failed = call.is_set("includeTasks"), call.is_set("onlyFailed")
-    if not (with_tasks or only_failed):
-        await site.control.config(name)
-        return await _restart_connector_at_owner(site, name, call)
-    status = await site.control.status(name)
-    works = _works_to_restart(status, with_tasks=with_tasks, only_failed=only_failed)
-    for work in works:
-        if isinstance(work, TaskId):
-            await restart_task_at_owner(site, work, call)
-        else:
-            await _restart_connector_at_owner(site, name, call)
-    return Answer(status_answer(status, works), HTTPStatus.ACCEPTED)
 
+    def __init__(self, control: WorkerRequests, url: str, exchange: HttpExchange, version: str) -> None:
+        self._control = control
+        self._url = url
+        self._exchange = exchange
+        self._version = version
 
-async def restart_task_at_owner(site: RestSite, work: TaskId, call: RestCall) -> Answer:
-    """Restart a task that exists, here or at its owner."""
+    async def get_worker(self, call: RestCall) -> Answer:
+        """Answer with the worker's version. Clients expect the other keys, too; Kafka 0.8 has no id of a cluster."""
+        return Answer({"version": self._version, "commit": "unknown", "kafka_cluster_id": None})
 
-    async def act() -> Answer:
-        await site.control.restart_task(*work)
+    # ------------------------------------------------------------------ connectors
+
+    async def list_connectors(self, call: RestCall) -> Answer:
+        """Answer with the names of all connectors; with ``expand``, with their statuses or configurations by name."""
+        names = list(await self._control.connectors())
+        expansions = [part for part in ("status", "info") if part in call.query.get("expand", ())]
+        if not expansions:
+            return Answer(names)
+        found: dict[str, Any] = {}
+        for start in range(0, len(names), _MOST_AT_ONCE):
+            some = names[start : start + _MOST_AT_ONCE]
+            details = await asyncio.gather(*(self._details(name, expansions) for name in some))
+            found |= {name: detail for name, detail in zip(some, details, strict=True) if detail is not None}
+        return Answer(found)
+
+    async def _details(self, name: str, expansions: Collection[str]) -> dict[str, Any] | None:
+        """Return the details of a connector, or None if it has been deleted meanwhile."""
+        detail: dict[str, Any] = {}
+        try:
+            if "status" in expansions:
+                detail["status"] = _status_answer(await self._control.status(name))
+            if "info" in expansions:
+                detail["info"] = await self._info_answer(await self._control.connector_info(name))
+        except UnknownConnectorError:
+            return None
+        return detail
+
+    async def create_connector(self, call: RestCall) -> Answer:
+        """Create a connector."""
+        name, config = parse_new_connector(call.body)
+        if (elsewhere := await self._at_leader(call)) is not None:
+            return elsewhere
+        info = await self._control.create(name, config)
+        return Answer(await self._info_answer(info), HTTPStatus.CREATED, connector_path(name))
+
+    async def get_connector(self, call: RestCall) -> Answer:
+        """Answer with the configuration and the tasks of a connector."""
+        return Answer(await self._info_answer(await self._control.connector_info(call.name)))
+
+    async def delete_connector(self, call: RestCall) -> Answer:
+        """Delete a connector."""
+        if (elsewhere := await self._at_leader(call)) is not None:
+            return elsewhere
+        await self._control.delete(call.name)
         return Answer(status=HTTPStatus.NO_CONTENT)
 
-    path = f"{connector_path(work.connector)}/tasks/{work.task}/restart"
-    return await site.forwarding.at_owner(work, Routed("POST", path, call.hop), act)
+    async def get_config(self, call: RestCall) -> Answer:
+        """Answer with the settings of a connector."""
+        return Answer(await self._shown(await self._control.config(call.name)))
 
+    async def change_config(self, call: RestCall) -> Answer:
+        """Replace the settings of a connector, or create it."""
+        config = _named_config(call.name, _parse_object(call.body))
+        if (elsewhere := await self._at_leader(call)) is not None:
+            return elsewhere
+        info, is_new = await self._control.put_config(call.name, config)
+        document = await self._info_answer(info)
+        return Answer(document, HTTPStatus.CREATED, connector_path(call.name)) if is_new else Answer(document)
 
-async def _restart_connector_at_owner(site: RestSite, name: str, call: RestCall) -> Answer:
-    async def act() -> Answer:
-        await site.control.restart_connector(name)
+    async def patch_config(self, call: RestCall) -> Answer:
+        """Change some settings of a connector. The others stay as they are, and null removes one."""
+        changes = _parse_config(_parse_object(call.body))
+        _named_config(call.name, changes)
+        if (elsewhere := await self._at_leader(call)) is not None:
+            return elsewhere
+        return Answer(await self._info_answer(await self._control.patch_config(call.name, changes)))
+
+    async def get_connector_status(self, call: RestCall) -> Answer:
+        """Answer with what a connector and its tasks do."""
+        return Answer(_status_answer(await self._control.status(call.name)))
+
+    async def pause_connector(self, call: RestCall) -> Answer:
+        """Pause a connector and its tasks."""
+        await self._control.pause(call.name)
+        return Answer(status=HTTPStatus.ACCEPTED)
+
+    async def resume_connector(self, call: RestCall) -> Answer:
+        """Resume a connector and its tasks."""
+        await self._control.resume(call.name)
+        return Answer(status=HTTPStatus.ACCEPTED)
+
+    async def restart_connector(self, call: RestCall) -> Answer:
+        """
+        Restart a connector, but not its tasks.
+
+        With ``includeTasks``, the tasks restart, too. With ``onlyFailed``, only what has failed restarts. With either
+        one, the answer has the status of all.
+        """
+        with_tasks, only_failed = call.is_set("includeTasks"), call.is_set("onlyFailed")
+        if not (with_tasks or only_failed):
+            await self._control.config(call.name)
+            return await self._restart(ConnectorId(call.name), call)
+        status = await self._control.status(call.name)
+        states: dict[Work, WorkState] = {ConnectorId(status.name): status.connector.state}
+        if with_tasks:
+            states |= {TaskId(status.name, number): task.state for number, task in enumerate(status.tasks)}
+        works = [work for work, state in states.items() if not only_failed or state is WorkState.FAILED]
+        for work in works:
+            await self._restart(work, call)
+        return Answer(_status_answer(status, works), HTTPStatus.ACCEPTED)
+
+    # ------------------------------------------------------------------ tasks
+
+    async def get_tasks(self, call: RestCall) -> Answer:
+        """Answer with the settings of a connector's tasks."""
+        config = await self._control.config(call.name)
+        tasks = await self._control.tasks(call.name)
+        configs = await self._control.masked(config.get("connector.class", ""), tasks)
+        return Answer(
+            [{"id": _task_id(call.name, number), "config": dict(task)} for number, task in enumerate(configs)]
+        )
+
+    async def get_task_status(self, call: RestCall) -> Answer:
+        """Answer with what a task does."""
+        status = await self._control.task_status(*call.task)
+        return Answer({"id": call.task.task, **_status(status)})
+
+    async def restart_task(self, call: RestCall) -> Answer:
+        """Restart a task."""
+        info, task = await self._control.connector_info(call.name), call.task
+        if task.task >= info.tasks:
+            tasks = counted(info.tasks, "task")
+            raise UnknownConnectorError(f"connector {task.connector!r} has no task {task.task}; it has {tasks}")
+        return await self._restart(task, call)
+
+    async def _restart(self, work: Work, call: RestCall) -> Answer:
+        """Restart a connector or a task that exists, here or at its owner."""
+        path = connector_path(work.connector)
+        path = f"{path}/tasks/{work.task}/restart" if isinstance(work, TaskId) else f"{path}/restart"
+        if (elsewhere := await self._at_owner(work, replace(call, method="POST", path=path, body=b""))) is not None:
+            return elsewhere
+        await self._control.restart(work)
         return Answer(status=HTTPStatus.NO_CONTENT)
 
-    request = Routed("POST", f"{connector_path(name)}/restart", call.hop)
-    return await site.forwarding.at_owner(ConnectorId(name), request, act)
+    # ------------------------------------------------------------------ plugins
+
+    async def get_plugins(self, call: RestCall) -> Answer:
+        """Answer with the connectors that are installed."""
+        plugins = await self._control.plugins()
+        return Answer([{"class": each.name, "type": each.kind, "version": each.version} for each in plugins])
+
+    async def validate_config(self, call: RestCall) -> Answer:
+        """Answer with what is wrong with the settings of a connector that does not have to exist."""
+        plugin = call.arguments[0]
+        config = _parse_config(_parse_object(call.body))
+        given = config.get("connector.class") or plugin
+        if _short_name(given) != _short_name(plugin):
+            raise ConfigError(f"connector.class: {given!r:.100} given; expected {plugin!r:.100}, as the path has it")
+        return Answer(dict(await self._control.validate(plugin, {**config, "connector.class": given})))
+
+    # ------------------------------------------------------------------ answers without secrets
+
+    async def _shown(self, config: Mapping[str, str]) -> dict[str, str]:
+        """Return the settings of a connector, without secrets."""
+        (shown,) = await self._control.masked(config.get("connector.class", ""), [config])
+        return dict(shown)
+
+    async def _info_answer(self, info: ConnectorInfo) -> dict[str, Any]:
+        """Return the answer about a connector's configuration, without secrets."""
+        return {
+            "name": info.name,
+            "config": await self._shown(info.config),
+            "tasks": [_task_id(info.name, number) for number in range(info.tasks)],
+            "type": info.kind,
+        }
+
+    # ------------------------------------------------------------------ other workers
+
+    async def _at_leader(self, call: RestCall) -> Answer | None:
+        """
+        Return None if this worker leads, and otherwise the answer of the leader, to which the request is forwarded.
+
+        Raises:
+            RebalanceError: The leader is not known.
+            RestError: The leader does not answer.
+        """
+        self._check_stable()
+        leader = self._control.leader_url()
+        if leader is None:
+            raise RebalanceError("the group of workers has no leader at the moment; try again later")
+        return None if self._is_own(leader) else await self._forward(leader, call)
+
+    async def _at_owner(self, work: Work, call: RestCall) -> Answer | None:
+        """
+        Return None if this worker has the work, and otherwise the answer of its owner, or of the leader.
+
+        Raises:
+            RebalanceError: The owner is not known.
+            RestError: The other worker does not answer.
+        """
+        self._check_stable()
+        owner = self._control.owner_url(work)
+        if self._is_own(owner):
+            return None
+        target = owner or self._control.leader_url()
+        if target is None or self._is_own(target):
+            raise RebalanceError(f"{work} is not assigned to any worker at the moment; try again later")
+        return await self._forward(target, call)
+
+    def _is_own(self, url: str | None) -> bool:
+        """Return whether a URL is this worker's; other programs may write it with a slash at its end."""
+        return url is not None and url.rstrip("/") == self._url.rstrip("/")
+
+    def _check_stable(self) -> None:
+        if self._control.is_rebalancing():
+            raise RebalanceError("the group of workers is rebalancing; try again later")
+
+    async def _forward(self, target: str, call: RestCall) -> Answer:
+        forward = next(iter(call.query.get("forward", ())), None)
+        following = _FORWARD.get(forward and forward.lower())
+        if following is None:
+            raise RebalanceError("the workers do not agree on the leader or the owner at the moment; try again later")
+        if not await self._control.is_registered(target):
+            text = (
+                f"the request is not forwarded to {target:.200}, which the group names as the URL of a worker: no"
+                " worker has registered it in ZooKeeper; a worker that has lost its ZooKeeper session registers again"
+                " soon, any other member of the group is a stranger, which must not get requests and their token"
+            )
+            raise RestError(HTTPStatus.SERVICE_UNAVAILABLE, text, {"Retry-After": str(RETRY_AFTER_S)})
+        log.debug("forwarding %s %s to %s", call.method, call.path, target)
+        url = f"{target.rstrip('/')}{call.path}?forward={following}"
+        try:
+            answer = await self._exchange.send(call.method, url, call.body)
+        except NoWorkerError as error:
+            # A worker that has died keeps its work, or leads, until its session has expired.
+            text = f"the request cannot be forwarded: {error}; if that worker has died, others replace it soon"
+            raise RestError(HTTPStatus.SERVICE_UNAVAILABLE, text, {"Retry-After": str(RETRY_AFTER_S)}) from error
+        except ProtocolError as error:
+            raise RestError(HTTPStatus.BAD_GATEWAY, f"the request cannot be forwarded: {error}") from error
+        if answer.status == HTTPStatus.UNAUTHORIZED:
+            text = (
+                f"the request cannot be forwarded: the worker at {target} has another token than this one; give all"
+                " workers of the group the same token"
+            )
+            raise RestError(HTTPStatus.BAD_GATEWAY, text)
+        if answer.status >= HTTPStatus.BAD_REQUEST:
+            headers = {"Retry-After": str(RETRY_AFTER_S)} if answer.is_temporary else {}
+            raise RestError(answer.status, answer.message or f"the worker at {target} gave no reason", headers)
+        return Answer(answer.document, answer.status, answer.location)
 
 
-def _works_to_restart(status: ConnectorStatus, *, with_tasks: bool, only_failed: bool) -> list[Work]:
-    """Return the connector and those of its tasks that a request wants to restart."""
-    states: dict[Work, WorkState] = {ConnectorId(status.name): status.connector.state}
-    if with_tasks:
-        states |= {TaskId(status.name, number): task.state for number, task in enumerate(status.tasks)}
-    return [work for work, state in states.items() if not only_failed or state is WorkState.FAILED]
+def _status_answer(status: ConnectorStatus, restarting: Collection[Work] = ()) -> dict[str, Any]:
+    """Return the answer about what a connector and its tasks do; ``restarting`` are those that are about to restart."""
+    tasks = ((TaskId(status.name, number), task) for number, task in enumerate(status.tasks))
+    return {
+        "name": status.name,
+        "connector": _status(status.connector, ConnectorId(status.name) in restarting),
+        "tasks": [{"id": task_id.task, **_status(task, task_id in restarting)} for task_id, task in tasks],
+        "type": status.kind,
+    }
 
 
-async def get_worker(site: RestSite, call: RestCall) -> Answer:
-    """Answer with the version of the worker. Clients expect the other keys, too; Kafka 0.8 has no id of a cluster."""
-    return Answer({"version": site.version, "commit": "unknown", "kafka_cluster_id": None})
+def _task_id(connector: str, number: int) -> dict[str, Any]:
+    return {"connector": connector, "task": number}
 
 
-async def get_tasks(site: RestSite, call: RestCall) -> Answer:
-    """Answer with the settings of a connector's tasks."""
-    name = call.arguments[0]
-    config = await site.control.config(name)
-    return Answer(await tasks_answer(await site.control.tasks(name), config.get("connector.class", ""), site.mask))
-
-
-async def get_task_status(site: RestSite, call: RestCall) -> Answer:
-    """Answer with what a task does."""
-    task = _task(call)
-    return Answer(task_status_answer(task.task, await site.control.task_status(*task)))
-
-
-async def restart_task(site: RestSite, call: RestCall) -> Answer:
-    """Restart a task."""
-    task = _task(call)
-    info = await site.control.connector_info(task.connector)
-    if task.task >= info.tasks:
-        tasks = counted(info.tasks, "task")
-        raise UnknownConnectorError(f"connector {task.connector!r} has no task {task.task}; it has {tasks}")
-    return await restart_task_at_owner(site, task, call)
-
-
-async def get_plugins(site: RestSite, call: RestCall) -> Answer:
-    """Answer with the connectors that are installed."""
-    return Answer(plugins_answer(await site.control.plugins()))
-
-
-async def validate_config(site: RestSite, call: RestCall) -> Answer:
-    """Answer with what is wrong with the settings of a connector that does not have to exist."""
-    plugin = call.arguments[0]
-    config = parse_config(parse_object(call.body))
-    given = config.get("connector.class") or plugin
-    if _short_name(given) != _short_name(plugin):
-        raise ConfigError(f"connector.class: {given!r:.100} given; expected {plugin!r:.100}, as the path has it")
-    return Answer(dict(await site.control.validate(plugin, {**config, "connector.class": given})))
-
-
-def _task(call: RestCall) -> TaskId:
-    return TaskId(call.arguments[0], int(call.arguments[1]))
+def _status(status: WorkStatus, is_restarting: bool = False) -> dict[str, Any]:
+    state = _RESTARTING if is_restarting else str(status.state)
+    # Kafka Connect has no problems of work that has not failed; its clients ignore further fields.
+    texts = {"trace": status.trace, "problem": status.problem}
+    return {"state": state, "worker_id": status.worker} | {name: text for name, text in texts.items() if text}
 
 
 def _short_name(name: str) -> str:
     """Return the name of a class without its module and without ``Connector`` at its end."""
     return name.replace(":", ".").rpartition(".")[2].removesuffix("Connector")
+
+
+Operation: TypeAlias = Callable[[RestOperations, RestCall], Awaitable[Answer]]
 
 
 class Route(NamedTuple):
@@ -377,20 +566,20 @@ _TASK: Final = f"{_CONNECTOR}/tasks/([0-9]{{1,9}})"
 
 #: All routes. Clients may add a slash to each path.
 ROUTES: Final = (
-    Route("", {"GET": get_worker}),
-    Route("/connectors", {"GET": list_connectors, "POST": create_connector}),
-    Route(_CONNECTOR, {"GET": get_connector, "DELETE": delete_connector}),
+    Route("", {"GET": RestOperations.get_worker}),
+    Route("/connectors", {"GET": RestOperations.list_connectors, "POST": RestOperations.create_connector}),
+    Route(_CONNECTOR, {"GET": RestOperations.get_connector, "DELETE": RestOperations.delete_connector}),
     Route(
         f"{_CONNECTOR}/config",
-        {"GET": get_config, "PUT": change_config, "PATCH": patch_config},
+        {"GET": RestOperations.get_config, "PUT": RestOperations.change_config, "PATCH": RestOperations.patch_config},
     ),
-    Route(f"{_CONNECTOR}/status", {"GET": get_connector_status}),
-    Route(f"{_CONNECTOR}/restart", {"POST": restart_connector}),
-    Route(f"{_CONNECTOR}/pause", {"PUT": pause_connector}),
-    Route(f"{_CONNECTOR}/resume", {"PUT": resume_connector}),
-    Route(f"{_CONNECTOR}/tasks", {"GET": get_tasks}),
-    Route(f"{_TASK}/status", {"GET": get_task_status}),
-    Route(f"{_TASK}/restart", {"POST": restart_task}),
-    Route("/connector-plugins", {"GET": get_plugins}),
-    Route("/connector-plugins/([^/]+)/config/validate", {"PUT": validate_config}),
+    Route(f"{_CONNECTOR}/status", {"GET": RestOperations.get_connector_status}),
+    Route(f"{_CONNECTOR}/restart", {"POST": RestOperations.restart_connector}),
+    Route(f"{_CONNECTOR}/pause", {"PUT": RestOperations.pause_connector}),
+    Route(f"{_CONNECTOR}/resume", {"PUT": RestOperations.resume_connector}),
+    Route(f"{_CONNECTOR}/tasks", {"GET": RestOperations.get_tasks}),
+    Route(f"{_TASK}/status", {"GET": RestOperations.get_task_status}),
+    Route(f"{_TASK}/restart", {"POST": RestOperations.restart_task}),
+    Route("/connector-plugins", {"GET": RestOperations.get_plugins}),
+    Route("/connector-plugins/([^/]+)/config/validate", {"PUT": RestOperations.validate_config}),
 )

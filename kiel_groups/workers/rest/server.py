@@ -11,12 +11,10 @@ import os
 import resource
 import socket
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from errno import EADDRINUSE, EMFILE
 from hmac import compare_digest
 from http import HTTPStatus
 from importlib import metadata
-from types import TracebackType
 from typing import Any, cast
 from urllib.parse import urlsplit
 
@@ -24,34 +22,25 @@ from tornado.http1connection import HTTP1Connection
 from tornado.httpserver import HTTPServer
 from tornado.iostream import IOStream
 from tornado.netutil import bind_sockets
-from tornado.web import Application, HTTPError, RequestHandler, stream_request_body
+from tornado.web import Application, RequestHandler, stream_request_body
 
 from kiel_groups.errors import ConfigError
+from kiel_groups.workers.execution.worker_requests import WorkerRequests
 from kiel_groups.workers.plugins.secret_texts import error_texts
-from kiel_groups.workers.rest.calls import (
+from kiel_groups.workers.rest.client import HttpExchange
+from kiel_groups.workers.rest.operations import (
+    ROUTES,
     Answer,
-    ConfigMask,
     Operation,
-    RequestForwarding,
     RestCall,
     RestError,
-    RestSite,
+    RestOperations,
     refusal_of,
     status_text,
 )
-from kiel_groups.workers.rest.client import HttpExchange
-from kiel_groups.workers.rest.operations import ROUTES
 from kiel_groups.workers.rest.rest_settings import LARGEST_BODY, LARGEST_READ, RestSettings, is_address, is_loopback
-from kiel_groups.workers.rest.worker_control import WorkerControl
 
-__all__ = [
-    "AccessRules",
-    "RequestRules",
-    "RouteHandler",
-    "BoundedServer",
-    "RestListener",
-    "RestServer",
-]
+__all__ = ["AccessRules", "RestServer"]
 
 log = logging.getLogger(__name__)
 
@@ -95,7 +84,7 @@ class AccessRules:
         given = headers.get("Host", "")
         host = _host_of(f"//{given}")
         # Every browser sends it; a health check by HTTP/1.0 may not.
-        if given and not (is_address(host) or host in self._hosts):
+        if given and not (host in self._hosts or is_address(host)):
             raise RestError(
                 HTTPStatus.FORBIDDEN, f"the header 'Host' has {host!r:.100}; expected the address of this worker"
             )
@@ -133,28 +122,25 @@ SEND_TIMEOUT_S = 30.0
 _WITH_BODY = frozenset({"POST", "PUT", "PATCH"})
 
 
-@dataclass(frozen=True, slots=True)
-class RequestRules:
-    """
-    The rules for all requests to a worker.
-
-    Args:
-        access: Which requests are accepted.
-        timeout_s: How long a request may take once it is read, in seconds.
-    """
-
-    access: AccessRules
-    timeout_s: float
-
-
 @stream_request_body
 class RouteHandler(RequestHandler):
     """Serves one request. Tornado creates a handler for each one."""
 
-    def initialize(self, site: RestSite, rules: RequestRules, operations: Mapping[str, Operation]) -> None:
-        """Receive the arguments of the route from Tornado."""
+    def initialize(
+        self, site: RestOperations, access: AccessRules, timeout_s: float, operations: Mapping[str, Operation]
+    ) -> None:
+        """
+        Receive the arguments of the route from Tornado.
+
+        Args:
+            site: The worker.
+            access: Which requests are accepted.
+            timeout_s: How long a request may take once it is read, in seconds.
+            operations: The operation of each method.
+        """
         self._site = site
-        self._rules = rules
+        self._access = access
+        self._timeout_s = timeout_s
         self._operations = operations
         self._body = bytearray()
         self._received = 0
@@ -169,7 +155,7 @@ class RouteHandler(RequestHandler):
 
     def prepare(self) -> None:
         """Refuse a request by its headers, before its body is read."""
-        self._rules.access.check(self.request.headers)
+        self._access.check(self.request.headers)
         if not self._operations:
             raise RestError(HTTPStatus.NOT_FOUND, status_text(HTTPStatus.NOT_FOUND))
         if self._operation is None and self.request.method != "OPTIONS":
@@ -234,7 +220,7 @@ class RouteHandler(RequestHandler):
             {name: self.get_query_arguments(name) for name in self.request.query_arguments},
             bytes(self._body),
         )
-        async with asyncio.timeout(self._rules.timeout_s):
+        async with asyncio.timeout(self._timeout_s):
             answer = await operation(self._site, call)
         self._write(answer)
 
@@ -263,21 +249,16 @@ class RouteHandler(RequestHandler):
 
     def write_error(self, status_code: int, **kwargs: Any) -> None:
         """Answer an error as Kafka Connect does."""
-        refusal = _refusal(kwargs["exc_info"][1])
+        refusal = refusal_of(kwargs["exc_info"][1])
         for name, value in refusal.headers.items():
             self.set_header(name, value)
         self._write(Answer(_document(refusal), refusal.status))
 
-    def log_exception(
-        self,
-        typ: type[BaseException] | None,
-        value: BaseException | None,
-        tb: TracebackType | None,
-    ) -> None:
+    def log_exception(self, typ: Any, value: BaseException | None, tb: Any) -> None:
         """Log an error with a status of 500 or above, with its traceback if this package has not raised it."""
         if value is None:
             return
-        refusal = _refusal(value)
+        refusal = refusal_of(value)
         if refusal.status >= HTTPStatus.INTERNAL_SERVER_ERROR:
             is_known = isinstance(value, RestError | TimeoutError) or type(value).__module__ == "kiel_groups.errors"
             trace = "" if is_known or typ is None else f"\n{error_texts(value).trace}"
@@ -313,13 +294,6 @@ def _document(refusal: RestError) -> dict[str, object]:
     return {"error_code": refusal.status, "message": str(refusal)}
 
 
-def _refusal(error: BaseException) -> RestError:
-    """Return an error, also one of Tornado, as it is answered."""
-    if isinstance(error, HTTPError):
-        return RestError(error.status_code, status_text(error.status_code))
-    return refusal_of(error)
-
-
 # Serve the REST interface of a worker over HTTP.
 #
 # The ZooKeeper session, the brokers and the tasks of a worker come before its REST interface. So the interface uses a
@@ -349,38 +323,6 @@ _AT_ONCE = 16
 #: More than any length that Tornado parses. Tornado would answer a larger body without a document; the handler, which
 #: drops what it does not need, refuses it instead.
 _UNBOUNDED = 1 << 16_384
-
-
-class RestListener:
-    """
-    The sockets that a worker listens on. They are open before it joins its group, because it joins with the URL.
-
-    Args:
-        settings: Where to listen.
-
-    Raises:
-        ConfigError: The address is in use, or is not one of this machine.
-    """
-
-    def __init__(self, settings: RestSettings) -> None:
-        self.settings = settings
-        try:
-            # "localhost" with a port of the system's choice would get one per address.
-            family = socket.AF_INET if settings.host == "localhost" else socket.AF_UNSPEC
-            self.sockets = bind_sockets(settings.port, settings.host, family)
-        except OSError as error:
-            reason = error.strerror or str(error)
-            hint = "; choose another port, or 0 for one of the system's choice" if error.errno == EADDRINUSE else ""
-            raise ConfigError(
-                f"the REST interface cannot listen on {settings.host}:{settings.port}: {reason}{hint}"
-            ) from error
-        #: The URL under which other workers reach this one.
-        self.url = settings.url(self.sockets[0].getsockname()[1])
-
-    def close(self) -> None:
-        """Close the sockets, unless a server has them."""
-        for each in self.sockets:
-            each.close()
 
 
 class BoundedServer(HTTPServer):
@@ -481,19 +423,40 @@ class RestServer:
     """
     The server of one worker, on its event loop.
 
+    Its sockets are open from the beginning, before it answers requests: the worker joins its group with the URL.
+
     Args:
-        listener: The sockets, which the server closes.
-        control: The worker.
-        mask: Hides the secrets of settings.
+        settings: Where to listen, and who may use the interface.
         version: The version that the worker reports; by default, that of this package.
+
+    Raises:
+        ConfigError: The address is in use, or is not one of this machine.
     """
 
-    def __init__(self, listener: RestListener, control: WorkerControl, mask: ConfigMask, version: str = "") -> None:
-        settings = listener.settings
-        self._listener = listener
+    def __init__(self, settings: RestSettings, version: str = "") -> None:
+        self._settings = settings
+        self._version = version or _version()
         self._exchange = HttpExchange(settings.token, settings.timeout_s)
-        site = RestSite(control, mask, RequestForwarding(control, listener.url, self._exchange), version or _version())
-        shared = {"site": site, "rules": RequestRules(AccessRules(settings), settings.timeout_s)}
+        #: None before it answers requests.
+        self._server: BoundedServer | None = None
+        try:
+            # "localhost" with a port of the system's choice would get one per address.
+            family = socket.AF_INET if settings.host == "localhost" else socket.AF_UNSPEC
+            self._sockets = bind_sockets(settings.port, settings.host, family)
+        except OSError as error:
+            reason = error.strerror or str(error)
+            hint = "; choose another port, or 0 for one of the system's choice" if error.errno == EADDRINUSE else ""
+            raise ConfigError(
+                f"the REST interface cannot listen on {settings.host}:{settings.port}: {reason}{hint}"
+            ) from error
+        #: The URL under which other workers reach this one.
+        self.url = settings.url(self._sockets[0].getsockname()[1])
+
+    def start(self, control: WorkerRequests) -> None:
+        """Begin to answer requests to a worker."""
+        settings = self._settings
+        site = RestOperations(control, self.url, self._exchange, self._version)
+        shared = {"site": site, "access": AccessRules(settings), "timeout_s": settings.timeout_s}
         application = Application(
             [(f"{route.pattern}/?", RouteHandler, {**shared, "operations": route.operations}) for route in ROUTES],
             default_handler_class=RouteHandler,
@@ -506,16 +469,16 @@ class RestServer:
             idle_connection_timeout=_IDLE_TIMEOUT_S,
             body_timeout=_BODY_TIMEOUT_S,
         )
-
-    def start(self) -> None:
-        """Begin to answer requests."""
-        self._server.add_sockets(self._listener.sockets)
+        self._server.add_sockets(self._sockets)
 
     async def close(self) -> None:
         """Stop listening, and close all connections."""
-        self._server.stop()
-        self._listener.close()
-        await self._server.close_all_connections()
+        if self._server is not None:
+            self._server.stop()
+        for each in self._sockets:
+            each.close()
+        if self._server is not None:
+            await self._server.close_all_connections()
         self._exchange.close()
 
 

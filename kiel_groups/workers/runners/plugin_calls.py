@@ -15,35 +15,14 @@ import inspect
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from functools import partial
-from typing import Any, Protocol, TypeAlias, TypeVar, cast
+from typing import Any, TypeAlias, TypeVar, cast
 
 from kiel_groups.errors import ClaimLostError, KielGroupsError, TaskStoppedError
 from kiel_groups.workers.plugins.interfaces import Connector, SinkTask, SourceTask, Task
 from kiel_groups.zookeeper.runtime import Runtime
+from kiel_groups.zookeeper.session import Session
 
-__all__ = [
-    "TrustedSession",
-    "WorkFence",
-    "Call",
-    "PluginCalls",
-    "guarded",
-]
-
-
-class TrustedSession(Protocol):
-    """The worker's ZooKeeper session; ``Session`` is one."""
-
-    @property
-    def trusted(self) -> bool:
-        """Whether the lease of the session runs and its connection is up."""
-
-    async def wait_trusted(self) -> None:
-        """
-        Wait until the session is trusted.
-
-        Raises:
-            SessionLostError: It is over.
-        """
+__all__ = ["Call", "PluginCalls", "WorkFence", "guarded"]
 
 
 class WorkFence:
@@ -56,7 +35,7 @@ class WorkFence:
         session: The session that has the claim.
     """
 
-    def __init__(self, session: TrustedSession) -> None:
+    def __init__(self, session: Session) -> None:
         self._session = session
         #: Why the runner may not deliver or commit any more; "" while it may.
         self.shut_reason = ""

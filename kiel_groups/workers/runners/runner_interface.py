@@ -7,11 +7,11 @@ import logging
 import math
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import sha256
-from typing import Any, Literal, Protocol, TypeVar
+from typing import Any, Literal, TypeVar
 
 from kiel_groups.clients.grouped import GroupedConsumer
 from kiel_groups.clients.net.cluster_metadata import ClusterMetadata
@@ -19,34 +19,29 @@ from kiel_groups.clients.producer import Producer
 from kiel_groups.config import KAFKA_PORT, BrokerConfig, check_name, parse_hosts
 from kiel_groups.errors import ConfigError, GroupConfigError, KielGroupsError, NoBrokersError, TaskStoppedError
 from kiel_groups.metrics import Metrics
-from kiel_groups.model import CONNECT_TYPE, Record, TopicPartition
+from kiel_groups.model import CONNECT_TYPE
 from kiel_groups.ops.broker_reader import BrokerSession, members_type
 from kiel_groups.wording import some
 from kiel_groups.workers.plugins.config_definition import Settings
-from kiel_groups.workers.plugins.interfaces import Connector, JsonObject
+from kiel_groups.workers.plugins.interfaces import Connector
 from kiel_groups.workers.runners.plugin_calls import PluginCalls, WorkFence
+from kiel_groups.workers.session import WorkerRole
+from kiel_groups.workers.stores.source_offset_store import SourceOffsets
 from kiel_groups.workers.values import TaskId, Work
 from kiel_groups.zookeeper.runtime import Runtime
 
 __all__ = [
-    "all_topics",
-    "check_members",
-    "probe_brokers",
     "KafkaClients",
-    "SinkConsumer",
-    "SourceProducer",
-    "TaskClients",
-    "missing_topics_text",
-    "sink_group",
-    "unknown_topics",
     "Runner",
     "RunnerContext",
-    "RunnerStores",
-    "SourceOffsets",
+    "TaskRunnerContext",
+    "first_of",
+    "check_members",
+    "missing_topics_text",
+    "probe_brokers",
     "retrieve",
-    "RunnerConnectorContext",
-    "SinkRunnerContext",
-    "SourceRunnerContext",
+    "sink_group",
+    "unknown_topics",
 ]
 
 log = logging.getLogger(__name__)
@@ -126,35 +121,35 @@ _TOPICS_AGE_S, _MISSING_AGE_S = 15.0, 1.0
 _NOT_IN_GROUPS, _MOST_SHOWN, _DIGEST_CHARACTERS = re.compile("[^a-zA-Z0-9._-]"), 200, 32
 
 
-class SourceProducer(Protocol):
-    """What a source task needs of its producer; ``Producer`` is one."""
+class KafkaClients:
+    """
+    Creates the clients of tasks; nothing is connected before the task uses its client.
 
-    @property
-    def is_full(self) -> bool: ...
-    def produce(self, topic: str, message: Any, key: Any = None, partition: int | None = None) -> Any: ...
-    def drain(self) -> Any: ...
-    def flush(self) -> Any: ...
-    def close(self, timeout_ms: int | None = None) -> Any: ...
+    Args:
+        brokers: ``host`` or ``host:port`` (9092) of some brokers.
+        zk_hosts: The ZooKeeper servers that coordinate the groups of sinks; None if brokers coordinate these.
+        consumer_settings: Further arguments of ``GroupedConsumer``, such as ``coordination``.
+    """
 
+    def __init__(
+        self, brokers: str, zk_hosts: str | None = None, consumer_settings: Mapping[str, Any] | None = None
+    ) -> None:
+        self._brokers = brokers
+        self._zk_hosts = zk_hosts
+        self._consumer_settings = dict(consumer_settings or {})
+        self._topics: frozenset[str] = frozenset()
+        self._topics_s = -math.inf
+        self._asking = asyncio.Lock()
 
-class SinkConsumer(Protocol):
-    """What a sink task needs of its consumer; ``GroupedConsumer`` is one."""
-
-    def connect(self) -> Any: ...
-    def subscribe(self, topics: Collection[str]) -> Any: ...
-    def getmany(self, *partitions: TopicPartition, timeout_ms: int = 0, max_records: int | None = None) -> Any: ...
-    def commit(self, offsets: Mapping[TopicPartition, int]) -> Any: ...
-    def close(self) -> Any: ...
-
-
-class TaskClients(Protocol):
-    """Creates the clients of tasks; nothing is connected before the task uses its client."""
-
-    def producer(self) -> SourceProducer:
+    def producer(self) -> Producer:
         """Create a producer, whose records are stored by all in-sync replicas."""
+        return Producer(self._brokers, batch_size=_BATCH_RECORDS, linger_ms=_LINGER_MS, retries=_RETRIES)
 
-    def consumer(self, group: str, listener: object, on_bad_record: Literal["raise", "skip"]) -> SinkConsumer:
+    def consumer(self, group: str, listener: object, on_bad_record: Literal["raise", "skip"]) -> GroupedConsumer:
         """Create a consumer that commits only what it is asked to."""
+        settings = {"auto_offset_reset": "earliest", **self._consumer_settings}
+        settings |= {"autocommit": False, "listener": listener, "on_bad_record": on_bad_record}
+        return GroupedConsumer(self._brokers, group, self._zk_hosts, **settings)
 
     async def missing_topics(self, topics: Collection[str]) -> list[str]:
         """
@@ -163,45 +158,6 @@ class TaskClients(Protocol):
         Raises:
             NoBrokersError: No broker answers.
         """
-
-
-class KafkaClients:
-    """
-    Creates clients of a Kafka cluster.
-
-    Args:
-        brokers: ``host`` or ``host:port`` (9092) of some brokers.
-        zk_hosts: The ZooKeeper servers that coordinate the groups of sinks; None if brokers coordinate these.
-        consumer_settings: Further arguments of ``GroupedConsumer``, such as ``coordination``.
-        producer_settings: Further arguments of ``Producer``, such as ``compression``.
-    """
-
-    def __init__(
-        self,
-        brokers: str | Iterable[str],
-        zk_hosts: str | Iterable[str] | None = None,
-        consumer_settings: Mapping[str, Any] | None = None,
-        producer_settings: Mapping[str, Any] | None = None,
-    ) -> None:
-        self._brokers = brokers
-        self._zk_hosts = zk_hosts
-        self._consumer_settings = dict(consumer_settings or {})
-        self._producer_settings = {"batch_size": _BATCH_RECORDS, "linger_ms": _LINGER_MS, "retries": _RETRIES} | dict(
-            producer_settings or {}
-        )
-        self._topics: frozenset[str] = frozenset()
-        self._topics_s = -math.inf
-        self._asking = asyncio.Lock()
-
-    def producer(self) -> SourceProducer:
-        return Producer(self._brokers, **self._producer_settings)
-
-    def consumer(self, group: str, listener: object, on_bad_record: Literal["raise", "skip"]) -> SinkConsumer:
-        settings = {"auto_offset_reset": "earliest", **self._consumer_settings}
-        settings |= {"autocommit": False, "listener": listener, "on_bad_record": on_bad_record}
-        return GroupedConsumer(self._brokers, group, self._zk_hosts, **settings)
-
-    async def missing_topics(self, topics: Collection[str]) -> list[str]:
         # A worker may have a thousand tasks that ask. A topic that was missing may have been created a moment ago.
         loop = asyncio.get_running_loop()
         async with self._asking:
@@ -227,7 +183,7 @@ def sink_group(connector: str) -> str:
     return check_name(f"connect_{shown}_{digest[:_DIGEST_CHARACTERS]}", "group")
 
 
-async def missing_topics_text(clients: TaskClients, topics: Collection[str]) -> str:
+async def missing_topics_text(clients: KafkaClients, topics: Collection[str]) -> str:
     """Return which of these topics no broker knows, in words, or that no broker answers; ``""`` if all exist."""
     try:
         return unknown_topics(await clients.missing_topics(topics))
@@ -238,42 +194,6 @@ async def missing_topics_text(clients: TaskClients, topics: Collection[str]) -> 
 def unknown_topics(missing: Collection[str]) -> str:
     """Return that no broker knows these topics; ``""`` if there are none."""
     return f"no broker knows {'the topic' if len(missing) == 1 else 'the topics'} {some(missing)}" if missing else ""
-
-
-def records_of(found: Mapping[TopicPartition, list[Record]]) -> list[Record]:
-    """Return the records of all partitions, each partition's in the order of its log."""
-    return [record for records in found.values() for record in records]
-
-
-#: Pairs of a source partition and its offset.
-SourceOffsets = Sequence[tuple[JsonObject, JsonObject]]
-
-
-class RunnerStores(Protocol):
-    """What runners read and write in ZooKeeper. Each write is refused without the claim of the work."""
-
-    async def read_offset(self, connector: str, partition: JsonObject) -> JsonObject | None:
-        """Return the stored source offset of a source partition, or None if there is none."""
-
-    async def write_offsets(self, task: TaskId, offsets: SourceOffsets) -> None:
-        """
-        Store source offsets of a task.
-
-        Raises:
-            ClaimLostError: The claim is gone.
-            SessionLostError: The session is over.
-        """
-
-    async def write_tasks(self, connector: str, tasks: Sequence[Mapping[str, str]]) -> None:
-        """
-        Store the configurations of a connector's tasks; if they are equal to the stored ones, write nothing.
-
-        Raises:
-            ClaimLostError: The claim is gone.
-            ConfigError: They cannot be stored.
-            UnknownConnectorError: The connector was deleted.
-            SessionLostError: The session is over.
-        """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -288,7 +208,7 @@ class RunnerContext:
         config: The settings of the connector, as users have given them.
         settings: The settings of the connector or the task, checked and typed.
         fence: Passed before each delivery and each commit.
-        stores: The stores of the worker's session.
+        stores: The stores of the worker's session. Each write is refused without the claim of the work.
         clients: Creates producers and consumers.
         runtime: Clocks and threads.
         started: Called when ``start`` of the connector or the task has returned.
@@ -301,8 +221,8 @@ class RunnerContext:
     config: Mapping[str, str]
     settings: Settings
     fence: WorkFence
-    stores: RunnerStores
-    clients: TaskClients
+    stores: WorkerRole
+    clients: KafkaClients
     runtime: Runtime
     started: Callable[[], None]
     problem: Callable[[str], None]
@@ -389,16 +309,11 @@ class Runner(ABC):
             Exception: Any error of the coroutine.
         """
         task = asyncio.ensure_future(waiting)
-        stop = asyncio.ensure_future(self._stop_requested.wait())
-        try:
-            await asyncio.wait({task, stop}, return_when=asyncio.FIRST_COMPLETED)
-            if task.done():
-                task.result()
-            return task.done()
-        finally:
-            task.add_done_callback(retrieve)
-            task.cancel()
-            stop.cancel()
+        task.add_done_callback(retrieve)
+        await first_of(task, self._stop_requested.wait())
+        if task.done():
+            task.result()
+        return task.done()
 
     async def pause(self, seconds: float) -> bool:
         """Wait for a time, or until a stop is requested, and return ``should_stop``."""
@@ -406,6 +321,16 @@ class Runner(ABC):
             async with asyncio.timeout(seconds):
                 await self._stop_requested.wait()
         return self.should_stop
+
+
+async def first_of(*works: Coroutine[Any, Any, object] | asyncio.Future[Any]) -> None:
+    """Wait until the first of several coroutines or futures is done, and cancel the others."""
+    waiting = {asyncio.ensure_future(work) for work in works}
+    try:
+        await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for each in waiting:
+            each.cancel()
 
 
 def retrieve(task: asyncio.Future[Any]) -> None:
@@ -417,44 +342,8 @@ def retrieve(task: asyncio.Future[Any]) -> None:
 _T = TypeVar("_T")
 
 
-class RunnerConnectorContext:
-    """
-    The worker as a connector sees it; see ``ConnectorContext``.
-
-    Args:
-        name: The name of the connector.
-        config: Its settings, as texts.
-        reconfigure: Called on the event loop when the connector wants its tasks to be configured again.
-        fail: Called on the event loop with an error of the connector.
-    """
-
-    def __init__(
-        self,
-        name: str,
-        config: Mapping[str, str],
-        reconfigure: Callable[[], None],
-        fail: Callable[[BaseException], None],
-    ) -> None:
-        self.name = name
-        self.config = config
-        self._reconfigure = reconfigure
-        self._fail = fail
-        self._loop = asyncio.get_running_loop()
-
-    def request_task_reconfiguration(self) -> None:
-        self._on_loop(self._reconfigure)
-
-    def raise_error(self, error: BaseException) -> None:
-        self._on_loop(self._fail, error)
-
-    def _on_loop(self, function: Callable[..., None], *arguments: Any) -> None:
-        # The worker may have ended, and its loop with it.
-        with suppress(RuntimeError):
-            self._loop.call_soon_threadsafe(function, *arguments)
-
-
-class _TaskRunnerContext:
-    """What the contexts of both kinds of tasks have in common; see ``TaskContext``."""
+class TaskRunnerContext:
+    """The worker as a task sees it; see ``TaskContext``."""
 
     def __init__(self, runner: Runner) -> None:
         work = runner.context.work
@@ -491,28 +380,3 @@ class _TaskRunnerContext:
                 raise
             coroutine.close()
             raise TaskStoppedError("the worker has ended") from None
-
-
-class SourceRunnerContext(_TaskRunnerContext):
-    """The worker as a source task sees it; see ``SourceTaskContext``."""
-
-    async def offset(self, partition: JsonObject) -> JsonObject | None:
-        return await self._runner.context.stores.read_offset(self.connector, partition)
-
-
-class SinkRunnerContext(_TaskRunnerContext):
-    """
-    The worker as a sink task sees it; see ``SinkTaskContext``.
-
-    Args:
-        runner: The runner of the task.
-        producer: Returns the producer of the task, which is created at the first call.
-    """
-
-    def __init__(self, runner: Runner, producer: Callable[[], SourceProducer]) -> None:
-        super().__init__(runner)
-        self._producer = producer
-
-    async def produce(self, topic: str, key: bytes | None, value: bytes | None) -> None:
-        await self._runner.context.fence.wait_open()
-        await self._producer().produce(topic, value, key)

@@ -11,10 +11,13 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from contextlib import suppress
+from functools import partial
 from itertools import count
-from typing import Any, Literal, TypeAlias, TypeVar
+from typing import Literal, TypeAlias, TypeVar
 
 from kiel_groups.backoff import Backoff
+from kiel_groups.clients.grouped import GroupedConsumer
+from kiel_groups.clients.producer import Producer
 from kiel_groups.errors import ClosedError, CommitFailedError, KielGroupsError, TaskStoppedError
 from kiel_groups.model import Record, TopicPartition
 from kiel_groups.workers.plugins.interfaces import SinkTask
@@ -22,11 +25,9 @@ from kiel_groups.workers.runners.plugin_calls import Call
 from kiel_groups.workers.runners.runner_interface import (
     Runner,
     RunnerContext,
-    SinkConsumer,
-    SinkRunnerContext,
-    SourceProducer,
+    TaskRunnerContext,
+    first_of,
     missing_topics_text,
-    records_of,
     retrieve,
     sink_group,
 )
@@ -48,12 +49,20 @@ _WATCH_S = 15.0
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.2, 10.0
 
 
-_Hook: TypeAlias = Callable[[frozenset[TopicPartition]], Awaitable[None]]
-
 #: The records of one ``getmany``.
 _Found: TypeAlias = dict[TopicPartition, list[Record]]
 
 _Value = TypeVar("_Value")
+
+
+class _SinkContext(TaskRunnerContext):
+    """The worker as a sink task sees it; see ``SinkTaskContext``."""
+
+    _runner: SinkTaskRunner
+
+    async def produce(self, topic: str, key: bytes | None, value: bytes | None) -> None:
+        await self._runner.context.fence.wait_open()
+        await self._runner.dead_letters().produce(topic, value, key)
 
 
 class SinkTaskRunner(Runner):
@@ -63,7 +72,7 @@ class SinkTaskRunner(Runner):
         super().__init__(context)
         #: The task; None before it is created.
         self._plugin: SinkTask | None = None
-        self._producer: SourceProducer | None = None
+        self._producer: Producer | None = None
         #: The partitions of the consumer, with the number of the hook that has assigned each. A partition that was lost
         #: and assigned again has another number, and what the task has taken of it before is not committed.
         self._owned: dict[TopicPartition, int] = {}
@@ -77,7 +86,7 @@ class SinkTaskRunner(Runner):
         #: The error of a hook, which the loop of the task raises.
         self._failure: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._pauses = Backoff(_FIRST_PAUSE_S, _LONGEST_PAUSE_S, lambda: context.runtime.uniform(0.5, 1.5))
-        self._consumer: SinkConsumer | None = None
+        self._consumer: GroupedConsumer | None = None
         #: Whether the hooks of the consumer still call the task. They do not after an error, or after a cancellation.
         self._is_active = True
 
@@ -87,7 +96,7 @@ class SinkTaskRunner(Runner):
         assert isinstance(task, SinkTask)
         self._plugin = task
         try:
-            await self.calls.call(task.start, SinkRunnerContext(self, self._dead_letters), settings)
+            await self.calls.call(task.start, _SinkContext(self), settings)
             policy: Literal["raise", "skip"] = "skip" if settings["errors.tolerance"] == "all" else "raise"
             group = sink_group(self.context.work.connector)
             consumer = self._consumer = self.context.clients.consumer(group, self, policy)
@@ -121,7 +130,7 @@ class SinkTaskRunner(Runner):
         assert self._plugin is not None, "the task is created before its consumer"
         return self._plugin
 
-    async def _join(self, consumer: SinkConsumer) -> None:
+    async def _join(self, consumer: GroupedConsumer) -> None:
         """Join the group. A cluster that does not answer is tried again."""
         while True:
             try:
@@ -132,7 +141,7 @@ class SinkTaskRunner(Runner):
             except KielGroupsError as error:
                 await self._wait_after(error)
 
-    async def _deliver(self, consumer: SinkConsumer) -> None:
+    async def _deliver(self, consumer: GroupedConsumer) -> None:
         """Put records until a stop is requested, and commit now and then."""
         while not self.should_stop:
             try:
@@ -162,26 +171,18 @@ class SinkTaskRunner(Runner):
         self.report("consumer", str(error))
         await self.pause(self._pauses.next_s())
 
-    async def _next(self, consumer: SinkConsumer) -> _Found:
+    async def _next(self, consumer: GroupedConsumer) -> _Found:
         """Return the next records: none if none came in time, a stop was requested, or a hook has failed."""
         getting: asyncio.Future[_Found] = asyncio.ensure_future(
             consumer.getmany(timeout_ms=_WAIT_MS, max_records=_MOST_RECORDS)
         )
-        # If a stop is requested or a hook fails meanwhile, nothing looks at its error, which asyncio would log.
+        # If a stop is requested or a hook fails meanwhile, nothing looks at its error, which asyncio would log. Records
+        # that arrive after that are delivered again, to the next owner of the partition.
         getting.add_done_callback(retrieve)
-        try:
-            await self.until_stop(self._failure_or(getting))
-        finally:
-            if not getting.done():
-                # Records that arrive after that are delivered again, to the next owner of the partition.
-                getting.cancel()
+        await first_of(getting, asyncio.shield(self._failure), self._stop_requested.wait())
         if self._failure.done():
             return {}
         return getting.result() if getting.done() and not getting.cancelled() else {}
-
-    async def _failure_or(self, getting: asyncio.Future[_Found]) -> None:
-        waiting: set[asyncio.Future[Any]] = {getting, self._failure}
-        await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
 
     async def _put(self, found: _Found) -> None:
         if not found or self.should_stop:
@@ -190,7 +191,7 @@ class SinkTaskRunner(Runner):
 
         async def put(call: Call) -> None:
             if present := self._still_owned(found, owned):
-                await call(self._task.put, records_of(present))
+                await call(self._task.put, [record for records in present.values() for record in records])
                 taken = {partition: records[-1].offset + 1 for partition, records in present.items()}
                 self._taken |= self._still_owned(taken, owned)
 
@@ -220,7 +221,7 @@ class SinkTaskRunner(Runner):
             if partition in owned and self._owned.get(partition) == owned[partition]
         }
 
-    async def _commit(self, consumer: SinkConsumer, due: dict[TopicPartition, int]) -> None:
+    async def _commit(self, consumer: GroupedConsumer, due: dict[TopicPartition, int]) -> None:
         """Commit offsets; those of partitions that were lost meanwhile stay with their new owners."""
         try:
             await consumer.commit(due)
@@ -237,16 +238,18 @@ class SinkTaskRunner(Runner):
 
     async def on_partitions_assigned(self, partitions: Collection[TopicPartition]) -> None:
         self._owned |= dict.fromkeys(partitions, next(self._assignments))
-        await self._hook(self._open, partitions)
+        await self._hook(partial(self.calls.call, self._task.open), partitions)
 
     async def on_partitions_revoked(self, partitions: Collection[TopicPartition]) -> None:
         await self._hook(self._give_back, partitions)
 
     async def on_partitions_lost(self, partitions: Collection[TopicPartition]) -> None:
         self._forget(partitions)
-        await self._hook(self._close, partitions)
+        await self._hook(partial(self.calls.call, self._task.close), partitions)
 
-    async def _hook(self, hook: _Hook, partitions: Collection[TopicPartition]) -> None:
+    async def _hook(
+        self, hook: Callable[[frozenset[TopicPartition]], Awaitable[None]], partitions: Collection[TopicPartition]
+    ) -> None:
         """Call the task for the consumer, which would only log an error; the loop of the task raises it instead."""
         if not self._is_active or not partitions:
             return
@@ -257,15 +260,9 @@ class SinkTaskRunner(Runner):
             if not self._failure.done():
                 self._failure.set_exception(error)
 
-    async def _open(self, partitions: frozenset[TopicPartition]) -> None:
-        await self.calls.call(self._task.open, partitions)
-
     async def _give_back(self, partitions: frozenset[TopicPartition]) -> None:
         await self._flush_and_commit()
         self._forget(partitions)
-        await self._close(partitions)
-
-    async def _close(self, partitions: frozenset[TopicPartition]) -> None:
         await self.calls.call(self._task.close, partitions)
 
     def _forget(self, partitions: Collection[TopicPartition]) -> None:
@@ -276,7 +273,8 @@ class SinkTaskRunner(Runner):
 
     # ------------------------------------------------------------------ clients
 
-    def _dead_letters(self) -> SourceProducer:
+    def dead_letters(self) -> Producer:
+        """Return the producer of the task, which is created at the first call."""
         self._producer = self._producer or self.context.clients.producer()
         return self._producer
 

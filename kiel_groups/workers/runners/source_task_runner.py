@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from typing import Any
 
+from kiel_groups.clients.producer import Producer
 from kiel_groups.errors import ConfigError, KielGroupsError, TaskStoppedError, UnknownConnectorError
 from kiel_groups.group.znodes.transactions import LARGEST_BYTES
 from kiel_groups.group.znodes.worker_contents import SourceOffset, canonical_json
@@ -14,18 +16,14 @@ from kiel_groups.wording import counted, some
 from kiel_groups.workers.plugins.interfaces import Connector, JsonObject, SourceRecord, SourceTask
 from kiel_groups.workers.runners.runner_interface import (
     Runner,
-    RunnerConnectorContext,
     RunnerContext,
-    SourceProducer,
-    SourceRunnerContext,
+    TaskRunnerContext,
     missing_topics_text,
+    retrieve,
 )
 from kiel_groups.workers.values import TaskId
 
-__all__ = [
-    "SourceTaskRunner",
-    "ConnectorRunner",
-]
+__all__ = ["ConnectorRunner", "SourceTaskRunner"]
 
 log = logging.getLogger(__name__)
 
@@ -46,6 +44,13 @@ _PAUSE_FACTOR, _LONGEST_PAUSE_S = 9.0, 30.0
 _LATE_S = 10.0
 
 
+class _SourceContext(TaskRunnerContext):
+    """The worker as a source task sees it; see ``SourceTaskContext``."""
+
+    async def offset(self, partition: JsonObject) -> JsonObject | None:
+        return await self._runner.context.stores.offsets.read(self.connector, partition)
+
+
 class SourceTaskRunner(Runner):
     """Runs one source task."""
 
@@ -55,7 +60,7 @@ class SourceTaskRunner(Runner):
         self._task_id = context.work
         #: None before it is created.
         self._task: SourceTask | None = None
-        self._producer: SourceProducer | None = None
+        self._producer: Producer | None = None
         #: The offsets that are delivered, and not stored yet, by the canonical form of their partitions.
         self._unstored: dict[bytes, tuple[JsonObject, JsonObject]] = {}
         self._interval_s: float = context.settings["offset.flush.interval.ms"] / 1000
@@ -67,7 +72,7 @@ class SourceTaskRunner(Runner):
         assert isinstance(task, SourceTask)
         self._task = task
         try:
-            await self.calls.call(task.start, SourceRunnerContext(self), self.context.settings)
+            await self.calls.call(task.start, _SourceContext(self), self.context.settings)
             self.context.started()
             while not self.should_stop:
                 await self._copy(task)
@@ -115,7 +120,7 @@ class SourceTaskRunner(Runner):
             return await polling
         except (Exception, asyncio.CancelledError):
             # The run does not end before the thread of the poll, which may still read the source.
-            polling.add_done_callback(_retrieve)
+            polling.add_done_callback(retrieve)
             polling.cancel()
             raise
 
@@ -143,7 +148,7 @@ class SourceTaskRunner(Runner):
 
     async def _send(self, records: Sequence[SourceRecord]) -> None:
         producer = self._producer = self._producer or self.context.clients.producer()
-        outcomes: list[asyncio.Future[object]] = []
+        outcomes: list[asyncio.Future[Any]] = []
         for record in records:
             if producer.is_full:
                 await producer.drain()
@@ -151,7 +156,7 @@ class SourceTaskRunner(Runner):
             await self.context.fence.wait_open()
             outcome = producer.produce(record.topic, record.value, record.key, record.partition)
             # Retrieved also if this call is cancelled before it looks.
-            outcome.add_done_callback(_retrieve)
+            outcome.add_done_callback(retrieve)
             outcomes.append(outcome)
         await producer.flush()
         await asyncio.wait(outcomes)
@@ -179,11 +184,6 @@ class SourceTaskRunner(Runner):
                 self._unstored.clear()
 
 
-def _retrieve(outcome: asyncio.Future[object]) -> None:
-    if not outcome.cancelled():
-        outcome.exception()
-
-
 def _checked(records: object) -> Sequence[SourceRecord]:
     """Return what ``poll`` has returned, and raise ConfigError if it is no sequence of records."""
     # Kafka Connect's tasks return null for no records.
@@ -209,6 +209,27 @@ _LEAST_BYTES = len("{}, ")
 _MOST_TASKS = LARGEST_BYTES // _LEAST_BYTES
 
 
+class _ConnectorContext:
+    """The worker as a connector sees it, on any thread; see ``ConnectorContext``."""
+
+    def __init__(self, runner: ConnectorRunner) -> None:
+        self.name = runner.context.work.connector
+        self.config = runner.context.config
+        self._runner = runner
+        self._loop = asyncio.get_running_loop()
+
+    def request_task_reconfiguration(self) -> None:
+        self._on_loop(self._runner.reconfigure)
+
+    def raise_error(self, error: BaseException) -> None:
+        self._on_loop(self._runner.fail, error)
+
+    def _on_loop(self, function: Callable[..., None], *arguments: Any) -> None:
+        # The worker may have ended, and its loop with it.
+        with suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(function, *arguments)
+
+
 class ConnectorRunner(Runner):
     """Runs one connector. Its tasks are configured after its start, and whenever it asks for that."""
 
@@ -224,8 +245,7 @@ class ConnectorRunner(Runner):
 
     async def _run_plugin(self) -> None:
         connector = self._connector = await self.calls.create(self.context.connector_class)
-        given = RunnerConnectorContext(self._name, self.context.config, self._reconfigure, self._fail)
-        await self.calls.call(connector.start, given, self.context.settings)
+        await self.calls.call(connector.start, _ConnectorContext(self), self.context.settings)
         self.context.started()
         while not self.should_stop:
             self._notified.clear()
@@ -241,11 +261,13 @@ class ConnectorRunner(Runner):
         if self._connector is not None:
             await self.calls.call_last(self._connector.stop)
 
-    def _reconfigure(self) -> None:
+    def reconfigure(self) -> None:
+        """Ask for the configurations of the tasks again."""
         self._is_outdated = True
         self._notified.set()
 
-    def _fail(self, error: BaseException) -> None:
+    def fail(self, error: BaseException) -> None:
+        """End the run with an error that the connector reports."""
         # An error that is no Exception, such as SystemExit, must not end the worker.
         self._error = error
         if not isinstance(error, Exception):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -77,6 +78,10 @@ class FileStreamSourceTask(SourceTask):
         return SourceRecord(self._partition, line.after._asdict(), self._topic, line.value)
 
 
+#: A key that most users leave as it is.
+_tuning = partial(ConfigKey, group="File", importance="low", width="short")
+
+
 class FileStreamSourceConnector(SourceConnector):
     """Copies a file, line by line, into a topic with one task."""
 
@@ -99,46 +104,34 @@ class FileStreamSourceConnector(SourceConnector):
             validator=TOPIC_NAME,
             group="File",
         ),
-        ConfigKey(
+        _tuning(
             "batch.size",
             "int",
             2_000,
             documentation="The most lines of one batch.",
-            importance="low",
             validator=between(1, 1_000_000),
-            group="File",
-            width="short",
         ),
-        ConfigKey(
+        _tuning(
             "line.max.bytes",
             "int",
             1_000_000,
             documentation="The most bytes of a line. The task fails at a longer one.",
-            importance="low",
             validator=at_least(1),
-            group="File",
-            width="short",
         ),
-        ConfigKey(
+        _tuning(
             "poll.interval.ms",
             "int",
             250,
             documentation="How often the end of the file is looked at, in milliseconds.",
-            importance="low",
             validator=between(1, 60_000),
-            group="File",
-            width="short",
         ),
-        ConfigKey(
+        _tuning(
             "rotation.wait.ms",
             "int",
             5_000,
             documentation="How long a file that was renamed has to be without new lines before the file that has its "
             "name is read, in milliseconds: a program may write to the old one until it opens the new one.",
-            importance="low",
             validator=between(0, 3_600_000),
-            group="File",
-            width="short",
         ),
     )
 

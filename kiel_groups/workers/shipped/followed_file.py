@@ -17,14 +17,14 @@ from kiel_groups.errors import ConfigError, KielGroupsError
 from kiel_groups.wording import counted, some
 
 __all__ = [
-    "named_errors",
-    "open_regular",
-    "FileReplacedError",
     "FileLines",
+    "FileReplacedError",
+    "FollowedFile",
     "Line",
     "LinePosition",
     "LongLineError",
-    "FollowedFile",
+    "named_errors",
+    "open_regular",
 ]
 
 log = logging.getLogger(__name__)

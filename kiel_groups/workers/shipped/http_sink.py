@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import json
 import logging
 import zlib
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from enum import Enum
+from functools import partial
 from typing import Any, ClassVar, Literal, NamedTuple, TypeAlias
-from urllib.parse import parse_qsl, urlsplit
+from urllib.parse import parse_qsl, urlsplit, urlunsplit
+
+from tornado.httpclient import HTTPError, HTTPRequest, HTTPResponse
+from tornado.iostream import IOStream, StreamClosedError
+from tornado.simple_httpclient import HTTPStreamClosedError, SimpleAsyncHTTPClient
+from tornado.tcpclient import TCPClient
 
 from kiel_groups.backoff import Backoff, shortening
 from kiel_groups.errors import KielGroupsError, TaskStoppedError
@@ -28,17 +36,17 @@ from kiel_groups.workers.plugins.config_definition import (
 from kiel_groups.workers.plugins.interfaces import ConnectorContext, SinkConnector, SinkTask, SinkTaskContext
 from kiel_groups.workers.plugins.secret_texts import quoted_forms, without_secrets
 from kiel_groups.workers.plugins.standard_keys import TOPIC_NAME
-from kiel_groups.workers.shipped.http_target import Answer, HttpTarget, Meaning, shown_url
 
 __all__ = [
-    "BASE64",
-    "TEXT",
-    "Encoding",
-    "HttpBatch",
-    "batches",
-    "dead_letter",
+    "Answer",
     "HttpSinkConnector",
     "HttpSinkTask",
+    "HttpTarget",
+    "Meaning",
+    "batches",
+    "dead_letter",
+    "meaning_of",
+    "shown_url",
 ]
 
 log = logging.getLogger(__name__)
@@ -46,8 +54,6 @@ log = logging.getLogger(__name__)
 
 #: How bytes are written as JSON strings.
 Encoding: TypeAlias = Literal["text", "base64"]
-TEXT: Encoding = "text"
-BASE64: Encoding = "base64"
 
 
 class HttpBatch(NamedTuple):
@@ -96,7 +102,7 @@ def batches(
     size = 2
     for record in records:
         try:
-            written = _json(record, encoding)
+            written = _dumped(_fields(record, encoding))
         except UnicodeDecodeError:
             unwritable.append(record)
             continue
@@ -118,11 +124,11 @@ def dead_letter(record: Record, context: Mapping[str, Any]) -> bytes:
         record: The record. Its key and value are texts if both are UTF-8, and base64 otherwise, as ``encoding`` says.
         context: What headers would say in later versions of Kafka, such as the error.
     """
-    encoding = TEXT
+    encoding: Encoding = "text"
     try:
         fields = _fields(record, encoding)
     except UnicodeDecodeError:
-        encoding = BASE64
+        encoding = "base64"
         fields = _fields(record, encoding)
     return _dumped({"context": dict(context), **fields, "encoding": encoding})
 
@@ -130,10 +136,6 @@ def dead_letter(record: Record, context: Mapping[str, Any]) -> bytes:
 def _batch(taken: Sequence[tuple[Record, bytes]]) -> HttpBatch:
     records, objects = zip(*taken, strict=True)
     return HttpBatch(records, objects)
-
-
-def _json(record: Record, encoding: Encoding) -> bytes:
-    return _dumped(_fields(record, encoding))
 
 
 def _fields(record: Record, encoding: Encoding) -> dict[str, Any]:
@@ -149,11 +151,167 @@ def _fields(record: Record, encoding: Encoding) -> dict[str, Any]:
 def _text(data: bytes | None, encoding: Encoding) -> str | None:
     if data is None:
         return None
-    return base64.b64encode(data).decode("ascii") if encoding == BASE64 else bytes(data).decode("utf-8")
+    return base64.b64encode(data).decode("ascii") if encoding == "base64" else bytes(data).decode("utf-8")
 
 
 def _dumped(value: Mapping[str, Any]) -> bytes:
     return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode("utf-8")
+
+
+#: Refusals that depend on the body: bad request, conflict, content too large, unprocessable content.
+_ABOUT_RECORDS = frozenset({400, 409, 413, 422})
+#: Refusals that the same request may not get later: timeout, too early, too many requests.
+_PASSING = frozenset({408, 425, 429})
+#: How much of an answer errors show.
+_SHOWN_BYTES = 300
+#: Tornado tells these two apart only in its log.
+_NO_ANSWER = (
+    "the connection ended before a whole answer, or the answer is malformed (Tornado logs why at the level INFO, as"
+    " with --verbose)"
+)
+#: Answers are not kept, so their size does not matter.
+_ANY_SIZE = 1 << 40
+
+
+class Meaning(Enum):
+    """What the target's answer means."""
+
+    #: The target has taken the records.
+    TAKEN = "taken"
+    #: The target cannot take records now, or it is unknown whether it has taken them.
+    AGAIN = "again"
+    #: The target refuses the body. It may take a part of it.
+    REFUSED = "refused"
+    #: The target refuses the request, whatever its records are: the URL or the credentials are wrong.
+    MISDIRECTED = "misdirected"
+
+
+class Answer(NamedTuple):
+    """
+    The outcome of a request.
+
+    ``status`` is 0 if there was no answer, ``text`` describes the answer, and ``wait_s`` is how long the target asks
+    to wait.
+    """
+
+    meaning: Meaning
+    status: int
+    text: str
+    wait_s: float = 0.0
+
+
+def meaning_of(status: int) -> Meaning:
+    """Return what an HTTP status means."""
+    if 200 <= status < 300:
+        return Meaning.TAKEN
+    if status in _ABOUT_RECORDS:
+        return Meaning.REFUSED
+    if 300 <= status < 500 and status not in _PASSING:
+        return Meaning.MISDIRECTED
+    return Meaning.AGAIN
+
+
+def shown_url(url: str) -> str:
+    """Return a URL as logs may show it: without its query, which may have secrets."""
+    return urlunsplit(urlsplit(url)._replace(query="", fragment=""))
+
+
+class _Connections(TCPClient):
+    """Makes one connection after the other. Unlike Tornado's own, it ends the present one when it closes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._stream: IOStream | None = None
+        self._is_closed = False
+
+    async def connect(self, *arguments: Any, **options: Any) -> IOStream:
+        """Return a new connection, as Tornado's own client does, unless this was closed meanwhile."""
+        stream = await super().connect(*arguments, **options)
+        if self._is_closed:
+            stream.close()
+            raise StreamClosedError
+        self._stream = stream
+        return stream
+
+    def close(self) -> None:
+        super().close()
+        self._is_closed = True
+        if self._stream is not None:
+            self._stream.close()
+
+
+class HttpTarget:
+    """
+    The URL that records are posted to.
+
+    Args:
+        url: The URL, with ``http`` or ``https``.
+        headers: The headers of each request.
+        timeout_s: How long the connection may take, and then the request with its answer.
+    """
+
+    def __init__(self, url: str, headers: Mapping[str, str], timeout_s: float) -> None:
+        self._url = url
+        self._headers = dict(headers)
+        self._timeout_s = timeout_s
+        self._client = SimpleAsyncHTTPClient(force_instance=True, max_clients=1, max_body_size=_ANY_SIZE)
+        self._client.tcp_client = _Connections()
+
+    async def post(self, body: bytes) -> Answer:
+        """
+        Send one request, and return its outcome. Errors of the connection are outcomes, too.
+
+        If this is cancelled, the request ends at once, and the target takes no other one.
+        """
+        start = bytearray()
+
+        def keep_start(chunk: bytes) -> None:
+            start.extend(chunk[: _SHOWN_BYTES - len(start)])
+
+        request = HTTPRequest(
+            self._url,
+            "POST",
+            self._headers,
+            body,
+            connect_timeout=self._timeout_s,
+            request_timeout=self._timeout_s,
+            follow_redirects=False,
+            user_agent="kiel-groups",
+            streaming_callback=keep_start,
+        )
+        try:
+            response = await self._fetch(request)
+        except HTTPStreamClosedError:
+            return Answer(Meaning.AGAIN, 0, _NO_ANSWER)
+        except (HTTPError, OSError) as error:
+            return Answer(Meaning.AGAIN, 0, str(error) or type(error).__name__)
+        except Exception as error:
+            # Tornado raises various errors for answers that it cannot read, such as headers that are too large.
+            return Answer(Meaning.AGAIN, 0, f"the answer cannot be read: {error or type(error).__name__}")
+        shown = bytes(start).decode("utf-8", "replace").strip()
+        text = f"{response.code} {response.reason}{f': {shown}' if shown else ''}"
+        return Answer(meaning_of(response.code), response.code, text, _seconds(response.headers.get("Retry-After")))
+
+    def close(self) -> None:
+        """Close the connection. A request that has no answer yet ends, too."""
+        self._client.close()
+
+    async def _fetch(self, request: HTTPRequest) -> HTTPResponse:
+        fetching = self._client.fetch(request, raise_error=False)
+        try:
+            await asyncio.wait({fetching})
+        except asyncio.CancelledError:
+            # Tornado would continue the request: it might post records that another worker posts by then.
+            self.close()
+            # Nothing awaits the error of the closed connection, which asyncio would log.
+            fetching.add_done_callback(asyncio.Future.exception)
+            raise
+        return fetching.result()
+
+
+def _seconds(retry_after: str | None) -> float:
+    """Return the seconds of a ``Retry-After`` header; 0 without one, or for a date."""
+    return float(retry_after) if retry_after and retry_after.isascii() and retry_after.isdigit() else 0.0
 
 
 #: The failures in a row after which the status of the task shows that it makes no progress.
@@ -337,30 +495,32 @@ def _are_headers(headers: Password) -> bool:
     return all(map(_is_header, _header_texts(headers)))
 
 
+#: Keys of one heading, which have their widths in common.
+_target = partial(ConfigKey, group="Target", width="long")
+_request = partial(ConfigKey, group="Requests", width="short")
+_failure = partial(ConfigKey, group="Failures", width="short")
+
+
 class HttpSinkConnector(SinkConnector):
     """Posts records to a URL, as a JSON array of objects with topic, partition, offset, key and value."""
 
     version: ClassVar[str] = "1.0"
     task_class = HttpSinkTask
     config = ConfigDefinition(
-        ConfigKey(
+        _target(
             "url",
             documentation="The URL that records are posted to. Secrets belong in authorization or headers.",
             importance="high",
             validator=Validator(_is_url, "a URL with http or https and a host, without user and password"),
-            group="Target",
-            width="long",
         ),
-        ConfigKey(
+        _target(
             "authorization",
             "password",
             None,
             documentation="The value of the header Authorization, such as Bearer with a token.",
             validator=Validator(lambda value: value.value.isprintable() and value.value != "", "printable characters"),
-            group="Target",
-            width="long",
         ),
-        ConfigKey(
+        _target(
             "headers",
             "password",
             None,
@@ -368,8 +528,6 @@ class HttpSinkConnector(SinkConnector):
             "setting is a secret, because headers often have one.",
             importance="low",
             validator=Validator(_are_headers, "entries of the form 'Name: value' (and not Authorization)"),
-            group="Target",
-            width="long",
         ),
         ConfigKey(
             "encoding",
@@ -379,62 +537,50 @@ class HttpSinkConnector(SinkConnector):
             group="Target",
             width="short",
         ),
-        ConfigKey(
+        _request(
             "batch.max.records",
             "int",
             500,
             documentation="The most records of a request.",
             validator=at_least(1),
-            group="Requests",
-            width="short",
         ),
-        ConfigKey(
+        _request(
             "batch.max.bytes",
             "int",
             1_000_000,
             documentation="The largest body of a request. A single record may be larger.",
             validator=at_least(1),
-            group="Requests",
-            width="short",
         ),
-        ConfigKey(
+        _request(
             "request.timeout.ms",
             "int",
             30_000,
             documentation="How long a connection may take, and then a request with its answer, in milliseconds.",
             validator=between(1, 600_000),
-            group="Requests",
-            width="short",
         ),
-        ConfigKey(
+        _failure(
             "retry.max",
             "int",
             10,
             documentation="How often a request is sent again after a status of 408, 425, 429, or 500 and above, a "
             "timeout, or an error of the connection. After that the task fails.",
             validator=between(0, 1_000_000),
-            group="Failures",
-            width="short",
         ),
-        ConfigKey(
+        _failure(
             "retry.backoff.ms",
             "int",
             200,
             documentation="The delay before a request is sent again, in milliseconds. It doubles with each failure.",
             importance="low",
             validator=at_least(1),
-            group="Failures",
-            width="short",
         ),
-        ConfigKey(
+        _failure(
             "retry.backoff.max.ms",
             "int",
             30_000,
             documentation="The longest such delay, in milliseconds, also if the target asks for more by Retry-After.",
             importance="low",
             validator=at_least(1),
-            group="Failures",
-            width="short",
         ),
         ConfigKey(
             "dead.letter.topic",

@@ -12,6 +12,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from itertools import zip_longest
 from typing import NamedTuple, TypeAlias
 
@@ -24,7 +25,7 @@ from kiel_groups.errors import (
     SessionLostError,
     UnknownConnectorError,
 )
-from kiel_groups.group.znodes.layout import WorkerLayout, history_offset_of
+from kiel_groups.group.znodes.layout import WorkerLayout, connector_of, history_offset_of
 from kiel_groups.group.znodes.transactions import (
     LARGEST_BYTES,
     MOST_OPERATIONS,
@@ -44,32 +45,308 @@ from kiel_groups.group.znodes.worker_contents import (
     encode_config_offset,
     parse_config_offset,
 )
-from kiel_groups.workers.stores.config_reader import ConfigReader
-from kiel_groups.workers.values import ConfigSnapshot, TargetState
+from kiel_groups.workers.values import ConfigSnapshot, ConnectorEntry, TargetState
 from kiel_groups.zookeeper.fenced_writes import FencedWriter
 from kiel_groups.zookeeper.runtime import Runtime
-from kiel_groups.zookeeper.session import Session
+from kiel_groups.zookeeper.session import Node, Session
 
-__all__ = [
-    "DeletedConnectors",
-    "MOST_KEPT",
-    "ConfigStore",
-]
+__all__ = ["ConfigStore", "MOST_KEPT", "entry_of"]
 
 log = logging.getLogger(__name__)
 
 
-class DeletedConnectors:
-    """
-    The deleted connectors of one worker group, on a worker's session.
+#: The command that replaces all settings of a connector.
+_REPLACE = "'kiel-groups connectors config NAME --file FILE'"
 
-    ``writer`` writes on that session with the worker's proof. Source offsets of deleted connectors stay.
+#: The changes that the history keeps.
+MOST_KEPT = 100
+
+#: The most entries of the history that one change deletes. Usually it is one.
+_MOST_PRUNED = 50
+
+#: Refusals after which a change is decided again, on what ZooKeeper has by then.
+_OUTDATED = (Failure.BAD_VERSION, Failure.NODE_EXISTS, Failure.NO_NODE)
+
+
+class _Base(NamedTuple):
+    """
+    What a change is based on.
+
+    ``next_offset`` is the offset that the change produces. ``connector_version`` is -1 if the connector does not exist.
+    ``stored`` is None if it does not exist, or has garbage, which ``problem`` describes.
     """
 
-    def __init__(self, session: Session, writer: FencedWriter, layout: WorkerLayout) -> None:
+    offset: int
+    next_offset: int
+    version: int
+    kept: list[int]
+    connector_version: int
+    stored: StoredConnector | None
+    problem: str
+
+    @property
+    def exists(self) -> bool:
+        """Whether the connector exists."""
+        return self.connector_version >= 0
+
+
+class _Edit(NamedTuple):
+    """What to store of a connector, None to delete it, and what the history says about that."""
+
+    connector: StoredConnector | None
+    what: str
+    keys: tuple[str, ...] = ()
+
+
+_Decide = Callable[[_Base], _Edit | None]
+
+#: Raises an error if the settings that are about to be replaced are not those that the caller expects.
+CheckStored: TypeAlias = Callable[[Mapping[str, str] | None], None]
+
+
+class ConfigStore:
+    """
+    The configuration of one worker group, on a worker's session.
+
+    Args:
+        session: The worker's session.
+        writer: Writes on that session with the worker's proof.
+        layout: The paths of the group's workers.
+        worker_id: The id of this worker, for the history.
+        runtime: The clock and the unique names of history entries.
+    """
+
+    def __init__(
+        self, session: Session, writer: FencedWriter, layout: WorkerLayout, worker_id: str, runtime: Runtime
+    ) -> None:
         self._session = session
         self._writer = writer
         self._layout = layout
+        self._worker_id = worker_id
+        self._runtime = runtime
+        #: The paths of the znodes of the connectors that were read last, by the connectors' names.
+        self._expected: dict[str, str] = {}
+        #: The last snapshot, and what identifies the state of the offset's znode at that time.
+        self._last: tuple[tuple[int, int], ConfigSnapshot] | None = None
+        #: The znodes beside those of connectors that were logged.
+        self._foreign: set[str] = set()
+
+    # Reads
+
+    async def prepare(self) -> None:
+        """Create the folders of all stores where they are missing; to be called before anything is stored."""
+        await self._session.ensure(self._layout.folders)
+
+    async def snapshot(self, *, current: bool = False) -> ConfigSnapshot:
+        """
+        Read all connectors at one configuration offset.
+
+        With ``current``, the snapshot has all changes that any worker has completed before this call. That takes one
+        write through the quorum.
+
+        The offset is read before and after the connectors, until it has not moved. If it has not moved since the last
+        snapshot, that one is returned: each change moves it. A server that lags behind answers with an older
+        configuration, which is consistent, too.
+
+        Raises:
+            ProtocolError: The znode of the configuration offset has garbage. Garbage in a connector's znode is the
+                ``problem`` of that connector.
+            SessionLostError: The session is over.
+        """
+        if current:
+            await self._writer.prove()
+        before = await self._session.get(self._layout.config)
+        if self._last is not None and self._last[0] == _identity(before):
+            return self._last[1]
+        while True:
+            connectors = await self._connectors()
+            # An offset that an operator has emptied must not move back: workers that know a larger one would rejoin
+            # without end. Changes continue after the history, too.
+            offset = 0 if before is None else parse_config_offset(before.data, self._layout.config)
+            offset = offset or await self._newest_in_history()
+            after = await self._session.get(self._layout.config)
+            identity = _identity(after)
+            if _identity(before) == identity:
+                snapshot = ConfigSnapshot(offset, connectors)
+                self._last = None if identity is None else (identity, snapshot)
+                return snapshot
+            before = after
+
+    async def _newest_in_history(self) -> int:
+        """Return the offset of the newest entry of the history; 0 if there is none."""
+        names = await self._session.children(self._layout.history) or ()
+        return max((offset for offset in map(history_offset_of, names) if offset is not None), default=0)
+
+    async def _connectors(self) -> dict[str, ConnectorEntry]:
+        """Read all connectors: those of the last snapshot together with the list of names, to save a round trip."""
+        expected = self._expected
+        names, found = await asyncio.gather(
+            self._session.children(self._layout.connectors), self._session.get_many(list(expected.values()))
+        )
+        nodes = dict(zip(expected, found, strict=True))
+        paths = self._paths(names or ())
+        new = [name for name in paths if name not in nodes]
+        nodes |= zip(new, await self._session.get_many([paths[name] for name in new]), strict=True)
+        self._expected = paths
+        read = {name: nodes[name] for name in paths}
+        return {
+            name: entry_of(name, paths[name], node.data, node.czxid) for name, node in read.items() if node is not None
+        }
+
+    def _paths(self, znodes: Iterable[str]) -> dict[str, str]:
+        """Return the paths of the connectors' znodes by their names, sorted. Log other znodes, once each."""
+        paths: dict[str, str] = {}
+        for znode in znodes:
+            if (name := connector_of(znode)) is not None:
+                paths[name] = f"{self._layout.connectors}/{znode}"
+            elif znode not in self._foreign:
+                self._foreign.add(znode)
+                log.warning("%s/%s is not the znode of a connector; ignoring it", self._layout.connectors, znode)
+        return dict(sorted(paths.items()))
+
+    async def follow(self, on_snapshot: Callable[[ConfigSnapshot], None]) -> None:
+        """
+        Call a function with a snapshot now, and with a newer one after each change, until the caller cancels this.
+
+        Changes that follow each other closely may be in one snapshot. While the znode of the configuration offset has
+        garbage, no snapshot is passed.
+
+        Raises:
+            SessionLostError: The session is over.
+        """
+        changed = asyncio.Event()
+        known: ConfigSnapshot | None = None
+        try:
+            while True:
+                changed.clear()
+                # Unlike ``get``, ``exists`` also sets a watch on a znode that does not exist yet.
+                await self._session.exists(self._layout.config, changed.set)
+                try:
+                    snapshot = await self.snapshot()
+                except ProtocolError as error:
+                    log.error("group %s: %s; keeping the known configuration", self._layout.group, error)
+                else:
+                    # The watch also fires when the connection breaks.
+                    if snapshot != known:
+                        known = snapshot
+                        on_snapshot(snapshot)
+                await changed.wait()
+        finally:
+            self._session.forget(changed.set)
+
+    # Changes
+
+    async def put_connector(
+        self, name: str, config: Mapping[str, str], *, is_new: bool = False, check: CheckStored = lambda stored: None
+    ) -> int:
+        """
+        Create a connector, or replace its settings. Its tasks and its target state stay as they are.
+
+        A connector whose znode has garbage is replaced by one without tasks.
+
+        Args:
+            name: The connector.
+            config: Its settings.
+            is_new: Whether the connector must not exist yet.
+            check: Called with the settings that the write replaces, None if there is no connector. The write is refused
+                if others are stored by then, and this is called again. What it raises ends the change.
+
+        Returns:
+            The configuration offset of the change.
+
+        Raises:
+            ConnectorExistsError: ``is_new``, and the connector exists.
+            ConfigError: The name is not legal, a setting is no text, or the connector is too large for a znode.
+            SessionLostError: The session is over.
+        """
+        settings = check_texts(config, f"connector {name!r:.80}")
+
+        def decide(base: _Base) -> _Edit:
+            if base.exists and is_new:
+                raise ConnectorExistsError(
+                    f"connector {name!r} already exists; change its settings, or delete it first"
+                )
+            old = base.stored or StoredConnector(name=name, config={})
+            check(old.config if base.exists else None)
+            what = "configured" if base.exists else "created"
+            return _Edit(replace(old, config=settings), what, changed_keys(old.config, settings))
+
+        return await self._change(name, decide)
+
+    async def put_task_configs(
+        self, connector: str, tasks: Sequence[Mapping[str, str]], *, claim: str | None = None
+    ) -> int:
+        """
+        Replace the tasks of a connector. If they are equal to the stored ones, write nothing.
+
+        Args:
+            connector: The connector.
+            tasks: The settings of each task, by its number.
+            claim: The path of an owner znode, usually the connector's, that has to exist. Together with the worker's
+                proof it fences a worker that has lost the connector.
+
+        Returns:
+            The configuration offset of the change, or the present one if nothing was written.
+
+        Raises:
+            UnknownConnectorError: The connector does not exist.
+            ClaimLostError: The owner znode does not exist.
+            ConfigError: The connector's znode has garbage, a setting is no text, or the connector is too large.
+            SessionLostError: The session is over.
+        """
+        listed = tuple(check_texts(task, f"tasks of connector {connector!r:.80}") for task in tasks)
+
+        def decide(base: _Base) -> _Edit | None:
+            old = _existing(connector, base)
+            if old.tasks == listed:
+                return None
+            return _Edit(replace(old, tasks=listed), "tasks", _changed_task_keys(old.tasks or (), listed))
+
+        return await self._change(connector, decide, claim)
+
+    async def set_target_state(self, connector: str, target: TargetState) -> int:
+        """
+        Have the work of a connector run or pause. If that is its target already, write nothing.
+
+        Returns:
+            The configuration offset of the change, or the present one if nothing was written.
+
+        Raises:
+            UnknownConnectorError: The connector does not exist.
+            ConfigError: The connector's znode has garbage.
+            SessionLostError: The session is over.
+        """
+
+        def decide(base: _Base) -> _Edit | None:
+            old = _existing(connector, base)
+            return None if old.target == target else _Edit(replace(old, target=target), target.lower())
+
+        return await self._change(connector, decide)
+
+    async def delete_connector(self, name: str) -> int:
+        """
+        Delete a connector and its tasks, then their statuses.
+
+        Its source offsets stay, as in Kafka Connect: a connector that is created again under this name resumes where
+        this one ended. If the session ends before the statuses are deleted, ``clean_up`` deletes them later.
+
+        Returns:
+            The configuration offset of the change.
+
+        Raises:
+            UnknownConnectorError: The connector does not exist.
+            SessionLostError: The session is over, and the connector may or may not be deleted.
+        """
+
+        def decide(base: _Base) -> _Edit:
+            if not base.exists:
+                raise UnknownConnectorError(f"connector {name!r} does not exist")
+            return _Edit(None, "deleted")
+
+        offset = await self._change(name, decide)
+        with suppress(SessionLostError):
+            await self.clean_up()
+        return offset
 
     async def clean_up(self) -> None:
         """
@@ -120,237 +397,6 @@ class DeletedConnectors:
                 items[path, start] = (unchanged, *deletions[start : start + MOST_OPERATIONS // 2])
         return items
 
-
-#: The changes that the history keeps.
-MOST_KEPT = 100
-
-#: The most entries of the history that one change deletes. Usually it is one.
-_MOST_PRUNED = 50
-
-#: Refusals after which a change is decided again, on what ZooKeeper has by then.
-_OUTDATED = (Failure.BAD_VERSION, Failure.NODE_EXISTS, Failure.NO_NODE)
-
-
-class _Base(NamedTuple):
-    """
-    What a change is based on.
-
-    ``next_offset`` is the offset that the change produces. ``connector_version`` is None if the connector does not
-    exist. ``stored`` is None if it does not exist, or has garbage, which ``problem`` describes.
-    """
-
-    offset: int
-    next_offset: int
-    version: int
-    kept: list[int]
-    connector_version: int | None
-    stored: StoredConnector | None
-    problem: str
-
-
-class _Edit(NamedTuple):
-    """The write of one connector, and what the history says about it."""
-
-    operation: Operation
-    what: str
-    keys: tuple[str, ...] = ()
-
-
-_Decide = Callable[[_Base], _Edit | None]
-
-#: Raises an error if the settings that are about to be replaced are not those that the caller expects.
-CheckStored: TypeAlias = Callable[[Mapping[str, str] | None], None]
-
-
-class ConfigStore:
-    """
-    The configuration of one worker group, on a worker's session.
-
-    Args:
-        session: The worker's session.
-        writer: Writes on that session with the worker's proof.
-        layout: The paths of the group's workers.
-        worker_id: The id of this worker, for the history.
-        runtime: The clock and the unique names of history entries.
-    """
-
-    def __init__(
-        self, session: Session, writer: FencedWriter, layout: WorkerLayout, worker_id: str, runtime: Runtime
-    ) -> None:
-        self._session = session
-        self._writer = writer
-        self._layout = layout
-        self._worker_id = worker_id
-        self._runtime = runtime
-        self._reader = ConfigReader(session, layout)
-        self._deleted = DeletedConnectors(session, writer, layout)
-
-    # Reads
-
-    async def prepare(self) -> None:
-        """Create the folders of all stores where they are missing; to be called before anything is stored."""
-        await self._session.ensure(self._layout.folders)
-
-    async def snapshot(self, *, current: bool = False) -> ConfigSnapshot:
-        """
-        Read all connectors at one configuration offset; see ``ConfigReader.snapshot``.
-
-        With ``current``, the snapshot has all changes that any worker has completed before this call. That takes one
-        write through the quorum.
-        """
-        if current:
-            await self._writer.prove()
-        return await self._reader.snapshot()
-
-    async def follow(self, on_snapshot: Callable[[ConfigSnapshot], None]) -> None:
-        """
-        Call a function with a snapshot now, and with a newer one after each change, until the caller cancels this.
-
-        ``ConfigReader.follow`` says more.
-        """
-        await self._reader.follow(on_snapshot)
-
-    async def history(self) -> list[ConfigChange]:
-        """Return the latest changes, at most ``MOST_KEPT``, in ascending order."""
-        return await self._reader.history()
-
-    # Changes
-
-    async def put_connector(
-        self, name: str, config: Mapping[str, str], *, is_new: bool = False, check: CheckStored = lambda stored: None
-    ) -> int:
-        """
-        Create a connector, or replace its settings. Its tasks and its target state stay as they are.
-
-        A connector whose znode has garbage is replaced by one without tasks.
-
-        Args:
-            name: The connector.
-            config: Its settings.
-            is_new: Whether the connector must not exist yet.
-            check: Called with the settings that the write replaces, None if there is no connector. The write is refused
-                if others are stored by then, and this is called again. What it raises ends the change.
-
-        Returns:
-            The configuration offset of the change.
-
-        Raises:
-            ConnectorExistsError: ``is_new``, and the connector exists.
-            ConfigError: The name is not legal, a setting is no text, or the connector is too large for a znode.
-            SessionLostError: The session is over.
-        """
-        settings = check_texts(config, f"connector {name!r:.80}")
-        path = self._layout.connector(name)
-
-        def decide(base: _Base) -> _Edit:
-            if base.connector_version is not None and is_new:
-                raise ConnectorExistsError(
-                    f"connector {name!r} already exists; change its settings, or delete it first"
-                )
-            old = base.stored or StoredConnector(name=name, config={})
-            check(None if base.connector_version is None else old.config)
-            data = _encoded(
-                StoredConnector(name=name, config=settings, target=old.target, tasks=old.tasks, offset=base.next_offset)
-            )
-            keys = changed_keys(old.config, settings)
-            if base.connector_version is None:
-                return _Edit(Create(path, data), "created", keys)
-            return _Edit(Put(path, data, base.connector_version), "configured", keys)
-
-        return await self._change(name, decide)
-
-    async def put_task_configs(
-        self, connector: str, tasks: Sequence[Mapping[str, str]], *, claim: str | None = None
-    ) -> int:
-        """
-        Replace the tasks of a connector. If they are equal to the stored ones, write nothing.
-
-        Args:
-            connector: The connector.
-            tasks: The settings of each task, by its number.
-            claim: The path of an owner znode, usually the connector's, that has to exist. Together with the worker's
-                proof it fences a worker that has lost the connector.
-
-        Returns:
-            The configuration offset of the change, or the present one if nothing was written.
-
-        Raises:
-            UnknownConnectorError: The connector does not exist.
-            ClaimLostError: The owner znode does not exist.
-            ConfigError: The connector's znode has garbage, a setting is no text, or the connector is too large.
-            SessionLostError: The session is over.
-        """
-        listed = tuple(check_texts(task, f"tasks of connector {connector!r:.80}") for task in tasks)
-
-        def decide(base: _Base) -> _Edit | None:
-            old = _existing(connector, base)
-            if old.tasks == listed:
-                return None
-            changed = StoredConnector(
-                name=connector, config=old.config, target=old.target, tasks=listed, offset=base.next_offset
-            )
-            return self._rewrite(changed, base, "tasks", _changed_task_keys(old.tasks or (), listed))
-
-        return await self._change(connector, decide, claim)
-
-    async def set_target_state(self, connector: str, target: TargetState) -> int:
-        """
-        Have the work of a connector run or pause. If that is its target already, write nothing.
-
-        Returns:
-            The configuration offset of the change, or the present one if nothing was written.
-
-        Raises:
-            UnknownConnectorError: The connector does not exist.
-            ConfigError: The connector's znode has garbage.
-            SessionLostError: The session is over.
-        """
-
-        def decide(base: _Base) -> _Edit | None:
-            old = _existing(connector, base)
-            if old.target == target:
-                return None
-            changed = StoredConnector(
-                name=connector, config=old.config, target=target, tasks=old.tasks, offset=base.next_offset
-            )
-            return self._rewrite(changed, base, target.lower())
-
-        return await self._change(connector, decide)
-
-    async def delete_connector(self, name: str) -> int:
-        """
-        Delete a connector and its tasks, then their statuses.
-
-        Its source offsets stay, as in Kafka Connect: a connector that is created again under this name resumes where
-        this one ended. If the session ends before the statuses are deleted, ``clean_up`` deletes them later.
-
-        Returns:
-            The configuration offset of the change.
-
-        Raises:
-            UnknownConnectorError: The connector does not exist.
-            SessionLostError: The session is over, and the connector may or may not be deleted.
-        """
-        path = self._layout.connector(name)
-
-        def decide(base: _Base) -> _Edit:
-            if base.connector_version is None:
-                raise UnknownConnectorError(f"connector {name!r} does not exist")
-            return _Edit(Delete(path, base.connector_version), "deleted")
-
-        offset = await self._change(name, decide)
-        with suppress(SessionLostError):
-            await self.clean_up()
-        return offset
-
-    async def clean_up(self) -> None:
-        """Delete the statuses that deleted connectors have left; see ``DeletedConnectors.clean_up``."""
-        await self._deleted.clean_up()
-
-    def _rewrite(self, changed: StoredConnector, base: _Base, what: str, keys: tuple[str, ...] = ()) -> _Edit:
-        version = -1 if base.connector_version is None else base.connector_version
-        return _Edit(Put(self._layout.connector(changed.name), _encoded(changed), version), what, keys)
-
     async def _change(self, connector: str, decide: _Decide, claim: str | None = None) -> int:
         """Decide a change and write it; decide again if another change came first. Return the resulting offset."""
         guards = () if claim is None else (Check(claim),)
@@ -391,34 +437,37 @@ class ConfigStore:
         offset = parse_config_offset(config.data, self._layout.config)
         # If an operator has emptied the offset's znode, the sequence continues after the history.
         next_offset = max(offset, *kept[-1:], 0) + 1
-        version = None if node is None else node.version
+        version = -1 if node is None else node.version
         return _Base(offset, next_offset, config.version, kept, version, stored, problem)
 
     def _operations(self, base: _Base, edit: _Edit, entry: ConfigChange) -> Iterable[Operation]:
         yield Put(self._layout.config, encode_config_offset(entry.offset), base.version)
-        yield edit.operation
+        path = self._layout.connector(entry.connector)
+        if edit.connector is None:
+            yield Delete(path, base.connector_version)
+        elif base.exists:
+            yield Put(path, _encoded(edit.connector, entry.offset), base.connector_version)
+        else:
+            yield Create(path, _encoded(edit.connector, entry.offset))
         yield Create(self._layout.history_entry(entry.offset), entry.encode())
         for offset in base.kept[: -(MOST_KEPT - 1)][:_MOST_PRUNED]:
             yield Delete(self._layout.history_entry(offset))
 
     async def _write(self, operations: tuple[Operation, ...], guards: tuple[Check, ...], entry: ConfigChange) -> bool:
         """Write a change, and return whether that is done. If not, the change has to be decided again."""
-        refused: list[tuple[Operation, Failure]] = []
 
         def on_refused(_: str, operation: Operation, failure: Failure) -> None:
-            refused.append((operation, failure))
-
-        outcome = await self._writer.write({entry.connector: operations}, on_refused)
-        if outcome.unknown:
-            return await self._was_written(entry)
-        for operation, failure in refused:
             if operation in guards:
                 raise ClaimLostError(f"connector {entry.connector!r}: the claim {operation.path} is gone")
             if failure not in _OUTDATED:
                 raise CoordinationError(f"ZooKeeper refused to write {operation.path}: {failure.name}")
-            if failure is Failure.NO_NODE:
-                await self.prepare()
-        return not refused
+
+        outcome = await self._writer.write({entry.connector: operations}, on_refused)
+        if outcome.unknown:
+            return await self._was_written(entry)
+        if Failure.NO_NODE in outcome.dropped.values():
+            await self.prepare()
+        return not outcome.dropped
 
     async def _was_written(self, entry: ConfigChange) -> bool:
         """Return whether a change whose answer was lost has been written. The writer has proved the session since."""
@@ -437,8 +486,8 @@ class ConfigStore:
         return False
 
 
-def _encoded(connector: StoredConnector) -> bytes:
-    data = connector.encode()
+def _encoded(connector: StoredConnector, offset: int) -> bytes:
+    data = replace(connector, offset=offset).encode()
     if len(data) > LARGEST_BYTES:
         raise ConfigError(
             f"connector {connector.name!r}: its settings and those of its {len(connector.tasks or ())} tasks take"
@@ -449,7 +498,7 @@ def _encoded(connector: StoredConnector) -> bytes:
 
 def _existing(connector: str, base: _Base) -> StoredConnector:
     """Return the stored connector, and raise ConfigError if there is none, or garbage."""
-    if base.connector_version is None:
+    if not base.exists:
         raise UnknownConnectorError(f"connector {connector!r} does not exist")
     if base.stored is None:
         raise ConfigError(f"connector {connector!r} is unreadable: {base.problem}; replace its settings, or delete it")
@@ -460,3 +509,18 @@ def _changed_task_keys(old: Sequence[Mapping[str, str]], new: Sequence[Mapping[s
     none: Mapping[str, str] = {}
     pairs = zip_longest(old, new, fillvalue=none)
     return tuple(sorted({key for before, after in pairs for key in changed_keys(before, after)})[:MOST_KEYS])
+
+
+def entry_of(name: str, path: str, data: bytes, czxid: int) -> ConnectorEntry:
+    """Return a connector's configuration; if its znode has garbage, an entry without settings that says what to do."""
+    try:
+        stored = StoredConnector.parse(name, data, path)
+    except ProtocolError as error:
+        problem = f"{error}; replace its settings ({_REPLACE}), or delete it"
+        return ConnectorEntry(config={}, problem=problem, created=czxid)
+    return ConnectorEntry(stored.config, TargetState(stored.target), stored.tasks, created=czxid)
+
+
+def _identity(node: Node | None) -> tuple[int, int] | None:
+    """Return what identifies the present state of a znode among all that it has had, or None if it does not exist."""
+    return None if node is None else (node.czxid, node.mzxid)

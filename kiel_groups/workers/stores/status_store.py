@@ -3,25 +3,71 @@ Read and write the statuses of connectors and tasks.
 
 Only the owner of a claim writes the status of its work. A status is not deleted when the claim is gone: readers
 compare the two, and see then that the work is unassigned.
+
+Of several statuses of the same work, the newest one is written, after the call that reports it. Statuses that only
+confirm former ones are written a second later: after a rebalance there are many, and claims and starts must not wait
+for them. So are problems of work that runs, which may be over by then.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Mapping, Sequence
+import logging
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import asdict
+from typing import TypeAlias
 
-from kiel_groups.errors import CoordinationError
+from kiel_groups.errors import CoordinationError, ProtocolError, SessionLostError
+from kiel_groups.group.znodes.contents import Znode
 from kiel_groups.group.znodes.layout import WorkerLayout
 from kiel_groups.group.znodes.transactions import Check, Create, Failure, Operation, Put
-from kiel_groups.workers.stores.config_reader import Written, owner_path, status_data, status_of, status_path
-from kiel_groups.workers.values import TaskId, Work, WorkStatus
+from kiel_groups.group.znodes.worker_contents import StoredStatus
+from kiel_groups.workers.values import TaskId, Work, WorkState, WorkStatus
 from kiel_groups.zookeeper.fenced_writes import FencedWriter
-from kiel_groups.zookeeper.session import Session
+from kiel_groups.zookeeper.session import Node, Session
 
-__all__ = ["StatusStore"]
+__all__ = ["StatusStore", "status_data", "status_of"]
+
+log = logging.getLogger(__name__)
 
 #: Refusals after which the znodes are looked up and written again: others create and delete statuses, too.
 _OUTDATED = (Failure.NODE_EXISTS, Failure.NO_NODE)
+
+#: How long a status that confirms a former one waits, in seconds.
+_CONFIRMED_AFTER_S = 1.0
+
+#: A znode as a worker or a tool has read it, or None if it does not exist.
+_Znode: TypeAlias = Node | Znode | None
+
+
+def status_data(status: WorkStatus) -> bytes:
+    """Return the data of a status znode. A long trace is cut."""
+    return StoredStatus(**asdict(status)).encode()
+
+
+def status_of(path: str, status: _Znode, owner: _Znode, connector: _Znode) -> WorkStatus:
+    """
+    Return the status that a status znode shows now.
+
+    A status counts only while the claim exists under which it was written. It is UNASSIGNED if the claim is gone, if
+    another worker has claimed the work since, or if the connector was created again since.
+
+    Args:
+        path: The path of the status znode.
+        status: The status znode.
+        owner: The owner znode.
+        connector: The connector's znode.
+    """
+    if status is None or not status.data:
+        return WorkStatus(WorkState.UNASSIGNED, worker="")
+    try:
+        stored = StoredStatus.parse(status.data, path)
+    except ProtocolError as error:
+        log.error("%s; treating the work as unassigned", error)
+        return WorkStatus(WorkState.UNASSIGNED, worker="", trace=str(error))
+    if owner is None or connector is None or status.mzxid < max(owner.czxid, connector.czxid):
+        return WorkStatus(WorkState.UNASSIGNED, stored.worker, generation=stored.generation)
+    return WorkStatus(WorkState(stored.state), stored.worker, stored.trace, stored.generation, stored.problem)
 
 
 class StatusStore:
@@ -35,10 +81,61 @@ class StatusStore:
         self._session = session
         self._writer = writer
         self._layout = layout
+        #: The statuses to write at once, and those to write a second later.
+        self._waiting: dict[Work, WorkStatus] = {}
+        self._confirmed: dict[Work, WorkStatus] = {}
+        self._wake = asyncio.Event()
         #: The newest statuses that are being written. An older one must not follow them after a lost answer.
         self._newest: dict[Work, WorkStatus] = {}
         #: The work whose status this worker has written: its znode exists, unless an operator has deleted it.
         self._written: set[Work] = set()
+
+    def report(self, work: Work, status: WorkStatus) -> None:
+        """Have a status written soon."""
+        self._confirmed.pop(work, None)
+        self._waiting[work] = status
+        self._wake.set()
+
+    def confirm(self, work: Work, status: WorkStatus) -> None:
+        """Have a status written that differs from the last one only in its generation or its problem."""
+        if not self._confirmed:
+            asyncio.get_running_loop().call_later(_CONFIRMED_AFTER_S, self._report_confirmed)
+        self._confirmed[work] = status
+
+    def _report_confirmed(self) -> None:
+        confirmed, self._confirmed = self._confirmed, {}
+        self._waiting = confirmed | self._waiting
+        self._wake.set()
+
+    def drop(self, work: Work) -> None:
+        """Write no status of this work any more: after the release of its claim, only its next owner may write one."""
+        for statuses in (self._waiting, self._confirmed, self._newest):
+            statuses.pop(work, None)
+
+    async def run(self, on_gone: Callable[[Work], None]) -> None:
+        """
+        Write what is reported until the session is over, or the caller cancels this.
+
+        A status that ZooKeeper refuses because of missing rights is logged.
+
+        Args:
+            on_gone: Called with work whose status was refused because its claim, or its connector, is gone.
+        """
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            waiting, self._waiting = self._waiting, {}
+            if not waiting:
+                continue
+            try:
+                stored = await self.put_many(waiting)
+            except SessionLostError:
+                return
+            except CoordinationError as error:
+                log.error("group %s: statuses are not written: %s", self._layout.group, error)
+                continue
+            for work in waiting.keys() - stored:
+                on_gone(work)
 
     async def put(self, work: Work, status: WorkStatus) -> bool:
         """
@@ -52,10 +149,6 @@ class StatusStore:
             SessionLostError: The session is over.
         """
         return work in await self.put_many({work: status})
-
-    def withdraw(self, work: Work) -> None:
-        """Drop statuses of this work that were not sent yet. After its release, only its next owner may write one."""
-        self._newest.pop(work, None)
 
     async def put_many(self, statuses: Mapping[Work, WorkStatus]) -> set[Work]:
         """Store several statuses, each as ``put`` does, and return the work whose status is stored or replaced."""
@@ -99,7 +192,7 @@ class StatusStore:
         """Return the writes of statuses by the work. Work of connectors that do not exist is left out."""
         layout = self._layout
         items: dict[Work, tuple[Operation, ...]] = {
-            work: (*self._checks(work), Put(status_path(layout, work), status_data(status)))
+            work: (*self._checks(work), Put(layout.status(*work), status_data(status)))
             for work, status in statuses.items()
             if work in self._written
         }
@@ -109,7 +202,7 @@ class StatusStore:
 
     def _checks(self, work: Work) -> tuple[Operation, ...]:
         """Return the conditions of a write: the claim, and the connector, which may have been deleted."""
-        return Check(owner_path(self._layout, work)), Check(self._layout.connector(work.connector))
+        return Check(self._layout.owner(*work)), Check(self._layout.connector(work.connector))
 
     async def _items_of_unread(
         self, works: Sequence[Work], statuses: Mapping[Work, WorkStatus]
@@ -117,14 +210,14 @@ class StatusStore:
         layout = self._layout
         names = sorted({work.connector for work in works})
         stored, found = await asyncio.gather(
-            self._session.exists_many([status_path(layout, work) for work in works]),
+            self._session.exists_many([layout.status(*work) for work in works]),
             self._session.exists_many([layout.connector(name) for name in names]),
         )
         present = {name for name, node in zip(names, found, strict=True) if node is not None}
         items: dict[Work, tuple[Operation, ...]] = {}
         folders: set[str] = set()
         for work, node in zip(works, stored, strict=True):
-            path, data = status_path(layout, work), status_data(statuses[work])
+            path, data = layout.status(*work), status_data(statuses[work])
             if work.connector not in present:
                 continue
             if node is not None:
@@ -147,17 +240,12 @@ class StatusStore:
         names = sorted({work.connector for work in works})
         # The owners are read first: a status that is read after its owner is not older than the owner's claim.
         owners, statuses, connectors = await asyncio.gather(
-            self._session.exists_many([owner_path(layout, work) for work in works]),
-            self._session.get_many([status_path(layout, work) for work in works]),
+            self._session.exists_many([layout.owner(*work) for work in works]),
+            self._session.get_many([layout.status(*work) for work in works]),
             self._session.exists_many([layout.connector(name) for name in names]),
         )
-        created = {name: node and node.czxid for name, node in zip(names, connectors, strict=True)}
+        found = dict(zip(names, connectors, strict=True))
         return {
-            work: status_of(
-                status_path(layout, work),
-                status and Written(status.data, status.mzxid),
-                owner and owner.czxid,
-                created[work.connector],
-            )
+            work: status_of(layout.status(*work), status, owner, found[work.connector])
             for work, owner, status in zip(works, owners, statuses, strict=True)
         }

@@ -12,9 +12,10 @@ from kiel_groups.errors import ProtocolError
 from kiel_groups.group.znodes.contents import Snapshot, whole_number
 from kiel_groups.group.znodes.layout import CONNECTOR, WorkerLayout, connector_of
 from kiel_groups.group.znodes.worker_contents import ConfigChange, parse_config_offset
-from kiel_groups.ops.cluster_admin import Client
-from kiel_groups.ops.group_inspection import read_workers
-from kiel_groups.workers.stores.config_reader import Written, entry_of, owner_path, status_of, status_path
+from kiel_groups.ops.zookeeper_client import Client
+from kiel_groups.ops.zookeeper_reader import read_workers
+from kiel_groups.workers.stores.config_store import entry_of
+from kiel_groups.workers.stores.status_store import status_of
 from kiel_groups.workers.values import ConfigSnapshot, ConnectorId, TaskId, Work, WorkStatus
 
 __all__ = ["WorkerGroup", "describe_workers", "worker_group_of"]
@@ -109,15 +110,9 @@ def _owners(layout: WorkerLayout, found: Snapshot, children: _Children) -> Itera
 
 
 def _status(layout: WorkerLayout, found: Snapshot, work: Work) -> WorkStatus:
-    path = status_path(layout, work)
-    status, owner = found.get(path), found.get(owner_path(layout, work))
+    path = layout.status(*work)
     connector = found.get(layout.connector(work.connector))
-    return status_of(
-        path,
-        None if status is None else Written(status.data, status.mzxid),
-        None if owner is None else owner.czxid,
-        None if connector is None else connector.czxid,
-    )
+    return status_of(path, found.get(path), found.get(layout.owner(*work)), connector)
 
 
 def _history(layout: WorkerLayout, found: Snapshot, children: _Children) -> Iterator[ConfigChange]:

@@ -19,9 +19,9 @@ from kiel_groups.clients.produce.partitioners import hash_partitioner
 from kiel_groups.config import parse_hosts
 from kiel_groups.embedded import Cluster
 from kiel_groups.model import Record
-from kiel_groups.ops.cluster_admin import create_topic, delete_topic
+from kiel_groups.ops.actions.topics import ZooKeeperTopics
 from kiel_groups.spark import KielDataSource
-from kiel_groups.spark.tasks.worker_connections import find_leaders
+from kiel_groups.spark.worker_connections import find_leaders
 from tests.helpers.waiting import eventually_blocking
 
 __all__ = [
@@ -58,7 +58,7 @@ def fill(cluster: Cluster, topic: str, values: Iterable[bytes | None], partition
 
 def filled(cluster: Cluster, topic: str, partitions: int, values: Sequence[bytes | None]) -> str:
     """Create a topic, produce values to it, and return its name."""
-    create_topic(cluster.zk_hosts, topic, partitions)
+    ZooKeeperTopics(cluster.zk_hosts).create(topic, partitions)
     fill(cluster, topic, values)
     return topic
 
@@ -71,8 +71,8 @@ def await_partitions(cluster: Cluster, topic: str, count: int) -> None:
 
 def recreate_topic(cluster: Cluster, topic: str, partitions: int, values: Iterable[bytes]) -> None:
     """Delete a topic and create it again, with ``values`` in its first partition."""
-    delete_topic(cluster.zk_hosts, topic)
-    create_topic(cluster.zk_hosts, topic, partitions)
+    ZooKeeperTopics(cluster.zk_hosts).delete(topic)
+    ZooKeeperTopics(cluster.zk_hosts).create(topic, partitions)
     await_partitions(cluster, topic, partitions)
     fill(cluster, topic, values, partition=0)
 

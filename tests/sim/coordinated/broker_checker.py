@@ -23,14 +23,15 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter, defaultdict
+from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 from kiel_groups.errors import KielGroupsError
 from kiel_groups.model import FencingToken, TopicPartition
-from kiel_groups.testing.fake_coordinator import AcceptedCommit
 from kiel_groups.wire.consumer_protocol import ConsumerAssignment
 from kiel_groups.wire.group_requests import DescribeGroupsRequest, JoinGroupRequest, LeaveGroupRequest
 from kiel_groups.wire.offsets import OffsetCommitRequestV2
+from tests.fakes.fake_coordinator import AcceptedCommit
 from tests.sim.coordinated.member_network import Call
 from tests.sim.invariants.invariant import Violation
 
@@ -68,6 +69,9 @@ class BrokerChecker:
         #: records may be skipped.
         self._covered: defaultdict[TopicPartition, set[int]] = defaultdict(set)
         self._excused: set[TopicPartition] = set()
+        #: Partitions whose last commit was the beginning of a new log, because its owner gave them back before it could
+        #: restart there. It may have read the new log already without knowing it.
+        self._begun: set[TopicPartition] = set()
         self._restarts: Counter[tuple[str, TopicPartition]] = Counter()
 
     def violation(self, text: str) -> Violation:
@@ -81,12 +85,9 @@ class BrokerChecker:
     def opened(self, consumer: BrokerConsumer, partition: TopicPartition, position: int) -> None:
         """Check the position at which a consumer opens a partition."""
         self._check_position(consumer, partition, position)
-        if (
-            self._world.coordinator.early
-            and self._world.incarnations[partition.topic]
-            and not consumer.lacked(partition)
-        ):
-            # Coordinators of 0.9 keep the offsets of deleted topics, and nothing has shown this member the deletion.
+        if not consumer.asks_ids and self._world.incarnations[partition.topic] and not consumer.lacked(partition):
+            # Nothing has shown this member the deletion. Coordinators of 0.9 keep the offsets of deleted topics. Others
+            # have what a member has stored since, or this one starts where it was, and reports a lost offset.
             self._excused.add(partition)
         if sum(partition in each.opened for each in self._world.consumers) > 1:
             self._contested.add(partition)
@@ -111,11 +112,12 @@ class BrokerChecker:
             self._covered[partition].clear()
             self._excused.discard(partition)
             self._processed[partition] = 0
-            self._expired.discard(partition)
+            # A member that does not notice stores its offset again when it refreshes all.
+            (self._expired.discard if self._world.coordinator.early else self._expired.add)(partition)
 
     def unnoticed(self, consumer: BrokerConsumer, topic: str) -> None:
-        """Record that no answer will show a member of 0.9 that the topic of its partitions was created again."""
-        if self._world.coordinator.early:
+        """Record that no answer will show a member without the topic's id that the topic is another one now."""
+        if not consumer.has_former_id(topic):
             self._excused.update(partition for partition in consumer.opened if partition.topic == topic)
 
     def restarted(self, consumer: BrokerConsumer, partition: TopicPartition, offset: int) -> None:
@@ -129,6 +131,10 @@ class BrokerChecker:
         if incarnation == self._world.incarnations[partition.topic]:
             self._covered[partition].update(range(start, until))
 
+    def warned(self, partitions: Collection[TopicPartition]) -> None:
+        """Record that a warning names these partitions, records of which may be skipped."""
+        self._excused.update(partitions)
+
     def record_reset(self, consumer: BrokerConsumer, partition: TopicPartition, offset: int) -> None:
         """Record that a position that the log lacked was reset, and reported."""
         self._excused.add(partition)
@@ -138,9 +144,6 @@ class BrokerChecker:
 
     def _skipped(self) -> list[TopicPartition]:
         """Return the partitions of topics that were created again, records of which are skipped without a warning."""
-        warned = any(each.metrics.total("new_logs_unknown") for each in self._world.consumers)
-        if warned and self._world.coordinator.early:
-            return []
         renewed = [each for each in self._world.partitions() if self._world.incarnations[each.topic]]
         return [
             partition
@@ -249,9 +252,14 @@ class BrokerChecker:
         (self._late.add if self._executing.given_up else self._late.discard)(partition)
         before = self._world.coordinator.offsets[self._world.group].get(partition)
         processed = self._processed.get(partition)
+        sender = next((each for each in self._world.consumers if each.member.member_id == member_id), None)
         if self._world.incarnations[partition.topic]:
+            state = None if sender is None else sender.state_of(partition)
+            is_begun = offset == 0 and state is not None and state.outdated
+            (self._begun.add if is_begun else self._begun.discard)(partition)
+            self._expired.discard(partition)
             if not self._covered[partition].issuperset(range(offset)):
-                self._misled(member_id, partition, offset)
+                self._misled(sender, member_id, partition, offset)
             return
         if processed is None:
             self._start(member_id, partition, offset)
@@ -264,10 +272,9 @@ class BrokerChecker:
         elif before is not None and offset < before.offset and not self._may_go_back(partition, offset):
             raise self.violation(f"{member_id} commits {offset} of {partition} over {before.offset}")
 
-    def _misled(self, member_id: str, partition: TopicPartition, offset: int) -> None:
+    def _misled(self, sender: BrokerConsumer | None, member_id: str, partition: TopicPartition, offset: int) -> None:
         """Excuse a partition of which a member stores an offset of a former log, as far as it cannot know better."""
         assert self._executing is not None
-        sender = next((each for each in self._world.consumers if each.member.member_id == member_id), None)
         knew = self._executing.knew.get(partition.topic, -1)
         if self._executing.given_up or sender is None or knew < self._world.incarnations[partition.topic]:
             self._excused.add(partition)
@@ -278,7 +285,7 @@ class BrokerChecker:
         is_reported = sender.metrics.total("offsets_expired") > 0
         if (is_first or is_reported) and not sender.knows_former(partition):
             self._excused.add(partition)
-        elif partition not in self._excused and not self._world.coordinator.early:
+        elif partition not in self._excused and sender.has_former_id(partition.topic):
             raise self.violation(f"{member_id} commits {offset} of {partition}, whose new log it knows")
 
     def _start(self, member_id: str, partition: TopicPartition, offset: int) -> None:
@@ -356,6 +363,6 @@ class BrokerChecker:
         return f"{left} have not left" if left else ""
 
     def check_committed(self, partitions: list[TopicPartition]) -> None:
-        """Check that all records are committed after all members have left."""
-        if left := self._uncommitted(partitions):
+        """Check that all records are committed after all members have left; new logs may be delivered once more."""
+        if left := [partition for partition in self._uncommitted(partitions) if partition not in self._begun]:
             raise self.violation(f"the offsets of {len(left)} partitions, first {left[:3]}, are not those of the end")

@@ -39,8 +39,9 @@ EVENTS = 120
 LEAST_FAULTS, MOST_FAULTS = 4, 10
 #: Seconds between two events, on average.
 PACE_S = 0.5
-#: The share of the groups whose brokers are of 0.9, and of those whose applications commit.
-EARLY_SHARE, MANUAL_SHARE = 0.4, 0.25
+#: The share of the groups whose brokers are of 0.9, of those whose applications commit, and, where brokers are later
+#: ones, of those whose topics have ids.
+EARLY_SHARE, MANUAL_SHARE, IDS_SHARE = 0.4, 0.25, 0.6
 #: The share of deliveries that take long, and how long, in seconds.
 SLOW_SHARE, SLOW_S = 0.05, (5.0, 20.0)
 
@@ -55,6 +56,8 @@ class BrokerScenario:
     reset: str
     #: Whether the brokers behave as those of 0.9.
     early: bool
+    #: Whether topics of later brokers have ids, as from 2.8 on.
+    ids: bool
     assignor: str
     heartbeat_interval_ms: int
     rebalance_timeout_ms: int
@@ -76,7 +79,8 @@ class BrokerScenario:
     @property
     def settings(self) -> str:
         """The settings, for a report."""
-        brokers = "0.9" if self.early else f"3.9, rebalance timeout {self.rebalance_timeout_ms} ms"
+        late = f"{'3.9' if self.ids else '2.7'}, rebalance timeout {self.rebalance_timeout_ms} ms"
+        brokers = "0.9" if self.early else late
         return (
             f"{self.members} members, topics of {self.topics} partitions, {self.reset}, {self.assignor}, brokers of"
             f" {brokers}, heartbeats every {self.heartbeat_interval_ms} ms, watchdog {self.max_poll_ms} ms,"
@@ -113,6 +117,7 @@ def make_broker_scenario(seed: int) -> BrokerScenario:
         autocommit=random.random() >= MANUAL_SHARE,
         hook_s=random.choice([0.0, 0.0, 0.3, 2.0]),
         events=tuple(events),
+        ids=random.random() < IDS_SHARE,
     )
 
 

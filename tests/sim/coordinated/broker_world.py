@@ -10,8 +10,8 @@ from typing import Any
 
 from kiel_groups.config import CoordinatorConfig, GroupConfig
 from kiel_groups.model import TopicPartition
-from kiel_groups.testing import FakeCoordinator, FakeEnsemble, Timeline
-from kiel_groups.testing.fake_coordinator import AcceptedCommit
+from tests.fakes import FakeCoordinator, FakeEnsemble, Timeline
+from tests.fakes.fake_coordinator import AcceptedCommit
 from tests.sim.coordinated.broker_checker import BrokerChecker
 from tests.sim.coordinated.broker_scenario import BrokerScenario, make_broker_scenario
 from tests.sim.coordinated.member_process import BrokerConsumer
@@ -36,6 +36,7 @@ AT_REST: dict[str, Any] = {
     "topics": (4,),
     "reset": "earliest",
     "early": False,
+    "ids": True,
     "assignor": "range",
     "heartbeat_interval_ms": 3_000,
     "rebalance_timeout_ms": 30_000,

@@ -20,9 +20,9 @@ from kiel_groups.members.brokers.versions import GroupVersions
 from kiel_groups.members.partition_handler import Gate, LogOffsets, Work
 from kiel_groups.metrics import Metrics
 from kiel_groups.model import TopicPartition
-from kiel_groups.testing.simulated_process import SimulatedProcess
 from kiel_groups.wire.group_requests import GroupProtocol
 from kiel_groups.zookeeper.tasks import CloseLimit
+from tests.fakes.simulated_process import SimulatedProcess
 from tests.sim.application import Application, ApplicationListener, InFlight
 from tests.sim.coordinated.member_network import MemberNetwork
 from tests.sim.fetches import Fetches
@@ -53,9 +53,11 @@ class _Topics:
         self.seen = SeenTopics()
         #: The newest incarnation of each topic that a broker has listed.
         self.newest: dict[str, int] = {}
+        #: The incarnation of each topic whose id a broker has named first.
+        self.identified: dict[str, int] = {}
         #: The incarnation of each topic before which a broker has last lacked the topic.
         self.lacked: dict[str, int] = {}
-        self.asks_ids = not world.coordinator.early
+        self.asks_ids = world.scenario.ids and not world.coordinator.early
 
     async def refresh(self, topics: Collection[str], reason: str) -> None:
         await asyncio.sleep(self._world.timeline.random.uniform(0.001, 0.05))
@@ -74,6 +76,7 @@ class _Topics:
             self.newest[name] = max(incarnation, self.newest.get(name, 0))
             self.seen.listed(name)
             if self.asks_ids:
+                self.identified.setdefault(name, incarnation)
                 self.seen.identified(name, f"{name} {incarnation}")
 
     async def all_topics(self) -> frozenset[str]:
@@ -87,6 +90,19 @@ class _NoPoison:
     """Stands for poisoned records, which groups that brokers coordinate have in common with all others."""
 
     aside: frozenset[TopicPartition] = frozenset()
+
+
+class _WatchedMetrics(Metrics):
+    """Reports warnings of offsets that may be skipped to the checker, with the partitions that were just compared."""
+
+    def __init__(self, consumer: BrokerConsumer) -> None:
+        super().__init__()
+        self._consumer = consumer
+
+    def count(self, name: str, amount: int = 1, **labels: str) -> None:
+        super().count(name, amount, **labels)
+        if name == "new_logs_unknown":
+            self._consumer.world.checker.warned(self._consumer.compared)
 
 
 class BrokerConsumer(Application):
@@ -111,10 +127,14 @@ class BrokerConsumer(Application):
         self.committing = 0
         self.gate: GenerationGate | None = None
         self.failure: KielGroupsError | None = None
-        self.metrics = Metrics()
+        self.metrics = _WatchedMetrics(self)
+        #: The partitions whose logs were compared last, as far as their positions are not the first ones.
+        self.compared: frozenset[TopicPartition] = frozenset()
         self.poisoned = _NoPoison()  # type: ignore[assignment]
         #: The incarnation and the offset of an early record of each partition that this process has read.
         self.marks: dict[TopicPartition, tuple[int, int]] = {}
+        #: The incarnation of each topic of which the process has opened a partition first.
+        self.first_opened: dict[str, int] = {}
         self.closing = self.closed = False
         self._finished_some = asyncio.Event()
         self._subscription = SubscriptionState(world.group_config)
@@ -216,7 +236,9 @@ class BrokerConsumer(Application):
     async def look_at_logs(self, positions: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, LogSight]:
         await asyncio.sleep(self.world.timeline.random.uniform(0.001, 0.05))
         led = [partition for partition in sorted(positions) if self.world.has_leader(partition)]
-        return {partition: self._sight(partition, positions[partition]) for partition in led}
+        sights = {partition: self._sight(partition, positions[partition]) for partition in led}
+        self.compared = frozenset(each for each, sight in sights.items() if sight.start < sight.position)
+        return sights
 
     def _sight(self, partition: TopicPartition, position: int) -> LogSight:
         log = self.world.logs[partition]
@@ -248,12 +270,24 @@ class BrokerConsumer(Application):
         return dict(self._topics.newest)
 
     def knows_former(self, partition: TopicPartition) -> bool:
-        """Return whether the process knows that the partition's topic was created again."""
-        return self._topics.seen.number(partition.topic) > 0
+        """Return whether the process can know that the topic of which it lacks an offset was created again."""
+        topic, present = partition.topic, self.world.incarnations[partition.topic]
+        was_open = self.first_opened.get(topic, present) < present
+        return self._topics.seen.number(topic) > 0 or (was_open and self.lacked(partition))
+
+    @property
+    def asks_ids(self) -> bool:
+        return self._topics.asks_ids
+
+    def has_former_id(self, topic: str) -> bool:
+        """Return whether a broker has told the process the id of an earlier incarnation of the topic."""
+        present = self.world.incarnations[topic]
+        return self._topics.identified.get(topic, present) < present
 
     def lacked(self, partition: TopicPartition) -> bool:
-        """Return whether a broker has lacked the partition's topic before its present incarnation."""
-        return self._topics.lacked.get(partition.topic) == self.world.incarnations[partition.topic]
+        """Return whether brokers have lacked the topic before its present incarnation, or its logs have shown it."""
+        present = self.world.incarnations[partition.topic]
+        return present in (self._topics.lacked.get(partition.topic), self._topics.seen.number(partition.topic))
 
     def _idle(self) -> list[TopicPartition]:
         return [partition for partition in super()._idle() if partition.topic not in self.world.deleted]
@@ -305,6 +339,7 @@ class BrokerConsumer(Application):
             state = self._subscription.offsets.of(partition)
             if state is not None:
                 self.opened[partition] = 0
+                self.first_opened.setdefault(partition.topic, self.world.incarnations[partition.topic])
                 self.fetches.forget(partition)
                 self.fetches.start(partition)
                 self.world.checker.opened(self, partition, state.position)

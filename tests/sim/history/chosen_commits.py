@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kiel_groups.model import TopicPartition
-from kiel_groups.testing.fake_ensemble import Entry
+from tests.fakes.fake_ensemble import Entry
 from tests.sim.history.owners import Owners
 
 if TYPE_CHECKING:

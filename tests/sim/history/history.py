@@ -10,8 +10,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kiel_groups.model import TopicPartition
-from kiel_groups.testing.fake_ensemble import Entry
-from kiel_groups.testing.znode_tree import Change, Kind
+from tests.fakes.fake_ensemble import Entry
+from tests.fakes.znode_tree import Change, Kind
 from tests.sim.history.broker_requests import BrokerRequests
 from tests.sim.history.chosen_commits import ChosenCommits
 from tests.sim.history.log_ranges import LogRanges

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from kiel_groups.group.znodes.contents import parse_owner
 from kiel_groups.model import TopicPartition
-from kiel_groups.testing.fake_ensemble import Entry
-from kiel_groups.testing.znode_tree import Change, Kind, Znode
+from tests.fakes.fake_ensemble import Entry
+from tests.fakes.znode_tree import Change, Kind, Znode
 from tests.sim.history.records import OwnerDeletion
 from tests.sim.history.sessions import Sessions
 

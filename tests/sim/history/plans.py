@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 
 from kiel_groups.group.znodes.layout import GroupLayout
-from kiel_groups.testing.fake_ensemble import Entry
-from kiel_groups.testing.znode_tree import Kind
+from tests.fakes.fake_ensemble import Entry
+from tests.fakes.znode_tree import Kind
 from tests.sim.history.records import PlanWrite
 
 __all__ = ["Plans"]

@@ -7,8 +7,8 @@ from enum import Enum, auto
 from typing import TYPE_CHECKING
 
 from kiel_groups.model import TopicPartition
-from kiel_groups.testing.fake_ensemble import Entry
-from kiel_groups.testing.znode_tree import Change, Znode
+from tests.fakes.fake_ensemble import Entry
+from tests.fakes.znode_tree import Change, Znode
 from tests.sim.history.seeks import Seek
 
 if TYPE_CHECKING:

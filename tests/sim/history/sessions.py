@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kiel_groups.testing.fake_ensemble import Entry
+from tests.fakes.fake_ensemble import Entry
 
 if TYPE_CHECKING:
     from tests.sim.consumer import Consumer

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from kiel_groups.config import ZOOKEEPER_STORE
 from kiel_groups.model import TopicPartition
-from kiel_groups.testing.znode_tree import Kind
+from tests.fakes.znode_tree import Kind
 from tests.sim.history.records import OffsetWrite, WriteKind
 from tests.sim.invariants.invariant import Invariant
 

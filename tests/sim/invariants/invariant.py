@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from kiel_groups.errors import KielGroupsError
 from kiel_groups.model import TopicPartition
-from kiel_groups.testing.fake_ensemble import Entry
+from tests.fakes.fake_ensemble import Entry
 from tests.sim.history.history import History
 from tests.sim.history.records import CommitRequest, Delivery, OffsetWrite, OwnerDeletion, PlanWrite
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kiel_groups.config import BROKER_V0
-from kiel_groups.testing.znode_tree import Kind
+from tests.fakes.znode_tree import Kind
 from tests.sim.history.records import OffsetWrite, OwnerDeletion, WriteKind
 from tests.sim.invariants.invariant import Invariant
 

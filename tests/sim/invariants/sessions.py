@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kiel_groups.testing.fake_ensemble import Entry
+from tests.fakes.fake_ensemble import Entry
 from tests.sim.invariants.invariant import Invariant
 
 __all__ = ["GateShutBeforeSessionEnds", "NoWriteAfterSessionEnd", "NoWriteOnReopenedSession"]

@@ -9,7 +9,7 @@ from kazoo.client import KazooClient
 
 from kiel_groups.config import GroupConfig, ZooKeeperConfig
 from kiel_groups.group.znodes.round_contents import RoundLayout
-from kiel_groups.testing import FakeEnsemble, Host, Timeline, fake_client
+from tests.fakes import FakeEnsemble, Host, Timeline, fake_client
 from tests.sim.group_world import GroupWorld
 
 __all__ = ["MemberScenario", "MemberWorld"]

@@ -24,7 +24,7 @@ from kiel_groups.group.znodes.contents import DONE
 from kiel_groups.group.znodes.round_contents import RoundAssignment, RoundState
 from kiel_groups.members.brokers.gate import GenerationGate
 from kiel_groups.members.brokers.hooks import JoinedGroup
-from kiel_groups.testing.fake_ensemble import Entry
+from tests.fakes.fake_ensemble import Entry
 from tests.sim.invariants.invariant import Violation
 from tests.sim.programs.program_process import is_expected
 

@@ -13,9 +13,9 @@ from kiel_groups.members.brokers.hooks import JoinedGroup
 from kiel_groups.members.brokers.member import CoordinatedMember
 from kiel_groups.members.programs.generic_member import member_on_zookeeper
 from kiel_groups.metrics import Metrics
-from kiel_groups.testing.simulated_process import SimulatedProcess
 from kiel_groups.wire.group_requests import GroupProtocol
 from kiel_groups.zookeeper.tasks import CloseLimit, ProcessContext
+from tests.fakes.simulated_process import SimulatedProcess
 
 if TYPE_CHECKING:
     from tests.sim.programs.program_world import ProgramWorld

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from kiel_groups.group.znodes.contents import DONE
-from kiel_groups.testing.fake_ensemble import Entry
+from tests.fakes.fake_ensemble import Entry
 from tests.sim.garbage_collection import deferred_collection
 from tests.sim.programs.member_world import MemberWorld
 from tests.sim.programs.program_checker import ProgramChecker

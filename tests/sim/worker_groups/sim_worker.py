@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from kiel_groups.errors import KielGroupsError
 from kiel_groups.workers.execution.herder import Herder
-from kiel_groups.workers.execution.work_plan import PluginRunners
+from kiel_groups.workers.execution.worker_plugins import WorkerPlugins
 from kiel_groups.workers.runners.runner_interface import sink_group
 from kiel_groups.workers.values import WorkerAssignment
 from tests.helpers.counting_connectors import FakeClients, FakeProducer
@@ -85,10 +85,8 @@ class SimWorker(WorkerProcess):
     def _clients(self) -> FakeClients:
         return _Clients(self)
 
-    def _new_herder(
-        self, context: Any, factory: PluginRunners, on_failure: Callable[[KielGroupsError], None]
-    ) -> Herder:
-        return _Herder(context, factory, self.world.scenario.allocator, on_failure)
+    def _new_herder(self, context: Any, found: WorkerPlugins, clients: FakeClients) -> Herder:
+        return _Herder(context, found, clients, self.world.scenario.allocator)
 
     async def _start(self) -> None:
         try:
@@ -117,14 +115,14 @@ class SimWorker(WorkerProcess):
     @property
     def worker_id(self) -> str:
         """The id in the worker's znode; "" if there is no session."""
-        parts = self.herder._parts
-        return "" if parts is None or parts.is_over else parts.role.worker_id
+        role = self.herder._role
+        return "" if role is None or role.is_over else role.worker_id
 
     @property
     def session_id(self) -> int:
         """The id of the worker's session; 0 if there is none."""
-        parts = self.herder._parts
-        return 0 if parts is None or parts.is_over else parts.session.id
+        role = self.herder._role
+        return 0 if role is None or role.is_over else role.session.id
 
     def kill(self) -> None:
         """Kill the process, as SIGKILL does."""

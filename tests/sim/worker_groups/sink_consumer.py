@@ -1,5 +1,5 @@
 """
-A consumer of a simulated sink, as its runner sees it: ``SinkConsumer`` on simulated time.
+A consumer of a simulated sink, as its runner sees it: a ``GroupedConsumer`` on simulated time.
 
 Its hooks run one at a time, and come as the product's consumer calls them. It fetches from the logs in memory.
 """

@@ -33,8 +33,8 @@ from kiel_groups.group.znodes.worker_contents import (
     StoredStatus,
     parse_config_offset,
 )
-from kiel_groups.testing.fake_ensemble import Entry
-from kiel_groups.testing.znode_tree import Change, Kind
+from tests.fakes.fake_ensemble import Entry
+from tests.fakes.znode_tree import Change, Kind
 from tests.sim.invariants.invariant import Violation
 from tests.sim.programs.program_process import is_expected
 from tests.sim.worker_groups.recording_connectors import MISBEHAVES, Run

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from kiel_groups.workers.values import ConnectorId, TaskId
 from tests.sim.programs.program_operations import GARBAGE, ON_PROGRAMS, ON_THE_GROUP, SERVER_FAULTS, fail_server
 from tests.sim.scenario import Event
 from tests.sim.worker_groups.worker_world import Hang
@@ -87,10 +88,8 @@ def _restart_work(world: WorkerWorld, worker: SimWorker, event: Event) -> str:
     connector, _, number = work.partition("-")
     owner = world.checker.runs[work][-1].worker
     if owner.process.runs:
-        if number:
-            owner.ask(lambda: owner.requests.restart_task(connector, int(number)))
-        else:
-            owner.ask(lambda: owner.requests.restart_connector(connector))
+        restarted = TaskId(connector, int(number)) if number else ConnectorId(connector)
+        owner.ask(lambda: owner.requests.restart(restarted))
     return work
 
 

@@ -11,9 +11,9 @@ from typing import Any
 
 from kiel_groups.errors import KielGroupsError
 from kiel_groups.group.znodes.layout import WorkerLayout
-from kiel_groups.testing import SimulatedProcess
 from kiel_groups.workers.plugins.interfaces import ConnectorContext
-from kiel_groups.workers.values import TaskId, WorkState
+from kiel_groups.workers.values import WorkState
+from tests.fakes import SimulatedProcess
 from tests.sim.garbage_collection import deferred_collection
 from tests.sim.programs.member_world import MemberWorld
 from tests.sim.worker_groups.recording_connectors import CONNECTORS, Run, play_in
@@ -212,10 +212,7 @@ class WorkerWorld(MemberWorld):
             for work, supervisor in list(worker.herder._running.items()):
                 if supervisor.status is None or supervisor.status.state != WorkState.FAILED:
                     continue
-                if isinstance(work, TaskId):
-                    worker.ask(lambda worker=worker, work=work: worker.requests.restart_task(*work))  # type: ignore[misc]
-                else:
-                    worker.ask(lambda worker=worker, work=work: worker.requests.restart_connector(*work))  # type: ignore[misc]
+                worker.ask(lambda worker=worker, work=work: worker.requests.restart(work))  # type: ignore[misc]
 
 
 @contextmanager

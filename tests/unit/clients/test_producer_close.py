@@ -43,6 +43,7 @@ async def test_a_close_waits_no_longer_than_its_timeout() -> None:
     async with producing(broker, backoff_ms=60_000, max_backoff_ms=60_000) as (_, producer):
         lost = [producer.produce("t", b"x", partition=n % 2) for n in range(10)]
         lost.append(producer.produce("unknown", b"x"))
+        await broker.wait_for_requests(PRODUCE, 1)
         await producer.close(timeout_ms=20)
         *sent, unsent = await asyncio.gather(*lost, return_exceptions=True)
         assert [type(outcome) for outcome in sent] == [OutcomeUnknownError] * 10

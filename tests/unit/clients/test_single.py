@@ -13,8 +13,7 @@ from typing import Any
 import pytest
 from tornado.ioloop import IOLoop
 
-from kiel_groups.clients import BEGINNING, END, SingleConsumer
-from kiel_groups.clients.methods import single_topics
+from kiel_groups.clients import BEGINNING, END, SingleConsumer, single
 from kiel_groups.errors import (
     BadRecordError,
     ClosedError,
@@ -243,7 +242,7 @@ async def test_a_partition_without_a_leader_delays_no_others(
     A partition without a leader does not delay other partitions. Its leader is requested again in the background. Then
     it is consumed from its beginning, so that no record is skipped.
     """
-    monkeypatch.setattr(single_topics, "LEADERLESS_PATIENCE_S", 0.05)
+    monkeypatch.setattr(single, "LEADERLESS_PATIENCE_S", 0.05)
     async with consuming(b"1", max_wait_time=3_000) as (broker, consumer):
         broker.leaders = {T1: -1}
         broker.append(T1, message_set(b"3"))
@@ -426,3 +425,12 @@ async def test_a_topic_without_leaders_is_requested_again_within_the_call(start:
             if start == END:
                 broker.append(T0, message_set(b"2"))
             assert await taking == [b"1" if start == BEGINNING else b"2"]
+
+
+async def test_a_call_that_looks_up_its_start_ends_with_the_consumer() -> None:
+    """It returns None as other calls of ``consume()`` do, and raises no error."""
+    async with consuming(b"0") as (_, consumer):
+        waiting = consumer.consume("missing", BEGINNING)
+        await eventually(lambda: "missing" in consumer._lifecycle._lookups, "the start is looked up")
+        await consumer.close()
+        assert await waiting is None

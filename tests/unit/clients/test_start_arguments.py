@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from kiel_groups.clients.compat import offset_time
+from kiel_groups.clients.single import offset_time
 from kiel_groups.errors import ConfigError
 
 pytestmark = pytest.mark.unit

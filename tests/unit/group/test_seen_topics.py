@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from kiel_groups.group.seen_topics import LogSight, SeenTopics, Verdict, judge_logs
+from kiel_groups.model import TopicPartition
 
 pytestmark = pytest.mark.unit
 
@@ -44,31 +47,40 @@ def test_a_topic_that_was_missing_is_doubted_and_not_changed() -> None:
     assert not seen.was_missing("t")
 
 
-def test_a_topic_with_an_id_is_not_suspected_for_having_been_missing() -> None:
+def test_the_offsets_of_a_topic_with_an_id_are_trusted_although_it_was_missing() -> None:
     """Its id says whether it is the same."""
     seen, _ = watched()
     seen.identified("t", "a")
     seen.missing("t")
-    assert not seen.was_missing("t")
-    assert seen.take_doubtful() == frozenset()
+    assert seen.take_doubt("t") is None
 
 
-def test_stored_offsets_are_doubtful_once_and_as_long_as_the_topic_is_missing() -> None:
-    """A member that takes the doubt while the topic is missing has it again when the topic is there (seed 8)."""
+@pytest.mark.parametrize("doubt", [SeenTopics.missing, SeenTopics.renew])
+def test_no_stored_offset_is_trusted_after_a_doubt_until_it_was_compared(
+    doubt: Callable[[SeenTopics, str], None],
+) -> None:
+    """Other members may not have noticed it, and coordinators of 0.9 keep the offsets of deleted topics (seed 140)."""
+    seen, _ = watched()
+    assert seen.trusted("t") is None
+    doubt(seen, "t")
+    trusted = seen.take_doubt("t")
+    assert trusted == set()
+    trusted.add(TopicPartition("t", 0))
+    seen.settle("t")
+    assert seen.trusted("t") == {TopicPartition("t", 0)}
+
+
+def test_a_later_doubt_begins_anew() -> None:
+    """A member that compares offsets while the topic is missing has to do so again when it is there (seed 8)."""
     seen, _ = watched()
     seen.missing("t")
-    assert seen.take_doubtful() == seen.take_doubtful() == {"t"}
+    former = seen.take_doubt("t")
+    assert former is not None
     seen.listed("t")
-    assert seen.take_doubtful() == {"t"}
-    assert seen.take_doubtful() == frozenset()
-
-
-def test_stored_offsets_of_other_members_are_doubtful_after_a_change() -> None:
-    """Their owners may not have noticed it, and coordinators of 0.9 keep the offsets of deleted topics (seed 140)."""
-    seen, _ = watched()
-    seen.renew("t")
-    assert seen.take_doubtful() == {"t"}
-    assert seen.take_doubtful() == frozenset()
+    former.add(TopicPartition("t", 0))
+    assert seen.was_missing("t")
+    assert seen.take_doubt("t") == set()
+    assert not seen.was_missing("t")
 
 
 SAME = LogSight(50, 0, 90, has_record=True)

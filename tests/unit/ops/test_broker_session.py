@@ -6,9 +6,10 @@ import asyncio
 
 import pytest
 
-from kiel_groups.embedded.clusters.embedded_cluster import KRaftMode
+from kiel_groups.embedded import Cluster
 from kiel_groups.errors import BrokerError, NoBrokersError, ServerError
-from kiel_groups.ops.broker_reader import BrokerSession, in_session, topic_names
+from kiel_groups.ops.actions.broker_topics import BrokerTopics
+from kiel_groups.ops.broker_reader import BrokerSession, in_session
 from tests.helpers.coordinator_answers import tool_script
 from tests.helpers.fake_broker import METADATA, FakeBroker, Fault
 
@@ -47,7 +48,7 @@ async def test_a_stuck_broker_is_replaced_by_another_of_the_list() -> None:
     async with FakeBroker({"t": 1}, 1, tool_script({})) as broker, FakeBroker(node_id=2) as stuck:
         stuck.script = lambda request: Fault.SILENT
         hosts = f"{stuck.address},{broker.address}"
-        assert await asyncio.to_thread(topic_names, hosts, 0.2) == ["t"]
+        assert await asyncio.to_thread(BrokerTopics(hosts, timeout_s=0.2).names) == ["t"]
 
 
 async def test_a_cluster_without_an_answer_is_an_error_that_names_its_brokers() -> None:
@@ -63,7 +64,7 @@ async def test_a_cluster_without_an_answer_is_an_error_that_names_its_brokers() 
             await asyncio.to_thread(in_session, hosts, 0.2, work)
 
 
-def test_topics_of_a_cluster_whose_brokers_have_stopped() -> None:
+async def test_topics_of_a_cluster_whose_brokers_have_stopped() -> None:
     """An embedded cluster in KRaft mode asks its running brokers; if there is none, the error says so."""
     with pytest.raises(ServerError, match="no broker of the cluster runs; start one"):
-        KRaftMode(1, "3.9.1", None).create_topic([], "t", 1, 1)
+        await Cluster(kafka="3.9.1").create_topic("t", 1)

@@ -14,8 +14,8 @@ pytestmark = pytest.mark.unit
 
 KNOWN = range(-1, 134)
 ALL = [error_code(number) for number in KNOWN]
-#: The codes with a constant: those of 0.8 and 0.9, and those of later brokers that a module tests for.
-CONSTANTS = [error_code(number) for number in [*range(-1, 32), 35, 36, 37, 38, 41, 42, 44, 60, 76, 81, 87]]
+#: The codes with a constant: those that a module tests for.
+CONSTANTS = [value for value in vars(error_codes).values() if isinstance(value, ErrorCode)]
 
 #: Another try may help.
 RETRIABLE = {-1, 2, 3, 5, 6, 7, 8, 9, 14, 15, 16, 19, 20, 41, 51, 56, 70, 71, 72, 74, 75, 78, 80, 83, 88, 89}

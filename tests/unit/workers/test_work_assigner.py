@@ -6,7 +6,7 @@ import pytest
 
 from kiel_groups.errors import AllocatorError, NoZooKeeperError
 from kiel_groups.wire.connect_protocol import NO_OFFSET, ConnectAssignment, ConnectMetadata, StickyMetadata
-from kiel_groups.workers.assigner import ConfigReads, WorkAssigner, WorkerContext
+from kiel_groups.workers.membership import ConfigReads, WorkAssigner, WorkerContext
 from kiel_groups.workers.values import ConfigSnapshot, ConnectorEntry, ConnectorId, TaskId, Work
 from tests.helpers.fake_worker_group import FakeWorkerGroup, config_of, url_of
 

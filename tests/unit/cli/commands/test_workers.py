@@ -123,7 +123,7 @@ def described(monkeypatch: pytest.MonkeyPatch, found: WorkerGroup) -> None:
     def session(hosts: str, **settings: float) -> Any:
         yield None
 
-    monkeypatch.setattr("kiel_groups.ops.cluster_admin.zookeeper", session)
+    monkeypatch.setattr("kiel_groups.ops.zookeeper_client.zookeeper", session)
     monkeypatch.setattr(worker_group_view, "describe_workers", lambda client, group: found)
     monkeypatch.setattr(commands, "SERVER_WAIT_S", 0.0)
 

@@ -12,6 +12,7 @@ import pytest
 
 from kiel_groups.cli.terminal.messages import Lines, show_logs
 from kiel_groups.errors import KielGroupsError
+from tests.helpers.commands import logging_of_a_command
 
 pytestmark = pytest.mark.unit
 
@@ -21,16 +22,8 @@ log = logging.getLogger("kiel_groups.test")
 @pytest.fixture
 def lines() -> Iterator[Lines]:
     """Return the lines of one command, and restore the logging of the test run afterwards."""
-    root = logging.getLogger()
-    before = (root.level, root.handlers[:])
-    levels = {
-        name: logging.getLogger(name).level for name in ("kiel_groups.kazoo", "kiel_groups.ops.cluster_admin.kazoo")
-    }
-    root.handlers[:] = []  # basicConfig(force=True) would close pytest's handlers
-    yield Lines()
-    root.level, root.handlers[:] = before[0], before[1]
-    for name, level in levels.items():
-        logging.getLogger(name).setLevel(level)
+    with logging_of_a_command():
+        yield Lines()
 
 
 def test_a_text_of_several_lines_is_one_line(lines: Lines, capsys: pytest.CaptureFixture[str]) -> None:

@@ -12,9 +12,9 @@ from kiel_groups.cli.terminal import rendering as watching
 from kiel_groups.cli.terminal.messages import Lines
 from kiel_groups.cli.terminal.rendering import show_next, watch
 from kiel_groups.errors import CoordinationError, KielGroupsError
-from kiel_groups.ops.group_loader import LoadedGroups
-from kiel_groups.ops.views.group_view import view_group
+from kiel_groups.ops.loaded_groups import LoadedGroups
 from kiel_groups.ops.views.report import Listed
+from kiel_groups.ops.views.znodes import view_group
 
 pytestmark = pytest.mark.unit
 

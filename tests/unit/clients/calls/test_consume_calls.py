@@ -9,8 +9,7 @@ import pytest
 from tornado import gen
 
 from kiel_groups.clients.calls.callers import ConsumeCall, consume_calls_here, new_consume_call
-from kiel_groups.clients.calls.consume_future import start_consume_call
-from kiel_groups.clients.calls.eager_methods import spawn
+from kiel_groups.clients.calls.eager_methods import spawn, start_consume_call
 from tests.helpers.waiting import run_ready_tasks
 
 pytestmark = pytest.mark.unit

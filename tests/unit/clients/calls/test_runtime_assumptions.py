@@ -25,7 +25,7 @@ import pytest
 import tornado
 from tornado import gen
 
-from kiel_groups.clients.calls.consume_future import _DROPS_OUTCOME
+from kiel_groups.clients.calls.eager_methods import _DROPS_OUTCOME
 from kiel_groups.clients.calls.left_loop import _DROPS
 from tests.helpers.waiting import run_ready_tasks
 
@@ -34,7 +34,7 @@ pytestmark = pytest.mark.unit
 VERSIONS = f"CPython {platform.python_version()}, Tornado {tornado.version}"
 CALLERS = f"{VERSIONS}: see the docstring of clients/calls/callers.py"
 LOOP_EXIT = f"{VERSIONS}: see the docstring of clients/calls/left_loop.py"
-CONSUME_FUTURE = f"{VERSIONS}: see the docstring of clients/calls/consume_future.py"
+CONSUME_FUTURE = f"{VERSIONS}: see the docstring of clients/calls/eager_methods.py"
 
 
 # ---------------------------------------------------------------------------- clients/calls/callers.py
@@ -256,7 +256,7 @@ async def test_an_exception_drops_the_iterator_by_another_instruction(
     assert found not in _DROPS, f"an exception ({loop.__name__}) drops the iterator by {found}; {LOOP_EXIT}"
 
 
-# ---------------------------------------------------------------------------- clients/calls/consume_future.py
+# ---------------------------------------------------------------------------- clients/calls/eager_methods.py
 
 
 class ReadTask(asyncio.Task[int]):
@@ -347,7 +347,7 @@ async def test_a_caller_that_is_cancelled_as_the_outcome_arrives_is_cancelled_in
 
 
 def test_a_lists_iterator_counts_what_is_left_and_stays_used_up() -> None:
-    """The cursor of a loop is such an iterator: see ``clients/delivery/current_batch.py``."""
+    """The cursor of a loop is such an iterator: see ``clients/delivery/in_flight.py``."""
     items = [1, 2, 3]
     cursor = iter(items)
     assert (length_hint(cursor), next(cursor), length_hint(cursor)) == (3, 1, 2)

@@ -8,7 +8,7 @@ import logging
 import pytest
 
 from kiel_groups.backoff import Backoff
-from kiel_groups.clients.delivery import bad_records
+from kiel_groups.clients.delivery import owned_records as bad_records
 from kiel_groups.errors import DamagedRecordError, RecordDeserializationError
 from kiel_groups.model import Record
 from tests.helpers.delivery_bench import P0, P1, DeliveryBench, received_call, take_values

@@ -8,11 +8,12 @@ import logging
 import pytest
 
 from kiel_groups.backoff import Backoff
-from kiel_groups.clients.delivery import bad_records
-from kiel_groups.clients.delivery.record_loop import RecordLoop
+from kiel_groups.clients.delivery import owned_records as bad_records
+from kiel_groups.clients.delivery.record_reader import VALUES
+from kiel_groups.clients.fetch.fetcher import Selection
 from kiel_groups.errors import ConfigError, RecordDeserializationError
 from kiel_groups.model import Record
-from tests.helpers.delivery_bench import CALL, P0, P1, DeliveryBench
+from tests.helpers.delivery_bench import CALL, P0, P1, DeliveryBench, loop_over
 from tests.helpers.poison import end_pause, poison, take_offsets
 
 pytestmark = pytest.mark.unit
@@ -200,7 +201,7 @@ async def test_the_parts_of_consume_have_deserialized_keys() -> None:
     records = [Record("t", 0, 10 + number, key, b"%d" % (number + 1)) for number, key in enumerate(keys)]
     bench.fetcher.add(P0, 10)
     bench.fetcher.batches[0] = bench.fetcher.batches[0]._replace(records=records)  # type: ignore[union-attr]
-    found = bench.values.take("t", 1_000, CALL)
+    found = bench.values.take(Selection("t"), VALUES, CALL, most_bytes=1_000)
     assert list(found) == [1, 4]
     assert found.parts[0].records == [Record("t", 0, 10, "a", 1), Record("t", 0, 13, None, 4)]
     bench.values.finish()
@@ -212,18 +213,11 @@ async def test_an_error_that_the_application_keeps_does_not_block_a_new_loop() -
     bench = DeliveryBench(poison(11), "raise")
     bench.fetcher.add(P0, 10, 11, 12)
 
-    async def none() -> None:
-        return None
-
-    def loop() -> RecordLoop:
-        bench.records.begin_loop()
-        return RecordLoop(bench.records, none)
-
-    first = loop()
+    first = loop_over(bench)
     assert (await anext(first)).offset == 10
     with pytest.raises(RecordDeserializationError):
         await anext(first)
-    second = loop()
+    second = loop_over(bench)
     bench.fetcher.add(P1, 20, 21)
     assert (await anext(second)).offset == 20
     with pytest.raises(ConfigError, match="another loop"):
@@ -239,11 +233,7 @@ async def test_a_loop_goes_on_after_an_error() -> None:
     bench.fetcher.add(P0, 11)
     bench.fetcher.add(P1, 20)
 
-    async def none() -> None:
-        return None
-
-    bench.records.begin_loop()
-    records = RecordLoop(bench.records, none)
+    records = loop_over(bench)
     with pytest.raises(RecordDeserializationError):
         await anext(records)
     assert (await anext(records)).offset == 20

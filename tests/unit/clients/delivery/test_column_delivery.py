@@ -7,6 +7,7 @@ import asyncio
 import pytest
 
 from kiel_groups.clients.calls.callers import ConsumeCall
+from kiel_groups.clients.delivery.record_reader import COLUMNS, RECORDS
 from kiel_groups.clients.fetch.fetcher import ANY, FetchedBatch, Selection
 from kiel_groups.errors import DamagedRecordError, ProtocolError
 from kiel_groups.group.partition_offsets import StartPosition
@@ -24,7 +25,7 @@ def take(
     bench: DeliveryBench, most: int | None = None, call: ConsumeCall = CALL, selection: Selection = ANY
 ) -> dict[TopicPartition, list[RecordColumns]]:
     """Take records as one call of ``consume_batches()`` does."""
-    return bench.values.take_columns(selection, most, call)
+    return bench.values.take(selection, COLUMNS, call, most)
 
 
 def offsets(found: dict[TopicPartition, list[RecordColumns]]) -> Offsets:
@@ -69,7 +70,7 @@ async def test_a_limit_cuts_a_run() -> None:
     assert offsets(take(bench, 2)) == {P0: [[10, 11]]}
     assert bench.state().position == 12
     assert offsets(take(bench, 2)) == {P0: [[12]], P1: [[10]]}
-    assert [record.offset for record in bench.values.take_records(ANY, None, CALL)[P1]] == [11]
+    assert [record.offset for record in bench.values.take(ANY, RECORDS, CALL, None)[P1]] == [11]
 
 
 async def test_only_selected_partitions_are_taken() -> None:

@@ -37,7 +37,8 @@ def record(offset: int, value: bytes | None = b"x", partition: TopicPartition = 
 
 def read_all(reader: Deserializer, records: Iterable[Record]) -> Sequence[Any]:
     """Return the values of these records, as ``consume()`` returns them."""
-    return reader.part(FetchedBatch(P0, list(records), 0, 1, 1), 1)[0].values
+    rows = list(records)
+    return reader.values(FetchedBatch(rows[0].topic_partition, rows, 0, 1, 1), 1).records.values
 
 
 def fails(value: bytes) -> Any:
@@ -71,10 +72,10 @@ def test_failures_are_logged_once_a_minute_with_a_count(
     assert lines() == [
         "t:0: the deserializer failed on the value at offset 5, which is skipped: ValueError: no such value: b'x'"
     ]
-    assert values.record(record(7, partition=P1)) is None
+    assert read_all(values, [record(7, partition=P1)]) == []
     assert len(lines()) == 1
     clock.now_s += FAILURE_LOG_INTERVAL_S
-    assert values.record(record(1_005, b"y")) is None
+    assert read_all(values, [record(1_005, b"y")]) == []
     assert [entry.exc_info is not None for entry in caplog.records] == [False]
     assert lines() == [
         "t:0: the deserializer failed on 1,000 more values, which are skipped, first at offset 6: ValueError: no"

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from kiel_groups.clients.fetch.fetcher import ANY
+from kiel_groups.clients.delivery.record_reader import RECORDS, VALUES
+from kiel_groups.clients.fetch.fetcher import ANY, Selection
 from tests.helpers.delivery_bench import CALL, P0, P1, DeliveryBench
 from tests.helpers.poison import take_offsets
 
@@ -24,7 +25,7 @@ def by_getmany(bench: DeliveryBench) -> list[int]:
 
 
 def by_consume(bench: DeliveryBench) -> list[int]:
-    return [int(value) for value in bench.values.take("t", 1 << 20, CALL)]
+    return [int(value) for value in bench.values.take(Selection("t"), VALUES, CALL, most_bytes=1 << 20)]
 
 
 def refetch(bench: DeliveryBench, last: int) -> None:
@@ -91,4 +92,4 @@ async def test_a_seek_in_the_deserializer_disowns_what_the_call_took_before() ->
     bench.values.finish([None], {CALL})
     assert bench.finished == {P0: 0, P1: 6}
     assert bench.fetcher.positions == {P0: 0}
-    assert bench.values.take_records(ANY, None, CALL) == {}
+    assert bench.values.take(ANY, RECORDS, CALL, None) == {}

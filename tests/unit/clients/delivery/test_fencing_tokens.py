@@ -5,12 +5,14 @@ from __future__ import annotations
 import copy
 import json
 import pickle
-from typing import cast
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
-from kiel_groups.clients.compat import MemberAttributes
-from kiel_groups.clients.connected.connected_consumer import ConnectedConsumer
+from kiel_groups.clients import GroupedConsumer
+from kiel_groups.clients.delivery.record_reader import VALUES
+from kiel_groups.clients.fetch.fetcher import Selection
 from kiel_groups.group.partition_offsets import StartPosition
 from kiel_groups.model import Batch, PartitionBatch, Record, TopicPartition
 from tests.helpers.delivery_bench import CALL, P0, P1, DeliveryBench
@@ -18,15 +20,12 @@ from tests.helpers.delivery_bench import CALL, P0, P1, DeliveryBench
 pytestmark = pytest.mark.unit
 
 
-class TokenReader(MemberAttributes):
-    """The attributes that an application reads, on the delivery of a bench."""
-
-    def __init__(self, bench: DeliveryBench) -> None:
-        class Consuming:
-            reader = bench
-
-        self._subscription = bench.subscription
-        self._connected = cast(ConnectedConsumer, Consuming())
+def consumer_of(bench: DeliveryBench) -> GroupedConsumer:
+    """Return a consumer that delivers by a bench."""
+    consumer = GroupedConsumer("127.0.0.1:1", "g", "127.0.0.1:1")
+    consumer._subscription = bench.subscription
+    consumer._lifecycle.connected = cast(Any, SimpleNamespace(reader=bench))
+    return consumer
 
 
 def lose_and_claim_again(bench: DeliveryBench, token: int, partition: TopicPartition = P0) -> None:
@@ -49,7 +48,7 @@ async def test_a_record_of_an_earlier_claim_does_not_get_the_later_token() -> No
     store can refuse writes for it.
     """
     bench = DeliveryBench()
-    consumer = TokenReader(bench)
+    consumer = consumer_of(bench)
     bench.fetcher.add(P0, 10)
     record = deliver(bench)
     assert consumer.fencing_token(record) == 1
@@ -64,7 +63,7 @@ async def test_a_record_delivered_again_does_not_give_its_token_to_the_first_one
     none.
     """
     bench = DeliveryBench()
-    consumer = TokenReader(bench)
+    consumer = consumer_of(bench)
     bench.fetcher.add(P0, 10)
     before = deliver(bench)
     lose_and_claim_again(bench, 7)
@@ -81,7 +80,7 @@ async def test_a_record_has_a_token_while_it_is_in_flight() -> None:
     partition an operator has reset.
     """
     bench = DeliveryBench(json.loads)
-    consumer = TokenReader(bench)
+    consumer = consumer_of(bench)
     bench.subscription.offsets.open({P1: StartPosition(10, 1, 5)})
     bench.fetcher.add(P0, 10)
     bench.fetcher.add(P1, 10, 11)
@@ -97,8 +96,8 @@ async def test_a_record_has_a_token_while_it_is_in_flight() -> None:
 
 async def test_there_is_no_token_before_the_consumer_is_connected() -> None:
     """Before the consumer is connected, the token of any record or partition is None."""
-    consumer = TokenReader(DeliveryBench())
-    consumer._connected = None
+    consumer = consumer_of(DeliveryBench())
+    consumer._lifecycle.connected = None
     assert consumer.fencing_token(Record("t", 0, 10, None, b"10")) is None
     assert consumer.fencing_token(TopicPartition("t", 2)) is None
 
@@ -113,13 +112,13 @@ async def test_values_have_the_tokens_of_the_claims_they_were_delivered_under() 
     bench.fetcher.add(P0, 10, 11)
     bench.fetcher.add(P1, 10)
     bench.fetcher.add(P0, 12)
-    batch = bench.values.take("t", 1_000, CALL)
+    batch = bench.values.take(Selection("t"), VALUES, CALL, most_bytes=1_000)
     assert batch == [10, 11, 10, 12]
     claims = [(part.topic_partition, part.fencing_token, part.values) for part in batch.parts]
     assert claims == [(P0, 1, [10, 11]), (P1, 5, [10]), (P0, 1, [12])]
     lose_and_claim_again(bench, 7)
     bench.fetcher.add(P0, 10)
-    again = bench.values.take("t", 1_000, CALL)
+    again = bench.values.take(Selection("t"), VALUES, CALL, most_bytes=1_000)
     assert [part.fencing_token for part in batch.parts] == [1, 5, 1]
     assert [(part.records, part.fencing_token) for part in again.parts] == [([Record("t", 0, 10, None, 10)], 7)]
 
@@ -133,7 +132,7 @@ async def test_records_of_a_batch_have_deserialized_values() -> None:
     fetched = [Record("t", 0, 10, b"k", b"[1]"), Record("t", 0, 11, None, b"{"), Record("t", 0, 12, None, b"null")]
     bench.fetcher.put(P0, fetched)
     bench.fetcher.put(P1, [Record("t", 1, 10, None, b"{")])
-    batch = bench.values.take("t", 1_000, CALL)
+    batch = bench.values.take(Selection("t"), VALUES, CALL, most_bytes=1_000)
     assert batch == [[1], None]
     (part,) = batch.parts
     assert part.records == [Record("t", 0, 10, b"k", [1]), Record("t", 0, 12, None, None)]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from kiel_groups.clients.delivery.deserializer import Deserializer
+from kiel_groups.clients.fetch.fetcher import ANY
 from kiel_groups.group.partition_offsets import PendingReset
 from tests.helpers.delivery_bench import P0, P1, DeliveryBench, take_values
 
@@ -22,7 +24,7 @@ async def test_the_position_passes_once_the_record_before_is_finished() -> None:
     bench.fetcher.add(P0, 10, 11)
     assert [bench.take(), bench.take()] == [10, 11]
     pass_to(bench, 13)
-    assert bench.owned.poll() is None
+    assert bench.owned.poll(ANY, Deserializer.records) is None
     assert (bench.state().position, bench.finished) == (12, {P0: 11})
     assert bench.take() is None
     assert (bench.state().position, bench.finished) == (13, {P0: 13})
@@ -44,10 +46,10 @@ async def test_values_in_flight_are_not_passed() -> None:
     bench.fetcher.add(P0, 10)
     assert take_values(bench) == [10]
     pass_to(bench, 12)
-    assert bench.owned.poll() is None
+    assert bench.owned.poll(ANY, Deserializer.records) is None
     assert bench.finished == {}
     bench.values.finish(["t"])
-    assert bench.owned.poll() is None
+    assert bench.owned.poll(ANY, Deserializer.records) is None
     assert bench.finished == {P0: 12}
 
 
@@ -78,10 +80,10 @@ async def test_neither_a_lost_claim_nor_a_reset_is_passed() -> None:
     bench = DeliveryBench()
     pass_to(bench, 13)
     bench.subscription.offsets.choose_reset(P0, PendingReset(10, 0, 5, 5))
-    assert bench.owned.poll() is None
+    assert bench.owned.poll(ANY, Deserializer.records) is None
     assert bench.state().position == 10
     pass_to(bench, 13)
     bench.handler.lost([P0])
     bench.subscription.offsets.end([P0])
-    assert bench.owned.poll() is None
+    assert bench.owned.poll(ANY, Deserializer.records) is None
     assert bench.finished == {}

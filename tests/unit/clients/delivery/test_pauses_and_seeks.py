@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kiel_groups.clients.calls.callers import ConsumeCall
+from kiel_groups.clients.delivery.record_reader import RECORDS
 from kiel_groups.clients.fetch.fetcher import ANY, Selection
 from kiel_groups.model import TopicPartition
 from tests.helpers.delivery_bench import CALL, P0, P1, DeliveryBench, received_call, take_values
@@ -35,7 +36,7 @@ def take_offsets(
     bench: DeliveryBench, most: int | None = None, call: ConsumeCall = CALL, selection: Selection = ANY
 ) -> dict[TopicPartition, list[int]]:
     """Take records as one call of ``getmany()`` does, and return their offsets."""
-    found = bench.values.take_records(selection, most, call)
+    found = bench.values.take(selection, RECORDS, call, most)
     return {partition: [record.offset for record in records] for partition, records in found.items()}
 
 

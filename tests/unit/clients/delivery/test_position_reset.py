@@ -5,19 +5,19 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from kiel_groups.clients.calls.callers import ConsumeCall
-from kiel_groups.clients.delivery.delivery_handler import DeliveryHandler
+from kiel_groups.clients.connected_consumer import DeliveryHandler
 from kiel_groups.clients.delivery.deserializer import Deserializer
 from kiel_groups.clients.delivery.listener_calls import ListenerCalls
 from kiel_groups.clients.delivery.owned_records import OwnedRecords
 from kiel_groups.clients.delivery.position_reset import PositionReset, ResetBrokers
 from kiel_groups.clients.delivery.record_loop import RecordDelivery
-from kiel_groups.clients.delivery.value_delivery import ValueDelivery
-from kiel_groups.clients.fetch.fetcher import Fetcher
+from kiel_groups.clients.delivery.record_reader import VALUES, RecordReader, ValueDelivery
+from kiel_groups.clients.fetch.fetcher import Fetcher, Selection
 from kiel_groups.clients.net.cluster_metadata import ClusterMetadata
 from kiel_groups.config import FetchConfig, ResetPolicy
 from kiel_groups.errors import CommitFailedError, OffsetOutOfRangeError, SessionLostError
@@ -38,7 +38,7 @@ T0 = TopicPartition("t", 0)
 class ResetBench:
     """
     The parts of a consumer for one partition. ``store_reset`` raises the errors in ``failures``, and then appends each
-    reset's offset to ``stored``.
+    reset's offset to ``stored``. If ``answer`` is set, it returns after this event only.
     """
 
     def __init__(self, broker: FakeBroker, policy: ResetPolicy, deserializer: Callable[[bytes], Any] | None) -> None:
@@ -51,18 +51,19 @@ class ResetBench:
         self.stored: list[int] = []
         self.failures: list[Exception] = []
         self.failed = asyncio.Event()
+        self.answer: asyncio.Event | None = None
         self.subscription = SubscriptionState()
         self.subscription.subscribe("t")
         self.cluster = ClusterMetadata(broker.config(), self.metrics)
         self.fetcher = Fetcher(
             self.cluster, FetchConfig(max_wait_ms=1_000), self.metrics, reset=self._reset, runtime=Runtime()
         )
-        calls = ListenerCalls(None, self.metrics)
+        self.calls = ListenerCalls(None, self.metrics)
         deserializing = Deserializer(deserializer, self.metrics, runtime.boot_time_s, on_bad_record="skip")
-        self.owned = OwnedRecords(self.fetcher, self.subscription, calls, deserializing, runtime, self.metrics)
+        self.owned = OwnedRecords(self.fetcher, self.subscription, self.calls, deserializing, runtime, self.metrics)
         self.records = RecordDelivery(self.owned)
         self.values = ValueDelivery(self.owned, self.metrics)
-        self.handler = DeliveryHandler(self.owned, self.values, calls, self.cluster, "g", self.metrics)
+        self.handler = DeliveryHandler(cast(RecordReader, self), "g", self.metrics)
         self.handler.gate_changed(self.gate)
         self.reset = PositionReset(
             policy, ResetBrokers.of(self.cluster), self.subscription, self.owned, self, self.metrics
@@ -84,6 +85,8 @@ class ResetBench:
             return None
         self.stored.append(reset.offset_after(state.finished))
         self.subscription.offsets.seek(partition, self.stored[-1])
+        if self.answer is not None:
+            await self.answer.wait()
         return state.position
 
     @property
@@ -201,7 +204,7 @@ async def test_values_in_flight_are_committed_up_to_the_end_of_the_log() -> None
         await bench.claim(0)
         await eventually(lambda: bench.fetcher.is_buffering(T0), "a batch is buffered")
         call = ConsumeCall()
-        assert len(bench.values.take("t", 1_000, call)) == 8
+        assert len(bench.values.take(Selection("t"), VALUES, call, most_bytes=1_000)) == 8
         call.received = True
         bench.truncate(0, 4)
         await bench.wait_for_reset()
@@ -219,10 +222,10 @@ async def test_values_in_flight_beyond_the_end_of_the_log_are_not_committed() ->
         await bench.claim(0)
         await eventually(lambda: bench.fetcher.is_buffering(T0), "a batch is buffered")
         first, second = ConsumeCall(), ConsumeCall()
-        bench.values.take("t", 1_000, first)
+        bench.values.take(Selection("t"), VALUES, first, most_bytes=1_000)
         bench.produce(4)
         await eventually(lambda: bench.fetcher.is_buffering(T0), "a batch is buffered")
-        bench.values.take("t", 1_000, second)
+        bench.values.take(Selection("t"), VALUES, second, most_bytes=1_000)
         first.received = second.received = True
         bench.truncate(0, 2)
         await bench.wait_for_reset()
@@ -238,7 +241,7 @@ async def test_unclaimed_values_cancel_the_reset() -> None:
         await bench.claim(0)
         await eventually(lambda: bench.fetcher.is_buffering(T0), "a batch is buffered")
         call = ConsumeCall()
-        bench.values.take("t", 1_000, call)
+        bench.values.take(Selection("t"), VALUES, call, most_bytes=1_000)
         bench.truncate(0, 2)
         await bench.wait_for_reset()
         call.superseded = True
@@ -249,7 +252,11 @@ async def test_unclaimed_values_cancel_the_reset() -> None:
         def arrived() -> bool:
             other = ConsumeCall()
             other.received = True
-            offsets.extend(r.offset for part in bench.values.take("t", 1_000, other).parts for r in part.records)
+            offsets.extend(
+                r.offset
+                for part in bench.values.take(Selection("t"), VALUES, other, most_bytes=1_000).parts
+                for r in part.records
+            )
             return len(offsets) == 3
 
         await eventually(arrived, "the values arrived")
@@ -397,6 +404,16 @@ async def test_a_reset_that_cannot_be_stored_is_tried_again(error: Exception) ->
         assert bench.committed == 10
 
 
+async def test_a_stored_reset_is_counted_although_the_consumer_closes_before_the_answer() -> None:
+    """A reset whose position the server has stored is counted, also if the consumer never gets the server's answer."""
+    async with reset_bench() as bench:
+        bench.answer = asyncio.Event()
+        await bench.claim(1_000)
+        await eventually(lambda: bench.stored, "the reset is stored")
+        bench.fetcher.close()
+        assert bench.metrics.counter("offset_resets") == 1
+
+
 async def test_with_the_policy_none_an_error_is_raised() -> None:
     """
     With the policy "none", a position outside of the log raises an error with the log's range, and no reset is stored.
@@ -412,7 +429,7 @@ async def test_with_the_policy_none_an_error_is_raised() -> None:
 async def test_a_reset_ends_when_its_partition_is_lost_stopped_or_reset(event: str) -> None:
     """
     A reset ends without being stored when its partition is lost, revoked or reset by an operator. The operator's offset
-    replaces the reset; after a revocation, the release stores it.
+    replaces the reset; after a revocation, the release stores it. The reset is counted all the same.
     """
     async with reset_bench() as bench:
         bench.produce(4)
@@ -431,6 +448,7 @@ async def test_a_reset_ends_when_its_partition_is_lost_stopped_or_reset(event: s
             lambda: not any("reset" in task.get_name() for task in bench.fetcher._tasks), "no reset is running"
         )
         assert bench.stored == []
+        assert bench.metrics.counter("offset_resets") == 1
         assert (bench.state.reset is None) == (event == "moved")
         if event == "moved":
             assert await bench.next() == 1

@@ -8,6 +8,8 @@ import pytest
 
 from kiel_groups.clients.calls.callers import ConsumeCall
 from kiel_groups.clients.delivery import record_loop as record_delivery
+from kiel_groups.clients.delivery.record_reader import VALUES
+from kiel_groups.clients.fetch.fetcher import Selection
 from kiel_groups.errors import NoOffsetsError, ProtocolError
 from kiel_groups.model import Record
 from tests.helpers.delivery_bench import P0, P1, DeliveryBench
@@ -282,10 +284,10 @@ async def test_a_topic_without_offsets_wakes_the_callers_that_wait_for_it() -> N
     bench.handler.start_unknown("u", NoOffsetsError("no offsets of u"))
     await asyncio.wait_for(waiting, 5)
     bench.fetcher.add(P0, 10)
-    assert bench.values.take("t", 1_000, ConsumeCall()) == [10]
+    assert bench.values.take(Selection("t"), VALUES, ConsumeCall(), most_bytes=1_000) == [10]
     with pytest.raises(NoOffsetsError, match="no offsets of u"):
-        bench.values.take("u", 1_000, ConsumeCall())
-    assert bench.values.take("u", 1_000, ConsumeCall()) == []
+        bench.values.take(Selection("u"), VALUES, ConsumeCall(), most_bytes=1_000)
+    assert bench.values.take(Selection("u"), VALUES, ConsumeCall(), most_bytes=1_000) == []
 
 
 async def test_a_reset_waits_for_the_rest_of_its_batch_only() -> None:

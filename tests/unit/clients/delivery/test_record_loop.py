@@ -82,7 +82,7 @@ async def test_the_event_loop_runs_other_tasks_within_a_batch(monkeypatch: pytes
     """An application that never awaits anything else does not starve the event loop, however large the batches are."""
     bench = DeliveryBench()
     bench.fetcher.add(P0, *range(10, 10_010))
-    monkeypatch.setattr(record_delivery, "QUANTUM_S", 0.0005)
+    monkeypatch.setattr(record_delivery, "QUANTUM_S", 0.0001)
     turns = 0
 
     async def other() -> None:

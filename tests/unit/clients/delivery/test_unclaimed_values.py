@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from kiel_groups.clients.calls.callers import ConsumeCall
-from kiel_groups.clients.calls.consume_future import start_consume_call
+from kiel_groups.clients.calls.eager_methods import start_consume_call
 from kiel_groups.clients.delivery import in_flight as values_in_flight
-from kiel_groups.clients.delivery import value_delivery
+from kiel_groups.clients.delivery import record_reader
 from tests.helpers.delivery_bench import P0, P1, DeliveryBench, received_call, take_values
 from tests.helpers.waiting import run_ready_tasks, throughout
 
@@ -102,7 +102,7 @@ async def test_a_drain_waits_for_a_caller_that_receives_values_after_unclaimed_o
 
 def give_up_within(monkeypatch: pytest.MonkeyPatch, unclaimed_s: float) -> None:
     """Have a drain drop values that no caller has received within this time."""
-    monkeypatch.setattr(value_delivery, "UNCLAIMED_S", unclaimed_s)
+    monkeypatch.setattr(record_reader, "UNCLAIMED_S", unclaimed_s)
     monkeypatch.setattr(values_in_flight, "UNCLAIMED_S", unclaimed_s)
 
 
@@ -176,7 +176,7 @@ async def test_a_drain_waits_for_values_that_a_caller_is_about_to_receive(monkey
     A drain waits for values that a caller may still receive within ``UNCLAIMED_S``, and then until the caller has
     finished them.
     """
-    monkeypatch.setattr(value_delivery, "UNCLAIMED_S", 0.01)
+    monkeypatch.setattr(record_reader, "UNCLAIMED_S", 0.01)
     monkeypatch.setattr(values_in_flight, "UNCLAIMED_S", 3_600.0)
     bench = DeliveryBench()
     late = ConsumeCall()

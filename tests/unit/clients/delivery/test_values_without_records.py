@@ -14,8 +14,8 @@ from kiel_groups.clients.delivery.deserializer import Deserializer, OnBadRecord
 from kiel_groups.clients.fetch.partition_fetch import FetchedBatch
 from kiel_groups.metrics import Metrics
 from kiel_groups.model import FetchedRecords, PartitionBatch, Record
-from kiel_groups.wire.message_sets import compiled_decoder
-from kiel_groups.wire.message_sets.message_runs import message_runs
+from kiel_groups.wire.message_sets import decoder
+from kiel_groups.wire.message_sets.decoder import message_steps
 from tests.helpers.delivery_bench import P0
 from tests.helpers.message_sets import WAYS, reading
 from tests.helpers.reference_codec import encode
@@ -31,7 +31,7 @@ Messages = Sequence[tuple[int, bytes | None, bytes | None]]
 
 def fetched(messages: Messages) -> FetchedBatch:
     """Return these messages as the fetcher does."""
-    (run,) = message_runs(encode(list(messages)), P0, 0, max_decompressed_bytes=1 << 20)
+    (run,) = message_steps(encode(list(messages)), P0, 0, max_decompressed_bytes=1 << 20)
     return FetchedBatch(P0, run, 99, 1, run.size_bytes)
 
 
@@ -44,7 +44,8 @@ def part_of(
 ) -> tuple[PartitionBatch, Any]:
     """Return a batch as ``consume()`` returns it, and the error of the next record."""
     reader = Deserializer(function, Metrics(), lambda: 1_000.0, on_bad_record=on_bad_record)
-    return reader.part(batch, 3)
+    converted = reader.values(batch, 3)
+    return converted.records, converted.error
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -57,7 +58,7 @@ def test_a_part_has_the_values_and_the_records_of_its_messages(way: str, message
         assert part.records == [record._replace(value=int(record.value)) for record in records_of(messages)]
 
 
-@pytest.mark.skipif(not compiled_decoder.COMPILED, reason="the package was installed without a C compiler")
+@pytest.mark.skipif(not decoder.COMPILED, reason="the package was installed without a C compiler")
 def test_no_record_is_made_for_the_values(monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither for the bytes nor for what a function returns, and a limit of the buffer makes none either."""
 

@@ -10,6 +10,8 @@ import pytest
 
 from kiel_groups.clients.calls.callers import new_consume_call
 from kiel_groups.clients.delivery.listener_calls import ListenerCalls
+from kiel_groups.clients.delivery.record_reader import VALUES
+from kiel_groups.clients.fetch.fetcher import Selection
 from kiel_groups.listeners import Stall
 from kiel_groups.metrics import Metrics
 from kiel_groups.model import TopicPartition
@@ -60,10 +62,10 @@ async def test_a_coroutine_that_requests_values_makes_progress() -> None:
     other = TopicPartition("u", 0)
     bench.claim(other)
     bench.fetcher.add(P0, 10)
-    bench.values.take("t", 1 << 20, new_consume_call(bench, "t"))
+    bench.values.take(Selection("t"), VALUES, new_consume_call(bench, "t"), most_bytes=1 << 20)
     (first,) = bench.handler.in_progress()
     assert first.partitions == {P0}
-    bench.values.take("u", 1 << 20, new_consume_call(bench, "u"))
+    bench.values.take(Selection("u"), VALUES, new_consume_call(bench, "u"), most_bytes=1 << 20)
     (second,) = bench.handler.in_progress()
     assert second.token is not first.token
 
@@ -78,7 +80,7 @@ async def test_a_coroutine_that_requests_values_does_not_hide_a_stuck_one() -> N
     async def stuck() -> None:
         bench.fetcher.add(P0, 10)
         call = new_consume_call(bench, "t")
-        bench.values.take("t", 1 << 20, call)
+        bench.values.take(Selection("t"), VALUES, call, most_bytes=1 << 20)
         call.received = True
         await may_end.wait()
 
@@ -86,7 +88,7 @@ async def test_a_coroutine_that_requests_values_does_not_hide_a_stuck_one() -> N
     await run_ready_tasks()
     (first,) = bench.handler.in_progress()
     bench.fetcher.add(P1, 10)
-    bench.values.take("t", 1 << 20, new_consume_call(bench, "t"))
+    bench.values.take(Selection("t"), VALUES, new_consume_call(bench, "t"), most_bytes=1 << 20)
     works = {work.token: work.partitions for work in bench.handler.in_progress()}
     assert len(works) == 2
     assert works[first.token] == {P0}

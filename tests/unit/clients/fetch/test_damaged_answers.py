@@ -14,7 +14,7 @@ from kiel_groups.clients.fetch.partition_fetch import PartitionFetch
 from kiel_groups.clients.net.connection import Connection
 from kiel_groups.errors import MessageTooLargeError, ProtocolError
 from kiel_groups.wire.fetch import FetchRequest, FetchResponse
-from kiel_groups.wire.message_sets.message_runs import MessageRun
+from kiel_groups.wire.message_sets.decoder import MessageRun
 from tests.helpers.fake_broker import FETCH, METADATA, FakeBroker, Fault, Log, Request, message_set
 from tests.helpers.fetch_bench import T0, T1, fetch_bench, values
 from tests.helpers.waiting import eventually
@@ -140,7 +140,7 @@ async def test_an_unexpected_error_of_the_answer_decoder_is_retried() -> None:
     def decode_badly(request: FetchRequest, payload: bytes) -> FetchResponse:
         if failures:
             raise failures.pop()
-        return decode(request, payload)
+        return decode(payload)
 
     with patch.object(FetchRequest, "decode_response", decode_badly):
         async with fetch_bench() as bench:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from kiel_groups.clients.fetch.fetch_answers import AnswerReader, Quantum
 from kiel_groups.clients.fetch.fetch_buffer import FetchBuffer
+from kiel_groups.clients.fetch.fetcher import AnswerReader, Quantum
 from kiel_groups.clients.fetch.partition_fetch import PartitionFetch
 from kiel_groups.config import FetchConfig
 from kiel_groups.metrics import Metrics

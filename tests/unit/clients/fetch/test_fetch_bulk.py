@@ -7,9 +7,9 @@ import struct
 
 import pytest
 
-from kiel_groups.clients.fetch import fetch_answers
+from kiel_groups.clients.fetch import fetcher
 from kiel_groups.clients.fetch.fetcher import Selection
-from kiel_groups.wire.message_sets.message_runs import RUN_BYTES
+from kiel_groups.wire.message_sets.decoder import RUN_BYTES
 from tests.helpers.fake_broker import FETCH, FakeBroker, Request, message_set
 from tests.helpers.fetch_bench import T0, T1, T2, FetchBench, fetch_bench, values
 from tests.helpers.reference_codec import encode, wrapper
@@ -175,7 +175,7 @@ async def test_bytes_are_counted_without_compression() -> None:
 @pytest.fixture
 def _pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     """Return to the event loop after each run."""
-    monkeypatch.setattr(fetch_answers, "_QUANTUM_S", 0.0)
+    monkeypatch.setattr(fetcher, "_QUANTUM_S", 0.0)
 
 
 @pytest.mark.usefixtures("_pauses")

@@ -14,15 +14,15 @@ from kiel_groups.clients.fetch.fetch_requests import ANY, Selection
 from kiel_groups.clients.fetch.partition_fetch import LARGE_WRAPPER_BYTES, Phase
 from kiel_groups.errors import DamagedRecordError, MessageTooLargeError
 from kiel_groups.model import TopicPartition
-from kiel_groups.wire.message_sets import compiled_decoder
-from kiel_groups.wire.message_sets.message_runs import message_steps
+from kiel_groups.wire.message_sets import decoder
+from kiel_groups.wire.message_sets.decoder import message_steps
 from kiel_groups.zookeeper.runtime import Runtime
 from tests.helpers.fake_broker import FakeBroker, message_set
 from tests.helpers.fetch_bench import T0, T1, T2, FetchBench, fetch_bench, values
 from tests.helpers.reference_codec import NUMBERS, encode, message, packed, wrapper
 from tests.helpers.waiting import eventually, run_ready_tasks, throughout
 
-COMPILED = pytest.mark.skipif(not compiled_decoder.COMPILED, reason="the package was installed without a C compiler")
+COMPILED = pytest.mark.skipif(not decoder.COMPILED, reason="the package was installed without a C compiler")
 pytestmark = [pytest.mark.unit, COMPILED]
 
 _Result = TypeVar("_Result")
@@ -226,7 +226,7 @@ def test_a_run_does_not_keep_all_of_a_large_message() -> None:
     """Otherwise the last run that waits would keep it in memory, and the buffer would not count it."""
     runs = [run for run in message_steps(many(), T0, 0, max_decompressed_bytes=1 << 30) if run]
     assert sum(run.count for run in runs) == 40
-    kept = [sum(len(data) for data, _, _ in run.checked.pieces) for run in runs]  # type: ignore[attr-defined]
+    kept = [sum(len(data) for data, _, _ in run.pieces) for run in runs]  # type: ignore[attr-defined]
     assert kept == [run.size_bytes for run in runs]
 
 

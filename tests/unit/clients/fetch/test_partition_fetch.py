@@ -22,7 +22,7 @@ from kiel_groups.metrics import Metrics
 from kiel_groups.model import Record, TopicPartition
 from kiel_groups.wire.error_codes import NO_ERROR, NOT_LEADER_FOR_PARTITION, OFFSET_OUT_OF_RANGE
 from kiel_groups.wire.fetch import FetchedPartition, FetchRequest, FetchResponse
-from kiel_groups.wire.message_sets.message_runs import MessageRun
+from kiel_groups.wire.message_sets.decoder import MessageRun
 from kiel_groups.zookeeper.runtime import Runtime
 from tests.helpers.recorded_moves import moves_in, record_moves
 from tests.helpers.waiting import run_ready_tasks

@@ -11,8 +11,8 @@ from typing import NamedTuple
 import pytest
 
 from kiel_groups.clients import BEGINNING, SingleConsumer
-from kiel_groups.clients.connected.connected_consumer import ConnectedConsumer, ConsumerSettings
-from kiel_groups.clients.connected.group_membership import ZooKeeperCoordination
+from kiel_groups.clients.connected_consumer import ConnectedConsumer, ConsumerSettings
+from kiel_groups.clients.coordination import ZooKeeperCoordination
 from kiel_groups.clients.delivery.deserializer import Deserializer
 from kiel_groups.clients.delivery.listener_calls import ListenerCalls
 from kiel_groups.clients.delivery.owned_records import OwnedRecords

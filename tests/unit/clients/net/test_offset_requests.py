@@ -16,7 +16,8 @@ from kiel_groups.errors import NoOffsetsError
 from kiel_groups.metrics import Metrics
 from kiel_groups.model import TopicPartition
 from kiel_groups.wire.error_codes import error_code
-from kiel_groups.wire.primitives import Reader, Writer, write_partitions
+from kiel_groups.wire.offsets import FetchedOffset, OffsetCommitRequest, OffsetFetchRequest
+from kiel_groups.wire.primitives import Reader
 from tests.helpers.fake_broker import METADATA, FakeBroker, Fault, Request
 
 pytestmark = pytest.mark.unit
@@ -29,22 +30,12 @@ Reply = Callable[[Request], "bytes | Fault | None"]
 
 def commit_answer(code: int) -> bytes:
     """Return an encoded answer to a commit of T0's offset."""
-    writer = Writer()
-    write_partitions(writer, [(T0, code)], lambda w, value: w.int16(value))
-    return writer.getvalue()
+    return OffsetCommitRequest.ANSWER.encode({T0: error_code(code)})
 
 
 def fetch_answer(offset: int, code: int) -> bytes:
     """Return an encoded answer to a fetch of T0's offset."""
-
-    def write_offset(writer: Writer, value: tuple[int, int]) -> None:
-        writer.int64(value[0])
-        writer.string("")
-        writer.int16(value[1])
-
-    writer = Writer()
-    write_partitions(writer, [(T0, (offset, code))], write_offset)
-    return writer.getvalue()
+    return OffsetFetchRequest.ANSWER.encode({T0: FetchedOffset(offset, "", error_code(code))})
 
 
 def answering(api_key: int, *answers: bytes | Fault) -> Reply:

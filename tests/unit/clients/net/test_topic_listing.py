@@ -8,10 +8,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from kiel_groups.clients.net import topic_listing
+from kiel_groups.clients.net import metadata_sources
 from kiel_groups.clients.net.cluster_metadata import ClusterMetadata
+from kiel_groups.clients.net.metadata_sources import NAMED_FOR_S
 from kiel_groups.clients.net.offset_lookup import list_offsets
-from kiel_groups.clients.net.topic_listing import NAMED_FOR_S
 from kiel_groups.metrics import Metrics
 from kiel_groups.model import TopicPartition
 from kiel_groups.wire.list_offsets import LATEST
@@ -40,7 +40,7 @@ async def test_a_topic_is_named_only_while_its_listing_is_recent(monkeypatch: py
         await cluster.refresh(["t"], "test")
         for later_s in (0.0, NAMED_FOR_S - 1, NAMED_FOR_S):
             clock = SimpleNamespace(monotonic=lambda later_s=later_s: time.monotonic() + later_s)
-            monkeypatch.setattr(topic_listing, "time", clock)
+            monkeypatch.setattr(metadata_sources, "time", clock)
             await cluster.refresh(["t"], "test")
         assert named_topics(broker) == [[], ["t"], ["t"], []]
         cluster.close()

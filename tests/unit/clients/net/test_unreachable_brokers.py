@@ -11,14 +11,15 @@ import pytest
 
 from kiel_groups.clients import BEGINNING, SingleConsumer
 from kiel_groups.clients.calls.callers import ConsumeCall
-from kiel_groups.clients.connected.connected_consumer import ConnectedConsumer, ConsumerSettings
-from kiel_groups.clients.connected.group_membership import ZooKeeperCoordination
+from kiel_groups.clients.connected_consumer import ConnectedConsumer, ConsumerSettings
+from kiel_groups.clients.coordination import ZooKeeperCoordination
 from kiel_groups.clients.net import metadata_sources
 from kiel_groups.clients.net.cluster_metadata import ClusterMetadata
 from kiel_groups.config import BrokerConfig, FetchConfig, GroupConfig, HostPort, ZooKeeperConfig
 from kiel_groups.errors import NoBrokersError
 from kiel_groups.group.subscription import SubscriptionState
 from kiel_groups.metrics import Metrics
+from tests.helpers.delivery_bench import next_values
 from tests.helpers.fake_broker import FETCH, METADATA, FakeBroker, Fault, message_set
 from tests.helpers.single_consumers import T0, consuming
 from tests.helpers.waiting import eventually
@@ -181,11 +182,11 @@ async def test_consume_of_a_group_raises_while_no_broker_answers() -> None:
     )
     consuming = ConnectedConsumer(settings, subscription)
     for _ in range(UNREACHABLE_AFTER):
-        assert await consuming.reader.next_values("t", ConsumeCall()) == []
+        assert await next_values(consuming.reader, ConsumeCall()) == []
         with pytest.raises(NoBrokersError):
             await consuming.reader.cluster.refresh(["t"], "test")
     with pytest.raises(NoBrokersError, match=r"127\.0\.0\.1:1: cannot connect"):
-        await consuming.reader.next_values("t", ConsumeCall())
+        await next_values(consuming.reader, ConsumeCall())
     consuming.reader.fetcher.close()
     consuming.reader.cluster.close()
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from kiel_groups.clients.produce import stall_watch
+from kiel_groups.clients.produce import sender
 from kiel_groups.clients.producer import Producer
 from kiel_groups.errors import BrokerError, OutcomeUnknownError
 from kiel_groups.model import TopicPartition
@@ -27,7 +27,7 @@ END = r"brokers store the records of all partitions again, after \d\.\d s"
 @pytest.fixture(autouse=True)
 def short_stall_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """Report a stall after 50 ms."""
-    monkeypatch.setattr(stall_watch, "STALLED_AFTER_S", 0.05)
+    monkeypatch.setattr(sender, "STALLED_AFTER_S", 0.05)
 
 
 def producer_at(broker: FakeBroker, **settings: Any) -> Producer:
@@ -44,7 +44,9 @@ class StallWarnings(logging.Handler):
         self.lines: list[str] = []
 
     def emit(self, record: logging.LogRecord) -> None:
-        self.lines.append(record.getMessage())
+        line = record.getMessage()
+        if line.startswith(("no broker has stored a record", "brokers store the records")):
+            self.lines.append(line)
 
     async def first(self, count: int) -> list[str]:
         """Wait until ``count`` lines were logged, and return all lines."""
@@ -56,9 +58,9 @@ class StallWarnings(logging.Handler):
 def warnings() -> Iterator[StallWarnings]:
     """Collect the warnings of a test."""
     recorder = StallWarnings()
-    stall_watch.log.addHandler(recorder)
+    sender.log.addHandler(recorder)
     yield recorder
-    stall_watch.log.removeHandler(recorder)
+    sender.log.removeHandler(recorder)
 
 
 def stalled_partitions(producer: Producer) -> float:
@@ -165,7 +167,7 @@ async def test_a_partition_that_stalls_later_is_reported_too(warnings: StallWarn
 
 async def test_a_slow_broker_is_no_stall(warnings: StallWarnings, monkeypatch: pytest.MonkeyPatch) -> None:
     """A slow broker causes no stall if no single record waits for long, although some record is always waiting."""
-    monkeypatch.setattr(stall_watch, "STALLED_AFTER_S", 1.0)
+    monkeypatch.setattr(sender, "STALLED_AFTER_S", 1.0)
     async with FakeBroker({"t": 2}) as broker, producer_at(broker) as producer:
 
         async def none_while_records_are_stored() -> bool:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from kiel_groups.clients.net import broker_versions
+from kiel_groups.clients.net import cluster_metadata
 from kiel_groups.clients.net.cluster_metadata import ClusterMetadata
 from kiel_groups.errors import ConfigError, NoBrokersError
 from kiel_groups.members.brokers.versions import GroupVersions
@@ -61,7 +61,7 @@ async def test_brokers_are_asked_for_their_versions(name: str, monkeypatch: pyte
     A probe tells brokers of 0.9 from later ones. Only the later ones are asked for their versions: the question would
     cost the other clients of a broker of 0.9 their requests. No answer is waited for that does not come.
     """
-    monkeypatch.setattr(broker_versions, "_FIRST_PAUSE_S", 0.001)
+    monkeypatch.setattr(cluster_metadata, "_FIRST_PAUSE_S", 0.001)
     script, expected, requests = RELEASES[name]
     left = Leftovers()
     async with FakeBroker(script=script) as broker, cluster_of(broker, request_timeout_ms=60_000) as cluster:
@@ -118,7 +118,7 @@ async def test_unusable_brokers_are_named(
     script: Script, kind: type[Exception], words: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Brokers that are too old, too new, frozen or incomprehensible are an error that says what to do, in time."""
-    monkeypatch.setattr(broker_versions, "_FIRST_PAUSE_S", 0.001)
+    monkeypatch.setattr(cluster_metadata, "_FIRST_PAUSE_S", 0.001)
     left = Leftovers()
     async with FakeBroker(script=script) as broker, cluster_of(broker, connect_timeout_ms=50) as cluster:
         with pytest.raises(kind, match=words):

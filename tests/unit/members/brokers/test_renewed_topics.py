@@ -47,6 +47,15 @@ async def test_partitions_of_another_topic_restart_at_its_beginning(caplog: pyte
     await bench.member.close()
 
 
+async def test_the_start_of_a_new_log_that_this_process_has_stored_is_trusted() -> None:
+    """It is not compared when the partition comes back; the stored offsets of other members are."""
+    bench = await joined_at(150, 160)
+    bench.topics.seen.renew("t")
+    await bench.traced("continue t:1 at 100")
+    assert bench.topics.seen.trusted("t") == {P0, P1}
+    await bench.member.close()
+
+
 async def test_no_offset_of_the_old_log_is_stored_until_the_restart() -> None:
     """Brokers do not know where the new log begins yet. What is given back then starts at 0 with its next owner."""
     bench = await joined_at(150, 160)
@@ -112,6 +121,26 @@ async def test_a_topic_with_an_id_is_not_compared() -> None:
     await bench.member.close()
 
 
+@pytest.mark.parametrize("is_denied", [True, False])
+async def test_a_first_id_that_follows_a_doubt_may_be_that_of_another_topic(is_denied: bool) -> None:
+    """No broker had told the member the id of the topic that it opened: the logs decide (seed 6000003678)."""
+    bench = await joined_at(150, 160)
+    bench.handler.sights = {P0: LogSight(150, 100, 200, has_record=False, is_first=True), P1: LogSight(160, 100, 200)}
+    refresh = bench.topics.refresh
+
+    async def refresh_and_learn(topics: object, reason: str) -> None:
+        await refresh(["t"], reason)
+        bench.topics.seen.identified("t", "b")
+
+    bench.topics.refresh = refresh_and_learn  # type: ignore[method-assign, assignment]
+    if is_denied:
+        bench.topics.seen.doubt("t")
+    else:
+        await bench.member.confirm_leaders()
+    await bench.traced("continue t:1 at 100")
+    await bench.member.close()
+
+
 async def test_a_doubt_is_looked_into_again_while_leaders_do_not_answer() -> None:
     """The topic is missing for a while."""
     bench = await joined_at(150, 160)
@@ -132,7 +161,8 @@ async def test_a_doubt_without_partitions_concerns_the_stored_offsets() -> None:
     seen.listed("t")
     bench.tracker.end([P0, P1])
     await asyncio.sleep(0.01)
-    assert seen.take_doubtful() == {"t"}
+    assert seen.was_missing("t")
+    assert seen.trusted("t") == set()
     await bench.member.close()
 
 

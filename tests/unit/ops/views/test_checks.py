@@ -7,7 +7,7 @@ import pytest
 from kiel_groups.group.znodes.contents import MemberAssignment, MemberInfo, Snapshot, Znode
 from kiel_groups.model import TopicPartition
 from kiel_groups.ops.views.checks import UNOPENED_MS, check_group
-from kiel_groups.ops.views.group_view import view_group
+from kiel_groups.ops.views.znodes import view_group
 from tests.helpers.group_snapshots import (
     HEALTHY,
     LATER_MS,

@@ -8,13 +8,8 @@ from collections import Counter
 import pytest
 from rich.console import Console
 
-from kiel_groups.ops.views.coordinated import (
-    CoordinatedProgress,
-    check_coordinated_group,
-    coordinated_document,
-    coordinated_outline,
-)
-from kiel_groups.ops.views.documents import lag_document
+from kiel_groups.ops.views.checks import ProgressTracker, check_group
+from kiel_groups.ops.views.documents import group_document, lag_document, outline_document
 from kiel_groups.ops.views.report import lag_report
 from tests.helpers.coordinated_groups import PARTITIONS, A, B, group_view, listing_text, member, report_text
 
@@ -24,7 +19,7 @@ pytestmark = pytest.mark.unit
 def test_a_report_fits_80_columns() -> None:
     """It shows the state, the coordinator, the members by the end of their ids, and each partition with its owner."""
     view = group_view((member(A, *PARTITIONS[:2]), member(B)), offsets=dict.fromkeys(PARTITIONS[1:], 10))
-    text = report_text(view, (*CoordinatedProgress().take(view, 1), *check_coordinated_group(view)))
+    text = report_text(view, (*ProgressTracker().take(view, 1), *check_group(view, 1)))
     for expected in (
         "group g at brokers b:9092",
         "settling  1 assigned partition has records, but no committed offset: t:0, of",
@@ -58,7 +53,7 @@ def test_a_rebalance_and_other_types_are_explained() -> None:
 def test_a_narrow_report_has_every_character(width: int) -> None:
     """Cells that do not fit are folded, and no line is too long."""
     view = group_view((member(A, *PARTITIONS, topics=("t", "a-topic-with-a-long-name", "u")), member(B)))
-    found = check_coordinated_group(view)
+    found = check_group(view, 1)
 
     def characters(text: str) -> Counter[str]:
         return Counter(character for character in text if character.isalnum())
@@ -70,7 +65,7 @@ def test_a_narrow_report_has_every_character(width: int) -> None:
 
 def test_documents_have_null_for_what_is_unknown() -> None:
     """JSON has full ids, and null where the coordinator or the brokers did not say."""
-    document = coordinated_document(group_view(log_ends={}), (), lag_problem="no broker answered")
+    document = group_document(group_view(log_ends={}), (), lag_problem="no broker answered")
     assert (document["lag"], document["partitions_of_unknown_lag"], document["lag_problem"]) == (
         None,
         3,
@@ -86,10 +81,10 @@ def test_documents_have_null_for_what_is_unknown() -> None:
         "owner": B,
     }
     assert document["members"][0]["owned"] == ["t:0", "t:1"]
-    rebalancing = coordinated_document(group_view(state="AwaitingSync"), (), lag_problem="")
+    rebalancing = group_document(group_view(state="AwaitingSync"), (), lag_problem="")
     assert (rebalancing["state"], rebalancing["broker_state"]) == ("rebalancing", "AwaitingSync")
     assert (rebalancing["members"][0]["owned"], rebalancing["members"][0]["subscription"]) == (None, None)
-    assert coordinated_outline(group_view(), with_lag=True) == {
+    assert outline_document(group_view(), with_lag=True) == {
         "group": "g",
         "type": "consumer",
         "members": 2,

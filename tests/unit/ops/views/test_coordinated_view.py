@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from kiel_groups.model import TopicPartition
-from kiel_groups.ops.views.coordinated import CoordinatedGroupView, check_coordinated_group
+from kiel_groups.ops.views.checks import check_group
+from kiel_groups.ops.views.group_view import GroupView
 from tests.helpers.coordinated_groups import LOG_ENDS, MEMBERS, PARTITIONS, A, B, group_view, member
 
 pytestmark = pytest.mark.unit
@@ -55,14 +56,14 @@ def test_members_own_what_is_assigned_to_them() -> None:
         (PARTITIONS[1], A, 2),
         (PARTITIONS[2], B, 2),
     ]
-    assert check_coordinated_group(view) == ()
+    assert check_group(view, 1) == ()
 
 
 @pytest.mark.parametrize("kind", PROBLEMS)
 def test_each_problem_is_found(kind: str) -> None:
     """Each problem gives one finding of its kind, with a remedy."""
     view, text = PROBLEMS[kind]
-    (finding,) = check_coordinated_group(view)
+    (finding,) = check_group(view, 1)
     assert (finding.kind, finding.passing) == (kind, False)
     assert text in finding.text
     assert finding.remedy
@@ -79,7 +80,7 @@ def test_each_problem_is_found(kind: str) -> None:
         (group_view(state="Reconciling"), "reconciling"),
     ],
 )
-def test_states_have_our_words(view: CoordinatedGroupView, state: str) -> None:
+def test_states_have_our_words(view: GroupView, state: str) -> None:
     """The names of states differ between releases; an unknown one is shown as it is."""
     assert view.state == state
 
@@ -88,14 +89,14 @@ def test_what_members_do_is_unknown_in_a_rebalance() -> None:
     """A coordinator does not show subscriptions and assignments of a group that rebalances: nothing is unassigned."""
     view = group_view(state="PreparingRebalance")
     assert [(each.subscription, each.owned) for each in view.members] == [(None, ()), (None, ())]
-    assert check_coordinated_group(view) == ()
+    assert check_group(view, 1) == ()
 
 
 def test_a_group_of_another_type_has_no_partitions() -> None:
     """The metadata of other types is not read, so that it is not called unreadable."""
     view = group_view((member(A, metadata=b"\xff"),), protocol_type="connect", offsets={})
     assert (view.is_of_consumers, view.partitions, view.unreadable) == (False, (), ())
-    assert check_coordinated_group(view) == ()
+    assert check_group(view, 1) == ()
 
 
 def test_a_dead_group_exists_if_it_has_offsets() -> None:
@@ -107,6 +108,6 @@ def test_a_dead_group_exists_if_it_has_offsets() -> None:
 def test_a_spare_member_is_no_problem() -> None:
     """A member has no partition if there are more members than partitions, or if it subscribes to other topics."""
     spare = group_view((member(A, PARTITIONS[0]), member(B)), topics={"t": (0,)}, offsets={})
-    assert check_coordinated_group(spare) == ()
+    assert check_group(spare, 1) == ()
     other = group_view((member(A, *PARTITIONS), member(B, topics=("u",))), topics={"t": (0, 1, 2), "u": ()})
-    assert check_coordinated_group(other) == ()
+    assert check_group(other, 1) == ()

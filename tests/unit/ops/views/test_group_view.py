@@ -7,10 +7,10 @@ import io
 import pytest
 from rich.console import Console, RenderableType
 
-from kiel_groups.demo.tables import member_table, offset_table, status_line
-from kiel_groups.group.znodes.contents import GroupState, MemberAssignment, MemberInfo, Znode
+from kiel_groups.demo.display import GroupProgress, member_table, offset_table, status_line
+from kiel_groups.group.znodes.contents import GroupState, MemberAssignment, MemberInfo, Snapshot, Znode
 from kiel_groups.model import TopicPartition
-from kiel_groups.ops.views.group_view import view_group
+from kiel_groups.ops.views.znodes import view_group
 
 pytestmark = pytest.mark.unit
 
@@ -55,7 +55,7 @@ def test_members_leader_owners_and_lag_are_read() -> None:
     never negative.
     """
     view = view_group("g", ZNODES, LOG_ENDS)
-    assert [member.info.member_id for member in view.members] == ["early", "late"]
+    assert [member.member_id for member in view.members] == ["early", "late"]
     assert [member.leads for member in view.members] == [True, False]
     assert [[owned.topic_partition for owned in member.owned] for member in view.members] == [
         [PARTITIONS[0]],
@@ -79,7 +79,7 @@ def test_one_unreadable_znode_does_not_hide_the_others(path: str) -> None:
     assert free_text or any(path in text for text in view.unreadable)
     assert len(view.partitions) == 3
     assert view.lag in (0, 5)
-    table_text(member_table(view, {}, {}))
+    table_text(member_table(GroupProgress(view, {}, {})))
 
 
 def table_text(table: RenderableType) -> str:
@@ -94,7 +94,7 @@ def test_tables_show_owners_and_offsets_in_80_columns() -> None:
     The tables fit 80 columns. They show members by name, moving partitions as "1 → 2", and unknown offsets as "?".
     """
     view = view_group("g", ZNODES, LOG_ENDS)
-    members = table_text(member_table(view, {"early": "consumer-1"}, {"early": 1234.5}))
+    members = table_text(member_table(GroupProgress(view, {"early": "consumer-1"}, {"early": 1234.5})))
     assert "group g · generation 4 · leader consumer-1" in members
     assert "1 → 2" in members
     assert "1,234" in members
@@ -102,5 +102,33 @@ def test_tables_show_owners_and_offsets_in_80_columns() -> None:
     assert "0:    10, 5" in offsets
     assert "1:     -, ?" in offsets
     assert max(map(len, (members + offsets).splitlines())) <= 80
-    line = status_line(view, {}, {})
+    line = status_line(GroupProgress(view, {}, {}))
     assert line == "generation 4, 2 members, leader early, 2 of 3 partitions owned, lag 5, 0 records/s"
+
+
+TOPIC = Znode(b'{"version":1,"partitions":{"0":[0],"1":[0],"2":[0]}}')
+GROWN = Znode(b'{"version":1,"partitions":{"0":[0],"1":[0],"2":[0],"3":[0]}}')
+REASONED = GroupState(generation=4, state="done", leader="early", unassigned={"all its members are drained": 1})
+
+SETTLED = ZNODES | {"/consumers/g/owners/t/1": Znode(b"early-0"), "/brokers/topics/t": TOPIC}
+
+
+def test_a_group_is_settled_once_the_plan_covers_all_members_and_partitions() -> None:
+    """
+    A member without an assignment waits for the leader's plan, or its assignment was written while the znodes were
+    read: with half of the partitions released for it, and no plan that assigns them, nothing is settled.
+    """
+
+    def state(znodes: Snapshot) -> str:
+        return view_group("g", znodes).state
+
+    assert state(SETTLED) == "settled"
+    late = ("/kiel-groups/g/allocation/late", "/consumers/g/owners/t/2")
+    torn = {path: znode for path, znode in SETTLED.items() if path not in late}
+    assert state(torn) == "moving", "a partition is assigned to no member"
+    whole = MemberAssignment(4, "early", frozenset(PARTITIONS))
+    of_one = {"/kiel-groups/g/allocation/early": Znode(whole.encode()), "/consumers/g/owners/t/2": Znode(b"early-0")}
+    assert state(torn | of_one) == "moving", "the plan lacks a member"
+    assert state(SETTLED | {"/brokers/topics/t": GROWN}) == "moving", "the plan lacks a partition"
+    reasoned = {"/brokers/topics/t": GROWN, "/kiel-groups/g/allocation": Znode(REASONED.encode())}
+    assert state(SETTLED | reasoned) == "settled", "the plan says why a partition has no member"

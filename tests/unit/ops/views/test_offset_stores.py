@@ -13,9 +13,9 @@ from kiel_groups.group.commit_note import NotedOffset
 from kiel_groups.group.znodes.contents import GroupSettings, Snapshot, Znode
 from kiel_groups.model import TopicPartition
 from kiel_groups.ops.views.documents import lag_document
-from kiel_groups.ops.views.group_view import GroupView, view_group
-from kiel_groups.ops.views.offset_stores import StoreTracker
+from kiel_groups.ops.views.group_view import GroupView, StoreTracker
 from kiel_groups.ops.views.report import lag_report
+from kiel_groups.ops.views.znodes import view_group
 
 pytestmark = pytest.mark.unit
 

@@ -11,10 +11,11 @@ from kiel_groups.cli.app import run
 from kiel_groups.cli.commands import describe
 from kiel_groups.group.znodes.contents import GroupState, MemberAssignment, MemberInfo, Znode
 from kiel_groups.model import TopicPartition
-from kiel_groups.ops import group_loader
-from kiel_groups.ops.group_loader import LoadedGroups
+from kiel_groups.ops.loaded_groups import LoadedGroups
 from kiel_groups.ops.views.checks import STUCK_MS, WATCHED_MS, ProgressTracker
-from kiel_groups.ops.views.group_view import GroupView, view_group
+from kiel_groups.ops.views.group_view import GroupView
+from kiel_groups.ops.views.znodes import view_group
+from kiel_groups.ops.zookeeper_reader import ZooKeeperGroups
 
 pytestmark = pytest.mark.unit
 
@@ -49,7 +50,7 @@ def test_a_partition_without_a_commit_between_two_readings_is_stuck() -> None:
     """
     progress = ProgressTracker()
     assert progress.take(view(), NOW_MS) == ()
-    assert progress.suspects(NOW_MS)
+    assert progress.suspicion(NOW_MS)
     assert progress.take(view(), LATER_MS - 1) == ()
     (finding,) = progress.take(view(end=15), LATER_MS)
     assert (finding.kind, finding.passing, finding.partitions) == ("stuck", False, (PARTITION,))
@@ -82,7 +83,7 @@ def test_a_partition_with_a_recent_commit_is_no_suspect() -> None:
     """A partition with a recent commit is no suspect, so the check of a healthy group needs no second reading."""
     progress = ProgressTracker()
     progress.take(view(LONG_AGO_MS + 1), NOW_MS)
-    assert not progress.suspects(NOW_MS)
+    assert not progress.suspicion(NOW_MS)
 
 
 def test_check_reads_twice_only_if_there_are_suspects(
@@ -97,7 +98,7 @@ def test_check_reads_twice_only_if_there_are_suspects(
 
     def checked(*views: GroupView) -> tuple[int, list[str]]:
         readings = [LoadedGroups((each,), 1, seen_ms=NOW_MS + number * WATCHED_MS) for number, each in enumerate(views)]
-        monkeypatch.setattr(group_loader, "load_group", lambda *_, **__: readings.pop(0))
+        monkeypatch.setattr(ZooKeeperGroups, "load", lambda *_: readings.pop(0))
         status = run(["describe", "g", "--zookeeper", "z", "--check", "--json"])
         assert readings == []
         output = capsys.readouterr()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from kiel_groups.group.znodes.contents import Snapshot, Znode
-from kiel_groups.group.znodes.layout import GroupLayout
 from kiel_groups.group.znodes.round_contents import (
     Offer,
     OfferedProtocol,
@@ -16,7 +15,7 @@ from kiel_groups.group.znodes.round_contents import (
 )
 from kiel_groups.ops.views.checks import check_group
 from kiel_groups.ops.views.documents import group_document, outline_document
-from kiel_groups.ops.views.group_view import view_group, view_programs
+from kiel_groups.ops.views.znodes import view_group
 from tests.helpers.group_snapshots import HEALTHY, LATER_MS, LOG_ENDS, PLANNED_MS, listing_text, report_text
 
 pytestmark = pytest.mark.unit
@@ -100,9 +99,8 @@ def test_the_list_of_groups_has_types(znodes: Snapshot, state: str, members: int
 
 def test_consumers_are_no_programs() -> None:
     """The list of groups has no types as long as all are of consumers."""
-    assert view_programs(GroupLayout("g"), HEALTHY) is None
     view = view_group("g", HEALTHY)
-    assert (view.programs, view.protocol_type) == (None, "consumer")
+    assert (view.is_of_consumers, view.protocol_type) == (True, "consumer")
     assert "type" not in listing_text([view], 80)
 
 
@@ -129,7 +127,7 @@ LEFT_BY_A_WORKER = {f"{ROOT}/workers": Znode(), f"{ROOT}/connect": Znode(), f"{R
 def test_consumers_stay_consumers_beside_what_workers_have_left(live: Snapshot) -> None:
     """The settings say what the members are: nothing is wrong, and no remedy would delete them."""
     view = view_group("g", {**HEALTHY, **LEFT_BY_A_WORKER, **live}, LOG_ENDS)
-    assert (view.programs, view.state, view.size) == (None, "settled", 2)
+    assert (view.is_of_consumers, view.state, view.size) == (True, "settled", 2)
     assert check_group(view, LATER_MS) == ()
 
 
@@ -137,5 +135,5 @@ def test_consumers_stay_consumers_beside_what_workers_have_left(live: Snapshot) 
 def test_other_clients_groups_are_no_workers_groups_because_of_empty_folders(path: str) -> None:
     """A group of Java consumers, or of offsets alone, has no settings."""
     view = view_group("g", {**LEFT_BY_A_WORKER, path: Znode(b"1")})
-    assert view.programs is None
+    assert view.is_of_consumers
     assert check_group(view, LATER_MS) == ()

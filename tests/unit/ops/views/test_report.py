@@ -6,6 +6,7 @@ import io
 import json
 import time
 from collections import Counter
+from operator import itemgetter
 
 import pytest
 from rich.console import Console
@@ -14,8 +15,8 @@ from kiel_groups.group.znodes.contents import Znode
 from kiel_groups.group.znodes.group_settings import HistoryEntry, encode_weights
 from kiel_groups.ops.views.checks import check_group
 from kiel_groups.ops.views.documents import group_document, outline_document
-from kiel_groups.ops.views.group_view import view_group
-from kiel_groups.ops.views.report import Listed, Listing, ago, group_report, report_table
+from kiel_groups.ops.views.report import Column, Listed, Listing, ago, group_report, report_table
+from kiel_groups.ops.views.znodes import view_group
 from tests.helpers.group_snapshots import (
     HEALTHY,
     LATER_MS,
@@ -156,11 +157,8 @@ def test_a_long_list_is_the_table_of_a_short_one_and_takes_little_time() -> None
     began_s = time.process_time()
     console.print(Listing(columns))
     assert time.process_time() - began_s < 0.3
-    table = report_table()
-    table.add_column("group")
-    table.add_column("lag", justify="right")
-    for row in zip(*(texts for _, texts in columns), strict=True):
-        table.add_row(*row)
+    rows = list(zip(*(texts for _, texts in columns), strict=True))
+    table = report_table([Column("group", itemgetter(0)), Column("lag", itemgetter(1), is_right=True)], rows)
     expected = Console(file=io.StringIO(), width=80)
     expected.print(table)
     assert isinstance(console.file, io.StringIO)

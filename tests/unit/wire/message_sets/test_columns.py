@@ -10,9 +10,9 @@ import pytest
 
 from kiel_groups.errors import MessageTooLargeError, ProtocolError
 from kiel_groups.model import TopicPartition
-from kiel_groups.wire.message_sets import columns as columns_module
-from kiel_groups.wire.message_sets.columns import BinaryColumn, Columns, decode_columns
-from kiel_groups.wire.message_sets.decoder import PartialMessage
+from kiel_groups.wire.message_sets import decoder as decoder_module
+from kiel_groups.wire.message_sets.columns import BinaryColumn, Columns
+from kiel_groups.wire.message_sets.decoder import PartialMessage, decode_columns
 from tests.helpers.message_sets import PLAIN, REFUSED, WAYS, reading
 from tests.helpers.reference_codec import encode, message, wrapper
 
@@ -156,8 +156,8 @@ def read_on(data: bytes) -> None:
 def test_columns_stay_within_int32(monkeypatch: pytest.MonkeyPatch) -> None:
     """The decompressed size of columns is limited, because ends are int32. Messages that fit are returned first."""
     first, second = wrapper(message(0, None, b"v" * 500), 0), wrapper(message(1, None, b"v" * 500), 1)
-    monkeypatch.setattr(columns_module, "_MOST_BYTES", 1000)
+    monkeypatch.setattr(decoder_module, "_MOST_COLUMN_BYTES", 1000)
     assert [offset for offset, _, _ in rows(read(first + second))] == [0]
-    monkeypatch.setattr(columns_module, "_MOST_BYTES", 500)
+    monkeypatch.setattr(decoder_module, "_MOST_COLUMN_BYTES", 500)
     with pytest.raises(MessageTooLargeError, match="clicks:3 at offset 0"):
         read(first + second)

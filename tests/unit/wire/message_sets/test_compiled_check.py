@@ -7,13 +7,13 @@ import sys
 
 import pytest
 
-from kiel_groups.wire.message_sets import compiled_decoder
+from kiel_groups.wire.message_sets import decoder
 from tests.helpers.message_sets import PLAIN
 from tests.helpers.reference_codec import encode, int32, message, packed, wrapper
 
-COMPILED = pytest.mark.skipif(not compiled_decoder.COMPILED, reason="the package was installed without a C compiler")
+COMPILED = pytest.mark.skipif(not decoder.COMPILED, reason="the package was installed without a C compiler")
 pytestmark = [pytest.mark.unit, COMPILED]
-if compiled_decoder.COMPILED:
+if decoder.COMPILED:
     from kiel_groups.wire import _messages
 
 DATA = encode(PLAIN)

@@ -108,8 +108,8 @@ async def test_a_worker_that_other_machines_reach_refuses_classes_that_are_not_i
     settings = WorkerSettings(group="loaders", zookeeper="z:2181", brokers="k:9092", rest=rest)
     made, own = worker.Worker(settings), worker.Worker(settings, PluginRegistry())
     with pytest.raises(ConfigError, match="is not allowed on this worker; expected one of"):
-        await made._lookups.resolve(COUNTING_SOURCE)
-    assert await own._lookups.resolve(COUNTING_SOURCE)
+        await made._plugins.resolve(COUNTING_SOURCE)
+    assert await own._plugins.resolve(COUNTING_SOURCE)
     await made.close()
     await own.close()
 

@@ -8,7 +8,7 @@ import pytest
 from tornado.httputil import HTTPHeaders
 
 from kiel_groups.errors import ConfigError
-from kiel_groups.workers.rest.calls import RestError
+from kiel_groups.workers.rest.operations import RestError
 from kiel_groups.workers.rest.rest_settings import RestSettings
 from kiel_groups.workers.rest.server import AccessRules
 from tests.helpers.fake_workers import FakeGroup, FakeWorker, serving

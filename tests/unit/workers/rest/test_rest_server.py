@@ -18,9 +18,9 @@ from kiel_groups.errors import (
 from kiel_groups.workers.rest import server as route_handler
 from kiel_groups.workers.rest.operations import ROUTES
 from kiel_groups.workers.rest.rest_settings import RestSettings
-from kiel_groups.workers.rest.server import RestListener, RestServer
+from kiel_groups.workers.rest.server import RestServer
 from kiel_groups.workers.values import ConnectorId, TaskId, WorkState, WorkStatus
-from tests.helpers.fake_workers import PLUGIN, FakeGroup, FakeWorker, mask, serving
+from tests.helpers.fake_workers import PLUGIN, FakeGroup, FakeWorker, serving
 from tests.helpers.rest_requests import JSON, ask
 
 pytestmark = pytest.mark.unit
@@ -452,9 +452,8 @@ async def test_a_failed_connector_shows_its_state() -> None:
 
 async def test_a_worker_reports_the_version_of_the_package() -> None:
     """Clients decide by it what they may ask."""
-    listener = RestListener(RestSettings(port=0))
-    server = RestServer(listener, FakeWorker(FakeGroup()), mask)
-    server.start()
-    got = await ask(listener.url)
+    server = RestServer(RestSettings(port=0))
+    server.start(FakeWorker(FakeGroup()))  # type: ignore[arg-type]
+    got = await ask(server.url)
     await server.close()
     assert got.document["version"] == __version__

@@ -12,8 +12,8 @@ import pytest
 
 from kiel_groups.errors import ClaimLostError, ConfigError, NoBrokersError, SessionLostError, TaskStoppedError
 from kiel_groups.workers.plugins.interfaces import SourceConnector, SourceRecord, SourceTask, SourceTaskContext
-from kiel_groups.workers.runners.runner_interface import SourceOffsets
 from kiel_groups.workers.runners.source_task_runner import SourceTaskRunner
+from kiel_groups.workers.stores.source_offset_store import SourceOffsets
 from kiel_groups.workers.values import TaskId
 from tests.helpers.counting_connectors import Call, CountingSourceConnector, Counts, FakeClients, use
 from tests.helpers.runner_contexts import FakeSession, FakeStores, runner_context
@@ -54,8 +54,8 @@ async def test_records_are_delivered_in_order_and_offsets_stored_after_that() ->
     """The last offsets are left to the release of the claim; the producer is closed."""
     bench = Bench(limit="1000")
     running = asyncio.ensure_future(bench.runner.run())
-    await eventually(lambda: PARTITION in bench.stores.offsets, "the runner to get there")
-    assert bench.stores.offsets[PARTITION]["next"] <= bench.numbers[-1] + 1
+    await eventually(lambda: PARTITION in bench.stores.stored, "the runner to get there")
+    assert bench.stores.stored[PARTITION]["next"] <= bench.numbers[-1] + 1
     bench.runner.request_stop()
     await running
     assert bench.started == [True]
@@ -69,7 +69,7 @@ async def test_records_are_delivered_in_order_and_offsets_stored_after_that() ->
 async def test_a_task_starts_at_its_stored_offset() -> None:
     """The context reads the store of source offsets."""
     bench = Bench(limit="30")
-    bench.stores.offsets[PARTITION] = {"next": 21}
+    bench.stores.stored[PARTITION] = {"next": 21}
     running = asyncio.ensure_future(bench.runner.run())
     await eventually(lambda: len(bench.numbers) == 10, "the runner to get there")
     bench.runner.request_stop()
@@ -85,7 +85,7 @@ async def test_a_record_that_is_not_delivered_moves_no_offset() -> None:
     bench.clients.failure = NoBrokersError()
     with pytest.raises(NoBrokersError):
         await running
-    assert bench.stores.offsets[PARTITION]["next"] == len(bench.numbers) + 1
+    assert bench.stores.stored[PARTITION]["next"] == len(bench.numbers) + 1
     assert bench.runner.delivered == ()
     assert bench.counts.methods("c-0") == ["start", "stop"]
 
@@ -114,10 +114,10 @@ async def test_a_shut_fence_ends_the_task() -> None:
     running = asyncio.ensure_future(bench.runner.run())
     await eventually(lambda: len(bench.numbers) >= 10, "the runner to get there")
     bench.fence.shut("the owner znode was deleted")
-    stored, delivered = dict(bench.stores.offsets), len(bench.numbers)
+    stored, delivered = dict(bench.stores.stored), len(bench.numbers)
     with pytest.raises(ClaimLostError, match="the owner znode was deleted"):
         await running
-    assert bench.stores.offsets == stored
+    assert bench.stores.stored == stored
     assert len(bench.numbers) <= delivered + 10
 
 
@@ -130,7 +130,7 @@ async def test_a_cancelled_task_stores_nothing_and_is_stopped() -> None:
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
         await running
-    assert bench.stores.offsets == {}
+    assert bench.stores.stored == {}
     assert bench.runner.delivered == ()
     assert bench.counts.methods("c-0") == ["start", "stop"]
 
@@ -202,9 +202,9 @@ async def test_plain_methods_use_their_context_from_their_thread() -> None:
             return []
 
     bench = Bench(Connector)
-    bench.stores.offsets[PARTITION] = {"next": 1}
+    bench.stores.stored[PARTITION] = {"next": 1}
     running = asyncio.ensure_future(bench.runner.run())
-    await eventually(lambda: bench.stores.offsets[PARTITION] == {"next": 2}, "the offset to be stored")
+    await eventually(lambda: bench.stores.stored[PARTITION] == {"next": 2}, "the offset to be stored")
     bench.runner.request_stop()
     async with asyncio.timeout(5):
         await running
@@ -254,7 +254,7 @@ async def test_offsets_are_stored_while_a_poll_waits_for_its_source() -> None:
     running = asyncio.ensure_future(bench.runner.run())
     await eventually(lambda: bench.stores.times, "the first write")
     bench.counts.hooks["poll"] = waits.wait
-    await eventually(lambda: bench.stores.offsets[PARTITION]["next"] == bench.numbers[-1] + 1, "the last offset")
+    await eventually(lambda: bench.stores.stored[PARTITION]["next"] == bench.numbers[-1] + 1, "the last offset")
     assert not running.done()
     bench.runner.request_stop()
     waits.set()

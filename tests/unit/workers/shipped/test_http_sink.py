@@ -15,8 +15,7 @@ import pytest
 from kiel_groups.errors import ConfigError, KielGroupsError, TaskStoppedError
 from kiel_groups.model import Record
 from kiel_groups.workers.plugins.connector_checks import validation_report
-from kiel_groups.workers.shipped.http_sink import HttpSinkConnector, HttpSinkTask
-from kiel_groups.workers.shipped.http_target import Answer, HttpTarget, Meaning
+from kiel_groups.workers.shipped.http_sink import Answer, HttpSinkConnector, HttpSinkTask, HttpTarget, Meaning
 from tests.helpers.connector_contexts import RecordingTaskContext, one_task_settings, typed
 from tests.helpers.http_receiver import HttpReceiver, Reply, http_receiver
 

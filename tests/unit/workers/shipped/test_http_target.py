@@ -13,7 +13,7 @@ from tornado.iostream import IOStream
 from tornado.tcpclient import TCPClient
 from tornado.testing import bind_unused_port
 
-from kiel_groups.workers.shipped.http_target import Answer, HttpTarget, Meaning, meaning_of, shown_url
+from kiel_groups.workers.shipped.http_sink import Answer, HttpTarget, Meaning, meaning_of, shown_url
 from tests.helpers.http_receiver import HttpReceiver, Reply, http_receiver
 
 pytestmark = pytest.mark.unit

@@ -4,16 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from kiel_groups.group.znodes.contents import Znode
 from kiel_groups.group.znodes.layout import WorkerLayout
 from kiel_groups.group.znodes.worker_contents import StoredConnector
-from kiel_groups.workers.stores.config_reader import (
-    Written,
-    entry_of,
-    owner_path,
-    status_data,
-    status_of,
-    status_path,
-)
+from kiel_groups.workers.stores.config_store import entry_of
+from kiel_groups.workers.stores.status_store import status_data, status_of
 from kiel_groups.workers.values import ConnectorEntry, ConnectorId, TargetState, TaskId, WorkState, WorkStatus
 
 pytestmark = pytest.mark.unit
@@ -27,10 +22,10 @@ NEVER = WorkStatus(WorkState.UNASSIGNED, "")
 def test_paths_of_work() -> None:
     """A connector and its tasks have znodes in the same folders."""
     connector, task = ConnectorId("c"), TaskId("c", 0)
-    assert owner_path(LAYOUT, connector) == LAYOUT.owner("c")
-    assert owner_path(LAYOUT, task) == LAYOUT.owner("c", 0)
-    assert status_path(LAYOUT, connector) == LAYOUT.status("c")
-    assert status_path(LAYOUT, task) == LAYOUT.status("c", 0)
+    assert LAYOUT.owner(*connector) == LAYOUT.owner("c")
+    assert LAYOUT.owner(*task) == LAYOUT.owner("c", 0)
+    assert LAYOUT.status(*connector) == LAYOUT.status("c")
+    assert LAYOUT.status(*task) == LAYOUT.status("c", 0)
 
 
 def test_an_entry_has_what_the_znode_has() -> None:
@@ -62,10 +57,12 @@ def test_a_status_counts_after_the_claim_and_the_connector(
     mzxid: int, claimed: int | None, created: int | None, expected: WorkStatus
 ) -> None:
     """A status counts if it was written after the present claim and the connector were created."""
-    assert status_of("p", Written(status_data(FAILED), mzxid), claimed, created) == expected
+    status = Znode(status_data(FAILED), mzxid=mzxid)
+    owner, connector = (None if czxid is None else Znode(czxid=czxid) for czxid in (claimed, created))
+    assert status_of("p", status, owner, connector) == expected
 
 
-@pytest.mark.parametrize("written", [None, Written(b"", 9)])
-def test_work_without_a_status_is_unassigned(written: Written | None) -> None:
+@pytest.mark.parametrize("written", [None, Znode(mzxid=9)])
+def test_work_without_a_status_is_unassigned(written: Znode | None) -> None:
     """A missing znode is no status, nor is an empty one, which is only the parent of the tasks' statuses."""
-    assert status_of("p", written, 8, 3) == NEVER
+    assert status_of("p", written, Znode(czxid=8), Znode(czxid=3)) == NEVER

@@ -8,7 +8,7 @@ from kiel_groups.errors import ProtocolError
 from kiel_groups.group.znodes.contents import Znode
 from kiel_groups.group.znodes.layout import WorkerLayout
 from kiel_groups.group.znodes.worker_contents import StoredConnector, encode_config_offset
-from kiel_groups.workers.stores.config_reader import status_data
+from kiel_groups.workers.stores.status_store import status_data
 from kiel_groups.workers.stores.worker_group_view import worker_group_of
 from kiel_groups.workers.values import ConfigSnapshot, ConnectorEntry, ConnectorId, TaskId, WorkState, WorkStatus
 

@@ -1,0 +1,153 @@
+"""
+The servers that a command asks about groups and topics, and the names that a shell completes after TAB.
+
+If a server fails or is slow, there are no names to complete.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, NamedTuple
+
+import click
+
+if TYPE_CHECKING:
+    from kiel_groups.ops.actions.broker_topics import BrokerTopics
+    from kiel_groups.ops.actions.topics import ZooKeeperTopics
+    from kiel_groups.ops.broker_reader import BrokerGroups
+    from kiel_groups.ops.zookeeper_reader import ZooKeeperGroups
+
+__all__ = [
+    "BROKERS",
+    "ZOOKEEPER",
+    "ClusterAddress",
+    "complete_allocators",
+    "complete_clusters",
+    "complete_groups",
+    "complete_members",
+    "complete_topics",
+]
+
+#: The names of what coordinates a group.
+BROKERS, ZOOKEEPER = "brokers", "zookeeper"
+
+
+class ClusterAddress(NamedTuple):
+    """
+    What coordinates the groups of a cluster, and the hosts to ask: those of ZooKeeper, or some brokers.
+
+    ``timeout_s`` is how long to wait for the first answer, in seconds.
+    """
+
+    coordination: str
+    hosts: str
+    timeout_s: float
+
+    @property
+    def is_of_brokers(self) -> bool:
+        return self.coordination == BROKERS
+
+    @property
+    def place(self) -> str:
+        """The cluster as texts for users name it."""
+        return f"at brokers {self.hosts}" if self.is_of_brokers else f"in ZooKeeper at {self.hosts}"
+
+    def groups(self) -> ZooKeeperGroups | BrokerGroups:
+        """Return what reads the groups."""
+        if self.is_of_brokers:
+            from kiel_groups.ops.broker_reader import BrokerGroups
+
+            return BrokerGroups(self.hosts, timeout_s=self.timeout_s)
+        from kiel_groups.ops.zookeeper_reader import ZooKeeperGroups
+
+        return ZooKeeperGroups(self.hosts, timeout_s=self.timeout_s)
+
+    def topics(self) -> ZooKeeperTopics | BrokerTopics:
+        """Return what reads and changes the topics."""
+        if self.is_of_brokers:
+            from kiel_groups.ops.actions.broker_topics import BrokerTopics
+
+            return BrokerTopics(self.hosts, timeout_s=self.timeout_s)
+        from kiel_groups.ops.actions.topics import ZooKeeperTopics
+
+        return ZooKeeperTopics(self.hosts, timeout_s=self.timeout_s)
+
+
+#: How long a completion waits for an answer, in seconds.
+_TIMEOUT_S = 1.0
+
+
+def complete_topics(context: click.Context, parameter: click.Parameter, typed: str) -> list[str]:
+    """
+    Return the topics with this prefix: those that brokers know, if these coordinate groups, or those in ZooKeeper.
+
+    The command line, the environment or the file names the servers.
+    """
+    return _named(context, typed, lambda cluster: cluster.topics().names())
+
+
+def complete_groups(context: click.Context, parameter: click.Parameter, typed: str) -> list[str]:
+    """Return the groups with this prefix, of all clients; the servers are found as in ``complete_topics``."""
+    return _named(context, typed, lambda cluster: cluster.groups().names())
+
+
+def complete_members(context: click.Context, parameter: click.Parameter, typed: str) -> list[str]:
+    """Return the member ids with this prefix in the group that the command line names."""
+    from kiel_groups.errors import KielGroupsError
+    from kiel_groups.ops.zookeeper_client import zookeeper
+    from kiel_groups.ops.zookeeper_reader import list_members
+
+    group, hosts = str(context.params.get("group") or ""), _setting(context, ZOOKEEPER)
+    if not group or not hosts:
+        return []
+    try:
+        with zookeeper(hosts, timeout_s=_TIMEOUT_S) as client:
+            return _matching(typed, list_members(client, group))
+    except KielGroupsError:
+        return []
+
+
+def complete_allocators(context: click.Context, parameter: click.Parameter, typed: str) -> list[str]:
+    """Return the built-in allocators with this prefix; with those of Java, if brokers coordinate groups."""
+    if _setting(context, "coordination") == BROKERS:
+        from kiel_groups.allocators.assignors import ASSIGNORS
+
+        return _matching(typed, ASSIGNORS)
+    from kiel_groups.allocators import ALLOCATORS
+
+    return _matching(typed, ALLOCATORS)
+
+
+def complete_clusters(context: click.Context, parameter: click.Parameter, typed: str) -> list[str]:
+    """Return the names of this user's running clusters that have this prefix."""
+    from kiel_groups.embedded.named_clusters import running_clusters
+
+    return _matching(typed, (running.name for running in running_clusters()))
+
+
+def _named(context: click.Context, typed: str, names: Callable[[ClusterAddress], list[str]]) -> list[str]:
+    coordination = _setting(context, "coordination") or ZOOKEEPER
+    hosts = _setting(context, coordination)
+    if not hosts:
+        return []
+    from kiel_groups.errors import KielGroupsError
+
+    try:
+        return _matching(typed, names(ClusterAddress(coordination, hosts, _TIMEOUT_S)))
+    except KielGroupsError:
+        # The shell discards the error output of a completion.
+        return []
+
+
+def _matching(typed: str, names: Iterable[str]) -> list[str]:
+    return [name for name in names if name.startswith(typed)]
+
+
+def _setting(context: click.Context, name: str) -> str:
+    """Return a setting of all commands from the command line, the file or the environment, or ""."""
+    given = context.params.get(name)
+    if name == "coordination" and given != BROKERS:
+        given = None  # The default: a command may lack the option, or not have parsed it yet.
+    value = given or context.lookup_default(name) or os.environ.get(f"KIEL_GROUPS_{name.upper()}")
+    return value if isinstance(value, str) else ""

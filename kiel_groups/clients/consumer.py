@@ -1,0 +1,465 @@
+"""What both consumers offer: a loop and calls that return records, positions and pauses, and questions about topics."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+from collections import defaultdict
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, overload
+
+from kiel_groups.clients.calls.arguments import partition_of, partitions_of, times_of
+from kiel_groups.clients.calls.eager_methods import failed_future, spawn, starts_at_call
+from kiel_groups.clients.connected_consumer import AssignedConsumer
+from kiel_groups.clients.delivery.owned_records import OwnedRecords
+from kiel_groups.clients.delivery.record_loop import RecordLoop
+from kiel_groups.clients.delivery.record_reader import COLUMNS, RECORDS, ReaderSettings
+from kiel_groups.clients.net.cluster_metadata import ClusterMetadata
+from kiel_groups.clients.net.offset_lookup import At, list_offsets
+from kiel_groups.clients.record_calls import Lifecycle, RecordCalls
+from kiel_groups.errors import KielGroupsError, UnknownTopicError
+from kiel_groups.model import INTERNAL_TOPICS, OffsetAndTimestamp, Record, TopicPartition
+from kiel_groups.wire.list_offsets import EARLIEST, LATEST
+from kiel_groups.wire.message_sets.record_columns import RecordColumns
+
+__all__ = ["Consumer"]
+
+
+class Consumer:
+    """
+    The methods of both consumers: they return records, and know positions, pauses, and the topics of the cluster.
+
+    A partition is assigned from the moment before ``on_partitions_assigned`` is called, until ``on_partitions_revoked``
+    has returned, or its claim is lost, or its topic leaves the subscription.
+    """
+
+    def __init__(self, lifecycle: Lifecycle, settings: ReaderSettings) -> None:
+        self.metrics = settings.metrics
+        self._reading = settings
+        self._lifecycle = lifecycle
+        self._left_loop = lifecycle.left_loop
+        self._subscription = lifecycle.subscription
+        self._calls = RecordCalls(lifecycle, type(self).__name__, settings.fetching.max_bytes)
+
+    # ------------------------------------------------------------------ records
+
+    def __aiter__(self) -> RecordLoop:
+        """
+        Iterate over records until the consumer is closed. Only one loop may be active at a time.
+
+        A caller that takes single records with ``anext`` must keep the iterator. If the iterator is dropped other than
+        by ``break``, ``return`` or its end, the last record is not finished and is delivered again.
+
+        Raises:
+            ClosedError: The consumer was not connected, or was closed.
+            ConfigError: Another loop is active, or the consumer is used in another style, such as ``consume()``.
+            IllegalStateError: Neither ``subscribe()`` nor ``assign()`` has been called.
+        """
+        return self._calls.loop()
+
+    def getone(self, *partitions: TopicPartition) -> asyncio.Future[Record]:
+        """
+        Return the next record, however long that takes.
+
+        The record is finished when the coroutine that received it calls ``getone()`` again, or ``getmany()`` or
+        ``consume_batches()``. A record that arrives after its caller has given up (``asyncio.wait_for``,
+        ``gen.with_timeout``) is delivered again.
+
+        Args:
+            partitions: The partitions from which to return a record; by default any. Those that are not assigned have
+                no records until they are.
+
+        Raises:
+            ConfigError: An argument is not a TopicPartition, or the consumer is used in another style.
+            IllegalStateError: Neither ``subscribe()`` nor ``assign()`` has been called. Or the same coroutine has
+                called again meanwhile, or the result was read so late that the record is delivered again.
+            ClosedError: The consumer is not connected, or was closed.
+            BadRecordError: The next record of a partition cannot be delivered; see ``on_bad_record``. It is raised
+                again, with pauses between, until it is passed. The next call may return a record of another partition.
+            KielGroupsError: A partition cannot be read. The next call may return a record of another one.
+        """
+        return self._calls.getone(partitions)
+
+    def getmany(
+        self, *partitions: TopicPartition, timeout_ms: int = 0, max_records: int | None = None
+    ) -> asyncio.Future[dict[TopicPartition, list[Record]]]:
+        """
+        Return buffered records by partition, in the order of the log.
+
+        The records are finished when the coroutine that received them calls ``getmany()`` again, or ``getone()`` or
+        ``consume_batches()``, even if that call returns none, or when another one calls and the coroutine's task has
+        ended. Their partitions are not released before that. Records that arrive after their caller has given up are
+        delivered again.
+
+        Args:
+            partitions: The partitions from which to return records; by default all.
+            timeout_ms: How long to wait if no records are buffered; 0 returns at once.
+            max_records: The most records to return; by default all that are buffered.
+
+        Returns:
+            The records, without partitions that have none. {} if none came in time, or if the same coroutine has called
+            again meanwhile.
+
+        Raises:
+            ConfigError: An argument is invalid, or the consumer is used in another style.
+            IllegalStateError: Neither ``subscribe()`` nor ``assign()`` has been called.
+            NoBrokersError: No records came, and 8 metadata requests in a row were not answered.
+            ClosedError: The consumer is not connected, or was closed.
+            BadRecordError: As ``getone``. The records before it are returned by an earlier call.
+            KielGroupsError: A partition cannot be read. The next call may return records of others.
+        """
+        return self._calls.getmany(RECORDS, partitions, timeout_ms, max_records)
+
+    def consume_batches(
+        self, *partitions: TopicPartition, timeout_ms: int = 0, max_records: int | None = None
+    ) -> asyncio.Future[dict[TopicPartition, list[RecordColumns]]]:
+        """
+        Return buffered records by partition, as columns: offsets, keys and values, without an object for each record.
+
+        Apart from their form, the records are delivered and finished as those of ``getmany()``, and the three methods
+        that return records may be used by turns. Each item of a list has the records of one run of the log, about 512
+        KiB: joining them would copy them. Keys and values are bytes.
+
+        Args:
+            partitions: The partitions from which to return records; by default all.
+            timeout_ms: How long to wait if no records are buffered; 0 returns at once.
+            max_records: The most records to return; by default all that are buffered.
+
+        Returns:
+            The records, without partitions that have none. {} if none came in time, or if the same coroutine has called
+            again meanwhile.
+
+        Raises:
+            ConfigError: As ``getmany``. Or the consumer has a deserializer, which would be called for each record.
+            IllegalStateError: As ``getmany``.
+            NoBrokersError: As ``getmany``.
+            ClosedError: The consumer is not connected, or was closed.
+            DamagedRecordError: The next record of a partition is damaged; see ``on_bad_record``. The records before it
+                are returned by an earlier call.
+            KielGroupsError: A partition cannot be read. The next call may return records of others.
+        """
+        return self._calls.getmany(COLUMNS, partitions, timeout_ms, max_records)
+
+    # ------------------------------------------------------------------ topics and logs of the cluster
+
+    @starts_at_call
+    async def beginning_offsets(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
+        """
+        Return the first offset in the log of each partition.
+
+        Raises:
+            ArgumentTypeError: The argument is not a list of partitions. It is a TypeError and a ConfigError.
+            ConfigError: A topic's name is not legal, or a number is negative.
+            UnknownTopicError: A partition does not exist.
+            BrokerError: A leader did not answer, or refused, in 8 tries; each waits for ``request_timeout_ms`` at most.
+            ClosedError: The consumer is not connected, or was closed.
+        """
+        return await self._list(partitions_of(partitions, "beginning_offsets()"), EARLIEST)
+
+    @starts_at_call
+    async def end_offsets(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
+        """Return the offset of the next message of each partition. The errors are those of ``beginning_offsets``."""
+        return await self._list(partitions_of(partitions, "end_offsets()"), LATEST)
+
+    @starts_at_call
+    async def offsets_for_times(
+        self, timestamps: Mapping[TopicPartition, float]
+    ) -> dict[TopicPartition, OffsetAndTimestamp]:
+        """
+        Return an offset for each partition from which no message is missed that was written at its time or later.
+
+        Brokers of 0.10.1 and later compare the time with the timestamps of messages; a message without one, such as
+        each one of our producer, may be missed between others that have one. In a log without timestamps, and before
+        0.10.1, they compare it with the last write to each segment of the log. So the offset is the first one of a
+        segment, and reading from it may start earlier than asked: by up to one segment, a gibibyte or a week with the
+        broker's default settings. Copying a log to another disk changes the times of its segments. For a time after the
+        last write, the offset is the end of the log.
+
+        Args:
+            timestamps: Times in milliseconds since 1970, by partition; fractions of a millisecond do not count.
+
+        Returns:
+            An entry for each partition; its ``timestamp`` is -1, "none".
+
+        Raises:
+            ArgumentTypeError: The argument is no dict of partitions to numbers. It is a TypeError and a ConfigError.
+            ConfigError: A time is negative, or 2**63 or more.
+            UnknownTopicError: As for ``beginning_offsets``, and so are the other errors.
+        """
+        times = times_of(timestamps, "offsets_for_times()")
+        found = await self._list(list(times), times)
+        return {partition: OffsetAndTimestamp(offset) for partition, offset in found.items()}
+
+    def partitions_for_topic(self, topic: str) -> set[int] | None:
+        """
+        Return the partition numbers of a topic as last reported, or None if no broker has reported the topic so far.
+
+        After ``topics()``, all topics are known.
+
+        Raises:
+            ClosedError: The consumer is not connected, or was closed.
+        """
+        known = self._require_cluster().known_partitions(topic)
+        return None if known is None else set(known)
+
+    @starts_at_call
+    async def topics(self) -> set[str]:
+        """
+        Ask a broker for the names of all topics, and return them, without Kafka's internal topics.
+
+        Raises:
+            NoBrokersError: No broker answered.
+            ClosedError: The consumer is not connected, or was closed.
+        """
+        return set(await self._require_cluster().all_topics() - INTERNAL_TOPICS)
+
+    async def _list(self, wanted: list[TopicPartition], at: At) -> dict[TopicPartition, int]:
+        cluster = self._require_cluster()
+        for topic in sorted({partition.topic for partition in wanted}):
+            known = await cluster.partitions_of(topic)
+            missing = [
+                partition for partition in wanted if partition.topic == topic and partition.partition not in known
+            ]
+            if missing:
+                raise UnknownTopicError(
+                    f"{missing[0]} does not exist; {topic} has partitions {known[0]} to {known[-1]}"
+                )
+        return await list_offsets(cluster, wanted, at) if wanted else {}
+
+    def _require_cluster(self) -> ClusterMetadata:
+        """Return the metadata of a consumer that is connected. Raise ClosedError for any other consumer."""
+        return self._lifecycle.require_connected().reader.cluster
+
+    # ------------------------------------------------------------------ assigned partitions and their positions
+
+    def assignment(self) -> frozenset[TopicPartition]:
+        """Return the partitions that are assigned to this consumer now."""
+        return self._subscription.assigned_partitions()
+
+    def seek(self, partition: TopicPartition, offset: int) -> None:
+        """
+        Continue at another offset, forward or backward.
+
+        Records of the partition that are buffered are dropped. Those in flight do not count any more: the next commit
+        stores ``offset``, also if it is lower than the committed one, until further records are finished. It does so
+        only under the present claim. In ``on_partitions_revoked``, the release stores the offset.
+
+        Args:
+            partition: An assigned partition.
+            offset: The offset of the next record. If the log does not have it, ``auto_offset_reset`` applies.
+
+        Raises:
+            ConfigError: The offset is not a whole number from 0 to 2**63 - 1.
+            IllegalStateError: The partition is not assigned; the text names those that are.
+        """
+        partition = partition_of(partition, "seek()")
+        self._subscription.seek(partition, offset)
+        if (owned := self._owned_records()) is not None:
+            owned.resume_at(partition, offset)
+
+    def seek_to_beginning(self, *partitions: TopicPartition) -> asyncio.Future[dict[TopicPartition, int]]:
+        """
+        Look up the first offsets of partitions, then seek there.
+
+        A partition keeps its position if its claim ends during the look-up, or if the application seeks elsewhere.
+
+        Args:
+            partitions: Assigned partitions; by default all.
+
+        Returns:
+            The offsets of the partitions whose position was set.
+
+        Raises:
+            IllegalStateError: A partition is not assigned.
+            BrokerError: A leader did not answer, or refused, in 8 tries; each waits for ``request_timeout_ms`` at most.
+                No position was set.
+            ClosedError: The consumer is not connected, or was closed.
+        """
+        return self._seek_to("seek_to_beginning()", partitions, self.beginning_offsets)
+
+    def seek_to_end(self, *partitions: TopicPartition) -> asyncio.Future[dict[TopicPartition, int]]:
+        """Look up the next offsets of partitions, then seek there. All else is as with ``seek_to_beginning``."""
+        return self._seek_to("seek_to_end()", partitions, self.end_offsets)
+
+    def _seek_to(
+        self,
+        call: str,
+        partitions: Sequence[TopicPartition],
+        look_up: Callable[[list[TopicPartition]], asyncio.Future[dict[TopicPartition, int]]],
+    ) -> asyncio.Future[dict[TopicPartition, int]]:
+        # The marks are set at the call, not when its task starts: the later of two seeks must win.
+        try:
+            wanted = [partition_of(each, call) for each in partitions] or sorted(self.assignment())
+            self._require_cluster()
+            self._subscription.check_assigned(wanted, call)
+        except KielGroupsError as error:
+            return failed_future(error, call)
+        marks = {partition: self._subscription.renew_seek_mark(partition) for partition in wanted}
+        return spawn(self._seek_after(look_up(wanted), marks), call)
+
+    async def _seek_after(
+        self, look_up: asyncio.Future[dict[TopicPartition, int]], marks: dict[TopicPartition, Any]
+    ) -> dict[TopicPartition, int]:
+        found, sought = await look_up, {}
+        for partition, offset in found.items():
+            is_same = self._subscription.seek_mark(partition) is marks[partition]
+            if is_same and self._subscription.is_assigned(partition):
+                self.seek(partition, offset)
+                sought[partition] = offset
+        return sought
+
+    @starts_at_call
+    async def position(self, partition: TopicPartition) -> int:
+        """
+        Return the offset of the next record to deliver.
+
+        After ``assign``, wait until the position is known. Partitions of subscribed topics have one at once. Records
+        of a call whose caller has not received them, as after a cancellation, are not delivered. They are the next
+        ones as soon as no reference to the future of that call is left. While it is kept, other coroutines get the
+        records behind them, for a second at most; after that, all of them are delivered again.
+
+        Raises:
+            IllegalStateError: The partition is not assigned.
+            KielGroupsError: Of an ``assign``: no start position can be chosen.
+            ClosedError: The consumer was closed, or was not connected when the position was still to be looked up.
+        """
+        partition = partition_of(partition, "position()")
+        if (position := self._next_offset(partition)) is None:
+            connected = self._lifecycle.require_connected()
+            assert isinstance(connected, AssignedConsumer), f"{partition} is assigned and not open"
+            await connected.await_position(partition)
+            position = self._next_offset(partition)
+        assert position is not None
+        return position
+
+    def _next_offset(self, partition: TopicPartition) -> int | None:
+        """
+        Return the offset of the next record that a caller gets, or None if the partition has no position.
+
+        The position of the claim is behind all that calls took. What no caller has received is delivered again, once
+        that is certain: at the next call, or after a while.
+        """
+        position, owned = self._subscription.position(partition), self._owned_records()
+        unreceived = None if position is None or owned is None else owned.unreceived_from(partition)
+        return position if unreceived is None else unreceived
+
+    def highwater(self, partition: TopicPartition) -> int | None:
+        """
+        Return the offset after the last message of the log, as last reported, or None before the first fetch.
+
+        A paused partition is not fetched, so its watermark is not renewed.
+
+        Raises:
+            IllegalStateError: The partition is not assigned.
+        """
+        partition = partition_of(partition, "highwater()")
+        return self._subscription.highwater(partition)
+
+    @overload
+    def lag(self) -> dict[TopicPartition, int]: ...
+
+    @overload
+    def lag(self, partition: TopicPartition) -> int | None: ...
+
+    def lag(self, partition: TopicPartition | None = None) -> dict[TopicPartition, int] | int | None:
+        """
+        Return the number of messages that are not delivered yet, as of the last fetch.
+
+        Args:
+            partition: An assigned partition; by default all.
+
+        Returns:
+            The lag of the partition, or None before its first fetch. Without a partition, the lag of each assigned
+            partition, except those not fetched yet.
+
+        Raises:
+            IllegalStateError: The partition is not assigned.
+        """
+        if partition is not None:
+            partition = partition_of(partition, "lag()")
+            return self._lag(partition)
+        lags = {each: self._lag(each) for each in sorted(self.assignment())}
+        return {each: lag for each, lag in lags.items() if lag is not None}
+
+    def _lag(self, partition: TopicPartition) -> int | None:
+        highwater, position = self._subscription.highwater(partition), self._next_offset(partition)
+        return None if highwater is None or position is None else max(0, highwater - position)
+
+    def _owned_records(self) -> OwnedRecords | None:
+        connected = self._lifecycle.connected
+        return None if connected is None else connected.reader.owned
+
+    # ------------------------------------------------------------------ pauses
+
+    def pause(self, *partitions: TopicPartition) -> None:
+        """
+        Deliver no record of these partitions, and do not fetch them, until ``resume``.
+
+        Records in flight are finished as usual. Buffered records stay buffered, also the rest of a batch that a loop
+        has begun. The consumer keeps the partitions. A pause lasts while a partition stays assigned, also through a
+        rebalance; a partition that is assigned anew is not paused.
+
+        Raises:
+            IllegalStateError: A partition is not assigned; none is paused.
+        """
+        wanted = [partition_of(each, "pause()") for each in partitions]
+        self._subscription.check_assigned(wanted, "pause()")
+        for partition in wanted:
+            self._subscription.pause(partition)
+        if (owned := self._owned_records()) is not None:
+            owned.pause(wanted)
+
+    def resume(self, *partitions: TopicPartition) -> None:
+        """
+        End the pause of these partitions. It makes no difference for partitions that are not paused.
+
+        Raises:
+            IllegalStateError: A partition is not assigned; no pause ends.
+        """
+        wanted = [partition_of(each, "resume()") for each in partitions]
+        self._subscription.check_assigned(wanted, "resume()")
+        for partition in wanted:
+            self._subscription.resume(partition)
+        if (owned := self._owned_records()) is not None:
+            owned.resume(wanted)
+
+    def paused(self) -> frozenset[TopicPartition]:
+        """Return the assigned partitions that are paused."""
+        return self._subscription.paused_partitions()
+
+    def subscription(self) -> frozenset[str]:
+        """Return the subscribed topics; none with partitions from ``assign``."""
+        return self._subscription.topics
+
+    # ------------------------------------------------------------------ attributes that programs written for kiel read
+
+    @property
+    def name(self) -> str:
+        """This host's name and a number that is unique among the consumers of this process."""
+        return f"{socket.gethostname()}:{id(self)}"
+
+    @property
+    def allocation(self) -> defaultdict[str, list[int]]:
+        """The partitions being read, by topic, in ascending order. Any other topic maps to []."""
+        return self._subscription.offsets.allocation()
+
+    @property
+    def deserializer(self) -> Callable[[bytes], Any]:
+        """The function that makes the values of ``consume()``, by default ``json.loads``."""
+        return self._reading.deserializer or json.loads
+
+    @property
+    def max_wait_time(self) -> int:
+        """How long a broker may wait for ``min_bytes`` before it responds, in milliseconds."""
+        return self._reading.fetching.max_wait_ms
+
+    @property
+    def min_bytes(self) -> int:
+        """How many bytes a broker waits for."""
+        return self._reading.fetching.min_bytes
+
+    @property
+    def max_bytes(self) -> int:
+        """How many bytes one response may hold."""
+        return self._reading.fetching.max_bytes

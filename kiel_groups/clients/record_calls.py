@@ -1,0 +1,299 @@
+"""The connection of a consumer, and the delivery of its records to a loop or to calls."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import weakref
+from collections.abc import Awaitable, Callable, Coroutine
+from functools import partial
+from typing import Any, NoReturn, TypeAlias, TypeVar
+
+from kiel_groups.clients.calls.arguments import check_close_timeout, partition_of
+from kiel_groups.clients.calls.callers import (
+    ConsumeCall,
+    DeliveryStyle,
+    consume_calls_here,
+    current_caller,
+    new_consume_call,
+)
+from kiel_groups.clients.calls.eager_methods import failed_future, spawn, start_consume_call
+from kiel_groups.clients.calls.left_loop import LeftLoop, running_loop
+from kiel_groups.clients.connected_consumer import AssignedConsumer, ConnectedConsumer
+from kiel_groups.clients.delivery.record_loop import RecordLoop
+from kiel_groups.clients.delivery.record_reader import COLUMNS, RECORDS, VALUES, Form, Lists, RecordReader
+from kiel_groups.clients.fetch.fetcher import Selection
+from kiel_groups.config import check_name
+from kiel_groups.errors import ClosedError, ConfigError, IllegalStateError, KielGroupsError
+from kiel_groups.group.subscription import SubscriptionState
+from kiel_groups.model import Batch, Record, TopicPartition
+from kiel_groups.zookeeper.tasks import CloseLimit
+
+__all__ = ["Connected", "Lifecycle", "RecordCalls"]
+
+F = TypeVar("F")
+R = TypeVar("R")
+T = TypeVar("T")
+
+Connected: TypeAlias = ConnectedConsumer | AssignedConsumer
+
+
+class Lifecycle:
+    """The connection of a consumer, from its first use or ``connect()`` to its close."""
+
+    def __init__(self, subscription: SubscriptionState, left_loop: LeftLoop) -> None:
+        self.subscription = subscription
+        self.left_loop = left_loop
+        self.connected: Connected | None = None
+        #: The outcome of the close that has begun.
+        self.closing: asyncio.Future[None] | None = None
+        self._limit = CloseLimit()
+
+    def require_connected(self) -> Connected:
+        """Return the connected parts. Raise ClosedError if the consumer is not connected, or was closed."""
+        raise NotImplementedError
+
+    def require_reader(self) -> RecordReader:
+        """Return the reader of a consumer that is connected. Raise ClosedError for any other consumer."""
+        return self.require_connected().reader
+
+    def connections(self) -> list[Connected]:
+        """Return the present connection, and the former ones that are being closed."""
+        return [] if self.connected is None else [self.connected]
+
+    def check_chosen(self, call: str) -> None:
+        """Raise IllegalStateError if no record can ever come: the consumer has neither topics nor partitions."""
+        self.subscription.check_chosen(call)
+
+    def _check_close(self, timeout_s: float | None) -> bool:
+        """Check that ``close()`` may be called, limit its time, and return whether a loop runs."""
+        check_close_timeout(timeout_s)
+        running = running_loop() is not None
+        if running:
+            for connected in self.connections():
+                connected.reader.calls.check_outside("close()")
+            # Without a running loop, nothing tells when the time begins.
+            self._limit.shorten(timeout_s)
+        return running
+
+
+_FOREVER_MS = float("inf")
+
+
+class RecordCalls:
+    """
+    Delivers the records of one consumer to its callers: to a loop, to methods that return records, or to ``consume()``.
+
+    The first use decides on one of the three for the lifetime of the consumer (decision 0006).
+
+    Args:
+        lifecycle: The consumer's connection.
+        owner: The name of the consumer's class, for logs.
+        max_bytes: About how many bytes ``consume()`` returns.
+    """
+
+    def __init__(self, lifecycle: Lifecycle, owner: str, max_bytes: int) -> None:
+        self._lifecycle = lifecycle
+        self._owner = owner
+        self._max_bytes = max_bytes
+        self._style: DeliveryStyle | None = None
+        self._loop: weakref.ref[RecordLoop] | None = None
+        #: Calls in progress; for each, the latest calls of its coroutine, one for each topic.
+        self._waiting: dict[asyncio.Future[Any], frozenset[ConsumeCall]] = {}
+
+    def loop(self) -> RecordLoop:
+        """Begin a loop over the records."""
+        reader = self._lifecycle.require_reader()
+        self._lifecycle.check_chosen("a loop over records")
+        self._choose(DeliveryStyle.ITERATION)
+        reader.records.begin_loop()
+        records = RecordLoop(reader.records)
+        self._loop = weakref.ref(records)
+        return records
+
+    def _choose(self, style: DeliveryStyle) -> None:
+        """
+        Use a style. Raise ConfigError if the consumer uses another one.
+
+        A partition's finished offset is one number. If two styles delivered the partition, each with its own record in
+        flight, the consumer could not tell which records before that offset are finished (decision 0006).
+        """
+        self._style = self._style or style
+        if self._style is not style:
+            raise ConfigError(
+                f"this consumer delivers by {self._style.value}, and {style.value} was called: one consumer delivers in"
+                " one way, or it could not know which records are finished; use one of the two, or a second consumer"
+            )
+
+    def getone(self, partitions: tuple[TopicPartition, ...]) -> asyncio.Future[Record]:
+        """Start a call that returns the next record, however long that takes."""
+
+        def first(found: Lists) -> Record:
+            for records in found.values():
+                return records[0]
+            raise IllegalStateError(
+                "getone(): the same coroutine has called for records again before this call returned; await it first,"
+                " or use a task for each"
+            )
+
+        def late() -> NoReturn:
+            raise IllegalStateError(
+                "getone(): its result was read so late that the record is delivered again; await the call at once"
+            )
+
+        return self._get("getone", RECORDS, partitions, _FOREVER_MS, 1, first, late)
+
+    def getmany(
+        self,
+        form: Form[R, dict[TopicPartition, T]],
+        partitions: tuple[TopicPartition, ...],
+        timeout_ms: float,
+        most: int | None,
+    ) -> asyncio.Future[dict[TopicPartition, T]]:
+        """Start a call that returns records by partition: ``consume_batches()`` if they are columns."""
+        name = "consume_batches" if form is COLUMNS else "getmany"
+        return self._get(name, form, partitions, timeout_ms, most, lambda found: found, dict)
+
+    def _get(
+        self,
+        method: str,
+        form: Form[R, F],
+        partitions: tuple[TopicPartition, ...],
+        timeout_ms: float,
+        max_records: int | None,
+        result: Callable[[F], T],
+        late: Callable[[], T],
+    ) -> asyncio.Future[T]:
+        """
+        Start a call that returns records, and finish what the caller's earlier calls returned.
+
+        A caller that comes after they are delivered again gets the outcome of ``late``.
+        """
+        name, label = f"{method}()", f"{self._owner}.{method}"
+        try:
+            _check_limits(name, timeout_ms, max_records)
+            wanted = frozenset(partition_of(each, name) for each in partitions) or None
+            reader = self._lifecycle.require_reader()
+            if form is COLUMNS and not reader.owned.deserializer.keeps_bytes:
+                raise ConfigError(
+                    "consume_batches() returns bytes, and this consumer has a deserializer or key_deserializer, which"
+                    " takes one record at a time: leave it out, or use getmany()"
+                )
+            self._lifecycle.check_chosen(name)
+            self._choose(DeliveryStyle.RECORDS)
+        except KielGroupsError as error:
+            return failed_future(error, label)
+        timeout_s = None if timeout_ms == _FOREVER_MS else timeout_ms / 1000
+        call = new_consume_call(self, None)
+        reader.values.finish([None], ())
+
+        async def get() -> T:
+            reader = self._lifecycle.require_reader()
+            found = await reader.next(Selection(None, wanted), form, call, timeout_s, max_records)
+            if found is None:
+                await self._lifecycle.left_loop.closed.wait()
+                raise ClosedError("the consumer was closed; a new one may join in its place")
+            return result(found)
+
+        return self._start(get(), call, label, late)
+
+    def consume(
+        self,
+        topic: str,
+        read_topic: Callable[[], Awaitable[tuple[RecordReader, float] | None]],
+        check: Callable[[], None] = lambda: None,
+    ) -> asyncio.Future[Batch | None]:
+        """
+        Start a call that returns values of a topic, and finish those that the caller got of it.
+
+        Args:
+            topic: The topic's name.
+            read_topic: Has the consumer read the topic, and returns its reader and how long to wait for values, in
+                seconds; or None once the consumer was closed.
+            check: Checks that the consumer may read the topic.
+        """
+        label = f"{self._owner}.consume"
+        if running_loop() is None:
+            return spawn(_result_of(partial(self.consume, topic, read_topic, check)), label)
+        try:
+            check_name(topic, "topic")
+            check()
+            self._choose(DeliveryStyle.VALUES)
+        except KielGroupsError as error:
+            return failed_future(error, label)
+        call = new_consume_call(self, topic)
+        if self._lifecycle.connected is not None:
+            self._lifecycle.connected.finish_topic(topic)
+
+        async def consume() -> Batch | None:
+            values, reading = None, await read_topic()
+            if reading is not None:
+                reader, timeout_s = reading
+                values = await reader.next(Selection(topic), VALUES, call, timeout_s, most_bytes=self._max_bytes)
+            if values is None:
+                await self._lifecycle.left_loop.closed.wait()
+            return values
+
+        return self._start(consume(), call, label, Batch)
+
+    def _start(
+        self, work: Coroutine[Any, Any, T], call: ConsumeCall, label: str, late: Callable[[], T]
+    ) -> asyncio.Task[T]:
+        """Start a call, as ``start_consume_call`` does. The caller waits in it until it is done."""
+        started = start_consume_call(work, call, label, late)
+        self._waiting[started] = self.calls_here()
+        # Not removed by the coroutine: a task that is cancelled before its first step does not run it.
+        started.add_done_callback(self._waiting.pop)
+        return started
+
+    def calls_here(self) -> frozenset[ConsumeCall]:
+        """Return the running coroutine's latest calls, one for each topic, without superseded calls."""
+        return consume_calls_here(self)
+
+    def end_in_flight(self, running: bool) -> None:
+        """At a close, finish what the caller has in flight, unless an exception is being handled or no loop runs."""
+        finished = running and sys.exc_info()[0] is None
+        loop = None if self._loop is None else self._loop()
+        if loop is None or not running or loop.caller is current_caller():
+            self.end_record(finished=finished)
+        here = self.calls_here()
+        for call in here if finished else ():
+            call.superseded = True
+        waiting = [calls for started, calls in self._waiting.items() if not started.done()]
+        for connected in self._lifecycle.connections():
+            values = connected.reader.values
+            # A coroutine that waits in a call has finished what its earlier calls returned.
+            values.finish(calls=frozenset().union(*waiting))
+            if finished:
+                values.finish(calls=here)
+            else:
+                values.drop(here if running else None)
+
+    def count_record(self) -> None:
+        """Count the record in flight of a loop as finished by a commit, if the caller runs that loop."""
+        loop = None if self._loop is None else self._loop()
+        if loop is not None and loop.caller is current_caller():
+            for connected in self._lifecycle.connections():
+                connected.reader.records.in_flight.count()
+
+    def end_record(self, *, finished: bool) -> None:
+        """Finish the record in flight of a loop, or deliver it again."""
+        for connected in self._lifecycle.connections():
+            if finished:
+                connected.reader.records.finish()
+            else:
+                connected.reader.records.put_back()
+
+
+async def _result_of(begin: Callable[[], Awaitable[T]]) -> T:
+    """Call ``begin`` on the running loop, for an application that called a method before a loop ran."""
+    return await begin()
+
+
+def _check_limits(name: str, timeout_ms: float, max_records: int | None) -> None:
+    """Raise ConfigError unless these are arguments of a call that returns records."""
+    if isinstance(timeout_ms, bool) or not isinstance(timeout_ms, int | float) or not timeout_ms >= 0:
+        raise ConfigError(f"{name}: timeout_ms is {timeout_ms!r}; expected milliseconds, at least 0")
+    most = max_records
+    if most is not None and (isinstance(most, bool) or not isinstance(most, int) or most < 1):
+        raise ConfigError(f"{name}: max_records is {most!r}; expected a whole number of at least 1, or None")

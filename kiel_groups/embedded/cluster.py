@@ -1,0 +1,276 @@
+"""Run a whole Kafka cluster: ZooKeeper or a controller, brokers and their topics."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import IO, Any, ClassVar
+
+from kiel_groups.embedded.kafka import KafkaBroker, KRaftBroker, KRaftController, cluster_id, stop_brokers
+from kiel_groups.embedded.processes import Server, Startable, in_thread, try_lock
+from kiel_groups.embedded.releases import DEFAULT_KAFKA, DEFAULT_ZOOKEEPER, kafka_release
+from kiel_groups.embedded.zookeeper import ZooKeeperEnsemble, ZooKeeperServer
+from kiel_groups.errors import ConfigError, ServerError
+from kiel_groups.ops.actions.broker_topics import BrokerTopics
+from kiel_groups.ops.actions.topics import ZooKeeperTopics
+from kiel_groups.ops.zookeeper_client import create_chroot
+
+__all__ = ["Cluster"]
+
+_LOCK = "lock"
+_KIND = "cluster.json"
+
+
+def _lock_data(folder: Path, kind: Mapping[str, object]) -> IO[str]:
+    """
+    Lock a data folder for one cluster. Create the folder if it is missing.
+
+    Args:
+        folder: The folder in which the servers keep their files.
+        kind: The versions and numbers of servers. Existing data must be of the same kind.
+
+    Returns:
+        The open lock file. Closing it releases the lock.
+
+    Raises:
+        ConfigError: The folder cannot be written, has other files, or has the data of another kind of cluster.
+        ServerError: A running cluster uses the folder.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if any(folder.iterdir()) and not (folder / _KIND).exists():
+            raise ConfigError(f"data: {folder} has files of another program; expected an empty folder or a cluster's")
+        lock = try_lock(folder / _LOCK)
+        if lock is None:
+            raise ServerError(f"the data in {folder} is used by a cluster that runs; end it, or choose another folder")
+        _check_kind(folder / _KIND, kind)
+    except OSError as error:
+        raise ConfigError(f"data: {folder} cannot be used: {error.strerror}") from error
+    return lock
+
+
+def _check_kind(path: Path, kind: Mapping[str, object]) -> None:
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        path.write_text(json.dumps(kind) + "\n", encoding="utf-8")
+        return
+    except ValueError:
+        found = None
+    if found != kind:
+        raise ConfigError(f"data: {path.parent} is of {_text(found)}, not of {_text(kind)}; choose another folder")
+
+
+def _text(kind: object) -> str:
+    return ", ".join(f"{key} {value}" for key, value in kind.items()) if isinstance(kind, Mapping) else "no known kind"
+
+
+#: How long brokers may take for an answer, and to know each other after a start, in seconds.
+_LIMIT_S = 30.0
+
+
+class Cluster(Startable):
+    """
+    Runs ZooKeeper and brokers during a ``with`` or ``async with`` block.
+
+    Brokers of 3.9.1 run in KRaft mode, without ZooKeeper: one broker alone, or several with a controller. Arguments
+    about ZooKeeper are refused for them, and the attributes about it raise ConfigError.
+
+    Args:
+        brokers: The number of brokers. Their ids are 0, 1, …
+        zookeeper: ZooKeeper's version, ``"3.9.5"`` (the default) or ``"3.4.6"``.
+        zookeepers: The number of ZooKeeper servers: 1, 3, 5, …
+        kafka: The brokers' version, ``"0.8.0"``, ``"0.8.1.1"``, ``"0.8.2.2"``, ``"0.9.0.1"``, ``"0.10.2.2"``,
+            ``"1.1.1"``, ``"2.8.2"`` or ``"3.9.1"``.
+        chroot: The path of the cluster in ZooKeeper, ``"/path"``. The cluster creates it before the brokers start.
+        broker_overrides: Lines of every broker's ``server.properties``.
+        zookeeper_overrides: Lines of every ZooKeeper server's ``zoo.cfg``.
+        max_session_timeout_ms: The longest session timeout that ZooKeeper grants, by default 10,000.
+        zookeeper_port: The port of the first ZooKeeper server. All others get the next ports. 0 lets the system choose.
+        broker_port: The port of the first broker. All others get the next ports. 0 lets the system choose.
+        data: A folder in which the files of all servers are kept. A later cluster of the same versions and numbers of
+            servers can use the folder again. Without a folder, all files are removed at the end.
+
+    Raises:
+        ConfigError: The chroot, a version or the number of ZooKeeper servers is invalid, or does not fit KRaft mode.
+    """
+
+    #: The class of the ZooKeeper servers.
+    ENSEMBLE: ClassVar[type[ZooKeeperEnsemble]] = ZooKeeperEnsemble
+
+    def __init__(
+        self,
+        brokers: int = 1,
+        *,
+        zookeeper: str | None = None,
+        zookeepers: int = 1,
+        kafka: str = DEFAULT_KAFKA,
+        chroot: str = "",
+        broker_overrides: Mapping[str, object] | None = None,
+        zookeeper_overrides: Mapping[str, object] | None = None,
+        max_session_timeout_ms: int | None = None,
+        zookeeper_port: int = 0,
+        broker_port: int = 0,
+        data: Path | None = None,
+    ) -> None:
+        if chroot and (not chroot.startswith("/") or chroot.endswith("/")):
+            raise ConfigError(f"chroot: {chroot!r} given; expected '/path', or '' for none")
+        self._release = kafka_release(kafka)
+        settings: dict[str, Any] = {
+            "max_session_timeout_ms": max_session_timeout_ms,
+            "port": zookeeper_port,
+            "overrides": zookeeper_overrides,
+        }
+        self._ensemble: ZooKeeperEnsemble | None = None
+        self._controller: KRaftController | None = None
+        if self._release.uses_zookeeper:
+            self._ensemble = self.ENSEMBLE(zookeepers, zookeeper or DEFAULT_ZOOKEEPER, **settings)
+        else:
+            _refuse_zookeeper(
+                kafka, {"zookeeper": zookeeper, "zookeepers": zookeepers - 1, "chroot": chroot, **settings}
+            )
+            self._cluster_id = cluster_id(data)
+            if brokers > 1:
+                self._controller = KRaftController(self._cluster_id, kafka)
+        self.kafka: list[KafkaBroker] = []
+        self._chroot = chroot
+        self._count = brokers
+        self._broker_port = broker_port
+        replication = {name: min(3, brokers) for name in self._release.replicated}
+        self._overrides: dict[str, object] = {**replication, **(broker_overrides or {})}
+        self._data = data
+        self._data_lock: IO[str] | None = None
+
+    @property
+    def uses_zookeeper(self) -> bool:
+        """Whether the cluster has ZooKeeper servers."""
+        return self._release.uses_zookeeper
+
+    @property
+    def ensemble(self) -> ZooKeeperEnsemble:
+        """The ZooKeeper servers. Raise ConfigError in KRaft mode."""
+        if self._ensemble is None:
+            raise ConfigError(f"Kafka {self._release.version} runs without ZooKeeper, so the cluster has none")
+        return self._ensemble
+
+    @property
+    def zookeeper(self) -> ZooKeeperServer:
+        """The first ZooKeeper server; ``ensemble.servers`` lists all. Raise ConfigError in KRaft mode."""
+        return self.ensemble.servers[0]
+
+    @property
+    def servers(self) -> list[Server]:
+        """All servers: first those of ZooKeeper, or the controller of several brokers in KRaft mode."""
+        return [*self._first_servers, *self.kafka]
+
+    @property
+    def zk_hosts(self) -> str:
+        """ZooKeeper's connection string with the chroot. Raise ConfigError in KRaft mode."""
+        return f"{self.ensemble.hosts}{self._chroot}"
+
+    @property
+    def brokers(self) -> list[str]:
+        """The brokers' addresses, ``["127.0.0.1:port"]``."""
+        return [broker.address for broker in self.kafka]
+
+    async def create_topic(self, topic: str, partitions: int, replication: int = 1) -> None:
+        """
+        Create a topic, and return when every partition has a leader.
+
+        Errors are those of ``ZooKeeperTopics`` or, in KRaft mode, of ``BrokerTopics``.
+        """
+        await in_thread(lambda: self._topics().create(topic, partitions, replication))
+
+    async def grow_topic(self, topic: str, partitions: int) -> None:
+        """Increase a topic's number of partitions to ``partitions``, and return when each partition has a leader."""
+        await in_thread(lambda: self._topics().grow(topic, partitions))
+
+    async def delete_topic(self, topic: str) -> None:
+        """Delete a topic, and return when it is gone. Raise ConfigError on Kafka 0.8.0, which cannot delete topics."""
+        if not self._release.deletes_topics:
+            raise ConfigError(f"Kafka {self._release.version} cannot delete topics; use one of another name instead")
+        await in_thread(lambda: self._topics().delete(topic))
+
+    def _topics(self) -> ZooKeeperTopics | BrokerTopics:
+        if self.uses_zookeeper:
+            return ZooKeeperTopics(self.zk_hosts)
+        running = [broker.address for broker in self.kafka if broker.is_running]
+        if not running:
+            raise ServerError("no broker of the cluster runs; start one")
+        # A change is complete when each broker knows it, so all have to know each other before.
+        return BrokerTopics(",".join(running), timeout_s=_LIMIT_S, count=len(running))
+
+    async def stop_brokers(self) -> None:
+        """Stop every broker with SIGTERM. In ZooKeeper mode, stop the controller last, so that no other takes over."""
+        await in_thread(stop_brokers, self.kafka)
+
+    @property
+    def _first_servers(self) -> Sequence[Server]:
+        """The servers that start before the brokers."""
+        if self._ensemble is not None:
+            return self._ensemble.servers
+        return [self._controller] if self._controller is not None else []
+
+    def _start(self) -> None:
+        if self._data is not None:
+            self._data_lock = _lock_data(self._data, self._kind())
+            for server in self._first_servers:
+                server.keep_in(self._data / server.name)
+        if self._ensemble is not None:
+            self._ensemble._start()
+            create_chroot(self.zk_hosts)
+        elif self._controller is not None:
+            self._controller._start()
+        self.kafka = [self._broker(number) for number in range(self._count)]
+        if self._data is not None:
+            for broker in self.kafka:
+                broker.keep_in(self._data / broker.name)
+        with ThreadPoolExecutor(max_workers=max(1, self._count)) as pool:
+            list(pool.map(KafkaBroker._start, self.kafka))
+
+    def _broker(self, number: int) -> KafkaBroker:
+        settings: dict[str, Any] = {
+            "version": self._release.version,
+            "port": self._broker_port and self._broker_port + number,
+            "overrides": self._overrides_of(number),
+        }
+        if self._release.uses_zookeeper:
+            return KafkaBroker(self.zk_hosts, number, **settings)
+        return KRaftBroker(self._cluster_id, number, controller=self._controller, **settings)
+
+    def _overrides_of(self, number: int) -> dict[str, object]:
+        """Return the lines of a broker's ``server.properties`` that replace those of its release."""
+        return self._overrides
+
+    def _kind(self) -> dict[str, object]:
+        """Return the properties that another cluster must share to use this cluster's data."""
+        kind: dict[str, object] = {"kafka": self._release.version, "brokers": self._count}
+        if self._ensemble is not None:
+            kind |= {"zookeeper": self._ensemble.version, "zookeepers": len(self._ensemble.servers)}
+        return kind
+
+    def _close(self) -> None:
+        if self._data is not None:
+            stop_brokers(self.kafka)
+        for broker in self.kafka:
+            # Brokers with kept data have been stopped above. For other brokers, a stop with SIGTERM is useless, and
+            # would hang if ZooKeeper is gone. So they are killed.
+            broker._kill()
+            broker._close()
+        if self._ensemble is not None:
+            self._ensemble._close()
+        if self._controller is not None:
+            if self._data is None:
+                self._controller._kill()
+            self._controller._close()
+        if self._data_lock is not None:
+            self._data_lock.close()
+            self._data_lock = None
+
+
+def _refuse_zookeeper(kafka: str, arguments: Mapping[str, object]) -> None:
+    """Raise ConfigError if one of the arguments, which are about ZooKeeper, is given."""
+    if given := [name for name, value in arguments.items() if value]:
+        raise ConfigError(f"{', '.join(given)} given, and Kafka {kafka} runs without ZooKeeper; expected none of these")

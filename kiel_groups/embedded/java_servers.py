@@ -1,0 +1,191 @@
+"""
+Configure servers in Java, and make the commands that run them.
+
+The settings are those of the embedded servers; the example files of this repository are made from them, too.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Mapping
+from pathlib import Path, PurePath
+from typing import NamedTuple, TypeAlias
+
+from kiel_groups.embedded.jars import java_class_path
+from kiel_groups.embedded.releases import ClassPath, KafkaRelease
+from kiel_groups.errors import ServerError
+
+__all__ = [
+    "CLIENTS",
+    "CONTROLLER",
+    "LOG4J",
+    "LOOPBACK",
+    "Peer",
+    "Settings",
+    "as_properties",
+    "broker_settings",
+    "ensemble_settings",
+    "java_command",
+    "kraft_settings",
+    "zookeeper_settings",
+]
+
+Settings: TypeAlias = Mapping[str, object]
+
+LOOPBACK = "127.0.0.1"
+#: The names of the listeners of a server in KRaft mode: for clients and brokers, and for the controller's requests.
+CLIENTS, CONTROLLER = "PLAINTEXT", "CONTROLLER"
+
+#: All servers but ZooKeeper 3.9 log through log4j. Like 3.9, they log to standard output.
+LOG4J = """\
+log4j.rootLogger=INFO, stdout
+log4j.appender.stdout=org.apache.log4j.ConsoleAppender
+log4j.appender.stdout.layout=org.apache.log4j.PatternLayout
+log4j.appender.stdout.layout.ConversionPattern=%d{HH:mm:ss,SSS} %p %c{1}: %m%n
+"""
+
+
+class Peer(NamedTuple):
+    """The address of one server of an ensemble, for the other servers."""
+
+    host: str
+    quorum_port: int
+    election_port: int
+
+
+def as_properties(settings: Settings) -> str:
+    """Format settings as lines of Java properties or of ``zoo.cfg``."""
+    return "".join(f"{key}={value}\n" for key, value in settings.items())
+
+
+def zookeeper_settings(data: PurePath, port: int, *, tick_time_ms: int = 500) -> dict[str, object]:
+    """Return the settings in ``zoo.cfg`` of a stand-alone server on the loopback interface."""
+    return {
+        "dataDir": data,
+        "clientPort": port,
+        "tickTime": tick_time_ms,
+        "clientPortAddress": LOOPBACK,
+        "maxClientCnxns": 0,
+        "admin.enableServer": "false",
+        "4lw.commands.whitelist": "*",
+    }
+
+
+def ensemble_settings(peers: Mapping[int, Peer]) -> dict[str, object]:
+    """
+    Return the settings in ``zoo.cfg`` that join servers to an ensemble. ``peers`` has the servers' addresses by number.
+    """
+    servers = {f"server.{number}": f"{host}:{quorum}:{election}" for number, (host, quorum, election) in peers.items()}
+    # In ticks: how long a server may take to catch up with the leader at its start, and how long it may lag later.
+    return {"initLimit": 20, "syncLimit": 4, **servers}
+
+
+def broker_settings(
+    release: KafkaRelease, data: PurePath, port: int, zk_connect: str, *, broker_id: int = 0
+) -> dict[str, object]:
+    """Return the settings in ``server.properties`` of a small broker on the loopback interface, with ZooKeeper."""
+    listening = (
+        {"listeners": f"{CLIENTS}://{LOOPBACK}:{port}"}
+        if release.has_listeners
+        else {"host.name": LOOPBACK, "port": port}
+    )
+    return {
+        "broker.id": broker_id,
+        **listening,
+        "log.dirs": data,
+        "zookeeper.connect": zk_connect,
+        "zookeeper.session.timeout.ms": 3000,
+        "auto.create.topics.enable": "false",
+        # Index files are preallocated. By default, each has 10 MiB.
+        "log.index.size.max.bytes": 1048576,
+        # With controlled shutdown, stopping a whole cluster takes 17 to 45 s.
+        "controlled.shutdown.enable": "false",
+        "num.io.threads": 2,
+        "num.network.threads": 2,
+        **release.settings,
+    }
+
+
+def kraft_settings(
+    release: KafkaRelease, data: PurePath, node: int, listeners: Mapping[str, int], voters: Mapping[int, int]
+) -> dict[str, object]:
+    """
+    Return the settings in ``server.properties`` of a small server on the loopback interface, in KRaft mode.
+
+    Args:
+        release: The server's release.
+        data: The folder of its logs.
+        node: Its number in the cluster.
+        listeners: Its ports by the names of its listeners. A server with a listener CONTROLLER is a controller; one
+            with another listener is a broker. A server with both is both.
+        voters: The controllers' ports, by their numbers.
+    """
+    roles = ["broker"] * (listeners.keys() != {CONTROLLER}) + ["controller"] * (CONTROLLER in listeners)
+    return {
+        "node.id": node,
+        "process.roles": ",".join(roles),
+        "controller.quorum.voters": ",".join(f"{number}@{LOOPBACK}:{port}" for number, port in voters.items()),
+        "controller.listener.names": CONTROLLER,
+        "listeners": ",".join(f"{name}://{LOOPBACK}:{port}" for name, port in listeners.items()),
+        "listener.security.protocol.map": ",".join(
+            f"{name}:PLAINTEXT" for name in dict.fromkeys((CLIENTS, CONTROLLER, *listeners))
+        ),
+        "log.dirs": data,
+        "auto.create.topics.enable": "false",
+        "log.index.size.max.bytes": 1048576,
+        "num.io.threads": 2,
+        "num.network.threads": 2,
+        **release.settings,
+    }
+
+
+def java_command(classes: ClassPath, folder: Path, main: str, *arguments: object, heap_mb: int) -> list[str]:
+    """
+    Return the command that runs the main class of a server, or of one of its tools.
+
+    Args:
+        classes: The server's jars, which are fetched if they are not in the cache.
+        folder: The server's own folder.
+        main: The class with the main method.
+        arguments: The arguments of the main method, such as a configuration file.
+        heap_mb: The largest heap, in MiB.
+
+    Raises:
+        ServerError: Java is not installed, or the jars cannot be fetched.
+    """
+    logging = folder / "log4j.properties"
+    logging.write_text(LOG4J, encoding="utf-8")
+    scratch = folder / "tmp"
+    scratch.mkdir(exist_ok=True)
+    return [
+        _java(),
+        f"-Xmx{heap_mb}m",
+        "-XX:+UseSerialGC",
+        "-XX:TieredStopAtLevel=1",
+        "-Xshare:auto",
+        "-Djava.net.preferIPv4Stack=true",
+        # Without these, a killed server leaves performance data, native code and crash reports in other folders.
+        "-XX:-UsePerfData",
+        f"-Djava.io.tmpdir={scratch}",
+        f"-XX:ErrorFile={folder}/crash.log",
+        # ZooKeeper 3.9 logs through slf4j-simple. All other servers log through log4j.
+        "-Dorg.slf4j.simpleLogger.showDateTime=true",
+        "-Dorg.slf4j.simpleLogger.dateTimeFormat=HH:mm:ss,SSS",
+        f"-Dlog4j.configuration=file:{logging}",
+        "-cp",
+        java_class_path(classes),
+        main,
+        *map(str, arguments),
+    ]
+
+
+def _java() -> str:
+    home = os.environ.get("JAVA_HOME")
+    java = (shutil.which("java", path=f"{home}/bin") if home else None) or shutil.which("java")
+    if java is None:
+        raise ServerError(
+            "Java is needed to run ZooKeeper and Kafka, and there is no 'java' here; install a runtime, version 11 or "
+            "later (Debian: apt install default-jre-headless)"
+        )
+    return java

@@ -1,0 +1,250 @@
+"""
+Kafka's servers: brokers of 0.8 to 2.8 with their metadata in ZooKeeper, and later ones in KRaft mode.
+
+In KRaft mode, a controller keeps the metadata in a log. A single broker is its own controller. Several brokers have a
+controller in a process of its own, so that each of them can be stopped. The cluster's id is written to the folder of a
+server before its first start.
+"""
+
+from __future__ import annotations
+
+import base64
+import re
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+
+from kiel_groups.embedded.java_servers import (
+    CLIENTS,
+    CONTROLLER,
+    as_properties,
+    broker_settings,
+    java_command,
+    kraft_settings,
+)
+from kiel_groups.embedded.processes import ChildProcess, Server, log_tail
+from kiel_groups.embedded.releases import DEFAULT_KAFKA, KafkaRelease, kafka_release
+from kiel_groups.errors import CoordinationError, ServerError
+from kiel_groups.ops import zookeeper_client
+
+__all__ = ["CONTROLLER_NODE", "KRaftBroker", "KRaftController", "KafkaBroker", "cluster_id", "stop_brokers"]
+
+_MAIN = "kafka.Kafka"
+_HEAP_MB = 256
+#: Up to 0.10, from 0.11 on, and in KRaft mode.
+_STARTED = re.compile(rb"\[Kafka Server \d+\], [Ss]tarted|\[KafkaServer id=\d+\] started|Kafka Server started")
+_OLD_SESSION_LIMIT_S = 20.0
+_CONTROLLER_LIMIT_S = 5.0
+_POLL_S = 0.02
+
+
+def stop_brokers(brokers: Sequence[KafkaBroker]) -> None:
+    """
+    Stop the brokers of one cluster, the controller last, so that no stopping broker becomes the controller. In KRaft
+    mode, stop all brokers at once.
+
+    A broker of 0.8.1.1 that becomes the controller while it stops hangs: its new thread for topic deletions waits for
+    the lock that the shutdown holds. Such a broker would be killed after 15 s. Later releases release the lock.
+    """
+    last = _controller_id(brokers[0].zk_connect) if len(brokers) > 1 and brokers[0].zk_connect else None
+    with ThreadPoolExecutor(max_workers=max(1, len(brokers))) as pool:
+        for together in (
+            [broker for broker in brokers if broker.broker_id != last],
+            [broker for broker in brokers if broker.broker_id == last],
+        ):
+            list(pool.map(KafkaBroker._stop, together))
+
+
+def _controller_id(zk_connect: str) -> int | None:
+    try:
+        with zookeeper_client.zookeeper(zk_connect, timeout_s=_CONTROLLER_LIMIT_S) as client:
+            return zookeeper_client.controller_id(client)
+    except CoordinationError:
+        return None  # Without ZooKeeper, no broker can become the controller.
+
+
+class KafkaBroker(Server):
+    """
+    A real broker on a loopback port.
+
+    The broker is ready when ``/brokers/ids/<id>`` exists (its port opens earlier) and its log says that it has started.
+    Both are required: 0.8.0 registers before its controller runs, and partitions added to a topic in between would
+    never get leaders.
+
+    Args:
+        zk_connect: ZooKeeper's hosts and the chroot, ``host:port/chroot``. The chroot must exist.
+        broker_id: The broker's number in the cluster.
+        version: ``"0.8.0"``, ``"0.8.1.1"``, ``"0.8.2.2"``, ``"0.9.0.1"``, ``"0.10.2.2"``, ``"1.1.1"`` or ``"2.8.2"``.
+        port: The broker's port. 0 lets the system choose one.
+        overrides: Lines that are added to ``server.properties`` or replace lines there.
+    """
+
+    def __init__(
+        self,
+        zk_connect: str,
+        broker_id: int = 0,
+        *,
+        version: str = DEFAULT_KAFKA,
+        port: int = 0,
+        overrides: Mapping[str, object] | None = None,
+    ) -> None:
+        super().__init__(f"kafka-{broker_id}", port)
+        self.version = version
+        self.broker_id = broker_id
+        self.zk_connect = zk_connect
+        self._release = kafka_release(version)
+        self._overrides = overrides or {}
+
+    def _command(self) -> list[str]:
+        data = self.folder / "data"
+        settings = broker_settings(self._release, data, self.port, self.zk_connect, broker_id=self.broker_id)
+        return _command(self._release, self.folder, {**settings, **self._overrides})
+
+    @contextmanager
+    def _readiness(self) -> Iterator[Callable[[], bool]]:
+        with zookeeper_client.zookeeper(self.zk_connect) as client:
+            self._await_end_of_old_session(client)
+            yield lambda: zookeeper_client.is_registered(client, self.broker_id) and _has_started(self)
+
+    def _await_end_of_old_session(self, client: zookeeper_client.Client) -> None:
+        """
+        Wait until ZooKeeper has deleted this broker's registration.
+
+        After kill -9, a broker's ephemeral znodes stay until its session times out. A broker of 0.8 that starts
+        meanwhile waits until it can register its id. But it mistakes its own old ``/controller`` znode for that of a
+        live broker, fails when the znode is deleted, and leaves the cluster without a controller permanently.
+
+        Raises:
+            ServerError: The registration still exists after 20 s.
+        """
+        deadline = time.monotonic() + _OLD_SESSION_LIMIT_S
+        while zookeeper_client.is_registered(client, self.broker_id):
+            if time.monotonic() > deadline:
+                raise ServerError(
+                    f"a broker with the id {self.broker_id} is registered at {self.zk_connect}; choose another id"
+                )
+            time.sleep(_POLL_S)
+
+
+_FORMAT = "kafka.tools.StorageTool"
+_FORMAT_LIMIT_S = 60.0
+#: The controller's number. The brokers have 0, 1, ...
+CONTROLLER_NODE = 1_000
+
+
+def cluster_id(data: Path | None = None) -> str:
+    """
+    Return an id for a cluster, a UUID in base64: always the same for a folder of kept data, or a random one for None.
+    """
+    first, *rest = (uuid.uuid4() if data is None else uuid.uuid5(uuid.NAMESPACE_URL, data.resolve().as_uri())).bytes
+    # A first bit of 0 avoids ids that begin with a hyphen, which the tool that gets them takes for an option.
+    return base64.urlsafe_b64encode(bytes([first & 0x7F, *rest])).decode().rstrip("=")
+
+
+class KRaftController(Server):
+    """
+    A controller in a process of its own, on a loopback port.
+
+    Args:
+        cluster: The id of its cluster.
+        version: ``"3.9.1"``.
+        overrides: Lines that are added to ``server.properties`` or replace lines there.
+    """
+
+    def __init__(self, cluster: str, version: str, *, overrides: Mapping[str, object] | None = None) -> None:
+        super().__init__("kafka-controller")
+        self.version = version
+        self._cluster = cluster
+        self._release = kafka_release(version)
+        self._overrides = overrides or {}
+
+    @property
+    def voters(self) -> dict[int, int]:
+        """The port of each controller, by its number."""
+        return {CONTROLLER_NODE: self.port}
+
+    def _command(self) -> list[str]:
+        data = self.folder / "data"
+        settings = kraft_settings(self._release, data, CONTROLLER_NODE, {CONTROLLER: self.port}, self.voters)
+        return _command(self._release, self.folder, {**settings, **self._overrides}, self._cluster)
+
+    @contextmanager
+    def _readiness(self) -> Iterator[Callable[[], bool]]:
+        yield lambda: _has_started(self)
+
+
+class KRaftBroker(KafkaBroker):
+    """
+    A real broker on a loopback port, in KRaft mode. Its ``zk_connect`` is empty.
+
+    The broker is ready when its log says that it has started, which is after the controller lets clients use it.
+
+    Args:
+        cluster: The id of its cluster.
+        broker_id: The broker's number in the cluster.
+        controller: The cluster's controller, which runs. None makes this broker the controller, too.
+        version: ``"3.9.1"``.
+        port: The broker's port. 0 lets the system choose one.
+        overrides: Lines that are added to ``server.properties`` or replace lines there.
+    """
+
+    _FURTHER_PORTS = 1
+
+    def __init__(
+        self,
+        cluster: str,
+        broker_id: int = 0,
+        *,
+        controller: KRaftController | None = None,
+        version: str,
+        port: int = 0,
+        overrides: Mapping[str, object] | None = None,
+    ) -> None:
+        super().__init__("", broker_id, version=version, port=port, overrides=overrides)
+        self._cluster = cluster
+        self._controller = controller
+
+    def _command(self) -> list[str]:
+        listeners = {CLIENTS: self.port}
+        if self._controller is not None:
+            voters = self._controller.voters
+        else:
+            listeners[CONTROLLER] = self._port_number(1)
+            voters = {self.broker_id: listeners[CONTROLLER]}
+        settings = kraft_settings(self._release, self.folder / "data", self.broker_id, listeners, voters)
+        return _command(self._release, self.folder, {**settings, **self._overrides}, self._cluster)
+
+    @contextmanager
+    def _readiness(self) -> Iterator[Callable[[], bool]]:
+        yield lambda: _has_started(self)
+
+
+def _has_started(server: Server) -> bool:
+    return _STARTED.search(server._logged()) is not None
+
+
+def _command(release: KafkaRelease, folder: Path, settings: Mapping[str, object], cluster: str = "") -> list[str]:
+    """
+    Write a server's configuration, and return the command that runs the server.
+
+    Prepare its data folder, too, if ``cluster`` is given, the id of a cluster in KRaft mode.
+    """
+    configuration = folder / "server.properties"
+    configuration.write_text(as_properties(settings), encoding="utf-8")
+    if cluster and not (folder / "data" / "meta.properties").exists():
+        _format(release, folder, cluster, configuration)
+    return java_command(release.classes, folder, _MAIN, configuration, heap_mb=_HEAP_MB)
+
+
+def _format(release: KafkaRelease, folder: Path, cluster: str, configuration: Path) -> None:
+    log = folder / "format.log"
+    arguments = ("format", "-g", "-t", cluster, "-c", configuration)
+    command = java_command(release.classes, folder, _FORMAT, *arguments, heap_mb=64)
+    process = ChildProcess(command, log=log, folder=folder)
+    if not process.wait(_FORMAT_LIMIT_S):
+        process.kill()
+    if process.status != 0:
+        raise ServerError(f"{folder.name}: its data folder could not be prepared; the log ends:\n{log_tail(log)}")

@@ -1,0 +1,343 @@
+"""
+Run clusters under a name: in this process until a signal arrives, or in a background process; find and stop them.
+
+A supervisor holds the lock of its name while it runs, and publishes a record when its servers are ready. The record has
+the supervisor's process id and start time. So a record left behind by kill -9 is recognized, even if another process
+has the same id now.
+
+``python -m kiel_groups.embedded.named_clusters`` is the background process. Its arguments are the settings as JSON, and
+the file descriptor of a pipe. When the cluster is ready or has failed to start, the process writes one JSON object to
+the pipe.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from kiel_groups.config import check_name
+from kiel_groups.embedded.cluster import Cluster
+from kiel_groups.embedded.processes import Server, log_tail, made_runs_folder, try_lock
+from kiel_groups.embedded.releases import DEFAULT_KAFKA
+from kiel_groups.errors import ConfigError, KielGroupsError, ServerError
+
+__all__ = [
+    "ClusterSettings",
+    "RunningCluster",
+    "RunningServer",
+    "detach",
+    "find_cluster",
+    "running_clusters",
+    "stop_cluster",
+    "supervise",
+]
+
+_STOP_LIMIT_S = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class RunningServer:
+    """One server of a running cluster, as it was when the cluster became ready."""
+
+    name: str
+    address: str
+    pid: int
+    log: str
+
+    @property
+    def is_alive(self) -> bool:
+        return _start_ticks(self.pid) is not None
+
+
+@dataclass(frozen=True, slots=True)
+class RunningCluster:
+    """
+    The record of a running cluster.
+
+    ``pid`` and ``start_ticks`` (its start time in clock ticks since boot) identify the supervisor's process.
+    ``zookeeper`` is the connection string, or None in KRaft mode. ``data`` is the folder of kept data, or None if the
+    cluster keeps none.
+    """
+
+    name: str
+    pid: int
+    start_ticks: int
+    started_at_ms: int
+    kafka_version: str
+    zookeeper_version: str | None
+    zookeeper: str | None
+    brokers: tuple[str, ...]
+    servers: tuple[RunningServer, ...]
+    data: str | None
+
+    @property
+    def is_alive(self) -> bool:
+        return _start_ticks(self.pid) == self.start_ticks
+
+    @classmethod
+    def of(cls, cluster: Cluster, settings: ClusterSettings) -> RunningCluster:
+        """Return the record of a cluster that this process runs, and that is ready for clients."""
+        pid = os.getpid()
+        return cls(
+            name=settings.name,
+            pid=pid,
+            start_ticks=_start_ticks(pid) or 0,
+            started_at_ms=round(time.time() * 1000),
+            kafka_version=settings.kafka,
+            zookeeper_version=cluster.zookeeper.version if cluster.uses_zookeeper else None,
+            zookeeper=cluster.zk_hosts if cluster.uses_zookeeper else None,
+            brokers=tuple(cluster.brokers),
+            servers=tuple(RunningServer(s.name, s.address, s.pid, str(s.log)) for s in cluster.servers),
+            data=settings.data,
+        )
+
+    @classmethod
+    def parse(cls, text: str) -> RunningCluster:
+        """Parse a record. Raise ValueError, TypeError or KeyError if it is invalid."""
+        fields = json.loads(text)
+        fields["brokers"] = tuple(fields["brokers"])
+        fields["servers"] = tuple(RunningServer(**server) for server in fields["servers"])
+        return cls(**fields)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the fields of the record, as they are published and printed."""
+        return asdict(self)
+
+
+@contextmanager
+def _claimed(name: str) -> Iterator[Path]:
+    """
+    Reserve ``name`` for a cluster during the block. Yield the path of its record, which is removed at the end.
+
+    Raises:
+        ConfigError: The name is invalid.
+        ServerError: A cluster of this name runs, starts or stops.
+    """
+    folder = _clusters_folder()
+    record = folder / f"{check_name(name, 'name')}.json"
+    lock = try_lock(folder / f"{name}.lock")
+    if lock is None:
+        running = find_cluster(name)
+        what = f"runs already, as process {running.pid}" if running is not None else "is starting or stopping"
+        ending = f"'kiel-groups cluster down --name {name}'"
+        raise ServerError(f"cluster {name!r} {what}; end it with {ending}, or choose another --name")
+    with lock:
+        try:
+            yield record
+        finally:
+            record.unlink(missing_ok=True)
+
+
+def _clusters_folder() -> Path:
+    """Return the folder with the records of running clusters, and the logs of detached clusters."""
+    folder = made_runs_folder() / "clusters"
+    folder.mkdir(exist_ok=True)
+    return folder
+
+
+def find_cluster(name: str) -> RunningCluster | None:
+    """Return the record of a running cluster, or None. A cluster has no record before it is ready."""
+    try:
+        cluster = RunningCluster.parse((_clusters_folder() / f"{check_name(name, 'name')}.json").read_text("utf-8"))
+    except (OSError, ValueError, TypeError, KeyError):
+        return None  # The name is invalid, there is no record, or another release of this package wrote it.
+    return cluster if cluster.is_alive else None
+
+
+def running_clusters() -> list[RunningCluster]:
+    """Return the user's running clusters, sorted by name."""
+    found = (find_cluster(path.stem) for path in sorted(_clusters_folder().glob("*.json")))
+    return [cluster for cluster in found if cluster is not None]
+
+
+def stop_cluster(cluster: RunningCluster) -> None:
+    """
+    Stop a cluster, and return when its supervisor and, with it, all servers have ended.
+
+    Raises:
+        ServerError: The supervisor still runs after a minute.
+    """
+    with suppress(ProcessLookupError), _process(cluster.pid) as process:
+        if not cluster.is_alive:
+            return
+        signal.pidfd_send_signal(process, signal.SIGTERM)
+        ended = select.poll()
+        ended.register(process, select.POLLIN)
+        if not ended.poll(_STOP_LIMIT_S * 1000):
+            raise ServerError(
+                f"cluster {cluster.name!r} still runs {_STOP_LIMIT_S:g} s after SIGTERM;"
+                f" 'kill -9 {cluster.pid}' ends it and its servers"
+            )
+
+
+@contextmanager
+def _process(pid: int) -> Iterator[int]:
+    descriptor = os.pidfd_open(pid)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def _start_ticks(pid: int) -> int | None:
+    """Return the start time of a process in clock ticks since boot, or None if the process has ended."""
+    try:
+        state, *rest = Path(f"/proc/{pid}/stat").read_text("utf-8").rpartition(")")[2].split()
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    # The first field after the name is number 3 (see proc(5)); the start time is number 22.
+    return None if state in "ZX" else int(rest[22 - 3 - 1])
+
+
+_WATCH_INTERVAL_S = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterSettings:
+    """The name of a cluster, and the arguments of ``Cluster``. ``data`` is an absolute path, or None."""
+
+    name: str
+    kafka: str = DEFAULT_KAFKA
+    zookeeper: str | None = None
+    brokers: int = 1
+    zookeepers: int = 1
+    chroot: str = ""
+    zookeeper_port: int = 0
+    broker_port: int = 0
+    data: str | None = None
+
+    def cluster(self) -> Cluster:
+        """Create the cluster without starting it. Raise ConfigError if a setting is invalid."""
+        arguments = asdict(self) | {"data": Path(self.data) if self.data is not None else None}
+        del arguments["name"]
+        return Cluster(**arguments)
+
+
+async def supervise(
+    settings: ClusterSettings, ready: Callable[[RunningCluster], object], died: Callable[[str], None]
+) -> None:
+    """
+    Run a cluster until SIGINT or SIGTERM arrives, then stop it.
+
+    Args:
+        settings: The cluster to run.
+        ready: Called with the cluster's record when all servers are ready.
+        died: Called with a sentence for each server that ends unexpectedly. All other servers keep running.
+
+    Raises:
+        ConfigError: The settings are invalid.
+        ServerError: A cluster of this name runs, or a server did not start.
+        asyncio.CancelledError: The signal arrived before the cluster was ready.
+    """
+    task, stopped = asyncio.current_task(), asyncio.Event()
+    assert task is not None
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, task.cancel)
+    cluster = settings.cluster()
+    with _claimed(settings.name) as record:
+        async with cluster:
+            for number in (signal.SIGINT, signal.SIGTERM):
+                loop.add_signal_handler(number, stopped.set)
+            running = RunningCluster.of(cluster, settings)
+            written = record.with_suffix(".new")
+            written.write_text(json.dumps(running.to_json()), encoding="utf-8")
+            written.replace(record)
+            ready(running)
+            await _watch(cluster.servers, stopped, died)
+
+
+async def _watch(servers: list[Server], stopped: asyncio.Event, died: Callable[[str], None]) -> None:
+    alive = list(servers)
+    while not stopped.is_set():
+        for server in [server for server in alive if not server.is_running]:
+            alive.remove(server)
+            died(f"{server.name} at {server.address} has ended; its log is {server.log}")
+        try:
+            async with asyncio.timeout(_WATCH_INTERVAL_S):
+                await stopped.wait()
+        except TimeoutError:
+            continue
+
+
+def detach(settings: ClusterSettings) -> RunningCluster:
+    """
+    Start a cluster in a background process, which outlives this process. Return the cluster's record when it is ready.
+
+    Raises:
+        ConfigError, ServerError: As in ``supervise``.
+        KeyboardInterrupt: Ctrl-C was pressed before the cluster was ready. The cluster has been stopped.
+    """
+    settings.cluster()  # Raises ConfigError for invalid settings, before a process is started.
+    log = _clusters_folder() / f"{settings.name}.log"
+    reading, writing = os.pipe()
+    command = [sys.executable, "-m", __name__, json.dumps(asdict(settings)), str(writing)]
+    with open(reading, "rb") as pipe, log.open("wb") as output:
+        try:
+            supervisor = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                start_new_session=True,
+                pass_fds=[writing],
+            )
+        finally:
+            os.close(writing)
+        try:
+            report = pipe.read()
+        except KeyboardInterrupt:
+            supervisor.terminate()
+            supervisor.wait()
+            raise
+    return _parse_report(report, log)
+
+
+def _parse_report(report: bytes, log: Path) -> RunningCluster:
+    if not report:
+        raise ServerError(f"the supervisor of the cluster ended at its start; its log ends:\n{log_tail(log)}")
+    fields = json.loads(report)
+    if "error" in fields:
+        raise (ConfigError if fields["wrong"] else ServerError)(fields["error"])
+    return RunningCluster.parse(report.decode())
+
+
+def _main(settings: ClusterSettings, pipe: int) -> int:
+    """Run a cluster, and write one report to the process that has started this one and waits for it."""
+    starter = open(pipe, "wb")  # noqa: SIM115
+
+    def report(fields: dict[str, Any]) -> None:
+        with starter:
+            starter.write(json.dumps(fields).encode())
+
+    try:
+        asyncio.run(supervise(settings, lambda cluster: report(cluster.to_json()), _log))
+    except KielGroupsError as error:
+        if starter.closed:
+            _log(str(error))
+        else:
+            report({"error": str(error), "wrong": isinstance(error, ConfigError)})
+        return 1
+    except asyncio.CancelledError:
+        return 1
+    return 0
+
+
+def _log(text: str) -> None:
+    sys.stderr.write(f"error: {text}\n")
+    sys.stderr.flush()
+
+
+if __name__ == "__main__":
+    sys.exit(_main(ClusterSettings(**json.loads(sys.argv[1])), int(sys.argv[2])))

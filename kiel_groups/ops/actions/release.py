@@ -1,0 +1,217 @@
+"""
+Release the partitions of a member that does not release them itself.
+
+The member znode is deleted first: a live member notices the deletion at its next heartbeat and stops. The owner
+znodes are deleted only after its session timeout, when its lease is over in any case. If both were deleted at once, two
+members could deliver the same partition.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+
+from kazoo.exceptions import NoNodeError
+
+from kiel_groups.config import check_name
+from kiel_groups.errors import ConfigError, ProtocolError
+from kiel_groups.group.znodes.contents import MemberInfo, parse_owner, whole_number
+from kiel_groups.group.znodes.layout import GroupLayout
+from kiel_groups.model import MemberId, TopicPartition
+from kiel_groups.ops.zookeeper_client import Client
+from kiel_groups.wording import counted
+
+__all__ = [
+    "LONGEST_SESSION_MS",
+    "Release",
+    "Released",
+    "find_member_id",
+    "plan_release",
+]
+
+
+#: How long to wait for a member whose session timeout is unknown: unless configured otherwise, ZooKeeper grants at most
+#: 20 ticks of 2 s.
+LONGEST_SESSION_MS = 40_000
+
+_EMPTY = "it has no members at the moment"
+
+#: The interval between checks for remaining claims, in seconds.
+CLAIMS_CHECK_S = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Released:
+    """The partitions that the member owned at first, the time waited, and the partitions released by force."""
+
+    owned: tuple[TopicPartition, ...]
+    waited_ms: int
+    taken: tuple[TopicPartition, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """
+    What there is to release from a member.
+
+    ``is_alive`` is whether the member znode exists. ``owned`` are its partitions, each with the creation zxid of its
+    owner znode, ``wait_ms`` is the longest wait before these are deleted.
+    """
+
+    group: str
+    member_id: MemberId
+    is_alive: bool
+    owned: Mapping[TopicPartition, int]
+    wait_ms: int
+
+    def apply(
+        self,
+        client: Client,
+        *,
+        report: Callable[[str], None] = lambda _: None,
+        sleep: Callable[[float], object] = time.sleep,
+    ) -> Released:
+        """
+        Remove the member from its group, wait until it has released its partitions, and release the rest by force.
+
+        Args:
+            client: The caller's own session.
+            report: Called with one line about what the call waits for.
+            sleep: Waits for a number of seconds.
+        """
+        layout = GroupLayout(self.group)
+        for path in (layout.member(self.member_id), layout.consumer_id(self.member_id)):
+            with suppress(NoNodeError):
+                client.delete(path)
+        if self.owned:
+            status = f"{self.member_id} is {'removed from the group' if self.is_alive else 'no longer a member'}"
+            claims = counted(self.owned, "claim is", "claims are")
+            report(f"{status}; {claims} deleted in {self.wait_ms / 1000:g} s unless released before")
+        waited_ms = 0
+        while waited_ms < self.wait_ms and _any_left(client, layout, self.owned):
+            pause_ms = min(round(1000 * CLAIMS_CHECK_S), self.wait_ms - waited_ms)
+            sleep(pause_ms / 1000)
+            waited_ms += pause_ms
+        return Released(tuple(sorted(self.owned)), waited_ms, _delete_left(client, layout, self.owned))
+
+
+def plan_release(client: Client, group: str, member_id: MemberId, *, wait_ms: int | None = None) -> Release:
+    """
+    Find what there is to release from a member.
+
+    Args:
+        client: The caller's own session.
+        group: The member's group.
+        member_id: The member's id, as ``describe`` shows it.
+        wait_ms: The longest wait before the owner znodes are deleted. The default is the member's session timeout, or
+            ``LONGEST_SESSION_MS`` if the member znode is gone or unreadable. For an existing member, the wait is never
+            shorter than this default, because a shorter wait could make two owners.
+
+    Raises:
+        ConfigError: There is no such member, and no owner znode names it; or the group's name is not legal.
+    """
+    layout = GroupLayout(check_name(group, "group"))
+    granted_ms = _session_timeout_ms(client, layout, member_id)
+    owned = _owned(client, layout, member_id)
+    if granted_ms is not None:
+        return Release(group, member_id, True, owned, max(granted_ms, wait_ms or 0))
+    if not owned:
+        raise ConfigError(
+            f"group {group} has no member {member_id!r}, and no owner znode names one; "
+            + (f"'kiel-groups describe {group}' lists its members" if _children(client, layout.members) else _EMPTY)
+        )
+    return Release(group, member_id, False, owned, LONGEST_SESSION_MS if wait_ms is None else wait_ms)
+
+
+def find_member_id(client: Client, group: str, name: str) -> MemberId:
+    """
+    Find the id of a member by a name: the id itself, the session id at its end, or an instance id. A name that fits
+    no member is returned unchanged.
+
+    Raises:
+        ConfigError: The name fits several members, or no member can have it.
+    """
+    layout = GroupLayout(check_name(group, "group"))
+    check_name(name, "member")
+    members = _children(client, layout.members)
+    if name in members:
+        return name
+    called = [each for each in members if each.endswith(f"-{name}") or _instance_id(client, layout, each) == name]
+    if len(called) > 1:
+        raise ConfigError(f"member {name!r} of group {group} may be {' or '.join(called)}; give the whole id")
+    # A member that left may still own partitions, so the name may be its id.
+    return called[0] if called else name
+
+
+def _instance_id(client: Client, layout: GroupLayout, member_id: MemberId) -> str | None:
+    path = layout.member(member_id)
+    try:
+        return MemberInfo.parse(member_id, client.get(path)[0], path).instance_id
+    except (NoNodeError, ProtocolError):
+        return None
+
+
+def _session_timeout_ms(client: Client, layout: GroupLayout, member_id: MemberId) -> int | None:
+    """Return the session timeout in the member znode (the longest if unreadable), or None if there is no znode."""
+    path = layout.member(member_id)
+    try:
+        return MemberInfo.parse(member_id, client.get(path)[0], path).session_timeout_ms
+    except NoNodeError:
+        return None
+    except ProtocolError:
+        return LONGEST_SESSION_MS
+
+
+def _owned(client: Client, layout: GroupLayout, member_id: MemberId) -> dict[TopicPartition, int]:
+    """Return the partitions of a member, each with the creation zxid of its owner znode."""
+    topics = _children(client, layout.owners)
+    partitions = [
+        TopicPartition(topic, number)
+        for topic in topics
+        for name in _children(client, layout.topic_owners(topic))
+        if (number := whole_number(name)) is not None
+    ]
+    owned = {}
+    reads = [(partition, client.get_async(layout.owner(partition))) for partition in partitions]
+    for partition, read in reads:
+        with suppress(NoNodeError, ProtocolError):
+            data, stat = read.get()
+            if parse_owner(data, layout.owner(partition)) == member_id:
+                owned[partition] = stat.czxid
+    return owned
+
+
+def _children(client: Client, path: str) -> list[str]:
+    try:
+        return sorted(client.get_children(path))
+    except NoNodeError:
+        return []
+
+
+def _any_left(client: Client, layout: GroupLayout, owned: Mapping[TopicPartition, int]) -> bool:
+    """Return whether any of the owner znodes that were read still exists; a later claim has another znode."""
+    requests = [(client.exists_async(layout.owner(partition)), czxid) for partition, czxid in owned.items()]
+    return any((stat := request.get()) is not None and stat.czxid == czxid for request, czxid in requests)
+
+
+def _delete_left(
+    client: Client, layout: GroupLayout, owned: Mapping[TopicPartition, int]
+) -> tuple[TopicPartition, ...]:
+    """
+    Delete the owner znodes that were read, unless the partition has been claimed again since.
+
+    This cannot be exact: ZooKeeper deletes by path and version, which is 0 for every claim, and has no condition on the
+    transaction that created a znode. So each znode is read right before its deletion. If a partition gets a new
+    owner within that round trip, the new owner's znode is deleted, and the new owner notices at its next regular check.
+    """
+    taken = []
+    for partition, czxid in sorted(owned.items()):
+        path = layout.owner(partition)
+        stat = client.exists(path)
+        if stat is not None and stat.czxid == czxid:
+            with suppress(NoNodeError):
+                client.delete(path)
+                taken.append(partition)
+    return tuple(taken)

@@ -1,0 +1,445 @@
+"""Topics: what is known of them, and how they are created, grown and deleted through ZooKeeper. The calls block."""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import Any, NamedTuple, TypeVar
+
+from kazoo.exceptions import BadVersionError, NodeExistsError, NoNodeError
+
+from kiel_groups.config import HostPort, check_name
+from kiel_groups.errors import ConfigError, CoordinationError, NoBrokersError, ProtocolError, UnknownTopicError
+from kiel_groups.group.znodes.contents import parse_leader, parse_object, parse_topic, typed_field
+from kiel_groups.model import TopicPartition
+from kiel_groups.ops import zookeeper_client
+from kiel_groups.ops.zookeeper_client import Client, broker_ids, place_of, zookeeper
+from kiel_groups.ops.zookeeper_reader import broker_addresses, list_topics, read_brokers
+from kiel_groups.wording import counted, some
+
+__all__ = [
+    "DescribedTopics",
+    "PartitionState",
+    "TopicSize",
+    "TopicState",
+    "ZooKeeperTopics",
+    "check_absent",
+    "check_growth",
+    "check_present",
+    "check_replication",
+    "check_topic",
+    "existing_topics",
+    "most_replicas",
+    "partitions_of",
+    "read_topics",
+    "unknown_topics",
+]
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+_TOPICS = "/brokers/topics"
+#: The znodes by which a deletion is requested, one per topic.
+_DELETIONS = "/admin/delete_topics"
+#: The longest name of a directory on the file systems that brokers use.
+_LONGEST_FOLDER = 255
+
+#: How long a change may take, in seconds.
+_LIMIT_S = 30.0
+_POLL_S = 0.01
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionState:
+    """One partition, with brokers by their ids; ``leader`` is None while it has no leader, ``isr`` empty if unknown."""
+
+    topic_partition: TopicPartition
+    replicas: tuple[int, ...]
+    leader: int | None
+    isr: tuple[int, ...]
+
+    @property
+    def is_under_replicated(self) -> bool:
+        return len(self.isr) < len(self.replicas)
+
+
+@dataclass(frozen=True, slots=True)
+class TopicState:
+    """
+    One topic; ``partitions`` are in order.
+
+    ``config`` has the settings that override the brokers' defaults. It is None, as is ``is_being_deleted``, if brokers
+    were asked, which say neither.
+    """
+
+    topic: str
+    partitions: tuple[PartitionState, ...]
+    config: Mapping[str, str] | None
+    is_being_deleted: bool | None
+
+    @property
+    def leaderless(self) -> tuple[int, ...]:
+        """The numbers of the partitions without a leader."""
+        return tuple(each.topic_partition.partition for each in self.partitions if each.leader is None)
+
+    @property
+    def under_replicated(self) -> tuple[int, ...]:
+        """The numbers of the partitions with replicas that are not in sync."""
+        return tuple(each.topic_partition.partition for each in self.partitions if each.is_under_replicated)
+
+
+class TopicSize(NamedTuple):
+    """The number of a topic's partitions, and of the replicas of each."""
+
+    partitions: int
+    replication: int
+
+
+class DescribedTopics(NamedTuple):
+    """Topics, and the live brokers: their addresses and ids."""
+
+    states: Sequence[TopicState]
+    brokers: Sequence[HostPort]
+    alive: frozenset[int]
+
+
+def check_topic(topic: str, partitions: int) -> None:
+    """
+    Check that brokers can store a topic of this name with this number of partitions.
+
+    Raises:
+        ConfigError: Kafka 0.8 does not allow the name, ``partitions`` is less than 1, or the brokers' directory names
+            would be too long.
+    """
+    check_name(topic, "topic")
+    if partitions < 1:
+        raise ConfigError(f"partitions: {partitions} given for topic {topic!r}; expected at least 1")
+    # A broker creates a directory "topic-partition" for each replica, and fails for ever if the name is too long.
+    if len(f"{topic}-{partitions - 1}") > _LONGEST_FOLDER:
+        longest, many = _LONGEST_FOLDER - len(f"-{partitions - 1}"), counted(partitions, "partition", "partitions")
+        raise ConfigError(
+            f"topic {topic!r}: a name of {len(topic)} characters; with {many} it may have {longest}, because brokers"
+            f" keep partition {partitions - 1} in a folder 'name-{partitions - 1}' and file systems allow"
+            f" {_LONGEST_FOLDER} characters"
+        )
+
+
+def check_absent(names: Iterable[str], found: Collection[str]) -> None:
+    if there := [name for name in names if name in found]:
+        raise existing_topics(there)
+
+
+def check_present(names: Iterable[str], found: Collection[str], place: str) -> None:
+    if missing := [name for name in names if name not in found]:
+        raise unknown_topics(missing, found, place)
+
+
+def check_growth(topic: str, present: Collection[object], partitions: int) -> None:
+    if partitions <= len(present):
+        raise ConfigError(
+            f"topic {topic!r} has {counted(present, 'partition', 'partitions')} already;"
+            f" --partitions {partitions} given, expected more"
+        )
+    check_topic(topic, partitions)
+
+
+def check_replication(replication: int, brokers: Collection[object]) -> None:
+    if not 1 <= replication <= len(brokers):
+        raise ConfigError(f"replication: {replication} given; expected 1 to {len(brokers)}, the number of live brokers")
+
+
+def most_replicas(replicas: Iterable[Sequence[int]]) -> int:
+    return max(map(len, replicas), default=0)
+
+
+def existing_topics(names: Sequence[str]) -> ConfigError:
+    """Return the error about topics that exist already; its text names up to ten."""
+    do = "exists already; delete it first, or choose another name"
+    return ConfigError(
+        f"{_named(names)} {do if len(names) == 1 else 'exist already; delete them first, or choose other names'}"
+    )
+
+
+def unknown_topics(missing: Sequence[str], found: Collection[str], place: str) -> UnknownTopicError:
+    """
+    Return the error about topics that do not exist; its text names up to ten, and suggests similar names.
+
+    Args:
+        missing: The names of the missing topics.
+        found: The names of the existing topics.
+        place: Where they were looked for, such as "in ZooKeeper at zk-1:2181".
+    """
+    near = [match for name in missing for match in get_close_matches(name, found, 1)]
+    hint = f" (did you mean {some(map(repr, near))}?)" if near else ""
+    return UnknownTopicError(f"{_named(missing)} {'does' if len(missing) == 1 else 'do'} not exist {place}{hint}")
+
+
+def _named(names: Sequence[str]) -> str:
+    return f"{'topic' if len(names) == 1 else 'topics'} {some(map(repr, names), 10)}"
+
+
+class ZooKeeperTopics:
+    """
+    The topics in a ZooKeeper. Each call opens a session, and raises the errors of ``zookeeper``.
+
+    Args:
+        hosts: ``host:port,host:port/chroot``.
+        timeout_s: How long to wait for ZooKeeper's first answer, in seconds.
+    """
+
+    def __init__(self, hosts: str, *, timeout_s: float = 10.0) -> None:
+        self._hosts = hosts
+        self._timeout_s = timeout_s
+
+    def names(self) -> list[str]:
+        """Return the names of all topics, in alphabetical order."""
+        return self._with(list_topics)
+
+    def sizes(self) -> Mapping[str, TopicSize]:
+        """Return all topics, by name, in alphabetical order."""
+        found = self._with(lambda client: {topic: partitions_of(client, topic) for topic in list_topics(client)})
+        return {topic: TopicSize(len(numbers), most_replicas(numbers.values())) for topic, numbers in found.items()}
+
+    def describe(self, names: Sequence[str]) -> DescribedTopics:
+        """Return topics, in the order given. Raise UnknownTopicError if one does not exist."""
+
+        def read(client: Client) -> DescribedTopics:
+            states, alive = read_topics(client, names), frozenset(broker_ids(client))
+            return DescribedTopics(states, broker_addresses(read_brokers(client)), alive)
+
+        return self._with(read)
+
+    def check_absent(self, names: Collection[str]) -> None:
+        """Check that no topic has one of these names. Raise ConfigError, which names up to ten, if one does."""
+        check_absent(names, self.names())
+
+    def check_present(self, names: Collection[str]) -> None:
+        """Check that a topic of each of these names exists. Raise UnknownTopicError if one does not."""
+        self._with(lambda client: check_present(names, list_topics(client), f"in ZooKeeper at {place_of(client)}"))
+
+    def await_brokers(self, count: int, timeout_s: float) -> None:
+        """Wait until ``count`` brokers are alive, at most ``timeout_s`` seconds; a timeout raises no error."""
+        zookeeper_client.await_brokers(self._hosts, count, timeout_s=timeout_s)
+
+    def create(self, topic: str, partitions: int, replication: int = 1, *, timeout_s: float = _LIMIT_S) -> None:
+        """
+        Create a topic and wait until every partition has a leader.
+
+        Replicas are assigned round-robin to the brokers that are registered now.
+
+        Raises:
+            ConfigError: ``check_topic`` refuses the topic, the topic exists, or ``replication`` is not between 1 and
+                the number of brokers.
+            NoBrokersError: No broker is registered.
+            CoordinationError: Some partitions have no leader after ``timeout_s`` seconds.
+        """
+        check_topic(topic, partitions)
+        with zookeeper(self._hosts, timeout_s=self._timeout_s) as client:
+            assignment = _assign(range(partitions), _brokers(client), replication)
+            try:
+                client.create(f"/config/topics/{topic}", _json({"version": 1, "config": {}}), makepath=True)
+            except NodeExistsError:
+                # An earlier topic of that name left this znode, or the topic itself exists: then the next one fails.
+                log.debug("/config/topics/%s exists already; keeping it", topic)
+            try:
+                client.create(f"{_TOPICS}/{topic}", _topic_data(assignment), makepath=True)
+            except NodeExistsError as error:
+                raise existing_topics([topic]) from error
+            _await_leaders(client, topic, range(partitions), timeout_s)
+
+    def grow(self, topic: str, partitions: int, *, timeout_s: float = _LIMIT_S) -> None:
+        """
+        Increase the number of a topic's partitions to ``partitions``, and wait until each has a leader.
+
+        Raises:
+            UnknownTopicError: The topic does not exist.
+            ConfigError: The topic has at least ``partitions`` already, its name is too long for that number, or the
+                topic has more replicas than there are brokers.
+            NoBrokersError: No broker is registered.
+            CoordinationError: Some partitions have no leader after ``timeout_s`` seconds.
+        """
+        with zookeeper(self._hosts, timeout_s=self._timeout_s) as client:
+            before = partitions_of(client, topic)
+            check_growth(topic, before, partitions)
+            after = before | _assign(range(len(before), partitions), _brokers(client), len(before[0]))
+            _set_assignment(client, topic, after)
+            _await_leaders(client, topic, range(partitions), timeout_s)
+
+    def delete(self, topic: str, *, timeout_s: float = _LIMIT_S) -> None:
+        """
+        Request the deletion of a topic, and wait until the brokers, if ``delete.topic.enable`` is set, have deleted it.
+
+        If no broker begins the deletion in time, or the caller interrupts the wait, the request is withdrawn: a
+        controller that starts after the setting has changed would delete the topic, with all records that it has then.
+
+        Raises:
+            UnknownTopicError: The topic does not exist.
+            CoordinationError: The topic still exists after ``timeout_s`` seconds.
+        """
+        with zookeeper(self._hosts, timeout_s=self._timeout_s) as client:
+            _delete(client, topic, timeout_s)
+
+    def _with(self, work: Callable[[Client], T]) -> T:
+        with zookeeper(self._hosts, timeout_s=self._timeout_s) as client:
+            return work(client)
+
+
+def partitions_of(client: Client, topic: str) -> dict[int, list[int]]:
+    """
+    Return the replicas of each partition of a topic, by partition number.
+
+    Raises:
+        ProtocolError: The topic's znode has garbage.
+        UnknownTopicError: The topic does not exist.
+    """
+    path = f"{_TOPICS}/{topic}"
+    try:
+        data, _ = client.get(path)
+    except NoNodeError as error:
+        raise unknown_topics([topic], list_topics(client), f"in ZooKeeper at {place_of(client)}") from error
+    parse_topic(data, path)
+    partitions = typed_field(parse_object(data, path), "partitions", dict, path)
+    if not all(isinstance(replicas, list) for replicas in partitions.values()):
+        raise ProtocolError(f"{path}: lists of brokers were expected, found {list(partitions.values())[:5]!r:.200}")
+    return {int(number): replicas for number, replicas in partitions.items()}
+
+
+def _brokers(client: Client) -> list[int]:
+    brokers = broker_ids(client)
+    if not brokers:
+        raise NoBrokersError(
+            f"no broker is registered in ZooKeeper at {place_of(client)}; start one, or check the chroot"
+        )
+    return brokers
+
+
+def _assign(partitions: range, brokers: Sequence[int], replication: int) -> dict[int, list[int]]:
+    check_replication(replication, brokers)
+    return {
+        partition: [brokers[(partition + replica) % len(brokers)] for replica in range(replication)]
+        for partition in partitions
+    }
+
+
+def _await_leaders(client: Client, topic: str, partitions: range, timeout_s: float) -> None:
+    deadline = time.monotonic() + timeout_s
+    waiting = list(partitions)
+    while waiting := [
+        number for number, led in zip(waiting, _have_leaders(client, topic, waiting), strict=True) if not led
+    ]:
+        if time.monotonic() > deadline:
+            raise CoordinationError(
+                f"topic {topic!r}: {len(waiting)} of {len(partitions)} partitions lack a leader after {timeout_s:g} s, "
+                f"first: {waiting[0]}; look at the brokers' logs"
+            )
+        time.sleep(_POLL_S)
+
+
+def _have_leaders(client: Client, topic: str, partitions: Sequence[int]) -> Iterator[bool]:
+    # Pipelined: one round trip for all partitions.
+    paths = [f"{_TOPICS}/{topic}/partitions/{number}/state" for number in partitions]
+    for path, read in [(path, client.get_async(path)) for path in paths]:
+        try:
+            yield parse_leader(read.get()[0], path) >= 0
+        except NoNodeError:
+            yield False
+
+
+def _delete(client: Client, topic: str, timeout_s: float) -> None:
+    partitions = partitions_of(client, topic)
+    mark = f"{_DELETIONS}/{topic}"
+    is_ours = True
+    try:
+        client.create(mark, b"", makepath=True)
+    except NodeExistsError:
+        is_ours = False
+    is_withdrawn = False
+    deadline = time.monotonic() + timeout_s
+    try:
+        while client.exists(f"{_TOPICS}/{topic}") and time.monotonic() <= deadline:
+            time.sleep(_POLL_S)
+    finally:
+        # A controller that deletes a topic takes the leaders from its partitions first. It completes that anyway.
+        if is_ours and client.exists(f"{_TOPICS}/{topic}") and all(_have_leaders(client, topic, [*partitions])):
+            with suppress(NoNodeError):  # From 0.10 on, a controller that may not delete topics removes it.
+                client.delete(mark)
+            is_withdrawn = True
+    if client.exists(f"{_TOPICS}/{topic}"):
+        left = f"{mark} still asks for it: delete that znode, or a controller deletes the topic once it may and can"
+        raise CoordinationError(
+            f"topic {topic!r} is still there {timeout_s:g} s after its deletion was asked for; brokers delete"
+            " topics with delete.topic.enable=true only, those of 0.8.0 never."
+            f" {'The request is withdrawn' if is_withdrawn else left}"
+        )
+
+
+def _set_assignment(client: Client, topic: str, assignment: Mapping[int, Sequence[int]]) -> None:
+    """Replace a topic's partitions, and keep all other fields of its znode: from 2.8 on, it has the topic's id."""
+    path = f"{_TOPICS}/{topic}"
+    while True:
+        data, stat = client.get(path)
+        try:
+            client.set(path, _json(json.loads(data) | _partitions_field(assignment)), version=stat.version)
+        except BadVersionError:
+            continue  # A controller of 2.8 adds the topic's id after the creation.
+        return
+
+
+def _topic_data(assignment: Mapping[int, Sequence[int]]) -> bytes:
+    return _json({"version": 1} | _partitions_field(assignment))
+
+
+def _partitions_field(assignment: Mapping[int, Sequence[int]]) -> dict[str, Any]:
+    return {"partitions": {str(number): list(ids) for number, ids in sorted(assignment.items())}}
+
+
+def _json(value: Any) -> bytes:
+    return json.dumps(value, separators=(",", ":")).encode()
+
+
+def read_topics(client: Client, names: Iterable[str]) -> list[TopicState]:
+    """
+    Read topics, in the order given.
+
+    Raises:
+        UnknownTopicError: A topic does not exist.
+    """
+    return [_read_topic(client, name) for name in names]
+
+
+def _read_topic(client: Client, topic: str) -> TopicState:
+    replicas = partitions_of(client, topic)
+    # Pipelined: one round trip for all reads.
+    config = client.get_async(f"/config/topics/{topic}")
+    deletion = client.exists_async(f"{_DELETIONS}/{topic}")
+    states = {number: client.get_async(f"{_TOPICS}/{topic}/partitions/{number}/state") for number in sorted(replicas)}
+    partitions = []
+    for number, read in states.items():
+        state = _json_of(read)
+        leader, isr = state.get("leader"), state.get("isr")
+        partitions.append(
+            PartitionState(
+                TopicPartition(topic, number),
+                tuple(replicas[number]),
+                leader if isinstance(leader, int) and leader >= 0 else None,
+                tuple(isr if isinstance(isr, list) else ()),
+            )
+        )
+    settings = _json_of(config).get("config")
+    shown = settings if isinstance(settings, dict) else {}
+    return TopicState(topic, tuple(partitions), shown, deletion.get() is not None)
+
+
+def _json_of(read: Any) -> dict[str, Any]:
+    """Return the JSON object that was read from a znode, or {} if there is no znode (yet) or no object in it."""
+    try:
+        value = json.loads(read.get()[0])
+    except (NoNodeError, ValueError, RecursionError):
+        return {}
+    return value if isinstance(value, dict) else {}

@@ -1,0 +1,166 @@
+"""
+Read and write the weights of partitions, for tools and pipelines.
+
+The functions block, and use the caller's session. If the group's allocator uses weights, the leader applies a change at
+once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+
+from kazoo.exceptions import BadVersionError, NodeExistsError, NoNodeError
+
+from kiel_groups.errors import ConfigError, ProtocolError
+from kiel_groups.group.znodes.group_settings import Weights, encode_weights, parse_weights
+from kiel_groups.group.znodes.layout import GroupLayout
+from kiel_groups.model import TopicPartition
+from kiel_groups.ops.actions.topics import partitions_of
+from kiel_groups.ops.zookeeper_client import Client
+
+__all__ = [
+    "WeightsChange",
+    "change_weights",
+    "check_partitions",
+    "plan_weights",
+    "put_weights",
+    "read_weights",
+    "remove_weights",
+]
+
+
+def read_weights(client: Client, group: str) -> Mapping[TopicPartition, float]:
+    """
+    Read the weights of a group, or return an empty mapping if none are set.
+
+    Raises:
+        ProtocolError: The znode contains no weights.
+    """
+    return plan_weights(client, group, lambda before: before).before
+
+
+def put_weights(client: Client, group: str, weights: Weights) -> None:
+    """
+    Replace all weights of a group, even unreadable ones.
+
+    Raises:
+        ConfigError: There are too many, or no member of kiel-groups was ever in that group.
+    """
+    data = encode_weights(weights)
+    while True:
+        try:
+            client.set(GroupLayout(group).weights, data)
+        except NoNodeError:
+            with suppress(NodeExistsError):  # Another client was faster; the next iteration overwrites its weights.
+                _create(client, group, data)
+                return
+        else:
+            return
+
+
+@dataclass(frozen=True, slots=True)
+class WeightsChange:
+    """New weights of a group, the present ones, and the version of their znode, None if there is no znode."""
+
+    group: str
+    before: Mapping[TopicPartition, float]
+    after: Mapping[TopicPartition, float]
+    version: int | None
+
+    def apply(self, client: Client) -> bool:
+        """
+        Set the new weights. Return False, and change nothing, if another client has changed them meanwhile.
+
+        Raises:
+            ConfigError: There are too many, or no member of kiel-groups was ever in that group.
+        """
+        data = encode_weights(self.after)
+        with suppress(BadVersionError, NodeExistsError, NoNodeError):
+            if self.version is None:
+                _create(client, self.group, data)
+            else:
+                client.set(GroupLayout(self.group).weights, data, self.version)
+            return True
+        return False
+
+
+def plan_weights(client: Client, group: str, change: Callable[[dict[TopicPartition, float]], Weights]) -> WeightsChange:
+    """
+    Compute new weights from the current weights.
+
+    Args:
+        client: The caller's own session.
+        group: The group's name.
+        change: Computes the new weights from the current weights.
+
+    Raises:
+        ProtocolError: The znode contains no weights.
+    """
+    path = GroupLayout(group).weights
+    try:
+        data, stat = client.get(path)
+    except NoNodeError:
+        return WeightsChange(group, {}, dict(change({})), None)
+    try:
+        before = parse_weights(data or b"", path)
+    except ProtocolError as error:
+        raise ProtocolError(
+            f"{error}; 'kiel-groups weights set --file' replaces it, 'weights remove' deletes it"
+        ) from error
+    return WeightsChange(group, before, dict(change(dict(before))), stat.version)
+
+
+def change_weights(
+    client: Client, group: str, change: Callable[[dict[TopicPartition, float]], Weights]
+) -> Mapping[TopicPartition, float]:
+    """
+    Plan and apply a change until no other client was faster, so that no other change is lost. Return the new weights.
+
+    Raises:
+        ConfigError: There are too many, or no member of kiel-groups was ever in that group.
+        ProtocolError: The znode contains no weights.
+    """
+    while not (planned := plan_weights(client, group, change)).apply(client):
+        pass
+    return planned.after
+
+
+def remove_weights(client: Client, group: str) -> bool:
+    """Delete the weights of a group, even unreadable ones. Return whether there were any."""
+    try:
+        client.delete(GroupLayout(group).weights)
+    except NoNodeError:
+        return False
+    return True
+
+
+def check_partitions(client: Client, partitions: Iterable[TopicPartition]) -> None:
+    """
+    Check that these partitions exist in the cluster.
+
+    Raises:
+        UnknownTopicError: A topic does not exist; the text suggests a topic with a similar name.
+        ConfigError: A topic lacks the partition; the text says which partitions the topic has.
+    """
+    numbers: dict[str, dict[int, list[int]]] = {}
+    for partition in partitions:
+        topic = partition.topic
+        if topic not in numbers:
+            numbers[topic] = partitions_of(client, topic)
+        if partition.partition not in numbers[topic]:
+            raise ConfigError(
+                f"weights: {partition} given; topic {topic!r} has {len(numbers[topic])} partitions,"
+                f" {min(numbers[topic], default=0)} to {max(numbers[topic], default=0)}"
+            )
+
+
+def _create(client: Client, group: str, data: bytes) -> None:
+    layout = GroupLayout(group)
+    try:
+        client.create(layout.weights, data)
+    except NoNodeError:
+        raise ConfigError(
+            f"group {group!r} has no place for weights, {layout.root}: no member of kiel-groups was ever in it"
+        ) from None

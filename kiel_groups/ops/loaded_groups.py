@@ -1,0 +1,106 @@
+"""What readers return: views of groups at one moment, with the ends of their logs, which the brokers tell."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from typing import NamedTuple
+
+from kiel_groups.clients.net.cluster_metadata import ClusterMetadata
+from kiel_groups.clients.net.offset_lookup import ask_leaders
+from kiel_groups.config import BrokerConfig, HostPort
+from kiel_groups.errors import KielGroupsError
+from kiel_groups.metrics import Metrics
+from kiel_groups.model import TopicPartition
+from kiel_groups.ops.views.group_view import GroupView
+from kiel_groups.wire.list_offsets import LATEST
+from kiel_groups.wording import some
+
+__all__ = ["CONNECT_MS", "FoundGroup", "LoadedGroups", "LogEnds", "find_log_ends"]
+
+#: How long a tool waits for a connection to a broker, in milliseconds.
+CONNECT_MS = 2_000
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedGroups:
+    """
+    The views of groups at one moment.
+
+    ``brokers`` is the number of live brokers. ``lag_problem`` is the reason why some offsets or log ends are unknown,
+    or "" if all are known. ``problems`` are the reasons why groups may be missing; ``lists_empty`` is False if groups
+    without members are, because brokers do not list them. ``seen_ms`` is the time at which the groups were read, in
+    epoch milliseconds.
+    """
+
+    groups: tuple[GroupView, ...]
+    brokers: int
+    lag_problem: str = ""
+    problems: tuple[str, ...] = ()
+    lists_empty: bool = True
+    seen_ms: int = field(default_factory=lambda: time.time_ns() // 1_000_000)
+
+
+class FoundGroup(NamedTuple):
+    """A group as it is, or None if there is none; then ``similar`` is the name of one with a similar name, or ""."""
+
+    view: GroupView | None
+    similar: str = ""
+
+    @classmethod
+    def similar_to(cls, group: str, names: Sequence[str]) -> FoundGroup:
+        """Return that a group does not exist, and which of these has a similar name."""
+        return cls(None, next(iter(get_close_matches(group, names, 1)), ""))
+
+
+@dataclass(frozen=True, slots=True)
+class LogEnds:
+    """
+    The next offset of each partition whose leader answered.
+
+    ``problem`` is the reason why offsets are missing, or "" if none is missing.
+    """
+
+    offsets: dict[TopicPartition, int] = field(default_factory=dict)
+    problem: str = ""
+
+
+async def find_log_ends(
+    brokers: Collection[HostPort],
+    partitions: Collection[TopicPartition],
+    *,
+    at: int = LATEST,
+    timeout_s: float = 5.0,
+) -> LogEnds:
+    """
+    Ask the leaders of partitions where the logs end, or begin. Errors are returned as the ``problem``.
+
+    Args:
+        brokers: Addresses of brokers, to ask for the leaders.
+        partitions: Partitions of existing topics: a broker may be set to create a topic that it is asked about.
+        at: LATEST, or EARLIEST for where the logs begin.
+        timeout_s: Time for the whole look-up, in seconds; offsets that are not known by then are left out.
+    """
+    if not partitions:
+        return LogEnds()
+    if not brokers:
+        return LogEnds(problem="no broker is registered in ZooKeeper")
+    config = BrokerConfig(hosts=tuple(brokers), connect_timeout_ms=CONNECT_MS)
+    cluster = ClusterMetadata(config, Metrics())
+    found: dict[TopicPartition, int] = {}
+    try:
+        async with asyncio.timeout(timeout_s):
+            await cluster.refresh({partition.topic for partition in partitions}, "asked")
+            failures = await ask_leaders(cluster, partitions, at, found)
+            return LogEnds(found, str(failures[min(failures)].error) if failures else "")
+    except TimeoutError:
+        late = {cluster.leader_of(partition) for partition in partitions if partition not in found}
+        who = some(f"broker {number} at {place}" for number, place in cluster.brokers.items() if number in late)
+        return LogEnds(found, f"{who or 'the brokers'} did not answer within {timeout_s:g} s")
+    except KielGroupsError as error:
+        return LogEnds(found, str(error))
+    finally:
+        cluster.close()

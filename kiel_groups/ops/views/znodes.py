@@ -1,0 +1,439 @@
+"""
+The view of a group that ZooKeeper coordinates, computed from its znodes.
+
+Missing or unreadable znodes raise no error, because operators need the view of a broken group most.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import NamedTuple, TypeVar
+
+from kiel_groups.config import BROKER_V1
+from kiel_groups.errors import ProtocolError
+from kiel_groups.group.candidate import sequence
+from kiel_groups.group.znodes.contents import (
+    GroupSettings,
+    GroupState,
+    MemberAssignment,
+    MemberInfo,
+    Snapshot,
+    Znode,
+    parse_object,
+    parse_offset,
+    parse_topic,
+    unsigned_hex,
+    whole_number,
+)
+from kiel_groups.group.znodes.group_settings import DynamicConfig, HistoryEntry, generation_of, parse_weights
+from kiel_groups.group.znodes.layout import GroupLayout, WorkerLayout, topic_path
+from kiel_groups.group.znodes.round_contents import (
+    RoundAssignment,
+    RoundMember,
+    RoundSettings,
+    RoundState,
+    program_type,
+)
+from kiel_groups.model import MemberId, Slot, TopicPartition
+from kiel_groups.ops.views.group_view import ForeignMember, GroupView, MemberView, PartitionView
+
+__all__ = ["view_group"]
+
+
+_Value = TypeVar("_Value")
+
+#: The version of the znodes of programs.
+_VERSION = 2
+
+
+def view_group(group: str, znodes: Snapshot, log_ends: Mapping[TopicPartition, int] | None = None) -> GroupView:
+    """
+    Return the view of a group.
+
+    Args:
+        group: The name of the group.
+        znodes: The znodes of the group and of its topics.
+        log_ends: The known log ends of partitions.
+    """
+    reading = _Reading(GroupLayout(group), znodes)
+    protocol_type = reading.program_type()
+    if protocol_type is not None:
+        return _view_of_programs(group, protocol_type, reading, log_ends or {})
+    candidates, members = reading.candidates(), reading.members()
+    leader = candidates[0] if candidates else None
+    assigned = {info.member_id: reading.assignment(info) for info in members}
+    targets = {member_id: found.partitions for member_id, found in assigned.items() if found is not None}
+    settings = reading.settings()
+    in_kafka = settings is not None and settings.store == BROKER_V1
+    partitions = _partitions(
+        reading, members, targets, log_ends or {}, in_kafka=in_kafka, has_any_store=settings is None
+    )
+    further: set[TopicPartition] = set()
+    if settings is None:
+        further = {each for topic in reading.consumed_topics() for each in reading.partitions_of(topic)}
+        further -= {each.topic_partition for each in partitions}
+    owned: defaultdict[MemberId | None, list[PartitionView]] = defaultdict(list)
+    for partition in partitions:
+        owned[partition.owner].append(partition)
+    dynamic_config = reading.dynamic_config()
+    return GroupView(
+        group=group,
+        members=tuple(
+            _member(info, tuple(owned[info.member_id]), targets.get(info.member_id), leader) for info in members
+        ),
+        partitions=partitions,
+        group_state=reading.group_state(),
+        leader=leader,
+        settings=settings,
+        candidates=candidates,
+        foreign_members=reading.foreign_members(),
+        missing_topics=reading.missing_topics(members),
+        away=reading.away(),
+        dynamic_config=dynamic_config.config,
+        refused=dynamic_config.refusal,
+        history=reading.history(),
+        weights=reading.weights(),
+        was_joined=reading.was_joined(),
+        unreadable=tuple(dict.fromkeys(reading.unreadable)),
+        closed=reading.closed,
+        further=tuple(sorted(further)),
+    )
+
+
+def _member(
+    info: MemberInfo,
+    owned: tuple[PartitionView, ...],
+    target: frozenset[TopicPartition] | None,
+    leader: MemberId | None,
+) -> MemberView:
+    return MemberView(
+        member_id=info.member_id,
+        client=info.client,
+        host=info.host,
+        subscription=info.subscription,
+        owned=owned,
+        target=target,
+        leads=info.member_id == leader,
+        pid=info.pid,
+        started_at_ms=info.started_at_ms,
+        session_timeout_ms=info.session_timeout_ms,
+        instance_id=info.instance_id,
+    )
+
+
+def _view_of_programs(
+    group: str, protocol_type: str, reading: _Reading, log_ends: Mapping[TopicPartition, int]
+) -> GroupView:
+    """Return the view of a group of programs; other clients may have offsets and members under the same name."""
+    candidates = reading.candidates()
+    leader = candidates[0] if candidates else None
+    settings, newest, members = reading.round_settings(), reading.round_state(), reading.programs()
+    if settings is not None:
+        protocol_type = settings.protocol_type
+    elif members:
+        protocol_type = members[0].offer.protocol_type
+    reading.check_round_assignments()
+    return GroupView(
+        group=group,
+        members=tuple(
+            MemberView(
+                member_id=member.member_id,
+                client=member.client,
+                host=member.host,
+                subscription=None,
+                leads=member.member_id == leader,
+                pid=member.pid,
+                started_at_ms=member.started_at_ms,
+                session_timeout_ms=member.session_timeout_ms,
+                joined=member.joined,
+                protocols=tuple(each.name for each in member.offer.protocols),
+            )
+            for member in sorted(members, key=lambda each: (each.started_at_ms, each.member_id))
+        ),
+        partitions=_partitions(reading, [], {}, log_ends, in_kafka=False, has_any_store=False),
+        protocol_type=protocol_type,
+        is_of_consumers=False,
+        unreadable=tuple(reading.unreadable),
+        leader=leader,
+        candidates=candidates,
+        foreign_members=reading.foreign_members(),
+        closed=reading.closed,
+        round=newest,
+        workers=reading.workers(),
+    )
+
+
+def _partitions(
+    reading: _Reading,
+    members: list[MemberInfo],
+    targets: Mapping[MemberId, frozenset[TopicPartition]],
+    log_ends: Mapping[TopicPartition, int],
+    *,
+    in_kafka: bool,
+    has_any_store: bool,
+) -> tuple[PartitionView, ...]:
+    """
+    Return every partition that is subscribed to, assigned or owned, or that has an offset or a known log end.
+
+    If the offsets are ``in_kafka``, those are the partitions of topics that the group has begun to read. If the group
+    ``has_any_store``, each partition says that its offset is ZooKeeper's.
+    """
+    owners, committed = reading.owners(), {} if in_kafka else reading.offsets()
+    target = {partition: member_id for member_id, assigned in targets.items() for partition in assigned}
+    subscribed = {topic for info in members for topic in info.subscription} | set(reading.begun_topics())
+    known = {partition for topic in sorted(subscribed) for partition in reading.partitions_of(topic)}
+    found = []
+    for partition in sorted({*owners, *committed, *target, *known, *log_ends}):
+        claim, commit = owners.get(partition), committed.get(partition)
+        offset = commit.offset if commit else None
+        found.append(
+            PartitionView(
+                partition,
+                claim.member_id if claim else None,
+                offset,
+                log_ends.get(partition),
+                target.get(partition),
+                claim.znode.created_ms if claim else None,
+                commit.znode.modified_ms if commit else None,
+                opened=claim is not None and commit is not None and commit.znode.mzxid >= claim.znode.czxid,
+                claim=claim.znode.czxid if claim else None,
+                stores={"zookeeper": offset} if has_any_store and offset is not None else {},
+            )
+        )
+    return tuple(found)
+
+
+class _DynamicConfigFound(NamedTuple):
+    """
+    The group's dynamic settings, or None and the reason why leaders refuse them.
+
+    The reason is "" if ``unreadable`` already has the error.
+    """
+
+    config: DynamicConfig | None
+    refusal: str
+
+
+class _OwnerFound(NamedTuple):
+    """The owner of a claimed partition, and the owner znode."""
+
+    member_id: MemberId
+    znode: Znode
+
+
+class _OffsetFound(NamedTuple):
+    """The committed offset of a partition, None if it is unreadable, and the offset znode."""
+
+    offset: int | None
+    znode: Znode
+
+
+class _Reading:
+    """
+    Parses the znodes of one group and its topics; each method parses one kind of znode.
+
+    The value of a missing znode is empty. A znode that cannot be parsed is left out, with an error text in
+    ``unreadable``. ``closed`` has the paths of znodes that exist, but whose ACL denies reading.
+    """
+
+    def __init__(self, layout: GroupLayout, znodes: Snapshot) -> None:
+        self._layout = layout
+        self._workers = WorkerLayout(layout.group)
+        self.closed = tuple(sorted(path for path, znode in znodes.items() if znode.closed))
+        self._znodes = {path: znode for path, znode in znodes.items() if not znode.closed}
+        self._folders: dict[str, list[tuple[str, Znode]]] = {}
+        for path, znode in self._znodes.items():
+            self._folders.setdefault(path.rpartition("/")[0], []).append((path, znode))
+        self.unreadable: list[str] = []
+
+    def members(self) -> list[MemberInfo]:
+        """Return the live members, oldest first."""
+        found = [
+            self._parsed(lambda data, path: MemberInfo.parse(_name(path), data, path), path)
+            for path, _ in self._children(self._layout.members)
+        ]
+        return sorted(
+            (info for info in found if info is not None), key=lambda info: (info.started_at_ms, info.member_id)
+        )
+
+    def program_type(self) -> str | None:
+        """Return the type of the members if they are programs, "" if it is unknown, or None if they are consumers."""
+        settings, configuration = (
+            None if path not in self._znodes else self._znodes[path].data
+            for path in (self._layout.config, self._workers.config)
+        )
+        found = program_type(settings, configuration, has_workers=self.workers() > 0)
+        if found is not None:
+            return found
+        shared = [(path, self._znodes.get(path)) for path in (self._layout.config, self._layout.group_state)]
+        znodes = [*shared, *self._children(self._layout.members)]
+        return "" if any(znode is not None and _is_of_programs(znode.data, path) for path, znode in znodes) else None
+
+    def workers(self) -> int:
+        """Return the number of live workers, whatever coordinates them."""
+        return len(self._children(self._workers.workers))
+
+    def programs(self) -> list[RoundMember]:
+        """Return the live members of a group of programs."""
+        paths = [path for path, _ in self._children(self._layout.members)]
+        found = [self._parsed(lambda data, path: RoundMember.parse(_name(path), data, path), path) for path in paths]
+        return [member for member in found if member is not None]
+
+    def round_settings(self) -> RoundSettings | None:
+        return self._parsed(RoundSettings.parse, self._layout.config)
+
+    def round_state(self) -> RoundState | None:
+        return self._parsed(RoundState.parse, self._layout.group_state)
+
+    def check_round_assignments(self) -> None:
+        """Parse the assignments of programs, of which the texts of errors count only."""
+        for path, _ in self._children(self._layout.group_state):
+            self._parsed(RoundAssignment.parse, path)
+
+    def candidates(self) -> tuple[MemberId, ...]:
+        """Return the candidates of the election, the leader first; znodes without a sequence number are ignored."""
+        ranked = sorted(
+            (number, znode.data.decode(errors="replace"))
+            for path, znode in self._children(self._layout.election)
+            if (number := sequence(path)) is not None
+        )
+        return tuple(member_id for _, member_id in ranked)
+
+    def foreign_members(self) -> tuple[ForeignMember, ...]:
+        """
+        Return the live foreign members.
+
+        A consumer id that ends in the session of its own znode belongs to this package.
+        """
+        members = {_name(path) for path, _ in self._children(self._layout.members)}
+        ids = [
+            path
+            for path, znode in self._children(self._layout.ids)
+            if _name(path) not in members and not _name(path).endswith(f"-{unsigned_hex(znode.session)}")
+        ]
+        of_kiel = [path for path, _ in self._children(self._layout.kiel_members)]
+        return tuple(ForeignMember(_name(path), path) for path in (*sorted(ids), *sorted(of_kiel)))
+
+    def was_joined(self) -> bool:
+        """
+        Return whether a member has ever registered: some znodes that members create are persistent.
+
+        The weights do not count, because tools write them.
+        """
+        folders = (self._layout.members, self._layout.config, self._layout.group_state, self._layout.ids)
+        return any(
+            path == folder or path.startswith(f"{folder}/")
+            for path in self._znodes
+            for folder in (*folders, self._layout.kiel_members)
+        )
+
+    def group_state(self) -> GroupState | None:
+        return self._parsed(GroupState.parse, self._layout.group_state)
+
+    def settings(self) -> GroupSettings | None:
+        return self._parsed(GroupSettings.parse, self._layout.config)
+
+    def dynamic_config(self) -> _DynamicConfigFound:
+        """Return the group's dynamic settings, the defaults if there is no znode."""
+        znode = self._znodes.get(self._layout.config)
+        if znode is None:
+            return _DynamicConfigFound(DynamicConfig(), "")
+        try:
+            return _DynamicConfigFound(DynamicConfig.parse(znode.data, self._layout.config), "")
+        except ProtocolError as error:
+            # ``settings`` has already reported a znode that is not JSON.
+            return _DynamicConfigFound(None, "" if str(error) in self.unreadable else str(error))
+
+    def weights(self) -> int:
+        """Return the number of partitions with a weight."""
+        return len(self._parsed(parse_weights, self._layout.weights) or ())
+
+    def assignment(self, info: MemberInfo) -> MemberAssignment | None:
+        """Return a member's assignment, or None if its slot has none, or one that names an earlier member."""
+        found = self._parsed(MemberAssignment.parse, self._layout.assignment(info.slot))
+        return found if found is not None and found.member_id == info.member_id else None
+
+    def away(self) -> dict[Slot, MemberAssignment]:
+        """Return the assignments that are reserved for absent static members."""
+        slots = [_name(path) for path, _ in self._children(self._layout.group_state)]
+        found = {slot: self._parsed(MemberAssignment.parse, self._layout.assignment(slot)) for slot in slots}
+        return {slot: each for slot, each in found.items() if each is not None and each.away_since_ms is not None}
+
+    def history(self) -> tuple[HistoryEntry, ...]:
+        """Return the recorded generations, the newest first."""
+        paths = [path for path, _ in self._children(self._layout.history) if generation_of(_name(path)) is not None]
+        found = [self._parsed(HistoryEntry.parse, path) for path in sorted(paths, reverse=True)]
+        return tuple(entry for entry in found if entry is not None)
+
+    def partitions_of(self, topic: str) -> list[TopicPartition]:
+        """Return the partitions that the topic's znode lists."""
+        numbers = self._parsed(parse_topic, topic_path(topic)) or ()
+        return [TopicPartition(topic, number) for number in numbers]
+
+    def missing_topics(self, members: Iterable[MemberInfo]) -> tuple[str, ...]:
+        """Return the topics that members subscribe to, but that have no znode."""
+        subscribed = {topic for info in members for topic in info.subscription}
+        existing = self._znodes.keys() | set(self.closed)
+        return tuple(sorted(topic for topic in subscribed if topic_path(topic) not in existing))
+
+    def owners(self) -> dict[TopicPartition, _OwnerFound]:
+        """Return the owner of each claimed partition."""
+        return {
+            partition: _OwnerFound(_owner(znode.data), znode)
+            for partition, _, znode in self._partitions(self._layout.owners)
+        }
+
+    def offsets(self) -> dict[TopicPartition, _OffsetFound]:
+        """Return the committed offset of each partition that has one."""
+        return {
+            partition: _OffsetFound(self._parsed(parse_offset, path), znode)
+            for partition, path, znode in self._partitions(self._layout.offsets)
+        }
+
+    def begun_topics(self) -> list[str]:
+        """Return the topics that the group has begun to read, if its offsets are in Kafka."""
+        return [_name(path) for path, _ in self._children(self._layout.starts)]
+
+    def consumed_topics(self) -> list[str]:
+        """Return the topics in which there are, or were, owners or offsets: members do not delete these folders."""
+        folders = (self._layout.owners, self._layout.offsets)
+        return sorted({_name(path) for folder in folders for path, _ in self._children(folder)})
+
+    def _parsed(self, parse: Callable[[bytes, str], _Value], path: str) -> _Value | None:
+        znode = self._znodes.get(path)
+        if znode is None:
+            return None
+        try:
+            return parse(znode.data, path)
+        except ProtocolError as error:
+            self.unreadable.append(str(error))
+            return None
+
+    def _partitions(self, folder: str) -> Iterator[tuple[TopicPartition, str, Znode]]:
+        for topic, _ in self._children(folder):
+            for path, znode in self._children(topic):
+                number = whole_number(_name(path))
+                if number is not None:
+                    yield TopicPartition(_name(topic), number), path, znode
+
+    def _children(self, folder: str) -> list[tuple[str, Znode]]:
+        return self._folders.get(folder, [])
+
+
+def _name(path: str) -> str:
+    return path.rpartition("/")[2]
+
+
+def _owner(data: bytes) -> MemberId:
+    """Return the owner's member id: the data up to the last dash, which a thread index follows, or all data."""
+    text = data.decode(errors="replace")
+    return text.rpartition("-")[0] or text
+
+
+def _is_of_programs(data: bytes, path: str) -> bool:
+    """Return whether a znode of a group has the version that those of programs have."""
+    try:
+        return parse_object(data, path).get("version") == _VERSION
+    except ProtocolError:
+        return False

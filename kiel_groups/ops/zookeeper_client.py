@@ -1,0 +1,139 @@
+"""
+Sessions with ZooKeeper for tools, the chroot, and the registered brokers.
+
+The functions block, so they must not run on an event loop.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import TypeAlias
+
+from kazoo.client import KazooClient
+from kazoo.exceptions import KazooException, NoNodeError
+from kazoo.handlers.threading import KazooTimeoutError
+
+from kiel_groups.config import HostPort, ZooKeeperConfig
+from kiel_groups.errors import ChrootMissingError, CoordinationError, NoZooKeeperError
+from kiel_groups.group.znodes.contents import parse_object, typed_field
+from kiel_groups.group.znodes.layout import BROKER_IDS
+from kiel_groups.zookeeper.kazoo_client import check_hosts, no_answer
+
+__all__ = [
+    "Client",
+    "answers",
+    "await_brokers",
+    "broker_ids",
+    "controller_id",
+    "create_chroot",
+    "is_registered",
+    "place_of",
+    "zookeeper",
+]
+
+
+#: The type of the client that ``zookeeper`` yields, for packages that must not import kazoo.
+Client: TypeAlias = KazooClient
+
+_POLL_S = 0.01
+_CONTROLLER = "/controller"
+
+# kazoo warns about every refused connection; while a caller waits for a server to start, there are many.
+_kazoo_log = logging.getLogger(f"{__name__}.kazoo")
+_kazoo_log.addHandler(logging.NullHandler())
+
+
+@contextmanager
+def zookeeper(hosts: str, *, timeout_s: float = 10.0) -> Iterator[Client]:
+    """
+    Open a session for a ``with`` block.
+
+    Args:
+        hosts: ``host:port,host:port/chroot``.
+        timeout_s: How long to wait for the first answer, in seconds.
+
+    Raises:
+        NoZooKeeperError: No server answered in time, or none has an address.
+        ChrootMissingError: The chroot does not exist.
+        CoordinationError: ZooKeeper failed during the block, and the block did not handle the error.
+    """
+    config = ZooKeeperConfig.parse(hosts)
+    check_hosts(config)
+    # kazoo uses one timeout for the session and for a server that accepts the connection but does not answer.
+    client = KazooClient(hosts=config.hosts.removesuffix(config.chroot), timeout=timeout_s, logger=_kazoo_log)
+    try:
+        try:
+            client.start(timeout=timeout_s)
+        except KazooTimeoutError as error:
+            raise NoZooKeeperError(no_answer(config, timeout_s)) from error
+        if config.chroot and not client.exists(config.chroot):
+            raise ChrootMissingError(
+                f"the chroot {config.chroot} does not exist in ZooKeeper at {config.hosts}; Kafka's brokers make"
+                " theirs, as zookeeper.connect has it: give the same one, or none"
+            )
+        client.chroot = config.chroot  # Only now, because kazoo logs a warning of its own if the chroot is missing.
+        yield client
+    except KazooException as error:
+        raise CoordinationError(
+            f"ZooKeeper at {config.hosts} failed: {type(error).__name__} {error}".rstrip()
+        ) from error
+    finally:
+        with suppress(AttributeError):  # At a Ctrl-C, kazoo's thread may not have made the pipe that this writes to.
+            client.stop()
+        client.close()
+
+
+def answers(hosts: str, *, timeout_s: float) -> bool:
+    """Return whether ZooKeeper opens a session within ``timeout_s``, and then answers a read."""
+    try:
+        with zookeeper(hosts, timeout_s=timeout_s) as client:
+            client.exists("/zookeeper")
+    except CoordinationError:
+        return False
+    return True
+
+
+def create_chroot(hosts: str) -> None:
+    """Create the chroot of a connection string and its parents; do nothing if it exists, or if there is no chroot."""
+    config = ZooKeeperConfig.parse(hosts)
+    with zookeeper(config.hosts.removesuffix(config.chroot)) as client:
+        client.ensure_path(config.chroot or "/")
+
+
+def broker_ids(client: Client) -> list[int]:
+    """Return the ids of the brokers that are registered now, ascending."""
+    try:
+        return sorted(int(name) for name in client.get_children(BROKER_IDS) if name.isdecimal())
+    except NoNodeError:
+        return []
+
+
+def is_registered(client: Client, broker_id: int) -> bool:
+    """Return whether a broker's ephemeral znode exists. After kill −9 it exists until the broker's session expires."""
+    return client.exists(f"{BROKER_IDS}/{broker_id}") is not None
+
+
+def await_brokers(hosts: str, count: int, *, timeout_s: float) -> None:
+    """Wait until ``count`` brokers are registered, at most ``timeout_s`` seconds; a timeout raises no error."""
+    with zookeeper(hosts) as client:
+        deadline = time.monotonic() + timeout_s
+        while len(broker_ids(client)) < count and time.monotonic() < deadline:
+            time.sleep(_POLL_S)
+
+
+def controller_id(client: Client) -> int | None:
+    """Return the id of the broker that is the controller, or None while there is no controller."""
+    try:
+        data, _ = client.get(_CONTROLLER)
+    except NoNodeError:
+        return None
+    number: int = typed_field(parse_object(data, _CONTROLLER), "brokerid", int, _CONTROLLER)
+    return number
+
+
+def place_of(client: Client) -> str:
+    """Return the servers and the chroot of a session, as users name them."""
+    return ",".join(str(HostPort(host, port)) for host, port in client.hosts) + str(client.chroot)

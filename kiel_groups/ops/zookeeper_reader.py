@@ -1,0 +1,529 @@
+"""
+Read groups from ZooKeeper: their znodes, and their views.
+
+The functions block, change nothing and set no watch.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from difflib import get_close_matches
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from kazoo.exceptions import NoAuthError, NoNodeError
+
+from kiel_groups.config import HostPort, check_name
+from kiel_groups.errors import ConfigError, CoordinationError, KielGroupsError, ProtocolError, UnknownGroupError
+from kiel_groups.group.commit_note import NotedOffset, NotedText
+from kiel_groups.group.znodes.contents import (
+    GroupSettings,
+    MemberInfo,
+    Snapshot,
+    Znode,
+    parse_broker,
+    parse_broker_version,
+)
+from kiel_groups.group.znodes.layout import (
+    BROKER_IDS,
+    CONSUMERS,
+    KIEL_GROUPS,
+    ROOT,
+    GroupLayout,
+    WorkerLayout,
+    consumer_root,
+    topic_path,
+)
+from kiel_groups.group.znodes.round_contents import program_type, refusal_by_programs
+from kiel_groups.model import TopicPartition
+from kiel_groups.ops.loaded_groups import FoundGroup, LoadedGroups, LogEnds, find_log_ends
+from kiel_groups.ops.views.group_view import GroupView, StoreTracker
+from kiel_groups.ops.views.znodes import view_group
+from kiel_groups.ops.zookeeper_client import Client, broker_ids, zookeeper
+from kiel_groups.wire.offsets import OFFSETS_TOPIC
+from kiel_groups.wording import some
+
+if TYPE_CHECKING:
+    from kiel_groups.members.brokers.offset_requests import FoundOffsets
+
+__all__ = [
+    "LOOK_S",
+    "ZooKeeperGroups",
+    "broker_addresses",
+    "check_group",
+    "group_reader",
+    "list_groups",
+    "list_members",
+    "list_topics",
+    "read_assignments",
+    "read_brokers",
+    "read_group",
+    "read_settings",
+    "read_summaries",
+    "read_workers",
+    "refuse_programs",
+]
+
+log = logging.getLogger(__name__)
+
+
+#: How long to look which of two stores a group commits to, in seconds.
+LOOK_S = 2.0
+
+#: The folders of a group without which its lag is not known, and (empty) the group's own znodes.
+_OF_OFFSETS = ("", "offsets", "starts")
+
+_TOPICS = "/brokers/topics"
+
+
+class ZooKeeperGroups:
+    """
+    The groups in a ZooKeeper. Each call opens sessions, and raises the errors of ``zookeeper``.
+
+    Args:
+        hosts: ``host:port,host:port/chroot``.
+        timeout_s: How long to wait for ZooKeeper, and then for the brokers, in seconds.
+    """
+
+    def __init__(self, hosts: str, *, timeout_s: float = 10.0) -> None:
+        self._hosts = hosts
+        self._timeout_s = timeout_s
+
+    def load(self, group: str) -> LoadedGroups:
+        """
+        Load one group with its lag.
+
+        If ZooKeeper and Kafka have different offsets of it, and its ``config`` does not say which count, the group is
+        loaded again after ``LOOK_S`` seconds: those that have moved meanwhile count.
+
+        Raises:
+            ConfigError: The group's name or an address is not legal.
+            UnknownGroupError: ZooKeeper has no znode of this group; the text suggests a similar name, if there is one.
+        """
+        with self._loader(group, StoreTracker()) as load:
+            loaded = load()
+            if not any(view.is_disputed for view in loaded.groups):
+                return loaded
+            time.sleep(LOOK_S)
+            return load()
+
+    def follow(self, group: str) -> Generator[LoadedGroups | KielGroupsError, None, None]:
+        """
+        Load the group whenever the caller requests the next item, and yield it, or the error if the load failed.
+
+        All loads use one session, until a load fails.
+
+        Raises:
+            ConfigError: The group does not exist (any more), or a name is not legal.
+        """
+        stores = StoreTracker()
+        while True:
+            try:
+                with self._loader(group, stores) as load:
+                    while True:
+                        yield load()
+            except ConfigError:
+                raise
+            except KielGroupsError as error:
+                yield error
+
+    def load_all(self, *, with_lag: bool) -> LoadedGroups:
+        """Load an outline of all groups: members, the states of plans and, with ``with_lag``, offsets and lag."""
+        with zookeeper(self._hosts, timeout_s=self._timeout_s) as client:
+            groups, brokers = list_groups(client), read_brokers(client)
+            znodes = read_summaries(client, groups, offsets=with_lag)
+            views = tuple(view_group(group, znodes[group]) for group in groups)
+            if not with_lag:
+                return LoadedGroups(views, len(broker_addresses(brokers)))
+            topics, stores = list_topics(client), StoreTracker()
+            loaded = _with_lag(views, brokers, topics, self._timeout_s, stores)
+            disputed = [view.group for view in loaded.groups if view.is_disputed]
+            if not disputed:
+                return loaded
+            time.sleep(LOOK_S)
+            znodes = read_summaries(client, disputed, offsets=True)
+            views = tuple(view_group(group, znodes[group]) for group in disputed)
+            later = {view.group: view for view in _with_lag(views, brokers, topics, self._timeout_s, stores).groups}
+        return replace(loaded, groups=tuple(later.get(view.group, view) for view in loaded.groups))
+
+    def look_up(self, group: str) -> FoundGroup:
+        """Look up a group before a member joins it, without its lag."""
+        with zookeeper(self._hosts, timeout_s=self._timeout_s) as client:
+            groups = list_groups(client)
+            if group in groups:
+                return FoundGroup(view_group(group, read_summaries(client, [group], offsets=True)[group]))
+        return FoundGroup.similar_to(group, groups)
+
+    def names(self) -> list[str]:
+        """Return the names of all groups, as ``list_groups``."""
+        with zookeeper(self._hosts, timeout_s=self._timeout_s) as client:
+            return list_groups(client)
+
+    @contextmanager
+    def _loader(self, group: str, stores: StoreTracker) -> Iterator[Callable[[], LoadedGroups]]:
+        check_name(group, "group")
+        with zookeeper(self._hosts, timeout_s=self._timeout_s) as client:
+            yield partial(_load, client, self._hosts, group, self._timeout_s, stores)
+
+
+def _load(client: Client, zookeeper: str, group: str, timeout_s: float, stores: StoreTracker) -> LoadedGroups:
+    if not client.connected:
+        # A read would wait without limit for a new connection.
+        raise CoordinationError(f"the connection to ZooKeeper at {zookeeper} broke")
+    check_group(client, group, zookeeper)
+    brokers = read_brokers(client)
+    znodes = read_group(client, group)
+    view = view_group(group, znodes)
+    loaded = _with_lag((view,), brokers, list_topics(client), timeout_s, stores)
+    hidden = [path for path in view.closed if "".join(path.split("/")[3:4]) in _OF_OFFSETS]
+    return replace(loaded, lag_problem=f"an ACL denies reading {some(hidden)}") if hidden else loaded
+
+
+def _with_lag(
+    views: tuple[GroupView, ...], brokers: Snapshot, topics: Iterable[str], timeout_s: float, stores: StoreTracker
+) -> LoadedGroups:
+    """Add the log ends of existing topics only, because a broker may create a missing topic when asked for it."""
+    existing, addresses = frozenset(topics), broker_addresses(brokers)
+    found, problem = asyncio.run(_with_kafka_offsets(views, addresses, _doubtful(brokers), existing, timeout_s))
+    known = tuple(map(stores.take, found))
+    partitions = {
+        each.topic_partition for view in known for each in view.partitions if each.topic_partition.topic in existing
+    }
+    ends: LogEnds = asyncio.run(find_log_ends(addresses, partitions, timeout_s=timeout_s))
+    ended = tuple(view.with_log_ends(ends.offsets, len(addresses)) for view in known)
+    return LoadedGroups(ended, len(addresses), ends.problem or problem)
+
+
+async def _with_kafka_offsets(
+    views: Collection[GroupView],
+    addresses: list[HostPort],
+    doubtful: list[HostPort] | None,
+    topics: Collection[str],
+    timeout_s: float,
+) -> tuple[list[GroupView], str]:
+    """
+    Add the offsets of groups that have them in Kafka, or may have, and return why some are unknown.
+
+    Of groups that may have, no coordinator is asked for unless one was before, because a broker would create the topic
+    of the offsets then. Brokers of 0.8.0 and 0.8.1 have no coordinators, and close the connection.
+    """
+
+    def wanted(view: GroupView) -> list[TopicPartition]:
+        partitions = [*(each.topic_partition for each in view.partitions), *view.further]
+        return [each for each in partitions if each.topic in topics]
+
+    ours = {view.group: wanted(view) for view in views if view.offsets_in_kafka}
+    may_ask = OFFSETS_TOPIC in topics and doubtful is not None
+    others = {view.group: wanted(view) for view in views if view.has_any_store} if may_ask else {}
+    if not (ours or others):
+        return list(views), ""
+    # Most commands see no such group, and start without the clients of coordinators.
+    from kiel_groups.members.brokers.offset_requests import find_kafka_offsets
+
+    read = await find_kafka_offsets(addresses, ours, timeout_s=timeout_s)
+    read |= await find_kafka_offsets(addresses, others, doubtful=doubtful or [], timeout_s=timeout_s)
+    problems = [each.problem for each in read.values() if each.problem]
+    return [_with_found(view, read.get(view.group)) for view in views], problems[0] if problems else ""
+
+
+def _with_found(view: GroupView, read: FoundOffsets | None) -> GroupView:
+    if read is None:
+        return view
+    found = {each: NotedOffset(at, NotedText.parse(text).note) for each, (at, text) in read.offsets.items()}
+    return view.with_kafka_offsets(found)
+
+
+def _doubtful(brokers: Snapshot) -> list[HostPort] | None:
+    """Return the brokers that may be of 0.8.1 by their znodes, or None if one is of 0.8.0, which writes a blank."""
+    found = []
+    for path, znode in sorted(brokers.items()):
+        try:
+            if parse_broker_version(znode.data, path) == 1:
+                if znode.data.startswith(b"{ "):
+                    return None
+                found.append(parse_broker(znode.data, path))
+        except ProtocolError:
+            continue  # As for ``broker_addresses``.
+    return found
+
+
+#: Reads in flight at once; more only fill kazoo's queue.
+_MOST_READS = 1_000
+
+
+@contextmanager
+def group_reader(hosts: str, group: str) -> Iterator[Callable[[], Snapshot]]:
+    """
+    Provide a function without arguments that reads the znodes of a group, as ``read_group``, on one session.
+
+    Raises:
+        ConfigError: The group's name is not legal.
+        CoordinationError: ZooKeeper did not answer, or kazoo's error from a call of the function has left the block.
+    """
+    check_name(group, "group")
+    with zookeeper(hosts) as client:
+        yield lambda: read_group(client, group)
+
+
+def read_group(client: Client, group: str) -> dict[str, Znode]:
+    """
+    Read all znodes of a group, of kiel-groups, Kafka and kiel, and the znodes of its topics.
+
+    Its topics are those that its members subscribe to, or in which it has owners, offsets or first offsets. The result
+    is empty if there is no such group. Znodes whose ACL denies reading are ``closed``.
+    """
+    layout = GroupLayout(group)
+    found = _read_trees(client, [layout.root, consumer_root(group), layout.kiel_members])
+    folders = (f"{layout.owners}/", f"{layout.offsets}/", f"{layout.starts}/")
+    topics = {path.split("/")[4] for path in found if path.startswith(folders)}
+    members = [(path, znode.data) for path, znode in found.items() if path.startswith(f"{layout.members}/")]
+    topics |= {topic for path, data in members for topic in _subscribed(path, data)}
+    return found | _read(client, [topic_path(topic) for topic in sorted(topics)])
+
+
+def read_settings(hosts: str, group: str) -> GroupSettings | None:
+    """
+    Return the settings that the members of a group share, or None if the group never had a member.
+
+    Raises:
+        CoordinationError: ZooKeeper did not answer.
+        GroupConfigError: The members are programs, such as workers.
+        ProtocolError: The znode contains no settings.
+    """
+    path = GroupLayout(group).config
+    with zookeeper(hosts) as client:
+        refuse_programs(client, group)
+        try:
+            data, _ = client.get(path)
+        except NoNodeError:
+            return None
+    return GroupSettings.parse(data, path)
+
+
+def refuse_programs(client: Client, group: str) -> None:
+    """
+    Check that the members of a group are consumers, or may become such.
+
+    Raises:
+        GroupConfigError: They are programs, such as workers, which share no partitions.
+    """
+    layout = WorkerLayout(group)
+    settings = GroupLayout(group).config
+    found = _read_trees(client, [layout.workers]) | _read(client, [settings, layout.config])
+    data = {path: None if znode.closed else znode.data for path, znode in found.items()}
+    has_workers = any(path.startswith(f"{layout.workers}/") for path in found)
+    protocol_type = program_type(data.get(settings), data.get(layout.config), has_workers=has_workers)
+    if protocol_type is not None:
+        raise refusal_by_programs(group, protocol_type)
+
+
+def list_groups(client: Client) -> list[str]:
+    """
+    Return the names of all groups, of kiel-groups, Kafka's consumers and kiel, in alphabetical order.
+
+    Raises:
+        CoordinationError: The ACL of a parent znode of groups denies reading.
+    """
+    return sorted(set().union(*_names_by_folder(client).values()))
+
+
+def _names_by_folder(client: Client) -> dict[str, set[str]]:
+    """Return the names of the groups that each parent znode of groups has. Raises the error of ``list_groups``."""
+    reads = [(folder, client.get_children_async(folder)) for folder in (ROOT, CONSUMERS, KIEL_GROUPS)]
+    names = {}
+    for folder, read in reads:
+        try:
+            names[folder] = set(_children_of(read))
+        except NoAuthError:
+            raise CoordinationError(
+                f"ZooKeeper refuses to list {folder}: its ACL keeps us out; let the world read that folder"
+            ) from None
+    return names
+
+
+def check_group(client: Client, group: str, place: str) -> None:
+    """
+    Check that a group exists; ``place`` names ZooKeeper in the error.
+
+    Raises:
+        UnknownGroupError: ZooKeeper has no znode of the group; the text suggests a group with a similar name.
+        CoordinationError: The groups cannot be listed; see ``list_groups``.
+    """
+    groups = list_groups(client)
+    if group in groups:
+        return
+    text = f"group {group!r} does not exist in ZooKeeper at {place}"
+    if near := get_close_matches(group, groups, 1):
+        raise UnknownGroupError(f"{text}; did you mean {near[0]!r}?")
+    if groups:
+        raise UnknownGroupError(f"{text}; 'kiel-groups groups' lists the {len(groups)} that do")
+    aside = "" if broker_ids(client) else ", and no broker: is the chroot right?"
+    raise UnknownGroupError(f"{text}, nor does any other{aside}")
+
+
+def list_topics(client: Client) -> list[str]:
+    """Return the names of all topics, in alphabetical order."""
+    return sorted(_children_of(client.get_children_async(_TOPICS)))
+
+
+def list_members(client: Client, group: str) -> list[str]:
+    """Return the ids of a group's members, in alphabetical order."""
+    return sorted(_children_of(client.get_children_async(GroupLayout(group).members)))
+
+
+def read_summaries(client: Client, groups: Iterable[str], *, offsets: bool) -> dict[str, dict[str, Znode]]:
+    """
+    Read the members, candidates, settings and group state of each group and, with ``offsets``, its committed offsets.
+
+    Of a group of workers, the znodes of live workers are there, too. The cost is that of the znodes that may exist:
+    most of thousands of groups are old ones of Kafka's consumers, of which only the members and offsets are read.
+
+    Returns:
+        The znodes of each group, by its name.
+
+    Raises:
+        CoordinationError: The groups cannot be listed; see ``list_groups``.
+    """
+    names = _names_by_folder(client)
+    layouts = [GroupLayout(group) for group in groups]
+    of_consumers = [layout for layout in layouts if layout.group in names[CONSUMERS]]
+    ours = [(layout, WorkerLayout(layout.group)) for layout in layouts if layout.group in names[ROOT]]
+    trees = [layout.ids for layout in of_consumers]
+    trees += [path for layout, workers in ours for path in (layout.members, layout.election, workers.workers)]
+    trees += [layout.kiel_members for layout in layouts if layout.group in names[KIEL_GROUPS]]
+    if offsets:
+        # The topics of groups whose offsets are in Kafka are known from their first offsets.
+        trees += [layout.offsets for layout in of_consumers] + [layout.starts for layout, _ in ours]
+    further = [p for own, workers in ours for p in (own.root, own.group_state, own.config, workers.config)]
+    found: dict[str, dict[str, Znode]] = {layout.group: {} for layout in layouts}
+    for path, znode in (_read_trees(client, trees) | _read(client, further)).items():
+        found[path.split("/")[3 if path.startswith(KIEL_GROUPS) else 2]][path] = znode
+    if not offsets:
+        return found
+    for layout, topics in _owned_topics(
+        client, [each for each in of_consumers if each.config not in found[each.group]]
+    ):
+        found[layout.group] |= {f"{layout.owners}/{topic}": Znode() for topic in topics}
+    consumed = {group: _consumed_topics(znodes) for group, znodes in found.items()}
+    read = _read(client, [topic_path(topic) for topic in sorted(set().union(*consumed.values()))])
+    for group, names_of_topics in consumed.items():
+        found[group] |= {path: read[path] for path in map(topic_path, names_of_topics) if path in read}
+    return found
+
+
+#: The folders of a group whose children are topics.
+_OF_TOPICS = ("starts", "owners", "offsets")
+
+
+def _consumed_topics(paths: Iterable[str]) -> set[str]:
+    parts = (path.split("/") for path in paths)
+    return {each[4] for each in parts if len(each) > 4 and each[3] in _OF_TOPICS}
+
+
+def _owned_topics(client: Client, layouts: Iterable[GroupLayout]) -> list[tuple[GroupLayout, list[str]]]:
+    """Return the topics in which each of these groups has, or had, owners; their folders are not read themselves."""
+    reads = [(layout, client.get_children_async(layout.owners)) for layout in layouts]
+    return [(layout, _readable_children(read)) for layout, read in reads]
+
+
+def _readable_children(read: Any) -> list[str]:
+    try:
+        return _children_of(read)
+    except NoAuthError:
+        return []
+
+
+def read_assignments(client: Client, group: str) -> dict[str, Znode]:
+    """Read the group state of a group, and the assignments below it."""
+    return _read_trees(client, [GroupLayout(group).group_state])
+
+
+def read_workers(client: Client, group: str) -> dict[str, Znode]:
+    """
+    Read what the workers of a group keep, without source offsets.
+
+    The znode of the configuration offset is read last, so it tells of a change during an earlier call.
+    """
+    layout = WorkerLayout(group)
+    trees = [layout.workers, layout.connectors, layout.history, layout.statuses, layout.owners]
+    return _read_trees(client, trees) | _read(client, [layout.config])
+
+
+def read_brokers(client: Client) -> dict[str, Znode]:
+    """Read the registrations of the brokers that are alive now."""
+    return _read_trees(client, [BROKER_IDS])
+
+
+def broker_addresses(brokers: Snapshot) -> list[HostPort]:
+    """Return the addresses in registrations of brokers. A registration without a usable address is left out."""
+    found = []
+    for path, znode in sorted(brokers.items()):
+        if path == BROKER_IDS:
+            continue
+        try:
+            found.append(parse_broker(znode.data, path))
+        except ProtocolError as error:
+            log.info("%s; not asking that broker", error)
+    return found
+
+
+def _read_trees(client: Client, level: list[str]) -> dict[str, Znode]:
+    """Read trees breadth first, each level pipelined: two round trips a level for every ``_MOST_READS`` znodes."""
+    found: dict[str, Znode] = {}
+    while level:
+        parents: list[str] = []
+        found |= _read(client, level, parents)
+        level = []
+        for portion in _portions(parents):
+            reads = [(path, client.get_children_async(path)) for path in portion]
+            for path, read in reads:
+                try:
+                    level += [f"{path}/{child}" for child in _children_of(read)]
+                except NoAuthError:  # Its ACL was changed since it was read.
+                    found[path] = Znode(closed=True)
+    return found
+
+
+def _read(client: Client, paths: Sequence[str], parents: list[str] | None = None) -> dict[str, Znode]:
+    """Read the znodes that exist. Add the paths of znodes with children to ``parents``."""
+    found = {}
+    for portion in _portions(paths):
+        for path, read in [(path, client.get_async(path)) for path in portion]:
+            try:
+                data, stat = read.get()
+            except NoNodeError:
+                continue  # Deleted since its parent was read; ephemeral znodes often are.
+            except NoAuthError:
+                found[path] = Znode(closed=True)
+                continue
+            # zkCli and Kafka write null if no data is given.
+            found[path] = Znode(
+                data or b"", stat.ephemeralOwner, stat.ctime, stat.mtime, czxid=stat.czxid, mzxid=stat.mzxid
+            )
+            if parents is not None and stat.numChildren:
+                parents.append(path)
+    return found
+
+
+def _portions(paths: Sequence[str]) -> Iterator[Sequence[str]]:
+    return (paths[start : start + _MOST_READS] for start in range(0, len(paths), _MOST_READS))
+
+
+def _children_of(read: Any) -> list[str]:
+    try:
+        return list(read.get())
+    except NoNodeError:
+        return []
+
+
+def _subscribed(member_id: str, data: bytes) -> tuple[str, ...]:
+    """Return the topics of a member, or () if its znode is unreadable, which the snapshot's reader reports."""
+    try:
+        return MemberInfo.parse(member_id, data, member_id).subscription
+    except ProtocolError:
+        return ()

@@ -1,0 +1,620 @@
+"""
+The settings of an archive, and its folders: its description, its completed batches and its files.
+
+A folder is on this machine, or on a file system that only Spark's Java process reaches. A path without a scheme is on
+this machine. Other folders are named by URIs, such as ``hdfs://namenode/archive``.
+
+Spark's sink writes files under their final names, and then a list of each batch's files into ``_spark_metadata``. Only
+listed files belong to the archive, and each batch is listed once. An interrupted batch leaves files that are not
+listed, and its records are written again into other files. Spark reads only listed files, but other readers read every
+file. So unlisted files are moved aside where that is safe: on this machine, where a lock proves that no other run is
+writing. No file is ever deleted: lists can be lost, and files can belong to a user.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import re
+from collections.abc import Collection, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, Final, Protocol
+
+from py4j.protocol import Py4JJavaError
+from pyspark.sql import SparkSession
+
+from kiel_groups.errors import ConfigError, KielGroupsError, ProtocolError
+from kiel_groups.spark.checkpoint import Positions, Span
+from kiel_groups.spark.environment import can_bound_batches
+from kiel_groups.spark.options import ReadOptions
+from kiel_groups.wording import counted
+
+__all__ = ["BATCH_RECORDS", "ArchiveFolders", "ArchiveSettings", "FolderError", "HadoopFolder", "LocalFolder"]
+
+log = logging.getLogger(__name__)
+
+_SCHEME = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]+:")
+_LOCAL = "file:"
+
+
+def names_a_host(text: str) -> bool:
+    """Return whether ``text`` is a ``file:`` URI with a host; files on other hosts cannot be written."""
+    return re.match(r"file://[^/]", text) is not None
+
+
+def located(text: str) -> str:
+    """Return the absolute URI of a path or URI, for use in every process. Like Hadoop's URIs, it has no escapes."""
+    if _SCHEME.match(text) and not text.startswith(_LOCAL):
+        return text.rstrip("/")
+    path = re.sub(r"^file:(//)?(?=/)", "", text)
+    return f"{_LOCAL}//{Path(path).absolute()}"
+
+
+def local_path(uri: str) -> Path | None:
+    """Return the path of a URI on this machine, or None if the URI is on another file system."""
+    return Path(uri.removeprefix(f"{_LOCAL}//")) if uri.startswith(_LOCAL) else None
+
+
+def obstacle(folder: Path) -> str | None:
+    """Return the reason why a folder of this machine cannot be written or created, or None if it can."""
+    # Not Path.exists, which raises an error if this user may not list the parent folder.
+    there = next(each for each in (folder, *folder.parents) if os.path.exists(each))
+    if not there.is_dir():
+        return f"{there} is a file"
+    if not os.access(there, os.R_OK | os.W_OK | os.X_OK):
+        return f"this user may not write into {there}"
+    try:
+        # For root, os.access always succeeds; /proc, a full disk or a read-only one refuse only an actual write.
+        with TemporaryDirectory(dir=there, prefix=".probe-") as probe:
+            (Path(probe) / "probe").write_bytes(b"probe")
+    except OSError as error:
+        return f"nothing can be made in {there}: {error.strerror}"
+    return None
+
+
+def moved(source: Path, target: Path) -> None:
+    """
+    Move a file on this machine; even after a crash of the machine, the complete file is at one of the two paths.
+
+    A rename may reach the disk before the contents of the file, and may not reach it until the folders are synced.
+    """
+    _synced(source)
+    source.replace(target)
+    for folder in dict.fromkeys((target.parent, source.parent)):
+        _synced(folder)
+
+
+def make_folder_durably(path: Path) -> None:
+    """Create a folder on this machine, and its parents, so that they survive a crash of the machine."""
+    if not path.is_dir():
+        make_folder_durably(path.parent)
+        path.mkdir(exist_ok=True)
+        _synced(path.parent)
+
+
+def _synced(path: Path) -> None:
+    """Sync a file, or the entries of a folder, to the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+class FolderError(KielGroupsError):
+    """A folder cannot be read or written; the message names it and the reason."""
+
+
+class Folder(Protocol):
+    """A folder, which may not exist yet. Names are paths relative to it. All methods may raise FolderError."""
+
+    def names(self, folder: str = "") -> list[str]:
+        """Return the names of the entries of ``folder``, in any order, or an empty list if there is no folder."""
+
+    def read(self, name: str) -> str | None:
+        """Return the text of a file, or None if the file does not exist."""
+
+    def write(self, name: str, text: str) -> None:
+        """Create or replace a file, and create its missing folders."""
+
+
+def draft_of(name: str) -> str:
+    """Return the name that a file has until it is complete; a killed process may leave a file of this name."""
+    return f".{name}.draft"
+
+
+class LocalFolder:
+    """A Folder on this machine."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def names(self, folder: str = "") -> list[str]:
+        path = self._path / folder
+        return [each.name for each in path.iterdir()] if path.is_dir() else []
+
+    def read(self, name: str) -> str | None:
+        path = self._path / name
+        return path.read_text(encoding="utf-8") if path.is_file() else None
+
+    def write(self, name: str, text: str) -> None:
+        path = self._path / name
+        try:
+            make_folder_durably(path.parent)
+            draft = path.with_name(draft_of(path.name))
+            draft.write_text(text, encoding="utf-8")
+            moved(draft, path)
+        except OSError as error:
+            raise FolderError(f"{path} cannot be written: {error.strerror or error}") from error
+
+
+class HadoopFolder:
+    """A Folder on any file system that Spark knows, through Spark's Java process."""
+
+    def __init__(self, spark: SparkSession, uri: str) -> None:
+        java: Any = spark._jvm
+        self._path_of = java.org.apache.hadoop.fs.Path
+        self._uri = uri
+        with self._reaching():
+            self._files = self._path_of(uri).getFileSystem(spark._jsc.hadoopConfiguration())
+
+    def names(self, folder: str = "") -> list[str]:
+        with self._reaching():
+            path = self._path(folder)
+            found: Iterable[Any] = self._files.listStatus(path) if self._files.exists(path) else ()
+            return [each.getPath().getName() for each in found]
+
+    def read(self, name: str) -> str | None:
+        with self._reaching():
+            path = self._path(name)
+            if not self._files.exists(path):
+                return None
+            stream = self._files.open(path)
+            try:
+                return bytes(stream.readAllBytes()).decode()
+            finally:
+                stream.close()
+
+    def write(self, name: str, text: str) -> None:
+        with self._reaching():
+            stream = self._files.create(self._path(name), True)
+            try:
+                stream.write(text.encode())
+            finally:
+                stream.close()
+
+    @contextmanager
+    def _reaching(self) -> Iterator[None]:
+        """Turn an exception of Java into a FolderError of one line."""
+        try:
+            yield
+        except Py4JJavaError as error:
+            reason = str(error.java_exception.toString()).partition("\n")[0]
+            raise FolderError(f"{self._uri} cannot be used: {reason}") from error
+
+    def _path(self, name: str) -> Any:
+        return self._path_of(f"{self._uri}/{name}" if name else self._uri)
+
+
+def open_folder(uri: str, spark: SparkSession | None) -> Folder:
+    """
+    Return the folder of a URI.
+
+    Args:
+        uri: An absolute URI, as ``located`` returns it.
+        spark: A session; needed for folders that are not on this machine.
+    """
+    path = local_path(uri)
+    if path is not None:
+        return LocalFolder(path)
+    assert spark is not None, f"{uri}: a session is needed to look there"
+    return HadoopFolder(spark, uri)
+
+
+#: Enough for files of a useful size; such a batch takes some seconds to half a minute.
+BATCH_RECORDS = 5_000_000
+#: The default checkpoint within the output; readers of Parquet ignore names that begin with an underscore.
+_CHECKPOINT = "_checkpoint"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ArchiveSettings:
+    """
+    An archive: the topics to read, and the folder of their records.
+
+    Args:
+        topics: The names of the topics; empty if ``pattern`` is given.
+        pattern: A regular expression that matches the whole names of the topics, instead of ``topics``.
+        output: The folder of the archive: a path of this machine, or a URI that Spark knows, such as ``hdfs://…``.
+        brokers: Some brokers of the cluster, separated by commas.
+        zookeeper: The cluster's ZooKeeper servers; needed if ``group`` is given.
+        group: The group to commit offsets for. By default, each archive has a group of its own, ``kiel-spark-…``.
+        start: ``earliest``, ``latest`` or ``group``: where the first run starts to read the existing partitions. Later
+            runs continue, and partitions that appear later are read from their beginning.
+        checkpoint: The folder of the archive's progress; by default ``_checkpoint`` in the output.
+        batch_records: The most records of a batch, or None for no bound. Before Spark 4.2, no bound is possible.
+        interval_s: The seconds from one batch to the next, until the run is stopped. None means that the run ends when
+            it has read the existing records.
+        fail_on_data_loss: Whether to end the run if records were lost before they were archived. Otherwise, the run
+            logs a warning and continues with the records that are left; a recreated topic is read from its beginning.
+
+    Raises:
+        ConfigError: A value is not valid, or two values contradict each other.
+    """
+
+    topics: tuple[str, ...] = ()
+    pattern: str | None = None
+    output: str
+    brokers: str
+    zookeeper: str | None = None
+    group: str | None = None
+    start: str = "earliest"
+    checkpoint: str | None = None
+    batch_records: int | None = BATCH_RECORDS
+    interval_s: float | None = None
+    fail_on_data_loss: bool = True
+
+    def __post_init__(self) -> None:
+        if not self.output.strip():
+            raise ConfigError("output: nothing given; name the folder of the archive")
+        if self.interval_s is not None and self.interval_s <= 0:
+            raise ConfigError(f"interval_s: {self.interval_s:g} given; expected seconds above 0")
+        for name, text in (("output", self.output), ("checkpoint", self.checkpoint or "")):
+            if names_a_host(text):
+                raise ConfigError(
+                    f"{name}: {text!r} names a host; a folder of this machine is written as 'file:///folder'"
+                )
+        inside = f"{self.output_uri}/"
+        if self.checkpoint_uri.startswith(inside) and not self.checkpoint_uri.startswith(f"{inside}_"):
+            raise ConfigError(
+                f"checkpoint: {self.checkpoint} is among the records; name a folder outside of the output, or one in it"
+                " that begins with '_'"
+            )
+        self.read_options()
+
+    @property
+    def output_uri(self) -> str:
+        """The absolute URI of the output."""
+        return located(self.output)
+
+    @property
+    def checkpoint_uri(self) -> str:
+        """The absolute URI of the checkpoint."""
+        return located(self.checkpoint) if self.checkpoint else f"{self.output_uri}/{_CHECKPOINT}"
+
+    @property
+    def is_local(self) -> bool:
+        """Whether both folders are on this machine, and so can be read without Spark."""
+        return None not in (local_path(self.output_uri), local_path(self.checkpoint_uri))
+
+    def source_options(self) -> dict[str, str]:
+        """Return the settings as options of the data source."""
+        named = {
+            "kafka.bootstrap.servers": self.brokers,
+            "subscribe": ",".join(self.topics) or None,
+            "subscribePattern": self.pattern,
+            "startingOffsets": self.start,
+            "kafka.group.id": self.group,
+            "kiel.zookeeper.connect": self.zookeeper,
+            "failOnDataLoss": None if self.fail_on_data_loss else "false",
+            "maxOffsetsPerTrigger": str(self.batch_records) if self._is_bounded else None,
+        }
+        return {name: text for name, text in named.items() if text is not None}
+
+    @property
+    def _is_bounded(self) -> bool:
+        """
+        Whether to bound batches.
+
+        Before Spark 4.2, the default bound is left out. Any other bound is passed on, and the source refuses it.
+        """
+        return self.batch_records is not None and (can_bound_batches() or self.batch_records != BATCH_RECORDS)
+
+    def read_options(self) -> ReadOptions:
+        """
+        Parse the settings as the data source does.
+
+        Raises:
+            ConfigError: The source refuses an option.
+        """
+        return ReadOptions.parse(self.source_options(), streaming=True)
+
+
+#: The file that describes the archive, in each of its folders. The description names both folders.
+_IN_OUTPUT: Final = "_archive.json"
+_IN_CHECKPOINT: Final = "archive.json"
+_LOCK: Final = "archive.lock"
+_LISTS: Final = "_spark_metadata"
+_COMPACT: Final = ".compact"
+#: The first line of every list.
+_VERSION: Final = "v1"
+#: Readers of Parquet ignore folders whose names begin with an underscore.
+_LEFTOVERS: Final = "_leftovers"
+_MAX_NAMES: Final = 3
+
+
+class ArchiveFolders:
+    """
+    The folders of one archive.
+
+    Creating this object checks the folders. The check writes only a probe file, which is deleted at once.
+
+    Args:
+        settings: The folders, and the topics of the archive.
+        spark: A session; needed if one of the folders is not on this machine.
+
+    Raises:
+        ConfigError: The folders cannot be written, have lost files, belong to another archive or other topics, or are
+            no archive and not empty; the message names the remedy.
+    """
+
+    def __init__(self, settings: ArchiveSettings, spark: SparkSession | None) -> None:
+        self._settings = settings
+        _check_place("output", settings.output_uri)
+        _check_place("checkpoint", settings.checkpoint_uri)
+        self._output = open_folder(settings.output_uri, spark)
+        self._checkpoint = open_folder(settings.checkpoint_uri, spark)
+        self._known = self._recorded()
+
+    @property
+    def is_new(self) -> bool:
+        """Whether no run has started this archive yet."""
+        return self._known is None
+
+    # ------------------------------------------------------------------ identity
+
+    def _recorded(self) -> dict[str, Any] | None:
+        """Return the description that an earlier run wrote, checked against the settings, or None for a new archive."""
+        settings = self._settings
+        output, checkpoint = self._output.read(_IN_OUTPUT), self._checkpoint.read(_IN_CHECKPOINT)
+        if output is None and checkpoint is None:
+            self._check_empty()
+            return None
+        places = (settings.output_uri, _IN_OUTPUT), (settings.checkpoint_uri, _IN_CHECKPOINT)
+        texts = (output, checkpoint)
+        found = [_document(text, *place) for text, place in zip(texts, places, strict=True) if text is not None]
+        for each in found:
+            self._check_places(each)
+        if checkpoint is None:
+            raise ConfigError(
+                f"checkpoint: {settings.checkpoint_uri} was emptied; without it the archive's contents are unknown."
+                " Restore it, or begin a new archive in another folder"
+            )
+        self._check_topics(found[-1])
+        self._check_batches()
+        return found[-1]
+
+    def _check_batches(self) -> None:
+        """
+        Check that the folders have lost no files of batches that the newest compacted list does not cover.
+
+        Every completed batch after this list must have a list of its own, and so must every batch before another listed
+        batch. The checkpoint must know the newest batch that has a list.
+
+        Raises:
+            ConfigError: The output or the checkpoint has lost files.
+        """
+        settings = self._settings
+        compacted, listed = self._lists()
+        unlisted = [number for number in _numbers(self._checkpoint.names("commits")) if number > compacted]
+        for number in sorted({*unlisted, *range(compacted + 1, max(listed, default=compacted))}):
+            if number not in listed or not (self._list(str(number)) or "").startswith(_VERSION):
+                raise ConfigError(
+                    f"output: {settings.output_uri}/{_LISTS} does not say which files batch {number} has made, and that"
+                    " is done. Restore it: without it the files that count are unknown; or begin a new archive in"
+                    " another folder"
+                )
+        newest = max(listed, default=compacted)
+        if newest > max(_numbers(self._checkpoint.names("offsets")), default=-1):
+            raise ConfigError(
+                f"checkpoint: {settings.checkpoint_uri} does not know batch {newest}, which the output has: it was"
+                " emptied, or is an old one. Restore it, or begin a new archive in another folder"
+            )
+
+    def _check_empty(self) -> None:
+        """Check that the folders have no other files, not even hidden files: these may belong to a user."""
+        settings = self._settings
+        inside = settings.checkpoint_uri.removeprefix(f"{settings.output_uri}/").partition("/")[0]
+        for name, folder, uri in (
+            ("output", self._output, settings.output_uri),
+            ("checkpoint", self._checkpoint, settings.checkpoint_uri),
+        ):
+            ours = {inside, _LOCK, draft_of(_IN_CHECKPOINT)}
+            if strange := sorted(set(folder.names()) - ours):
+                more = ", …" if len(strange) > _MAX_NAMES else ""
+                raise ConfigError(
+                    f"{name}: {uri} is no archive, and is not empty ({', '.join(strange[:_MAX_NAMES])}{more}); name"
+                    " a new folder, an empty one, or that of an archive"
+                )
+
+    def _check_places(self, known: dict[str, Any]) -> None:
+        settings = self._settings
+        if known["output"] != settings.output_uri:
+            raise ConfigError(
+                f"output: {settings.output_uri} given; this checkpoint is that of the archive at {known['output']}."
+                " Name that, or another checkpoint (a moved archive is read, and not continued)"
+            )
+        if known["checkpoint"] != settings.checkpoint_uri:
+            raise ConfigError(
+                f"checkpoint: {settings.checkpoint_uri} given; the progress of this archive is in"
+                f" {known['checkpoint']}. Name that, or another output"
+            )
+
+    def _check_topics(self, known: dict[str, Any]) -> None:
+        topics, pattern = self._settings.topics, self._settings.pattern
+        if known["pattern"] != pattern:
+            selector = "names" if known["pattern"] is None else f"the pattern {known['pattern']!r}"
+            raise ConfigError(f"topics: this archive was begun with {selector}; go on so, or name another output")
+        if missing := sorted(set(known["topics"]) - set(topics)):
+            raise ConfigError(
+                f"topics: {', '.join(missing)} missing, which this archive has; name it too (others may be added), or"
+                " name another output"
+            )
+
+    def check_brokers(self, brokers: Collection[str]) -> None:
+        """
+        Check that the offsets of the archive belong to this cluster.
+
+        Args:
+            brokers: All brokers of the cluster, as ``host:port``.
+
+        Raises:
+            ConfigError: None of these brokers was in the cluster of the last run.
+        """
+        if self._known is not None and not set(brokers).intersection(self._known["brokers"]):
+            raise ConfigError(
+                f"brokers: this archive was read from {', '.join(self._known['brokers'])}, and {', '.join(brokers)} are"
+                " others, whose offsets mean other records. Name another output; or, if the cluster has moved, change"
+                f" 'brokers' in {self._settings.checkpoint_uri}/{_IN_CHECKPOINT}"
+            )
+
+    def claim(self, brokers: Collection[str]) -> None:
+        """Write the description of the archive into both folders; ``brokers`` are all brokers, as ``host:port``."""
+        settings = self._settings
+        document = {
+            "output": settings.output_uri,
+            "checkpoint": settings.checkpoint_uri,
+            "topics": list(settings.topics),
+            "pattern": settings.pattern,
+            "brokers": sorted(brokers),
+        }
+        text = f"{json.dumps(document, indent=2)}\n"
+        # The checkpoint first: if only the output had a description, the checkpoint would seem to have been emptied.
+        self._checkpoint.write(_IN_CHECKPOINT, text)
+        self._output.write(_IN_OUTPUT, text)
+
+    @contextmanager
+    def locked(self, spark: SparkSession) -> Iterator[None]:
+        """
+        Hold the archive's lock during the block, so that no other run starts.
+
+        Do nothing if the checkpoint is not on this machine.
+
+        Spark's Java process holds the lock, because it writes the files and may outlive a driver that was killed. On
+        other file systems, Spark itself detects a second run when it records a batch.
+
+        Raises:
+            ConfigError: Another run of this archive is active.
+        """
+        path = local_path(self._settings.checkpoint_uri)
+        if path is None:
+            yield
+            return
+        path.mkdir(parents=True, exist_ok=True)
+        java: Any = spark._jvm
+        file = java.java.io.RandomAccessFile(str(path / _LOCK), "rw")
+        try:
+            if not _lock(file):
+                raise ConfigError(
+                    f"checkpoint: another archive runs on {self._settings.checkpoint_uri}; wait for its end, or name"
+                    " another output"
+                )
+            yield
+        finally:
+            file.close()
+
+    # ------------------------------------------------------------------ contents
+
+    def positions(self) -> Positions | None:
+        """
+        Return the end of the last completed batch. If none is completed, return the start of the first batch, or None
+        if no batch is planned.
+
+        Raises:
+            ProtocolError: The checkpoint has another form, or lacks a batch.
+        """
+        done = _numbers(self._checkpoint.names("commits"))
+        if done:
+            return self._planned(max(done))
+        if not _numbers(self._checkpoint.names("offsets")):
+            return None
+        first = self._planned(0)
+        spans = {partition: Span(span.begin, span.begin, span.token) for partition, span in first.spans.items()}
+        return Positions(spans, first.query)
+
+    def _planned(self, batch: int) -> Positions:
+        """Return the end of a batch; the last line of its record in the checkpoint has the source's offsets."""
+        text = self._checkpoint.read(f"offsets/{batch}")
+        if text is None:
+            raise ProtocolError(f"{self._settings.checkpoint_uri}/offsets/{batch} is missing; restore the checkpoint")
+        return Positions.from_json(json.loads(text.splitlines()[-1]))
+
+    def files(self) -> dict[str, int]:
+        """Return the size in bytes of every listed file, by its path."""
+        compacted, listed = self._lists()
+        names = [f"{compacted}{_COMPACT}"] if compacted >= 0 else []
+        names += [str(number) for number in sorted(listed)]
+        entries = [
+            json.loads(line) for name in names for line in (self._list(name) or "").splitlines() if line.startswith("{")
+        ]
+        return {entry["path"]: entry["size"] for entry in entries}
+
+    def _lists(self) -> tuple[int, set[int]]:
+        """Return the last batch of the newest compacted list (or -1), and the later batches that have lists."""
+        names = self._output.names(_LISTS)
+        compacted = max(
+            _numbers([name.removesuffix(_COMPACT) for name in names if name.endswith(_COMPACT)]), default=-1
+        )
+        return compacted, {number for number in _numbers(names) if number > compacted}
+
+    def _list(self, name: str) -> str | None:
+        return self._output.read(f"{_LISTS}/{name}")
+
+    def sweep(self) -> int:
+        """
+        Move unlisted files into ``_leftovers`` if the archive is on this machine. Call this method only within
+        ``locked``.
+
+        Returns:
+            The number of moved files.
+        """
+        output = local_path(self._settings.output_uri)
+        if output is None or local_path(self._settings.checkpoint_uri) is None:
+            return 0
+        self._check_batches()
+        listed = {path.rpartition("/")[2] for path in self.files()}
+        left = [path for path in output.glob("topic=*/date=*/part-*.parquet") if path.name not in listed]
+        for path in left:
+            aside = output / _LEFTOVERS / path.relative_to(output)
+            make_folder_durably(aside.parent)
+            moved(path, aside)
+            path.with_name(f".{path.name}.crc").unlink(missing_ok=True)
+        if left:
+            files = counted(left, "file that no batch lists was", "files that no batch lists were")
+            log.warning("%s moved into %s", files, output / _LEFTOVERS)
+        return len(left)
+
+
+def _check_place(name: str, uri: str) -> None:
+    """Check before Spark starts that a local folder can be written. Other file systems report a problem later."""
+    path = local_path(uri)
+    if path is not None and (found := obstacle(path)):
+        raise ConfigError(f"{name}: {found}; name a folder that can be written, or one that can be made")
+
+
+def _document(text: str, uri: str, name: str) -> dict[str, Any]:
+    try:
+        document: dict[str, Any] = json.loads(text)
+        if {"output", "checkpoint", "topics", "pattern", "brokers"} <= document.keys():
+            return document
+    except (ValueError, AttributeError, RecursionError):
+        pass
+    raise ConfigError(f"{uri}/{name} is not what an archive has written; restore it, or name another output")
+
+
+def _numbers(names: Collection[str]) -> list[int]:
+    return [int(name) for name in names if name.isdigit()]
+
+
+def _lock(file: Any) -> bool:
+    """Lock a file. Return False if this Java process or another process has locked it already."""
+    try:
+        return file.getChannel().tryLock() is not None
+    except Py4JJavaError as error:
+        if error.java_exception.getClass().getSimpleName() == "OverlappingFileLockException":
+            return False
+        raise

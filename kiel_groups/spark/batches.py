@@ -1,0 +1,226 @@
+"""
+Bound batches by the log ends and the options, detect lost messages, and plan the tasks.
+
+The drivers of streams use ``BatchBounds`` for their micro-batches; each decides which partitions to read.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from itertools import count
+
+from kiel_groups.group.znodes.layout import GroupLayout
+from kiel_groups.model import TopicPartition
+from kiel_groups.spark.checkpoint import Positions, Span, ranges_between
+from kiel_groups.spark.log_view import LogView
+from kiel_groups.spark.offsets import check_bounds, handle_data_loss, resolve
+from kiel_groups.spark.options import GROUP, ReadOptions
+from kiel_groups.spark.task_planner import ReadTask, TaskBounds, plan_tasks
+
+__all__ = ["BatchBounds", "fair_shares", "plan_batch", "waits_for_more"]
+
+log = logging.getLogger(__name__)
+
+
+def fair_shares(most: int, available: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+    """
+    Return the number of messages to read of each partition: at most ``most`` in all, in proportion to ``available``.
+
+    The remainder of rounding goes to the partitions that lost most by the rounding, one message each. So a query
+    progresses even if the bound is below the number of partitions. The same input gives the same shares.
+
+    Args:
+        most: The bound, at least 1.
+        available: How many messages each partition has, 0 or more.
+    """
+    total = sum(available.values())
+    if total <= most:
+        return dict(available)
+    shares = {partition: count * most // total for partition, count in available.items()}
+    by_loss = sorted(available, key=lambda partition: (-(available[partition] * most % total), partition))
+    for partition in by_loss[: most - sum(shares.values())]:
+        shares[partition] += 1
+    return shares
+
+
+def waits_for_more(available: int, least: int | None, waited_ms: float, most_wait_ms: int) -> bool:
+    """
+    Return whether a trigger should read nothing yet.
+
+    Args:
+        available: How many messages are available.
+        least: The smallest batch to read, or None for any.
+        waited_ms: How long ago the last batch was planned.
+        most_wait_ms: The longest wait; after that, a trigger reads the available messages.
+    """
+    return least is not None and available < least and waited_ms < most_wait_ms
+
+
+#: The least number of lookups of a log's end before an end below the query's position counts as data loss.
+_LOOKUPS = 3
+
+
+class BatchBounds:
+    """
+    The bounds of one query's micro-batches; its methods block.
+
+    Args:
+        view: Looks up partitions and offsets.
+        options: What a batch may read, and how to treat data loss.
+    """
+
+    def __init__(self, view: LogView, options: ReadOptions) -> None:
+        self._view = view
+        self._options = options
+        self._target: Mapping[TopicPartition, int] | None = None
+        self._advanced_at_s = time.monotonic()
+        #: The log ends of the last lookup, capped by ``within``, or None before the first lookup.
+        self.seen: Positions | None = None
+
+    def stop_at_current_ends(self) -> None:
+        """From now on, read nothing beyond the present ends of the logs."""
+        self._target = self._view.latest(self._view.partitions(all_must_exist=False))
+
+    def ends(self, known: Mapping[TopicPartition, Span]) -> dict[TopicPartition, int]:
+        """
+        Look up where the logs end. Repeat the lookup while an end is unknown or below the query's position.
+
+        A leader that was just elected may not know all of its log yet, and a broker that has just started knows no
+        topics. Neither is data loss, so the lookup is repeated for the request timeout before its result is accepted.
+        """
+        until_s = time.monotonic() + self._options.request_timeout_ms / 1000
+        for lookup in count(1):
+            ends = self._view.latest(self._view.partitions(all_must_exist=False))
+            short = next((each for each, span in known.items() if ends.get(each, -1) < span.to), None)
+            if short is None or (lookup >= _LOOKUPS and time.monotonic() > until_s):
+                break
+            if lookup == _LOOKUPS:
+                log.warning(
+                    "%s: offset %d is to be read next, but the brokers do not have it; retrying for %d s",
+                    short,
+                    known[short].to,
+                    self._options.request_timeout_ms // 1000,
+                )
+            time.sleep(self._options.offset_retry_interval_ms / 1000)
+        self.seen = Positions({partition: Span(end, end) for partition, end in self.within(ends).items()})
+        return ends
+
+    def within(self, ends: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+        """Cap the ends as of ``stop_at_current_ends``, and drop later partitions, which the next run reads."""
+        target = self._target
+        if target is None:
+            return dict(ends)
+        return {partition: min(end, target[partition]) for partition, end in ends.items() if partition in target}
+
+    def without_losses(
+        self, known: Mapping[TopicPartition, Span], ends: Mapping[TopicPartition, int]
+    ) -> dict[TopicPartition, Span]:
+        """
+        Return the spans that can be continued. Drop spans whose log was deleted, or ends below the query's position.
+
+        Args:
+            known: The position of the query.
+            ends: Where the logs end, not capped by ``within``.
+
+        Raises:
+            OffsetOutOfRangeError: A span must be dropped, and ``failOnDataLoss`` is set.
+        """
+        spans = dict(known)
+        for partition, span in known.items():
+            if partition not in ends:
+                self._on_loss(partition, f"offset {span.to} is to be read next, and there is no such partition")
+                del spans[partition]
+            elif ends[partition] < span.to:
+                self._on_loss(partition, f"offset {span.to} is to be read next, and the log ends at {ends[partition]}")
+                del spans[partition]
+        return spans
+
+    def _on_loss(self, partition: TopicPartition, what: str) -> None:
+        options = self._options
+        group = options.group if options.joins or options.starting == GROUP else None
+        handle_data_loss(
+            f"{partition}: {what}",
+            fail_on_data_loss=options.fail_on_data_loss,
+            offset_znode=None if group is None else GroupLayout(group).offset(partition),
+        )
+
+    def advanced(
+        self, spans: Mapping[TopicPartition, Span], ends: Mapping[TopicPartition, int], *, limited: bool
+    ) -> dict[TopicPartition, Span]:
+        """Advance the spans to the end of the next batch, as far as the options allow."""
+        bounded = self.within(ends)
+        available = {partition: max(0, bounded.get(partition, 0) - span.to) for partition, span in spans.items()}
+        total = sum(available.values())
+        options = self._options
+        if limited and self._target is None:
+            waited_ms = (time.monotonic() - self._advanced_at_s) * 1000
+            if waits_for_more(total, options.min_offsets_per_trigger, waited_ms, options.max_trigger_delay_ms):
+                return dict(spans)
+        if limited and options.max_offsets_per_trigger is not None:
+            available = fair_shares(options.max_offsets_per_trigger, available)
+        if total:
+            self._advanced_at_s = time.monotonic()
+        return {partition: span.up_to(span.to + available[partition]) for partition, span in spans.items()}
+
+    def tasks(self, start: Positions, end: Positions, *, blind: bool = False) -> list[ReadTask]:
+        """
+        Plan the tasks of the batch between two positions.
+
+        Args:
+            start: Where the batch starts.
+            end: Where the batch ends.
+            blind: Whether ``end`` was looked up without knowledge of ``start``. Then this method detects
+                partitions that are missing in ``end``.
+
+        Raises:
+            OffsetOutOfRangeError: Messages are lost, and ``failOnDataLoss`` is set.
+        """
+        if not start.initial:
+            start = replace(start, spans=self._without_undetected_losses(start.spans, end.spans, blind))
+        unknown = [p for p, span in end.spans.items() if span.token is None and p not in start.spans]
+        ranges = ranges_between(start, end, self._view.earliest(unknown) if unknown else {})
+        leaders = self._view.leaders({each.topic_partition for each in ranges})
+        return plan_tasks(ranges, leaders, TaskBounds.of(self._options))
+
+    def _without_undetected_losses(
+        self, known: Mapping[TopicPartition, Span], ends: Mapping[TopicPartition, Span], blind: bool
+    ) -> dict[TopicPartition, Span]:
+        spans = dict(known)
+        for partition, start in known.items():
+            end = ends.get(partition)
+            if end is None:
+                if blind:
+                    self._on_loss(partition, f"offset {start.to} is to be read next, and there is no such partition")
+            elif end.token in (None, start.token) and end.to < start.to:
+                self._on_loss(partition, f"offset {start.to} is to be read next, and the log ended at {end.to}")
+                if end.token is None:
+                    # Without a known start, the new log is read from its beginning.
+                    del spans[partition]
+        return spans
+
+
+def plan_batch(options: ReadOptions) -> list[ReadTask]:
+    """
+    Look up the partitions and offsets of a batch, and plan its tasks.
+
+    Raises:
+        ConfigError: The given offsets do not fit the partitions.
+        OffsetOutOfRangeError: A log lacks messages of its range, and ``failOnDataLoss`` is set.
+        BrokerError: The lookup failed.
+    """
+    with LogView(options) as view:
+        partitions = view.partitions()
+        starts = resolve("startingOffsets", options.starting, partitions, view, options.group)
+        ends = resolve("endingOffsets", options.ending, partitions, view)
+        bounds = check_bounds(
+            starts,
+            ends,
+            view.earliest(partitions),
+            view.latest(partitions),
+            fail_on_data_loss=options.fail_on_data_loss,
+        )
+        ranges = [bounds[partition] for partition in partitions]
+        return plan_tasks(ranges, view.leaders(partitions), TaskBounds.of(options))

@@ -1,0 +1,329 @@
+"""
+The driver's side of a stream: its start, the end of each batch, and its commits.
+
+A query reads the partitions that its options name (``LogDriver``), or is a member of a group (``MemberDriver``).
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import uuid
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Coroutine
+from dataclasses import replace
+from typing import Any, TypeVar, cast
+
+from kiel_groups.config import CLIENT_ID, GroupConfig, ResetPolicy
+from kiel_groups.errors import ConfigError, GroupConfigError
+from kiel_groups.group.znodes.contents import GroupSettings
+from kiel_groups.group.znodes.layout import SPARK_GROUPS
+from kiel_groups.model import TopicPartition
+from kiel_groups.ops.zookeeper_reader import read_settings
+from kiel_groups.spark.batches import BatchBounds
+from kiel_groups.spark.checkpoint import Positions, Span, is_done, new_token
+from kiel_groups.spark.log_view import LogView
+from kiel_groups.spark.member import CLOSE_S, SETTLE_S, SparkMember, default_on_sigterm, on_sigterm
+from kiel_groups.spark.offsets import GroupOffsets, refuse_live_group, resolve
+from kiel_groups.spark.options import EARLIEST, GROUP, ReadOptions
+from kiel_groups.spark.task_planner import ReadTask
+
+__all__ = ["LogDriver", "MemberDriver", "QueryDriver", "group_config", "group_name", "open_driver"]
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+#: How long one call of a member may take, in seconds; the session's own timeouts are shorter.
+_CALL_S = 60.0
+_QUERY_DIGITS = 12
+_ILLEGAL = re.compile(r"[^a-zA-Z0-9._-]")
+
+
+def open_driver(options: ReadOptions) -> QueryDriver:
+    """Create the driver of a query."""
+    return MemberDriver(options) if options.joins else LogDriver(options)
+
+
+class QueryDriver(ABC):
+    """
+    The driver of a stream, as the stream reader calls it; every call returns in bounded time.
+
+    It runs on one thread of the process that Spark keeps for a query.
+    """
+
+    def __init__(self, options: ReadOptions) -> None:
+        self._options = options
+        self._view = LogView(options)
+        self._bounds = BatchBounds(self._view, options)
+        #: The end of the last batch that this process planned.
+        self._planned: Positions | None = None
+        self._ending = False
+
+    @abstractmethod
+    def initial(self) -> Positions:
+        """Return the start of a new query, the same at every call."""
+
+    @abstractmethod
+    def latest(self, start: Positions | None, *, limited: bool) -> Positions:
+        """
+        Return the end of the next batch.
+
+        Args:
+            start: The start of the batch, before which everything is done, or None before Spark 4.2.
+            limited: Whether the options bound the batch; in ``Trigger.Once``, Spark asks for all messages.
+        """
+
+    def seen(self) -> Positions | None:
+        """
+        Return the log ends of the last lookup, for progress reports, or None before the first lookup.
+
+        The ends are capped at the ends that ``stop_at_current_ends`` found.
+        """
+        return self._bounds.seen
+
+    def stop_at_current_ends(self) -> None:
+        """From now on, read nothing beyond the present ends of the logs, as ``Trigger.AvailableNow`` asks."""
+        self._bounds.stop_at_current_ends()
+
+    @abstractmethod
+    def tasks(self, start: Positions, end: Positions) -> list[ReadTask]:
+        """Plan the tasks of the batch between two positions."""
+
+    @abstractmethod
+    def done(self, end: Positions) -> None:
+        """Record that everything before ``end`` was processed."""
+
+    def close(self) -> None:
+        """End the query, and close its connections."""
+        if self._end():
+            default_on_sigterm()
+
+    def _end(self) -> bool:
+        """
+        End the query, and close its connections. Return False if an earlier call has begun to.
+
+        The handler of SIGTERM may call this function during such a call.
+        """
+        if self._ending:
+            return False
+        self._ending = True
+        checkpoint, planned = self._options.checkpoint, self._planned
+        try:
+            self._leave(planned if checkpoint and planned and is_done(checkpoint, planned) else None)
+        finally:
+            self._view.close()
+        return True
+
+    @abstractmethod
+    def _leave(self, done: Positions | None) -> None:
+        """Commit ``done``, the end of the last batch if the checkpoint proves that the batch is done."""
+
+
+class LogDriver(QueryDriver):
+    """A QueryDriver that reads every partition that the options name, and commits batches that are done."""
+
+    def __init__(self, options: ReadOptions) -> None:
+        super().__init__(options)
+        self._offsets = GroupOffsets(self._view, options)
+        refuse_live_group(options)
+        self._start: Positions | None = None
+        self._start_is_stored = False
+        #: The id of the query, in case the end of a batch does not contain it.
+        self._query: str | None = None
+        if options.checkpoint is not None:
+            on_sigterm(self._end)
+
+    # ------------------------------------------------------------------ positions
+
+    def initial(self) -> Positions:
+        start = self._resolved()
+        if not self._start_is_stored:
+            self._start_is_stored = self._offsets.commit(self._group(start), start.offsets(), only_missing=True)
+        return start
+
+    def _resolved(self) -> Positions:
+        if self._start is None:
+            partitions = self._view.partitions()
+            starting, group = self._options.starting, self._options.group
+            offsets = resolve("startingOffsets", starting, partitions, self._view, group)
+            token = new_token()
+            spans = {partition: Span(offset, offset, token) for partition, offset in offsets.items()}
+            self._start = Positions(spans, uuid.uuid4().hex[:_QUERY_DIGITS], initial=True)
+        return self._start
+
+    def latest(self, start: Positions | None, *, limited: bool) -> Positions:
+        if start is not None:
+            self.done(start)
+        elif self._planned is not None:
+            # Spark before 4.2 asks for the next end only once the batch is done.
+            self.done(self._planned)
+        known = start or self._planned
+        if known is None:
+            return self._latest_of_unknown()
+        ends = self._bounds.ends(known.spans)
+        spans = self._bounds.without_losses(known.spans, ends)
+        self._offsets.forget([partition for partition in known.spans if partition not in spans])
+        spans |= self._beginnings([partition for partition in self._bounds.within(ends) if partition not in spans])
+        return Positions(self._bounds.advanced(spans, ends, limited=limited), known.query or self._query)
+
+    def _latest_of_unknown(self) -> Positions:
+        """Return the end of the first batch. Before Spark 4.2, a new query looks like a resumed query here."""
+        try:
+            # Starts are resolved before the ends: Spark calls ``initialOffset`` of a new query only after this.
+            starts = self._resolved().offsets()
+        except ConfigError:
+            # A new query fails in ``initialOffset``; a resumed one may have partitions that its options do not name.
+            starts = {}
+        ends = self._bounds.within(self._bounds.ends({}))
+        return Positions(
+            {partition: Span(min(starts.get(partition, end), end), end) for partition, end in ends.items()}
+        )
+
+    def _beginnings(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, Span]:
+        """Return spans of partitions that appeared later. They start at the first offsets, whatever the options say."""
+        if not partitions:
+            return {}
+        token = new_token()
+        return {partition: Span(first, first, token) for partition, first in self._view.earliest(partitions).items()}
+
+    # ------------------------------------------------------------------ batches
+
+    def tasks(self, start: Positions, end: Positions) -> list[ReadTask]:
+        self._planned = end
+        self._query = end.query or start.query
+        # An end without the id of the query and without tokens was looked up without knowledge of the start.
+        blind = end.query is None and all(span.token is None for span in end.spans.values())
+        return self._bounds.tasks(start, end, blind=blind)
+
+    def done(self, end: Positions) -> None:
+        if self._start is None or end.offsets() != self._start.offsets():
+            self._offsets.commit(self._group(end), end.offsets())
+
+    def _leave(self, done: Positions | None) -> None:
+        if done is not None:
+            self.done(done)
+
+    def _group(self, positions: Positions) -> str | None:
+        return group_name(self._options.group, replace(positions, query=positions.query or self._query))
+
+
+def group_name(named: str | None, positions: Positions) -> str | None:
+    """Return the group ``named`` in the options, or the query's own group, or None while the query's id is unknown."""
+    if named is not None or positions.query is None:
+        return named
+    return f"{SPARK_GROUPS}{positions.query}"
+
+
+class MemberDriver(QueryDriver):
+    """
+    A QueryDriver that is a member of a group: it reads the partitions that the group's leader assigns.
+
+    It joins its group when Spark first asks for offsets. The group stores an offset for every partition: a query starts
+    to read each claimed partition at the group's offset. The checkpoint stores what each batch reads. If no other
+    member has read a partition since the last batch, the query continues at the checkpoint's offset instead.
+
+    Args:
+        options: Must name a group and its ZooKeeper.
+    """
+
+    def __init__(self, options: ReadOptions) -> None:
+        super().__init__(options)
+        self._member: SparkMember | None = None
+
+    # ------------------------------------------------------------------ positions
+
+    def initial(self) -> Positions:
+        # The query starts at the group's offsets, which ``latest`` gets from the member.
+        self._joined()
+        return Positions()
+
+    def latest(self, start: Positions | None, *, limited: bool) -> Positions:
+        member = self._joined()
+        known = start or self._planned or Positions()
+        # Before 4.2, Spark does not pass its position, but asks again only once the batch is done.
+        reached = None if start is None else start.spans
+        positions = self._on_loop(member.next_batch(self._topics(), reached, known.spans))
+        ends = self._bounds.ends(positions)
+        spans = self._bounds.without_losses(positions, ends)
+        if recreated := [partition for partition in positions if partition in ends and partition not in spans]:
+            spans |= self._on_loop(member.restart(self._view.earliest(recreated), known.spans))
+        planned = Positions(self._on_loop(member.plan(self._bounds.advanced(spans, ends, limited=limited))))
+        self._planned = planned
+        return planned
+
+    # ------------------------------------------------------------------ batches
+
+    def tasks(self, start: Positions, end: Positions) -> list[ReadTask]:
+        # The batch may have been planned by an earlier process; that batch is done when Spark asks for the next.
+        self._planned = end
+        return self._bounds.tasks(start, end)
+
+    def done(self, end: Positions) -> None:
+        """Do nothing: the next ``latest`` reports the batch as done to the member, and releases revoked partitions."""
+
+    def _leave(self, done: Positions | None) -> None:
+        if self._member is not None:
+            try:
+                self._on_loop(self._member.close((done or Positions()).spans), 2 * CLOSE_S)
+            except TimeoutError:
+                log.error(
+                    "group %s: ZooKeeper does not answer; the session will expire by its timeout", self._options.group
+                )
+
+    # ------------------------------------------------------------------ membership
+
+    def _joined(self) -> SparkMember:
+        if self._member is None:
+            options = self._options
+            assert options.zookeeper is not None
+            on_sigterm(self._end)
+            member = SparkMember(
+                self._view.cluster,
+                group_config(options),
+                options.zookeeper,
+                fail_on_commit_error=options.fail_on_commit_error,
+            )
+            try:
+                self._on_loop(member.start(self._topics(all_must_exist=True)), SETTLE_S + _CALL_S)
+            except GroupConfigError as error:
+                raise GroupConfigError(
+                    f"{error} (of a query, startingOffsets says where a group without offsets starts; 'group' follows"
+                    " the group)"
+                ) from error
+            self._member = member
+            log.info("group %s: this query has joined as member %s", options.group, member.member_id)
+        return self._member
+
+    def _on_loop(self, call: Coroutine[Any, Any, T], limit_s: float = _CALL_S) -> T:
+        return self._view.loop.run(call, limit_s)
+
+    def _topics(self, *, all_must_exist: bool = False) -> Collection[str]:
+        if self._options.topics and not all_must_exist:
+            return self._options.topics
+        return sorted({partition.topic for partition in self._view.partitions(all_must_exist=all_must_exist)})
+
+
+def group_config(options: ReadOptions) -> GroupConfig:
+    """
+    Return the member's configuration.
+
+    The configuration has the settings that the group stores, the query's start policy unless that is ``group``, and a
+    job name.
+    """
+    assert options.group is not None
+    assert options.zookeeper is not None
+    settings = read_settings(options.zookeeper.hosts, options.group) or GroupSettings(
+        store="zookeeper", mode="cooperative", auto_offset_reset=EARLIEST
+    )
+    policy = settings.auto_offset_reset if options.starting == GROUP else options.starting
+    job = "" if options.client_id == CLIENT_ID else f"-{_ILLEGAL.sub('-', options.client_id)}"
+    return GroupConfig(
+        group=options.group,
+        store=settings.store,
+        auto_offset_reset=cast(ResetPolicy, policy),
+        client="spark",
+        job=f"spark{job}",
+        # A batch may take any time; if it delays a rebalance, the group's leader raises the alarm.
+        max_poll_interval_ms=0,
+    )

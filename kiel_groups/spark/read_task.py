@@ -1,0 +1,476 @@
+"""
+Read the ranges of one Spark task from their leaders, as Arrow batches.
+
+With more than one range, a task has two requests in flight, for different ranges: the broker works on one while the
+task decodes the other answer and passes it to Spark. If a leader has moved, the task looks up the new one. A task fails
+when it has received nothing for ``kafkaConsumer.pollTimeoutMs``.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import time
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+import pyarrow as pa
+from pyspark.sql.datasource import InputPartition
+from pyspark.sql.types import StructType
+
+from kiel_groups.backoff import Backoff, shortening
+from kiel_groups.clients.fetch.partition_fetch import MessageSizes, fill_answer
+from kiel_groups.config import HostPort
+from kiel_groups.errors import (
+    BrokerError,
+    KielGroupsError,
+    MessageTooLargeError,
+    NoBrokersError,
+    OffsetOutOfRangeError,
+    ProtocolError,
+    RequestTimeoutError,
+    RetriableBrokerError,
+)
+from kiel_groups.model import TopicPartition
+from kiel_groups.spark.checkpoint import OffsetRange
+from kiel_groups.spark.options import ReadOptions, arrow_schema
+from kiel_groups.spark.task_planner import ReadTask
+from kiel_groups.spark.worker_connections import BrokerSocket, borrowed, find_leaders, freeze_collector
+from kiel_groups.wire.error_codes import LEADER_NOT_AVAILABLE, NO_ERROR, OFFSET_OUT_OF_RANGE, UNKNOWN
+from kiel_groups.wire.fetch import FetchedPartition, FetchPosition, FetchRequest, FetchResponse
+from kiel_groups.wire.list_offsets import EARLIEST, LATEST, ListOffsetsRequest, OffsetQuery
+from kiel_groups.wire.message_sets.arrow_arrays import binary_array, offset_array
+from kiel_groups.wire.message_sets.columns import Columns
+from kiel_groups.wire.message_sets.decoder import NoRecords, PartialMessage, decode_columns
+
+__all__ = ["RangeReader", "ask_for", "merged", "record_batch", "task_rows"]
+
+log = logging.getLogger(__name__)
+
+
+#: The assumed size of a message until one was read; if it is too large, the first answer has room for fewer ranges.
+_ASSUMED_BYTES = 1 << 10
+_MIN_SHARE_BYTES = 16 << 10
+#: The empty answers in a row after which messages below the high watermark count as lost. Fewer prove nothing: a broker
+#: reads its log before its high watermark, so an empty answer may be older than the watermark that it reports. A leader
+#: that is cut off answers in the same way.
+_MAX_EMPTY_ANSWERS = 5
+
+
+@dataclass(slots=True, eq=False)
+class RangeReader:
+    """
+    The state of reading one range.
+
+    ``position`` is the next offset to fetch. ``sizes`` has the size of the messages read so far. ``needed_bytes`` is
+    the fetch size for the next message, or 0 if an ordinary share is enough. ``empty_answers`` counts answers in a row
+    without a message, although the broker's high watermark covered the whole range.
+    """
+
+    range: OffsetRange
+    fail_on_data_loss: bool
+    max_message_bytes: int
+    position: int = 0
+    needed_bytes: int = 0
+    sizes: MessageSizes = field(default_factory=MessageSizes)
+    empty_answers: int = 0
+
+    def __post_init__(self) -> None:
+        self.position = self.range.start
+
+    @property
+    def topic_partition(self) -> TopicPartition:
+        return self.range.topic_partition
+
+    @property
+    def finished(self) -> bool:
+        return self.position >= self.range.end
+
+    def ask(self, share_bytes: int) -> FetchPosition:
+        """
+        Return the position and the size of the next fetch.
+
+        Args:
+            share_bytes: The most bytes of this partition in an answer, unless the next message needs more.
+        """
+        if self.needed_bytes:
+            return FetchPosition(self.position, self.needed_bytes)
+        # The log continues after the range: a smaller fetch keeps the broker from sending messages of no use.
+        rest_bytes = self.sizes.expected_bytes(self.range.end - self.position, _ASSUMED_BYTES)
+        return FetchPosition(self.position, min(share_bytes, rest_bytes))
+
+    def take(self, fetched: FetchedPartition | None, asked: FetchPosition) -> Columns | None:
+        """
+        Decode the messages of an answer, and advance the position. Return None if there are no messages to pass on.
+
+        Raises:
+            RetriableBrokerError: The broker's high watermark covers the range, but it sent nothing; the caller should
+                retry on another connection.
+            OffsetOutOfRangeError: The broker sent nothing several times in a row, and ``fail_on_data_loss`` is set.
+            BrokerError: The broker refuses; the error has its code.
+            MessageTooLargeError: The next message is larger than ``max_message_bytes``.
+            ProtocolError: The messages cannot be decoded.
+        """
+        if fetched is None:
+            raise UNKNOWN.exception(f"{self.topic_partition} is left out of the broker's answer")
+        if fetched.error != NO_ERROR:
+            raise fetched.error.exception(f"{self.topic_partition} at offset {self.position} cannot be fetched")
+        if not len(fetched.message_set):
+            if fetched.high_watermark >= self.range.end:
+                self._on_empty_answer(fetched.high_watermark)
+            return None
+        try:
+            columns = decode_columns(
+                fetched.message_set,
+                self.topic_partition,
+                self.position,
+                max_decompressed_bytes=self.max_message_bytes,
+                end=self.range.end,
+            )
+        except PartialMessage as error:
+            self._enlarge_fetch(asked.max_bytes, error)
+            return None
+        except NoRecords as error:
+            # What follows may be larger than the fetch.
+            self.needed_bytes = min(2 * asked.max_bytes, self.max_message_bytes)
+            self.position = min(error.next_offset, self.range.end)
+            return None
+        if columns.next_offset == self.position:
+            raise ProtocolError(
+                f"{self.topic_partition} at offset {self.position}: the broker sends older messages only"
+            )
+        self.needed_bytes = self.empty_answers = 0
+        self.sizes.note(len(fetched.message_set), columns.next_offset - self.position)
+        self.position = columns.next_offset
+        return columns if len(columns) else None
+
+    def _on_empty_answer(self, high_watermark: int) -> None:
+        """
+        Raise an error for a retry, or treat the rest of the range as lost.
+
+        A gap that compaction has left does not cause an empty answer: the broker sends the messages after the gap.
+        """
+        self.empty_answers += 1
+        # Brokers of 3.x send nothing of a message that is larger than the fetch.
+        self.needed_bytes = self.max_message_bytes
+        what = (
+            f"{self.topic_partition}: offsets {self.position} to {self.range.end} are to be read, and the broker has a"
+            f" log of up to {high_watermark} and sends no message"
+        )
+        if self.empty_answers < _MAX_EMPTY_ANSWERS:
+            raise RetriableBrokerError(f"{what}; asked {self.empty_answers} times")
+        self._on_loss(
+            f"{what}, asked {self.empty_answers} times: they are lost, unless compaction has removed the last messages"
+            f" of the log, or the next one is larger than kiel.max.message.bytes, {self.max_message_bytes}",
+            remedy="Wait for a later message, which proves that, or set failOnDataLoss to false to go on without them",
+        )
+        self.position = self.range.end
+
+    def _on_loss(self, what: str, remedy: str) -> None:
+        """Raise an error because messages are lost, or log a warning if the options allow losses."""
+        if self.fail_on_data_loss:
+            raise OffsetOutOfRangeError(f"{what}. {remedy}")
+        log.warning("%s; continuing without them, as failOnDataLoss is false", what)
+
+    def _enlarge_fetch(self, asked_bytes: int, partial: PartialMessage) -> None:
+        needed, most = partial.needed_bytes or 0, self.max_message_bytes
+        if needed > most or asked_bytes >= most:
+            size = f"takes {needed} bytes" if needed else "takes more"
+            raise MessageTooLargeError(
+                f"{self.topic_partition} at offset {self.position}: the message {size}, kiel.max.message.bytes is"
+                f" {most}; raise it, and the memory of the executors with it"
+            ) from partial
+        self.needed_bytes = min(max(needed, 2 * asked_bytes), most)
+
+    def resolve_out_of_range(self, earliest: int, latest: int) -> None:
+        """
+        Handle a position that the log does not have: continue where the log begins, or skip the rest of the range.
+
+        Raises:
+            OffsetOutOfRangeError: ``fail_on_data_loss`` is set; the message names the wanted offsets, those of the log
+                and the remedy.
+        """
+        what = (
+            f"{self.topic_partition}: offsets {self.position} to {self.range.end} are to be read, and the log has"
+            f" {earliest} to {latest}: retention was faster, or the topic was deleted and created again"
+        )
+        self._on_loss(
+            what, remedy="Start with a new checkpoint, or set failOnDataLoss to false to go on with what there is"
+        )
+        if self.position < earliest < self.range.end:
+            self.position = earliest
+        else:
+            self.position = self.range.end
+
+
+def ask_for(readings: Iterable[RangeReader], most_bytes: int) -> dict[RangeReader, FetchPosition]:
+    """
+    Return the fetches of one request, for as many of the first unfinished ranges as fill the answer.
+
+    Why few ranges and much of each: see ``clients.fetch.partition_fetch``.
+
+    Args:
+        readings: The ranges in the order in which to read them; one request has at most one range of a partition.
+        most_bytes: The most bytes of messages in the answer; exceeded if one message needs more.
+    """
+    share = max(_MIN_SHARE_BYTES, most_bytes)
+    first: dict[TopicPartition, RangeReader] = {}
+    for reading in readings:
+        if not reading.finished:
+            first.setdefault(reading.topic_partition, reading)
+    asked = fill_answer(((reading, reading.ask(share).max_bytes) for reading in first.values()), most_bytes)
+    return {reading: FetchPosition(reading.position, size) for reading, size in asked.items()}
+
+
+#: Spark's timestamp type of messages that have no timestamp, such as those of magic 0.
+_NO_TIMESTAMP_TYPE = -1
+#: Each batch costs Spark as much as some thousand rows; larger batches than this gain nothing.
+_BATCH_ROWS = 8_192
+
+
+def record_batch(columns: Columns, topic_partition: TopicPartition, schema: pa.Schema) -> pa.RecordBatch:
+    """
+    Return messages as a record batch.
+
+    Args:
+        columns: The messages; the batch shares their buffers.
+        topic_partition: The partition of the messages.
+        schema: Some of the columns of Spark's Kafka source, in any order.
+
+    Raises:
+        KeyError: The schema has an unknown column.
+    """
+    arrays = [_COLUMNS[field.name](columns, topic_partition) for field in schema]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def merged(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Merge small batches into larger ones, and yield them; the rows keep their order. Merging copies the rows."""
+    waiting: list[pa.RecordBatch] = []
+    rows = 0
+    for batch in batches:
+        if waiting and rows + batch.num_rows > _BATCH_ROWS:
+            yield _merge(waiting)
+            waiting, rows = [], 0
+        waiting.append(batch)
+        rows += batch.num_rows
+    if waiting:
+        yield _merge(waiting)
+
+
+def _merge(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
+    if len(batches) == 1:
+        return batches[0]
+    (whole,) = pa.Table.from_batches(batches).combine_chunks().to_batches()
+    return whole
+
+
+def _repeated(value: str | int, kind: pa.DataType, count: int) -> pa.Array:
+    return pa.repeat(pa.scalar(value, kind), count)
+
+
+_COLUMNS: Final[dict[str, Callable[[Columns, TopicPartition], pa.Array]]] = {
+    "key": lambda columns, _: binary_array(columns.keys, range(len(columns))),
+    "value": lambda columns, _: binary_array(columns.values, range(len(columns))),
+    "topic": lambda columns, source: _repeated(source.topic, pa.string(), len(columns)),
+    "partition": lambda columns, source: _repeated(source.partition, pa.int32(), len(columns)),
+    "offset": lambda columns, _: offset_array(columns, range(len(columns))),
+    "timestamp": lambda columns, _: pa.nulls(len(columns), pa.timestamp("us", tz="UTC")),
+    "timestampType": lambda columns, _: _repeated(_NO_TIMESTAMP_TYPE, pa.int32(), len(columns)),
+}
+
+
+_LANES = 2
+#: How long a broker delays an answer that would be empty, in milliseconds.
+_MAX_WAIT_MS = 500
+#: The room for names and numbers in an answer, besides the messages, in bytes.
+_ANSWER_BYTES = 1 << 20
+_BACKOFF = Backoff(0.05, 2.0, shortening(random.random))
+#: The failures in a row after which a log end is accepted: a leader that was just elected may not know all of its log.
+_TRIES_OUT_OF_RANGE = 6
+
+
+def task_rows(partition: InputPartition, options: ReadOptions, schema: StructType) -> Iterator[pa.RecordBatch]:
+    """
+    Yield all messages in the ranges of a task that ``task_partitions`` has wrapped, each range in the order of its
+    offsets.
+
+    Raises:
+        OffsetOutOfRangeError: A log lacks a range or a part of it, and ``fail_on_data_loss`` is set.
+        BrokerError: A broker refuses for good, or no broker has sent anything for ``poll_timeout_ms``.
+        ProtocolError: Messages cannot be decoded.
+    """
+    freeze_collector()
+    return _TaskReader(partition.value, options, arrow_schema(schema)).batches()
+
+
+class _Sent(NamedTuple):
+    """A request in flight: the lane that it belongs to, and what it fetches of each range."""
+
+    lane: Sequence[RangeReader]
+    positions: Mapping[RangeReader, FetchPosition]
+
+
+class _TaskReader:
+    """One run of one task."""
+
+    def __init__(self, task: ReadTask, options: ReadOptions, schema: pa.Schema) -> None:
+        self._options = options
+        self._schema = schema
+        self._readings = [
+            RangeReader(each, options.fail_on_data_loss, options.max_message_bytes) for each in task.ranges
+        ]
+        self._leaders: Mapping[TopicPartition, HostPort | None] = {
+            each.topic_partition: task.leader for each in task.ranges
+        }
+        self._topics = {each.topic_partition.topic for each in task.ranges}
+        #: Ranges that a broker has reported as out of range, or of which nothing has arrived for too long.
+        self._out_of_range: list[RangeReader] = []
+        #: The number of failures in a row.
+        self._failures = 0
+        #: When the task last made progress.
+        self._progressed_at_s = time.monotonic()
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        while unfinished := [reading for reading in self._readings if not reading.finished]:
+            by_leader: dict[HostPort | None, list[RangeReader]] = defaultdict(list)
+            for reading in unfinished:
+                by_leader[self._leaders.get(reading.topic_partition)].append(reading)
+            for leader, readings in by_leader.items():
+                try:
+                    yield from self._read_from(leader, readings)
+                except KielGroupsError as error:
+                    self._recover(error)
+                    break
+
+    def _read_from(self, leader: HostPort | None, readings: Sequence[RangeReader]) -> Iterator[pa.RecordBatch]:
+        if leader is None:
+            partition = readings[0].topic_partition
+            raise LEADER_NOT_AVAILABLE.exception(f"{partition} has no leader; is the broker that holds it down?")
+        with borrowed(leader, self._options.client_id) as broker:
+            in_flight: deque[_Sent] = deque()
+            for number in range(_LANES):
+                if (failure := self._ask(broker, readings[number::_LANES], in_flight)) is not None:
+                    raise failure
+            while in_flight:
+                lane, positions = in_flight.popleft()
+                batches, failure = self._take(positions, broker.receive(self._timeout_s))
+                # The next request goes out before Spark gets the messages, so that broker and Spark work in parallel.
+                failure = failure or self._ask(broker, lane, in_flight)
+                if batches:
+                    yield from merged(batches)
+                    # Spark may take any time over the messages, which does not count as waiting for the broker.
+                    self._progressed_at_s = time.monotonic()
+                if failure is not None:
+                    raise failure
+
+    @property
+    def _timeout_s(self) -> float:
+        return (self._options.request_timeout_ms + _MAX_WAIT_MS) / 1000
+
+    def _ask(
+        self, broker: BrokerSocket, lane: Sequence[RangeReader], in_flight: deque[_Sent]
+    ) -> KielGroupsError | None:
+        """Send the next request of a lane, unless the lane is finished. Return the error if sending failed."""
+        positions = ask_for(lane, self._options.fetch_max_bytes)
+        if not positions:
+            return None
+        most_bytes = _ANSWER_BYTES + sum(position.max_bytes for position in positions.values())
+        request = FetchRequest(
+            _MAX_WAIT_MS, 1, {reading.topic_partition: position for reading, position in positions.items()}
+        )
+        try:
+            broker.send(request, most_bytes=most_bytes, timeout_s=self._timeout_s)
+        except KielGroupsError as error:
+            return error
+        in_flight.append(_Sent(lane, positions))
+        return None
+
+    # ------------------------------------------------------------------ answers
+
+    def _take(
+        self, asked: Mapping[RangeReader, FetchPosition], answer: FetchResponse
+    ) -> tuple[list[pa.RecordBatch], KielGroupsError | None]:
+        """Return the messages of an answer, and its first error, if any."""
+        batches: list[pa.RecordBatch] = []
+        errors: list[KielGroupsError] = []
+        for reading, position in asked.items():
+            partition = reading.topic_partition
+            try:
+                columns = reading.take(answer.partitions.get(partition), position)
+            except BrokerError as error:
+                if error.code == OFFSET_OUT_OF_RANGE.number:
+                    self._out_of_range.append(reading)
+                errors.append(error)
+                continue
+            if columns is not None:
+                batches.append(record_batch(columns, partition, self._schema))
+            if columns is not None or reading.finished:
+                self._failures, self._progressed_at_s = 0, time.monotonic()
+        if not errors and self._waited_s > self._most_wait_s:
+            self._out_of_range += asked
+            errors.append(OFFSET_OUT_OF_RANGE.exception(f"nothing has come for {self._waited_s:.0f} s"))
+        return batches, errors[0] if errors else None
+
+    @property
+    def _waited_s(self) -> float:
+        return time.monotonic() - self._progressed_at_s
+
+    @property
+    def _most_wait_s(self) -> float:
+        return self._options.poll_timeout_ms / 1000
+
+    # ------------------------------------------------------------------ recovery
+
+    def _recover(self, error: KielGroupsError) -> None:
+        """Wait, and look up the present leaders. Raise an error that is permanent, or has lasted too long."""
+        out_of_range, self._out_of_range = self._out_of_range, []
+        if not (error.retriable or out_of_range):
+            raise error
+        self._failures += 1
+        log.info("retrying to read (failure %d): %s", self._failures, error)
+        time.sleep(_BACKOFF.delay_s(self._failures - 1))
+        self._refresh_leaders()
+        for reading in out_of_range:
+            try:
+                self._check_bounds(reading)
+            except KielGroupsError as failure:
+                if not failure.retriable:
+                    raise
+                log.info("retrying to look up the bounds of %s: %s", reading.topic_partition, failure)
+        if self._waited_s > self._most_wait_s:
+            raise RequestTimeoutError(
+                f"nothing could be read for {self._waited_s:.0f} s (kafkaConsumer.pollTimeoutMs is"
+                f" {self._options.poll_timeout_ms}); the last reason: {error}"
+            ) from error
+
+    def _refresh_leaders(self) -> None:
+        known = filter(None, self._leaders.values())
+        addresses = list(dict.fromkeys([*self._options.brokers, *known]))
+        # If no broker answers, the known leaders are kept; the next failure counts towards the limit, too.
+        with suppress(NoBrokersError):
+            self._leaders = find_leaders(addresses, self._options.client_id, self._topics)
+
+    def _check_bounds(self, reading: RangeReader) -> None:
+        """Look up the bounds of the log of a range, and skip the offsets that the log certainly does not have."""
+        leader = self._leaders.get(reading.topic_partition)
+        if leader is None:
+            return
+        earliest, latest = (self._list_offset(leader, reading.topic_partition, at) for at in (EARLIEST, LATEST))
+        # A leader that was just elected may not know all of its log yet.
+        settled = self._failures >= _TRIES_OUT_OF_RANGE or self._waited_s > self._most_wait_s
+        if reading.position < earliest or (settled and latest < reading.range.end):
+            reading.resolve_out_of_range(earliest, latest)
+            self._progressed_at_s = time.monotonic()
+
+    def _list_offset(self, leader: HostPort, partition: TopicPartition, at: int) -> int:
+        with borrowed(leader, self._options.client_id) as broker:
+            request = ListOffsetsRequest({partition: OffsetQuery(at)})
+            answer = broker.ask(request, most_bytes=_ANSWER_BYTES, timeout_s=self._timeout_s)
+        listed = answer.partitions[partition]
+        if listed.error != NO_ERROR or not listed.offsets:
+            raise listed.error.exception(f"the offsets of {partition} cannot be listed")
+        return listed.offsets[0]

@@ -1,0 +1,105 @@
+"""
+The readers of a batch and of a stream, which Spark calls for offsets and tasks, and on workers for the messages.
+
+Spark creates a reader several times. That of a stream is in a process that lasts as long as the query and calls for
+offsets and tasks, and in short-lived ones that only pickle it for the workers. So the connections are opened by the
+first call for offsets or tasks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.types import StructType
+
+from kiel_groups.spark.checkpoint import Positions
+from kiel_groups.spark.options import ReadOptions
+from kiel_groups.spark.portable_pickle import PortablePickle
+from kiel_groups.spark.read_task import task_rows
+from kiel_groups.spark.task_planner import task_partitions
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from kiel_groups.spark.drivers import QueryDriver
+
+__all__ = ["BatchReader", "StreamReader"]
+
+
+class BatchReader(PortablePickle, DataSourceReader):
+    """A batch reader: Spark calls ``partitions`` in the planning process, and ``read`` on pickled copies on workers."""
+
+    def __init__(self, options: ReadOptions, schema: StructType) -> None:
+        self._options = options
+        self._schema = schema
+
+    def partitions(self) -> list[InputPartition]:
+        """Plan the tasks of the batch. Raises the errors of ``batches.plan_batch``."""
+        # Imported here: workers load this module for ``read``, and their first task would wait for this import.
+        from kiel_groups.spark.batches import plan_batch
+
+        return task_partitions(plan_batch(self._options))
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Yield the messages of one task; runs on a worker."""
+        return task_rows(partition, self._options, self._schema)
+
+
+class StreamReader(PortablePickle, DataSourceStreamReader):
+    """The stream reader for Spark 4.0 and later; ``BoundedStreamReader`` has the features of Spark 4.2."""
+
+    def __init__(self, options: ReadOptions, schema: StructType) -> None:
+        self._options = options
+        self._schema = schema
+        self._opened: QueryDriver | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Spark pickles the reader for workers, which only call ``read``; connections cannot be pickled.
+        return {**self.__dict__, "_opened": None}
+
+    @property
+    def _driver(self) -> QueryDriver:
+        if self._opened is None:
+            # Imported here: workers load this module for ``read``, and their first task would wait for this import.
+            from kiel_groups.spark.drivers import open_driver
+
+            self._opened = open_driver(self._options)
+        return self._opened
+
+    def initialOffset(self) -> dict[str, Any]:
+        """Return where a new query starts."""
+        return self._driver.initial().to_json()
+
+    def latestOffset(self, start: dict[str, Any] | None = None, limit: Any = None) -> dict[str, Any]:
+        """
+        Return the end of the next batch, equal to ``start`` if there is nothing to read.
+
+        Args:
+            start: The end of the previous batch, which is done by now, or None before Spark 4.2.
+            limit: A ``ReadLimit``, or None before Spark 4.2.
+        """
+        known = None if start is None else Positions.from_json(start)
+        return self._driver.latest(known, limited=self._is_limited(limit)).to_json()
+
+    def _is_limited(self, limit: Any) -> bool:
+        return True
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
+        """Plan the tasks of the batch between two offsets."""
+        return task_partitions(self._driver.tasks(Positions.from_json(start), Positions.from_json(end)))
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Yield the messages of one task; runs on a worker."""
+        return task_rows(partition, self._options, self._schema)
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """Record that everything before ``end`` was processed; Spark calls this while it builds the next batch."""
+        self._driver.done(Positions.from_json(end))
+
+    def stop(self) -> None:
+        """Close the connections; Spark calls this when the query ends."""
+        if self._opened is not None:
+            self._opened.close()
+            self._opened = None

@@ -1,0 +1,147 @@
+"""
+Write rows to topics from Spark's workers, at least once.
+
+Spark runs a failed task again, and the records that it had already sent remain: readers must expect duplicates.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
+from typing import Any
+
+from pyspark.sql.datasource import DataSourceStreamWriter, DataSourceWriter, WriterCommitMessage
+from pyspark.sql.types import StructType
+
+from kiel_groups.clients.produce.partitioners import hash_partitioner
+from kiel_groups.clients.producer import Producer, RecordMetadata
+from kiel_groups.errors import ConfigError
+from kiel_groups.spark.options import WriteColumns, WriteOptions
+from kiel_groups.spark.portable_pickle import PortablePickle
+from kiel_groups.sync import LoopThread
+
+__all__ = ["BatchWriter", "StreamWriter"]
+
+log = logging.getLogger(__name__)
+
+#: The number of rows that the producer gets at a time. In between, the loop's thread can send records.
+_ROWS_AT_ONCE = 1_000
+_BATCH_SIZE = 1_000
+#: The size of buffered records at which rows wait for the brokers; the producer's own limit is twice as high.
+_MOST_BUFFERED_BYTES = 32 << 20
+#: How long a broker may wait for the acknowledgements of replicas, in milliseconds.
+_ACK_TIMEOUT_MS = 10_000
+
+
+class _RowWriter(PortablePickle):
+    """The part of batch and stream writers that runs on workers."""
+
+    def __init__(self, options: WriteOptions, schema: StructType) -> None:
+        self._options = options
+        self._columns = WriteColumns.of(schema, options.topic)
+
+    def write(self, iterator: Iterator[Sequence[Any]]) -> WriterCommitMessage:
+        """
+        Send the rows of a task, and wait until the brokers have acknowledged every record, as ``kafka.acks`` says.
+
+        Raises:
+            ConfigError: A row has no topic, or a partition that its topic does not have.
+            BrokerError: A record could not be stored.
+        """
+        with LoopThread("the Spark sink's producer") as loop:
+            sender = loop.run(_RowSender.opened(self._options, self._columns))
+            try:
+                while rows := list(islice(iterator, _ROWS_AT_ONCE)):
+                    loop.run(sender.send(rows))
+                loop.run(sender.finish())
+            finally:
+                loop.run(sender.close())
+        return WriterCommitMessage()
+
+
+class BatchWriter(_RowWriter, DataSourceWriter):
+    """The writer of ``df.write.format("kiel").mode("append")``."""
+
+
+class StreamWriter(_RowWriter, DataSourceStreamWriter):
+    """The writer of ``df.writeStream.format("kiel")``."""
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        """Do nothing: ``write`` has stored the rows already."""
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        """Log that stored rows remain, and will be duplicated when Spark repeats the batch."""
+        log.warning("batch %d failed; rows that it wrote remain, and will be duplicated when Spark repeats it", batchId)
+
+
+class _RowSender:
+    """Sends rows with a producer on an event loop, and tracks the records whose outcome is not known yet."""
+
+    def __init__(self, options: WriteOptions, columns: WriteColumns) -> None:
+        self._topic = options.topic
+        self._columns = columns
+        self._pending: set[asyncio.Future[RecordMetadata]] = set()
+        self._producer = Producer(
+            [str(broker) for broker in options.brokers],
+            partitioner=hash_partitioner,
+            batch_size=_BATCH_SIZE,
+            max_buffered_bytes=2 * _MOST_BUFFERED_BYTES,
+            compression=options.compression,
+            required_acks=options.acks,
+            ack_timeout=min(_ACK_TIMEOUT_MS, options.request_timeout_ms),
+            linger_ms=options.linger_ms,
+            retries=options.retries,
+            client_id=options.client_id,
+            request_timeout_ms=options.request_timeout_ms,
+        )
+
+    @classmethod
+    async def opened(cls, options: WriteOptions, columns: WriteColumns) -> _RowSender:
+        """Create a sender on the running loop, where its producer has to be created."""
+        return cls(options, columns)
+
+    async def send(self, rows: Iterable[Sequence[Any]]) -> None:
+        """Pass rows to the producer, wait while its buffer is full, and raise the failures of earlier rows."""
+        for row in rows:
+            if self._producer.buffered_bytes > _MOST_BUFFERED_BYTES:
+                await self._producer.drain()
+            self._pending.add(self._producer.produce(*self._record(row)))
+        await asyncio.sleep(0)
+        self._check_outcomes()
+
+    def _record(self, row: Sequence[Any]) -> tuple[str, bytes | None, bytes | None, int | None]:
+        columns = self._columns
+        topic = self._topic if columns.topic is None else row[columns.topic]
+        if topic is None:
+            raise ConfigError("column topic: null in a row; give every row a topic, or the option topic for all")
+        key = None if columns.key is None else _bytes(row[columns.key])
+        partition = None if columns.partition is None else row[columns.partition]
+        return topic, _bytes(row[columns.value]), key, partition
+
+    def _check_outcomes(self) -> None:
+        done = {record for record in self._pending if record.done()}
+        self._pending -= done
+        for record in done:
+            record.result()
+
+    async def finish(self) -> None:
+        """Wait until all records are stored. Raise the first failure."""
+        await self._producer.flush()
+        if self._pending:
+            await asyncio.wait(self._pending)
+        self._check_outcomes()
+
+    async def close(self) -> None:
+        """Close the producer without waiting for records whose outcome is not known."""
+        for record in self._pending:
+            record.cancel()
+        await self._producer.close(timeout_ms=0)
+
+
+def _bytes(value: Any) -> bytes | None:
+    """Encode text as UTF-8, and copy a bytearray, which Spark before 4.1 passes for binary columns."""
+    if value is None:
+        return None
+    return value.encode() if isinstance(value, str) else bytes(value)

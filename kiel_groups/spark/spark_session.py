@@ -1,0 +1,296 @@
+"""Run a job on Spark: start the session of a command, run a streaming query to its end, and shorten Spark's errors."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from threading import Event
+from typing import Any
+
+from py4j.protocol import Py4JError, Py4JNetworkError
+from pyspark import SparkContext, java_gateway
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from kiel_groups import errors
+from kiel_groups.errors import ConfigError, KielGroupsError, OffsetOutOfRangeError
+from kiel_groups.spark.checkpoint import Positions
+from kiel_groups.spark.environment import check_java
+
+__all__ = [
+    "Batch",
+    "LateWorkerError",
+    "plain_error",
+    "run_query",
+    "shortened_spark_errors",
+    "start_session",
+    "stop_session",
+]
+
+log = logging.getLogger(__name__)
+
+#: The errors of the first call and of later calls into Spark's Java process after it has died.
+_JAVA_ENDED = (Py4JNetworkError, ConnectionError)
+#: How often to poll the query, in seconds: each poll is a call to Spark's Java process.
+_POLL_S = 0.2
+#: An error of this package, raised in any process: Spark passes on its text, with a traceback or two.
+_OURS = re.compile(r"kiel_groups\.errors\.(\w+): (.+)")
+#: The last line of a Python traceback, and the class names before a message of Java.
+_PYTHON_RAISED = re.compile(r"(?!org\.|java\.|Caused by)(?:[\w.]+\.)?\w*Error: (.+)")
+_JAVA_RAISED = re.compile(r"^: (?:[\w.$]+: )?")
+#: What Spark reports if its Python cannot run workers, and if that Python does not have this package.
+_NO_WORKER = ("Error from python worker:", "PYTHONPATH was:")
+_NO_SOURCE = "Failed to find the data source: kiel"
+_REMEDY = "set PYSPARK_PYTHON to one that has kiel-groups[spark], on the driver and on every worker"
+_OF_THE_CALL = "An error occurred while calling "
+#: The errors that callers distinguish from other failures.
+_DISTINGUISHED = (ConfigError, OffsetOutOfRangeError)
+#: What Spark reports if a Python process took longer to start than Spark's limit, which is fixed.
+_LATE_WORKER = ("Python worker failed to connect back", "waiting for the Python worker to connect back")
+#: What Spark reports if two queries record a batch of the same number.
+_TWO_QUERIES = ("CONCURRENT_STREAM_LOG_UPDATE", "Multiple streaming jobs detected", "Race while writing batch")
+
+
+class LateWorkerError(KielGroupsError):
+    """Spark gave up on a Python process that started too slowly; nothing was read or written."""
+
+    retriable = True
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """
+    A completed batch of a query.
+
+    ``records`` is its number of records. ``left`` is the number of offsets still to be read, or None if unknown.
+    """
+
+    number: int
+    records: int
+    left: int | None
+
+
+def run_query(query: StreamingQuery, on_batch: Callable[[Batch], None], stopping: Event) -> None:
+    """
+    Wait for the end of a query, and report its batches.
+
+    Args:
+        query: A running query.
+        on_batch: Called after each batch that had records.
+        stopping: The event that stops the query after the running batch.
+
+    Raises:
+        KielGroupsError: The query failed; the message is one line.
+    """
+    last, awaited = -1, None
+    with shortened_spark_errors():
+        while not query.awaitTermination(_POLL_S):  # type: ignore[arg-type]  # it takes fractions
+            last = _report_batches(query, last, on_batch)
+            if not stopping.is_set():
+                continue
+            if awaited is None:
+                awaited = last
+            # The stop may interrupt a batch that has started since then. The next run repeats that batch.
+            if last > awaited or not query.status["isTriggerActive"]:
+                query.stop()
+        _report_batches(query, last, on_batch)
+
+
+def _report_batches(query: StreamingQuery, last: int, on_batch: Callable[[Batch], None]) -> int:
+    for progress in query.recentProgress:
+        if progress.batchId > last and progress.numInputRows:
+            last = progress.batchId
+            on_batch(Batch(last, progress.numInputRows, _left(json.loads(progress.json))))
+    return last
+
+
+def _left(progress: dict[str, Any]) -> int | None:
+    (source,) = progress["sources"]
+    if not source.get("latestOffset"):
+        return None
+    ends = Positions.from_json(source["latestOffset"]).offsets()
+    reached = Positions.from_json(source["endOffset"]).offsets()
+    return sum(max(0, end - reached.get(partition, 0)) for partition, end in ends.items())
+
+
+@contextmanager
+def shortened_spark_errors() -> Iterator[None]:
+    """
+    Turn Spark's errors in the block into errors with a message of one line.
+
+    Raises:
+        ConfigError: A setting is wrong, or two runs are active at once.
+        OffsetOutOfRangeError: Records were lost before they were read.
+        KielGroupsError: Spark failed for another reason.
+    """
+    try:
+        yield
+    except _JAVA_ENDED as error:
+        raise KielGroupsError(
+            "Spark's Java process has ended in the middle of its work (was it killed, or was there no memory for it?);"
+            " what was done stays: run it again, with more memory or smaller batches if need be"
+        ) from error
+    except (PySparkException, Py4JError) as error:
+        raise plain_error(str(error)) from error
+
+
+def plain_error(text: str) -> KielGroupsError:
+    """Return the cause of the failure that Spark reports in ``text``, as an error with a message of one line."""
+    if any(words in text for words in _TWO_QUERIES):
+        return ConfigError("checkpoint: another query writes with this checkpoint; wait for its end")
+    if any(words in text for words in _LATE_WORKER):
+        return LateWorkerError("Spark gives Python ten seconds to start, and this machine was too busy; try again")
+    if found := _OURS.findall(text):
+        name, message = found[-1]
+        kind = getattr(errors, name, KielGroupsError)
+        raised_as = next((each for each in _DISTINGUISHED if issubclass(kind, each)), KielGroupsError)
+        return raised_as(message.strip())
+    _, found_start, printed = text.rpartition(_NO_WORKER[1])[0].rpartition(_NO_WORKER[0])
+    if found_start and printed.strip():
+        return ConfigError(f"Spark's Python does not start: {printed.strip().splitlines()[-1].strip()}; {_REMEDY}")
+    if _NO_SOURCE in text:
+        return ConfigError(f"Spark's Python knows no data source 'kiel'; {_REMEDY}")
+    return KielGroupsError(f"Spark failed: {_error_line(text)}")
+
+
+def _error_line(text: str) -> str:
+    """Return the last error of a Python traceback, or the first line that is not about Spark's call."""
+    lines = [line.strip() for line in text.splitlines() if line.strip() and not line.startswith(_OF_THE_CALL)]
+    raised = [found[1] for line in lines if (found := _PYTHON_RAISED.fullmatch(line))]
+    if raised:
+        return raised[-1]
+    return _JAVA_RAISED.sub("", lines[0]) if lines else "it does not say why"
+
+
+#: Set if spark-submit has started Java for this process, with the master and the settings of its command line.
+_SUBMITTED = "PYSPARK_GATEWAY_PORT"
+_STANDARD_ERROR = 2
+#: How long a Java process that has not started yet may take to end, in seconds.
+_JAVA_END_S = 10
+
+#: Defaults on a single machine: no ports for other hosts, no web interface; the user can override them.
+_LOCAL_SETTINGS = {
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.ui.enabled": "false",
+}
+_SETTINGS = {
+    "spark.ui.showConsoleProgress": "false",
+    # Since Spark 4.1: without it, a small task takes more than twice as long.
+    "spark.python.unix.domain.socket.enabled": "true",
+}
+
+
+def start_session(name: str, *, master: str | None, settings: Sequence[str] = (), log: Path | None) -> SparkSession:
+    """
+    Start Spark, or connect to the Java process that spark-submit has started.
+
+    Args:
+        name: The name of the job in Spark's web interface.
+        master: The cluster to run on. None means spark-submit's cluster or, without spark-submit, all cores of this
+            machine.
+        settings: Settings of Spark, each as ``name=value``.
+        log: The file for the standard error of Java and the workers. None lets them share this process's own.
+
+    Raises:
+        ConfigError: There is no Java, it is too old, or a setting is not valid.
+        KielGroupsError: Spark did not start; the message has the last line of its log.
+    """
+    pairs = dict(_pair(each) for each in settings)
+    if _SUBMITTED not in os.environ:
+        check_java()
+        master = master or "local[*]"
+    local = master is not None and master.startswith("local")
+    if local:
+        # Otherwise workers would use the first python3 in the path.
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    builder = SparkSession.builder.appName(name)
+    if master is not None:
+        builder = builder.master(master)
+    for key, value in {**_SETTINGS, **(_LOCAL_SETTINGS if local else {}), **pairs}.items():
+        builder = builder.config(key, value)
+    with _errors_to(log), shortened_spark_errors(), _no_java_left():
+        try:
+            return builder.getOrCreate()
+        except PySparkException as error:
+            if error.getCondition() != "JAVA_GATEWAY_EXITED":
+                raise
+            raise KielGroupsError(f"Spark did not start: {_last_line(log)}") from error
+
+
+def stop_session(spark: SparkSession) -> None:
+    """Stop a session. If its Java process has died, only log this, because the job has already reported it."""
+    try:
+        spark.stop()
+    except _JAVA_ENDED as error:
+        log.info("Spark could not be stopped, as its Java process has ended: %s", error)
+
+
+def _pair(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not equals or not name.startswith("spark."):
+        raise ConfigError(f"--conf: {text!r} given; expected such as 'spark.executor.memory=4g'")
+    return name.strip(), value.strip()
+
+
+@contextmanager
+def _no_java_left() -> Iterator[None]:
+    """
+    End the Java process if the block ends, as by Ctrl-C, before Spark is connected to it.
+
+    Java ends with this process, whose pipe it reads, but only once it has stored its port in a folder. When pyspark is
+    interrupted while it waits for that, it deletes the folder; Java then fails to store the port, and runs for ever.
+    """
+    launcher: Any = java_gateway
+    started: list[subprocess.Popen[bytes]] = []
+    popen = launcher.Popen
+
+    def start(*args: Any, **settings: Any) -> subprocess.Popen[bytes]:
+        # A KeyboardInterrupt is raised in the main thread, where it may come before the new process is known.
+        with ThreadPoolExecutor(1) as thread:
+            thread.submit(lambda: started.append(popen(*args, **settings))).result()
+        return started[-1]
+
+    launcher.Popen = start
+    try:
+        yield
+    finally:
+        launcher.Popen = popen
+        if started and SparkContext._gateway is None:
+            # SIGTERM lets Java delete its temporary folders.
+            started[-1].terminate()
+            try:
+                started[-1].wait(_JAVA_END_S)
+            except subprocess.TimeoutExpired:
+                started[-1].kill()
+
+
+@contextmanager
+def _errors_to(log: Path | None) -> Iterator[None]:
+    """Redirect standard error to a file within the block; processes that are started there keep writing to the file."""
+    if log is None:
+        yield
+        return
+    kept = os.dup(_STANDARD_ERROR)
+    try:
+        with log.open("ab") as file:
+            os.dup2(file.fileno(), _STANDARD_ERROR)
+        yield
+    finally:
+        os.dup2(kept, _STANDARD_ERROR)
+        os.close(kept)
+
+
+def _last_line(log: Path | None) -> str:
+    lines = log.read_text(encoding="utf-8", errors="replace").split("\n") if log is not None else []
+    return next((line.strip() for line in reversed(lines) if line.strip()), "see its output above")

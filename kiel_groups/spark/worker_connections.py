@@ -1,0 +1,217 @@
+"""
+The connections to brokers that a Spark worker keeps from one task to the next, by process.
+
+Spark forks workers and reuses them for many tasks, and a new connection costs as much as reading a few thousand
+messages.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import socket
+from collections import deque
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+from kiel_groups.config import HostPort
+from kiel_groups.errors import (
+    BrokerConnectionError,
+    KielGroupsError,
+    NoBrokersError,
+    ProtocolError,
+    RequestTimeoutError,
+)
+from kiel_groups.model import TopicPartition
+from kiel_groups.wire.framing import SIZE_BYTES, Request, decode_size, encode_request, split_response
+from kiel_groups.wire.metadata import MetadataRequest
+
+__all__ = ["BrokerSocket", "borrowed", "find_leaders", "freeze_collector"]
+
+
+# A blocking connection to one broker, for Spark's workers.
+#
+# A worker runs one task at a time and has nothing else to do while it waits, so an event loop and a thread would only
+# add overhead between the socket and the decoder. The broker answers requests in order. So a worker that sends the next
+# request early decodes one answer while the next one arrives.
+
+
+T = TypeVar("T")
+
+_CORRELATION_IDS = 1 << 31
+
+
+class BrokerSocket:
+    """
+    A connection to one broker. A failure closes the connection, which then cannot be used again.
+
+    Args:
+        address: The broker's address.
+        client_id: The name that the broker logs for this client.
+        connect_timeout_s: How long connecting may take, in seconds.
+
+    Raises:
+        BrokerConnectionError: The connection could not be opened.
+    """
+
+    def __init__(self, address: HostPort, client_id: str, *, connect_timeout_s: float) -> None:
+        self.address = address
+        self._client_id = client_id
+        self._next_id = 0
+        self._in_flight: deque[tuple[int, Request[Any], int]] = deque()
+        try:
+            self._socket = socket.create_connection((address.host, address.port), connect_timeout_s)
+            self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        except (OSError, OverflowError, ValueError) as error:
+            # A host or a port that cannot be one raises the latter two.
+            raise self._broken(f"cannot connect: {getattr(error, 'strerror', None) or error}") from error
+
+    def send(self, request: Request[T], *, most_bytes: int, timeout_s: float) -> None:
+        """
+        Write a request, whose answer ``receive`` returns later.
+
+        Args:
+            request: Any request of ``kiel_groups.wire`` that has an answer.
+            most_bytes: The largest size of its answer, in bytes.
+            timeout_s: How long writing may take, in seconds.
+
+        Raises:
+            BrokerConnectionError: The connection broke, or writing took longer than ``timeout_s``.
+        """
+        number = self._next_id
+        self._next_id = (number + 1) % _CORRELATION_IDS
+        try:
+            self._socket.settimeout(timeout_s)
+            self._socket.sendall(encode_request(request, number, self._client_id))
+        except OSError as error:
+            self.close()
+            raise self._broken(f"the connection broke: {error.strerror or error}") from error
+        self._in_flight.append((number, request, most_bytes))
+
+    def receive(self, timeout_s: float) -> Any:
+        """
+        Read the answer to the oldest request in flight.
+
+        Args:
+            timeout_s: How long to wait for each part of the answer, in seconds; the whole answer may take longer.
+
+        Raises:
+            RequestTimeoutError: A part of the answer did not arrive in time.
+            BrokerConnectionError: The connection broke.
+            ProtocolError: The answer cannot be decoded, belongs to another request, or is larger than its
+                ``most_bytes``.
+        """
+        number, request, most_bytes = self._in_flight.popleft()
+        try:
+            self._socket.settimeout(timeout_s)
+            frame = self._read(decode_size(self._read(SIZE_BYTES), most_bytes))
+            response = split_response(frame)
+            if response.correlation_id != number:
+                raise ProtocolError(f"answer {response.correlation_id} came where answer {number} was due")
+            return request.decode_response(response.payload)
+        except TimeoutError as error:
+            self.close()
+            name = type(request).__name__
+            raise RequestTimeoutError(f"{self.address}: no answer to a {name} within {timeout_s:g} s") from error
+        except OSError as error:
+            self.close()
+            raise self._broken(f"the connection broke: {error.strerror or error}") from error
+        except ProtocolError as error:
+            self.close()
+            raise ProtocolError(f"{self.address}: {error}") from error
+
+    def ask(self, request: Request[T], *, most_bytes: int, timeout_s: float) -> T:
+        """Send a request while none is in flight, and return its answer. Raises what ``send`` and ``receive`` raise."""
+        self.send(request, most_bytes=most_bytes, timeout_s=timeout_s)
+        answer: T = self.receive(timeout_s)
+        return answer
+
+    def close(self) -> None:
+        """Close the connection; answers in flight are lost."""
+        self._in_flight.clear()
+        self._socket.close()
+
+    def _read(self, size: int) -> bytearray:
+        frame = bytearray(size)
+        view = memoryview(frame)
+        got = 0
+        while got < size:
+            count = self._socket.recv_into(view[got:])
+            if not count:
+                raise ConnectionResetError(None, "closed by the other side")
+            got += count
+        return frame
+
+    def _broken(self, why: str) -> BrokerConnectionError:
+        host, port = self.address
+        return BrokerConnectionError(f"{self.address}: {why}", host=host, port=port)
+
+
+_CONNECT_S = 5.0
+_MAX_ANSWER_BYTES = 64 << 20
+
+#: Unused connections, by the process that opened them, broker and client id.
+_idle: dict[tuple[int, HostPort, str], BrokerSocket] = {}
+#: The processes that have frozen their collector; by id, because a forked worker inherits this set.
+_frozen: set[int] = set()
+
+
+@contextmanager
+def borrowed(address: HostPort, client_id: str) -> Iterator[BrokerSocket]:
+    """
+    Yield a kept or new connection to the block, and keep it for later blocks. Close it if the block raises.
+
+    Raises:
+        BrokerConnectionError: The connection could not be opened.
+    """
+    key = (os.getpid(), address, client_id)
+    broker = _idle.pop(key, None) or BrokerSocket(address, client_id, connect_timeout_s=_CONNECT_S)
+    try:
+        yield broker
+    except BaseException:
+        # This includes GeneratorExit, when Spark needs no more rows: unread answers are still in flight.
+        broker.close()
+        raise
+    _idle[key] = broker
+
+
+def find_leaders(
+    brokers: Sequence[HostPort], client_id: str, topics: Collection[str]
+) -> dict[TopicPartition, HostPort | None]:
+    """
+    Return the leader of each partition of the topics (None if it has no leader), from the first broker that answers.
+
+    Raises:
+        NoBrokersError: No broker answers; the message has the reasons.
+    """
+    reasons = []
+    for address in brokers:
+        try:
+            with borrowed(address, client_id) as broker:
+                # For all topics: if a request names a deleted topic, brokers may create it again.
+                answer = broker.ask(MetadataRequest(()), most_bytes=_MAX_ANSWER_BYTES, timeout_s=_CONNECT_S)
+        except KielGroupsError as error:
+            reasons.append(str(error))
+            continue
+        addresses = {each.node_id: HostPort(each.host, each.port) for each in answer.brokers}
+        return {
+            TopicPartition(topic.topic, each.partition): addresses.get(each.leader)
+            for topic in answer.topics
+            if topic.topic in topics
+            for each in topic.partitions
+        }
+    raise NoBrokersError(f"no broker answered: {'; '.join(reasons)}")
+
+
+def freeze_collector() -> None:
+    """
+    Exclude all present objects from Python's garbage collection, once in each process.
+
+    Spark's daemon has some hundred thousand objects in memory when it forks a worker. A full collection in the worker
+    writes to all these objects and so copies their memory pages, which takes longer than a small task.
+    """
+    if os.getpid() not in _frozen:
+        _frozen.add(os.getpid())
+        # Do not collect first: that would be the full collection that freezing avoids.
+        gc.freeze()

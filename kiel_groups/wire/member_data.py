@@ -1,0 +1,71 @@
+"""
+Declare what members of a group send their leader, and the leader them: a version, and the fields of version 0.
+
+Coordinators pass these bytes on without reading them. A group may have members of other clients. A later version
+appends fields: of any version, the fields of version 0 are read, and the rest is ignored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar, Self
+
+from kiel_groups.errors import ConfigError
+from kiel_groups.wire.primitives import Buffer, FieldType, Reader, Writer
+
+__all__ = ["MemberData"]
+
+
+class MemberData:
+    """
+    Data of a member, declared by its fields. It is a frozen dataclass, whose last field is the version.
+
+    ``PROTOCOL`` is the name of the protocol. ``FIELDS`` has the types of the other fields, by their names and in the
+    order of the dataclass. ``EXPECTED`` says in errors what the data should be.
+    """
+
+    __slots__ = ()
+
+    PROTOCOL: ClassVar[str]
+    FIELDS: ClassVar[Mapping[str, FieldType[Any]]]
+    EXPECTED: ClassVar[str] = ""
+
+    version: int
+
+    def encode(self) -> bytes:
+        """
+        Encode the data.
+
+        Raises:
+            ConfigError: The version is not 0, or a field does not fit its type.
+        """
+        if self.version != 0:
+            raise ConfigError(
+                f"version {self.version} of the {self.PROTOCOL} protocol cannot be encoded; only version 0 can"
+            )
+        writer = Writer()
+        writer.int16(self.version)
+        for name, field in self.FIELDS.items():
+            field.write(writer, getattr(self, name))
+        return writer.getvalue()
+
+    @classmethod
+    def parse(cls, data: Buffer, what: str) -> Self:
+        """
+        Parse the data of any member.
+
+        Args:
+            data: The bytes.
+            what: The name of the data in errors, such as "the subscription of member m-1".
+
+        Raises:
+            ProtocolError: The data is not of this kind.
+        """
+        reader = Reader(data, what + cls.EXPECTED)
+        version = reader.int16()
+        if version < 0:
+            raise reader.refuse(f"version {version} of the {cls.PROTOCOL} protocol")
+        values = [field.read(reader) for field in cls.FIELDS.values()]
+        if version == 0:
+            reader.end()
+        return cls(*values, version)  # type: ignore[call-arg]

@@ -1,0 +1,242 @@
+"""
+Find the classes of connectors, check settings with them, and hide secrets, all on threads.
+
+Importing a class and ``Connector.check`` run code of a plugin, which may take long; so may the search for secrets in a
+megabyte of settings. On the event loop, that would stop the worker's heartbeats and all of its work.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
+from typing import Any, TypeVar
+
+from kiel_groups.errors import ConfigError, KielGroupsError
+from kiel_groups.workers.execution.work_plan import WorkSpec
+from kiel_groups.workers.plugins.config_definition import CheckedConfig, ConfigDefinition, Settings, full_name
+from kiel_groups.workers.plugins.connector_checks import (
+    checked_config,
+    masked,
+    named_topics,
+    secret_values,
+    task_settings,
+    validation_report,
+)
+from kiel_groups.workers.plugins.interfaces import Connector
+from kiel_groups.workers.plugins.plugin_registry import ENTRY_POINTS, ConnectorPlugin, PluginRegistry
+from kiel_groups.workers.plugins.secret_texts import HIDDEN, ErrorTexts, error_texts, without_secrets
+from kiel_groups.workers.plugins.standard_keys import definition_of, task_definition_of
+from kiel_groups.workers.runners.plugin_calls import guarded
+from kiel_groups.zookeeper.runtime import Runtime
+
+__all__ = ["WorkerPlugins", "class_name"]
+
+#: How long the code of a plugin may take, in seconds: half of what a request to the REST interface may take.
+_LIMIT_S = 30.0
+
+#: How long the text of an error may take, in seconds.
+_TEXTS_LIMIT_S = 5.0
+
+_INSTALLED = "the import of the installed connectors"
+
+_T = TypeVar("_T")
+
+log = logging.getLogger(__name__)
+
+
+class WorkerPlugins:
+    """
+    The connectors of one worker.
+
+    Args:
+        registry: Finds the classes of connectors.
+        runtime: The threads.
+        limit_s: How long a call may take, in seconds. After that it has failed, although its thread runs on.
+    """
+
+    def __init__(self, registry: PluginRegistry, runtime: Runtime, limit_s: float = _LIMIT_S) -> None:
+        self._registry = registry
+        self._runtime = runtime
+        self._limit_s = limit_s
+        #: The classes that were found. A connector may have a thousand tasks, whose class is the same.
+        self._found: dict[str, type[Connector]] = {}
+        # Threads that compute share the processor with the event loop, so one answer is masked at a time.
+        self._masking = asyncio.Lock()
+
+    async def resolve(self, name: str) -> type[Connector]:
+        """
+        Return the class of a connector; see ``PluginRegistry.resolve``.
+
+        Raises:
+            ConfigError: There is no such class, it cannot be imported or used, or its import takes too long.
+        """
+        if name not in self._found:
+            self._found[name] = await self._on_thread(f"the import of {name!r}", self._registry.resolve, name)
+        return self._found[name]
+
+    def found(self, name: str) -> type[Connector]:
+        """
+        Return a class that ``resolve`` has returned before.
+
+        Raises:
+            ConfigError: It has not.
+        """
+        if name not in self._found:
+            raise ConfigError(f"connector.class: {name!r} is not imported")
+        return self._found[name]
+
+    async def checked(self, config: Mapping[str, str | None]) -> CheckedConfig:
+        """
+        Check the settings of a connector; see ``checked_config``.
+
+        Raises:
+            ConfigError: The class of the connector is missing or cannot be used, or the check takes too long.
+        """
+        connector_class = await self.resolve(class_name(config))
+        self._registry.check_classes(definition_of(connector_class), config)
+        check = f"{connector_class.__name__}.check"
+        return await self._on_thread(check, checked_config, connector_class, config)
+
+    async def settings(self, spec: WorkSpec) -> Settings:
+        """
+        Return the typed settings of a connector or a task.
+
+        Raises:
+            ConfigError: A setting is not legal, or names a class that is not allowed; the class of the connector cannot
+                be used, or the check takes too long.
+        """
+        if spec.task is None:
+            return (await self.checked(spec.config)).settings
+        connector_class = await self.resolve(class_name(spec.config))
+        self._registry.check_classes(task_definition_of(connector_class), spec.task)
+        # A setting may be a class, which is imported.
+        what = "the check of a task's settings"
+        return await self._on_thread(what, task_settings, connector_class, spec.config, spec.task)
+
+    async def report(self, plugin: str, config: Mapping[str, str | None]) -> Mapping[str, Any]:
+        """
+        Check settings, and return the answer for users; see ``validation_report``.
+
+        Raises:
+            ConfigError: There is no such class, or the check takes too long.
+        """
+        connector_class = await self.resolve(plugin)
+        self._registry.check_classes(definition_of(connector_class), config)
+        check, name = f"{connector_class.__name__}.check", full_name(connector_class)
+        return await self._on_thread(check, validation_report, name, connector_class, config)
+
+    async def topics(self, plugin: str, config: Mapping[str, str | None]) -> Mapping[str, Sequence[str]]:
+        """
+        Return the topics in settings; see ``named_topics``.
+
+        Raises:
+            ConfigError: There is no such class, or the check takes too long.
+        """
+        connector_class = await self.resolve(plugin)
+        return await self._on_thread("the check of settings", named_topics, connector_class, config)
+
+    async def installed(self) -> Sequence[ConnectorPlugin]:
+        """
+        Return the installed connectors that can be imported, sorted by name.
+
+        Raises:
+            ConfigError: Their import takes too long.
+        """
+        return await self._on_thread(_INSTALLED, lambda: self._registry.plugins)
+
+    async def warn_of_problems(self) -> None:
+        """
+        Import the installed connectors, and log a warning for each entry point whose class cannot be used.
+
+        Otherwise a package whose connector is missing in ``installed`` gives no reason. This raises no error.
+        """
+        try:
+            problems = await self._on_thread(_INSTALLED, lambda: self._registry.problems)
+        except KielGroupsError as error:
+            log.warning("cannot list the installed connectors: %s", error)
+            return
+        for problem in problems:
+            log.warning(
+                "the entry point %r of the group %s offers no usable connector: %s",
+                problem.entry_point,
+                ENTRY_POINTS,
+                problem.error,
+            )
+
+    # ------------------------------------------------------------------ secrets
+
+    async def masked(self, connector_class: str, configs: Sequence[Mapping[str, str]]) -> Sequence[Mapping[str, str]]:
+        """
+        Return settings of a connector or its tasks without secrets.
+
+        If the class is not known, only the standard settings are shown.
+        """
+        async with self._masking:
+            return await self._runtime.in_thread(partial(self._masked, connector_class, configs), "masks")
+
+    def _masked(self, connector_class: str, configs: Sequence[Mapping[str, str]]) -> Sequence[Mapping[str, str]]:
+        try:
+            found = self.found(connector_class)
+        except ConfigError:
+            return [masked(config, None) for config in configs]
+        definitions = (definition_of(found), task_definition_of(found))
+        shown = []
+        for config in configs:
+            for_connector, for_task = (masked(config, definition) for definition in definitions)
+            shown.append({name: HIDDEN if for_task[name] == HIDDEN else text for name, text in for_connector.items()})
+        return shown
+
+    async def error_texts(self, error: BaseException, spec: WorkSpec) -> ErrorTexts:
+        """Return what users and logs may see of an error of work, without the secrets of its settings."""
+        # The text of an error may be code of a plugin, which may take any time, and may raise anything.
+        text = f"{type(error).__name__}, whose text cannot be made"
+        make = partial(error_texts, error)
+        return await self._without_secrets(ErrorTexts(text, text), make, spec)
+
+    async def problem_text(self, problem: str, spec: WorkSpec) -> str:
+        """Return what users may see of a problem of work, in one line and without the secrets of its settings."""
+        return await self._without_secrets(HIDDEN, partial(without_secrets, " ".join(problem.split())), spec)
+
+    async def _without_secrets(self, otherwise: _T, make: Callable[[Collection[str]], _T], spec: WorkSpec) -> _T:
+        """Make a text without the secrets of settings, or return another one if that fails or takes too long."""
+        try:
+            return await self._on_thread("a text", lambda: make(self._secrets(spec)), limit_s=_TEXTS_LIMIT_S)
+        except Exception:  # code of a plugin
+            return otherwise
+
+    def _secrets(self, spec: WorkSpec) -> Collection[str]:
+        """Return the secrets of the settings of work, in all forms in which its texts may quote them."""
+        for_connector = for_task = ConfigDefinition()
+        with suppress(ConfigError):
+            connector_class = self.found(class_name(spec.config))
+            for_connector, for_task = definition_of(connector_class), task_definition_of(connector_class)
+        return secret_values(spec.config, for_connector) | secret_values(spec.task or {}, for_task)
+
+    async def _on_thread(
+        self, what: str, function: Callable[..., _T], *arguments: object, limit_s: float | None = None
+    ) -> _T:
+        limit_s = limit_s or self._limit_s
+        running: asyncio.Future[_T] = self._runtime.in_thread(lambda: guarded(function, arguments), "plugins")
+        try:
+            done, _ = await asyncio.wait({running}, timeout=limit_s)
+        finally:
+            running.cancel()
+        if not done:
+            raise ConfigError(f"connector.class: {what} did not return within {limit_s:g} s")
+        return running.result()
+
+
+def class_name(config: Mapping[str, str | None]) -> str:
+    """
+    Return the setting ``connector.class``.
+
+    Raises:
+        ConfigError: It is missing.
+    """
+    name = config.get("connector.class")
+    if not name:
+        raise ConfigError("connector.class: required, but not given; expected the name of a connector's class")
+    return name

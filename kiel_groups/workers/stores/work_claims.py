@@ -1,0 +1,325 @@
+"""
+Claim connectors and tasks for a worker on one ZooKeeper session: one ephemeral owner znode for each.
+
+ZooKeeper lets one session create the owner znode, so no two workers run the same work. A worker whose work another one
+still owns watches that znode, however long that takes. The zxid that has created the znode is the fencing token.
+
+Claims and releases that are asked for at the same time share transactions. Each transaction checks the worker's znode.
+If the answer to one is lost, the owner znodes are read: the session was proved since, so they are final.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Collection, Iterable, Mapping
+from contextlib import suppress
+from functools import partial
+
+from kiel_groups.errors import CoordinationError, SessionLostError
+from kiel_groups.group.znodes.layout import WorkerLayout
+from kiel_groups.group.znodes.transactions import Create, Delete, Failure, Operation
+from kiel_groups.workers.values import Work
+from kiel_groups.zookeeper.fenced_writes import FencedWriter, give_up
+from kiel_groups.zookeeper.session import Node, Session
+
+__all__ = ["WorkClaims"]
+
+log = logging.getLogger(__name__)
+
+
+class _Request:
+    """A claim or a release that is under way, and the future that its caller awaits."""
+
+    def __init__(self, operations: tuple[Operation, ...] = ()) -> None:
+        self.operations = operations
+        self.outcome: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+
+    def finish(self, result: int) -> None:
+        if not self.outcome.done():
+            self.outcome.set_result(result)
+
+    def fail(self, error: Exception) -> None:
+        if not self.outcome.done():
+            self.outcome.set_exception(error)
+            # Retrieved: a release that no caller waits for may fail, too.
+            self.outcome.exception()
+
+
+class WorkClaims:
+    """
+    The claims of one worker on one session.
+
+    A caller has one request for the same work at a time. It calls ``claim`` again only after its release.
+
+    Args:
+        session: The worker's session.
+        writer: Writes on that session with the worker's proof.
+        layout: The paths of the group's workers.
+        worker_id: The id of this worker, for operators.
+    """
+
+    def __init__(self, session: Session, writer: FencedWriter, layout: WorkerLayout, worker_id: str) -> None:
+        self._session = session
+        self._writer = writer
+        self._layout = layout
+        self._owner = worker_id.encode()
+        #: The work to claim now, and the work that another worker owns, whose znode is watched.
+        self._wanted: dict[Work, _Request] = {}
+        self._contended: dict[Work, _Request] = {}
+        self._releases: dict[Work, _Request] = {}
+        #: The fencing tokens of the claims.
+        self._tokens: dict[Work, int] = {}
+        #: The claims whose watch has fired.
+        self._suspects: set[Work] = set()
+        #: The work whose watch has fired since its owner znode was last read.
+        self._fired: set[Work] = set()
+        self._watchers: dict[Work, Callable[[], None]] = {}
+        #: The connectors whose folder of owner znodes exists, or was created on this session.
+        self._prepared: set[str] = set()
+        self._wake = asyncio.Event()
+        self._is_over = False
+
+    # ------------------------------------------------------------------ the callers
+
+    def owns(self, work: Work) -> bool:
+        """Return whether this worker has claimed the work, as far as it knows."""
+        return work in self._tokens
+
+    def check(self, work: Work) -> None:
+        """Look at an owner znode soon, because a write that checks it was refused."""
+        if work in self._tokens:
+            self._suspects.add(work)
+            self._wake.set()
+
+    async def claim(self, work: Work) -> int:
+        """
+        Claim work, and return the fencing token. A cancelled call claims nothing, or releases what it has claimed.
+
+        Raises:
+            SessionLostError: The session is over.
+            CoordinationError: ZooKeeper refuses the claim because rights are missing.
+        """
+        request = self._request(self._wanted, work, _Request())
+        try:
+            return await request.outcome
+        except asyncio.CancelledError:
+            self._wanted.pop(work, None)
+            self._contended.pop(work, None)
+            if request.outcome.done() and work in self._tokens:
+                # The claim was granted before its caller could use it.
+                self._release_unused(work)
+            raise
+
+    async def release(self, work: Work, operations: Iterable[Operation] = ()) -> bool:
+        """
+        Release a claim.
+
+        Args:
+            work: Claimed work.
+            operations: Further writes of the same transaction, such as source offsets.
+
+        Returns:
+            Whether this worker owns the work no more. False: ZooKeeper has refused one of the further writes, and
+            nothing was written; the claim is still there.
+
+        Raises:
+            SessionLostError: The session is over.
+            CoordinationError: ZooKeeper refuses the release because rights are missing.
+        """
+        return bool(await self._request(self._releases, work, _Request(tuple(operations))).outcome)
+
+    def _request(self, requests: dict[Work, _Request], work: Work, request: _Request) -> _Request:
+        if self._is_over:
+            raise SessionLostError(f"the claim of {work} ended with its session")
+        requests[work] = request
+        self._wake.set()
+        return request
+
+    # ------------------------------------------------------------------ the driver
+
+    async def run(self, on_gone: Callable[[Work], None]) -> None:
+        """
+        Claim and release what is asked for, until the session is over or the caller cancels this.
+
+        Args:
+            on_gone: Called with work whose owner znode has disappeared although this worker has not released it.
+        """
+        try:
+            while True:
+                await self._wake.wait()
+                self._wake.clear()
+                try:
+                    await self._step(on_gone)
+                except SessionLostError:
+                    return
+                except CoordinationError as error:
+                    log.error("group %s: %s", self._group, error)
+                    self._fail_all(error)
+        finally:
+            self.end()
+
+    def end(self) -> None:
+        """End all claims at once, because the session is over."""
+        self._is_over = True
+        self._fail_all(SessionLostError("all claims of this worker ended with its session"))
+        self._tokens.clear()
+        for watcher in self._watchers.values():
+            self._session.forget(watcher)
+
+    def _fail_all(self, error: Exception) -> None:
+        for requests in (self._wanted, self._contended, self._releases):
+            for request in requests.values():
+                request.fail(error)
+            requests.clear()
+
+    async def _step(self, on_gone: Callable[[Work], None]) -> None:
+        # Releases precede claims: another worker may be waiting.
+        releases = dict(self._releases)
+        if releases:
+            await self._release(releases)
+        if suspects := self._suspects & self._tokens.keys():
+            self._suspects.clear()
+            for work in await self._missing(suspects):
+                log.error("group %s: the owner znode of %s was deleted; stopping it", self._group, work)
+                del self._tokens[work]
+                on_gone(work)
+        if self._wanted:
+            await self._claim(set(self._wanted))
+
+    async def _claim(self, wanted: Collection[Work]) -> None:
+        await self._prepare({work.connector for work in wanted})
+        # Most work is free. If the first try meets an owner, a read says what else is owned.
+        free, on_refused = set(wanted), _stop_at_owner
+        while free:
+            creations = {work: self._creation(work) for work in sorted(free)}
+            outcome = await self._writer.write(creations, on_refused, renew=self._wanted_still)
+            if folderless := {work for work, failure in outcome.dropped.items() if failure is Failure.NO_NODE}:
+                connectors = {work.connector for work in folderless}
+                log.warning("group %s: folders of owner znodes were deleted; creating them again", self._group)
+                self._prepared -= connectors
+                await self._prepare(connectors)
+            # An owner znode that exists now may be this worker's own: the answer to its create may have been lost.
+            free, on_refused = self._sorted_out(await self._read(free)), _drop
+
+    def _release_unused(self, work: Work) -> None:
+        self._releases.setdefault(work, _Request())
+        self._wake.set()
+
+    def _wanted_still(self, work: Work, operations: tuple[Operation, ...]) -> tuple[Operation, ...] | None:
+        return operations if work in self._wanted else None
+
+    def _creation(self, work: Work) -> tuple[Operation, ...]:
+        return (Create(self._layout.owner(*work), self._owner, ephemeral=True),)
+
+    async def _prepare(self, connectors: Collection[str]) -> None:
+        """Create the folders of owner znodes that this session has not seen yet."""
+        if fresh := set(connectors) - self._prepared:
+            await self._session.ensure(map(self._layout.connector_owners, sorted(fresh)))
+            self._prepared |= fresh
+
+    def _sorted_out(self, found: Mapping[Work, Node | None]) -> set[Work]:
+        """Finish the claims that are this worker's, leave those of others to their watches, return the free ones."""
+        free = set()
+        for work, node in found.items():
+            if node is None:
+                # Work whose claim was cancelled meanwhile is left free.
+                free |= {work} & self._wanted.keys()
+                continue
+            request = self._wanted.pop(work, None)
+            if node.owner == self._session.id:
+                self._tokens[work] = node.czxid
+                if work in self._fired:
+                    self._suspects.add(work)
+                    self._wake.set()
+                if request is not None:
+                    request.finish(node.czxid)
+                else:
+                    # The caller was cancelled after the owner znode was created.
+                    self._release_unused(work)
+            elif request is not None and work in self._fired:
+                # The owner has released it since the read.
+                self._wanted[work] = request
+                self._wake.set()
+            elif request is not None:
+                log.debug("group %s: %s belongs to another worker; waiting for its release", self._group, work)
+                self._contended[work] = request
+        return free
+
+    @property
+    def _group(self) -> str:
+        return self._layout.group
+
+    async def _read(self, works: Iterable[Work]) -> dict[Work, Node | None]:
+        """Read owner znodes, and watch each one for its next change."""
+        listed = sorted(works)
+        self._fired.difference_update(listed)
+        paths = [self._layout.owner(*work) for work in listed]
+        nodes = await self._session.exists_many(paths, [self._watcher(work) for work in listed])
+        return dict(zip(listed, nodes, strict=True))
+
+    def _watcher(self, work: Work) -> Callable[[], None]:
+        return self._watchers.setdefault(work, partial(self._changed, work))
+
+    def _changed(self, work: Work) -> None:
+        """Look at an owner znode again. The watch also fires when the connection breaks."""
+        self._fired.add(work)
+        if (request := self._contended.pop(work, None)) is not None:
+            self._wanted[work] = request
+            self._wake.set()
+        elif work in self._tokens and work not in self._releases:
+            self._suspects.add(work)
+            self._wake.set()
+
+    async def _missing(self, suspects: Collection[Work]) -> list[Work]:
+        """Return the claims whose owner znodes are gone although this worker has not released them."""
+        return [
+            work
+            for work, node in (await self._read(suspects)).items()
+            if work in self._tokens
+            and work not in self._releases
+            and (node is None or node.owner != self._session.id or node.czxid != self._tokens[work])
+        ]
+
+    async def _release(self, releases: Mapping[Work, _Request]) -> None:
+        # An operator may have deleted an owner znode, and another worker may have created its own.
+        await self._writer.prove()
+        waiting = self._mine(await self._read(releases))
+        refused: set[Work] = set()
+
+        def on_refused(work: Work, operation: Operation, failure: Failure) -> None:
+            if not isinstance(operation, Delete):
+                refused.add(work)
+
+        while waiting:
+            items = {work: (*releases[work].operations, Delete(self._layout.owner(*work))) for work in sorted(waiting)}
+            outcome = await self._writer.write(items, on_refused)
+            # If the answer was lost and the znode is gone, the release was done: the session was proved since.
+            waiting = self._mine(await self._read(outcome.unknown)) if outcome.unknown else set()
+        for work, request in releases.items():
+            if self._releases.get(work) is request:
+                del self._releases[work]
+            if work not in refused:
+                self._tokens.pop(work, None)
+                self._forget(work)
+            request.finish(work not in refused)
+
+    def _mine(self, found: Mapping[Work, Node | None]) -> set[Work]:
+        return {work for work, node in found.items() if node is not None and node.owner == self._session.id}
+
+    def _forget(self, work: Work) -> None:
+        """Drop the watch of work that is released, unless it is wanted again already."""
+        if work not in self._wanted and work not in self._contended:
+            self._fired.discard(work)
+            with suppress(KeyError):
+                self._session.forget(self._watchers.pop(work))
+
+
+def _stop_at_owner(work: Work, operation: Operation, failure: Failure) -> None:
+    """Leave the remaining work unclaimed if this one has an owner; an ``OnRefused``."""
+    if failure is Failure.NODE_EXISTS:
+        give_up(work, operation, failure)
+
+
+def _drop(work: Work, operation: Operation, failure: Failure) -> None:
+    """Go on without work that was refused; an ``OnRefused``."""

@@ -1,0 +1,50 @@
+"""The plan and the summary of an archive, as text and as JSON."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from kiel_groups.cli.commands.spark import plan_lines, summary_document, summary_lines
+from kiel_groups.model import TopicPartition
+from kiel_groups.spark import ArchivePlan, ArchiveSummary
+from kiel_groups.spark.checkpoint import OffsetRange
+
+pytestmark = pytest.mark.unit
+
+RANGES = tuple(OffsetRange(TopicPartition("views", number), 10, 20 + number) for number in range(5))
+
+
+def test_a_plan_is_plain_text() -> None:
+    """The text has topics, number of records, and folders."""
+    plan = ArchivePlan(RANGES, "file:///lake", "file:///lake/_checkpoint", True, ("kafka:9092",))
+    assert list(plan_lines(plan)) == [
+        "would read 60 records at most",
+        "  views: 60 offsets in 5 partitions (0: 10–20, 1: 10–21, 2: 10–22, 3: 10–23, …)",
+        "into file:///lake, a new archive; checkpoint file:///lake/_checkpoint",
+    ]
+
+
+def test_a_summary_is_plain_text() -> None:
+    """The JSON document has each partition."""
+    summary = ArchiveSummary(RANGES, 60, 4, 52_100_000, 2.0, "lake", "file:///lake")
+    assert list(summary_lines(summary)) == [
+        "archived 60 records in 2.0 s, 30 records/s",
+        "  views: 60 offsets in 5 partitions (0: 10–20, 1: 10–21, 2: 10–22, 3: 10–23, …)",
+        "into file:///lake: 4 new files, 52.1 MB",
+        "committed for the group lake",
+    ]
+    document = json.loads(json.dumps(summary_document(summary)))
+    assert document["topics"]["views"]["4"] == {"from": 10, "to": 24}
+
+
+def test_the_summary_of_a_run_without_records() -> None:
+    """The summary has no rate and no number of files."""
+    nothing = tuple(OffsetRange(TopicPartition("views", number), 20, 20) for number in range(1))
+    assert list(summary_lines(ArchiveSummary(nothing, 0, 0, 0, 2.0, "lake", "file:///lake"))) == [
+        "archived nothing new in 2.0 s",
+        "  views: 0 offsets in 1 partition (0: 20–20)",
+        "into file:///lake: no new files",
+        "committed for the group lake",
+    ]

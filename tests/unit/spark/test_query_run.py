@@ -1,0 +1,90 @@
+"""Errors of Spark, as errors of this package."""
+
+from __future__ import annotations
+
+import pytest
+
+from kiel_groups.errors import ConfigError, KielGroupsError, OffsetOutOfRangeError
+from kiel_groups.spark.spark_session import plain_error
+
+pytestmark = pytest.mark.unit
+
+
+def test_an_error_of_this_package_is_found_in_a_message_of_spark() -> None:
+    """The tracebacks of Java and Python are removed. A ConfigError stays one, and other errors do not become one."""
+    text = (
+        "[STREAM_FAILED] Query terminated with exception: Traceback (most recent call last):\n"
+        '  File "stream.py", line 60, in latestOffset\n'
+        "kiel_groups.errors.UnknownTopicError: views: there is no such topic\n\tat org.apache.spark.Query.run"
+    )
+    error = plain_error(text)
+    assert isinstance(error, ConfigError)
+    assert str(error) == "views: there is no such topic"
+    for name in ("OffsetOutOfRangeError", "BrokerError"):
+        assert not isinstance(plain_error(f"kiel_groups.errors.{name}: views:0: gone"), ConfigError)
+    assert isinstance(plain_error("kiel_groups.errors.OffsetOutOfRangeError: views:0: gone"), OffsetOutOfRangeError)
+
+
+@pytest.mark.parametrize("text", ["Multiple streaming jobs detected for 3", "Race while writing batch 7"])
+def test_two_concurrent_runs_are_a_config_error(text: str) -> None:
+    """Without a lock, Spark itself detects the second run."""
+    assert isinstance(plain_error(f"org.apache.spark.SparkException: {text}"), ConfigError)
+
+
+def test_a_timeout_on_a_busy_computer_is_retriable() -> None:
+    """The next attempt may succeed."""
+    error = plain_error(
+        "[STREAM_FAILED] terminated with exception: Python worker failed to connect back. SQLSTATE: XXKST"
+    )
+    assert error.retriable
+
+
+def test_the_last_python_that_does_not_start_is_named() -> None:
+    """Spark starts several. An output that is blank, or has no end, says nothing."""
+    start, end = "Error from python worker:\n", "\nPYTHONPATH was:\n"
+    found = plain_error(f"{start}first{end}{start}second\nlast line{end}{start}unfinished")
+    assert str(found).startswith("Spark's Python does not start: last line; set")
+    assert not isinstance(plain_error(f"{start} \n{end}"), ConfigError)
+
+
+def test_a_python_that_cannot_run_workers_is_a_config_error() -> None:
+    """This Python lacks PySpark or this package. The error has its output, and advice."""
+    lacks_pyspark = (
+        "An error occurred while calling o45.load.\n: org.apache.spark.SparkException: \nError from python worker:\n"
+        "  /opt/bin/python3: No module named pyspark\nPYTHONPATH was:\n  /lake/jars\njava.io.EOFException"
+    )
+    for text, message in (
+        (
+            lacks_pyspark,
+            "Spark's Python does not start: /opt/bin/python3: No module named pyspark; set PYSPARK_PYTHON to",
+        ),
+        ("[DATA_SOURCE_NOT_FOUND] Failed to find the data source: kiel. Make", "Spark's Python knows no data source"),
+    ):
+        found = plain_error(text)
+        assert isinstance(found, ConfigError)
+        assert str(found).startswith(message)
+        assert "kiel-groups[spark]" in str(found)
+
+
+def test_the_error_of_a_worker_is_shown() -> None:
+    """
+    The first line of Spark's message has the query or the call, and the last line of Python's traceback the cause.
+    """
+    error = plain_error(
+        "[STREAM_FAILED] Query [id = 1] terminated with exception: Job aborted due to stage failure\n"
+        'Traceback (most recent call last):\n  File "worker.py", line 1\n'
+        "RuntimeError: the Spark worker on lake-7 has no module kiel_groups: install it there\n\tat java.A.b\n"
+        "Caused by: java.io.IOException: gone"
+    )
+    assert str(error) == "Spark failed: the Spark worker on lake-7 has no module kiel_groups: install it there"
+    error = plain_error(
+        "An error occurred while calling o1.start.\n: java.io.IOException: no space left\n\tat java.A.b"
+    )
+    assert str(error) == "Spark failed: no space left"
+
+
+def test_another_error_is_shown_in_one_line() -> None:
+    """The line is the first one of the message that is not empty."""
+    error = plain_error("\n[TASK_FAILED] disk full\n\tat java.io.File\n")
+    assert type(error) is KielGroupsError
+    assert str(error) == "Spark failed: [TASK_FAILED] disk full"
