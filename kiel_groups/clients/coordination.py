@@ -24,7 +24,7 @@ from kiel_groups.group.subscription import SubscriptionState
 from kiel_groups.members.brokers.consumer_member import ConsumerMember
 from kiel_groups.members.brokers.hooks import CoordinatedContext
 from kiel_groups.members.brokers.offset_requests import check_kafka_offsets, read_offsets
-from kiel_groups.members.brokers.transport import CoordinatorBrokers
+from kiel_groups.members.brokers.transport import ClusterTransport
 from kiel_groups.members.brokers.versions import GroupVersions
 from kiel_groups.members.partition_handler import PartitionHandler
 from kiel_groups.members.zookeeper.group_member import GroupMember
@@ -139,7 +139,7 @@ class BrokerCoordination:
         context = CoordinatedContext(
             group=process.group,
             timing=self.timing,
-            transport=CoordinatorBrokers(process.cluster, process.group.group),
+            transport=ClusterTransport(process.cluster, process.group.group),
             versions=self.versions,
             metrics=process.metrics,
             runtime=process.runtime,
@@ -163,7 +163,7 @@ class BrokerCoordination:
 async def _offsets_in_kafka(
     cluster: ClusterMetadata, group: str, partitions: Collection[TopicPartition]
 ) -> dict[TopicPartition, int]:
-    transport = CoordinatorBrokers(cluster, group)
+    transport = ClusterTransport(cluster, group)
     timeout_s = cluster.config.request_timeout_ms / 1000
 
     async def send(request: OffsetFetchRequestV1) -> Mapping[TopicPartition, FetchedOffset]:

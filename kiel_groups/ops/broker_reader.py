@@ -12,7 +12,7 @@ from kiel_groups.backoff import Backoff
 from kiel_groups.clients.net.cluster_metadata import ClusterMetadata
 from kiel_groups.config import KAFKA_PORT, BrokerConfig, HostPort, parse_hosts
 from kiel_groups.errors import BrokerError, ConfigError, KielGroupsError, UnknownGroupError
-from kiel_groups.members.brokers.transport import CoordinatorBrokers, FindError
+from kiel_groups.members.brokers.transport import ClusterTransport, FindError
 from kiel_groups.members.brokers.versions import GroupVersions
 from kiel_groups.metrics import Metrics
 from kiel_groups.model import INTERNAL_TOPICS, TopicPartition
@@ -438,7 +438,7 @@ async def _ask_coordinator(
     session: BrokerSession, group: str, request: Request[T], errors: Callable[[T], Iterable[ErrorCode]]
 ) -> tuple[int, T]:
     """Ask the coordinator of a group; while it moves or starts, find it again, for as long as a request may take."""
-    brokers, backoff = CoordinatorBrokers(session.cluster, group), Backoff(_FIRST_PAUSE_S, _LONGEST_PAUSE_S)
+    brokers, backoff = ClusterTransport(session.cluster, group), Backoff(_FIRST_PAUSE_S, _LONGEST_PAUSE_S)
     until_s = asyncio.get_running_loop().time() + session.timeout_s
     while True:
         try:

@@ -8,21 +8,18 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property
 
 from kiel_groups.config import GroupConfig
-from kiel_groups.errors import ClaimLostError, CoordinationError, KielGroupsError, ProtocolError
+from kiel_groups.errors import ClaimLostError, KielGroupsError, ProtocolError
 from kiel_groups.group.znodes.layout import ROOT, GroupLayout, WorkerLayout
-from kiel_groups.group.znodes.transactions import MOST_OPERATIONS, Create, Done, Failure, Unknown, chunks
+from kiel_groups.group.znodes.transactions import MOST_OPERATIONS, Create, chunks
 from kiel_groups.group.znodes.worker_contents import WorkerInfo
-from kiel_groups.listeners import Stall
-from kiel_groups.members.partition_handler import Work as WorkInProgress
-from kiel_groups.members.zookeeper.group_member import admit_program
-from kiel_groups.members.zookeeper.group_session import GroupSession, SessionSupervisor
-from kiel_groups.members.zookeeper.leader import Candidacy
+from kiel_groups.members.zookeeper.group_session import GroupSession, RoleKind, SessionRole, SessionSupervisor
+from kiel_groups.members.zookeeper.registration import admit_program, create_registration
 from kiel_groups.model import CONNECT_TYPE
 from kiel_groups.wording import some
 from kiel_groups.workers.stores.config_store import ConfigStore
@@ -53,7 +50,7 @@ class _SessionLayout(GroupLayout):
 
 class WorkerSession:
     """
-    A worker's sessions, from ``start`` to ``close``, and the kind of its roles on them; see ``RoleKind``.
+    A worker's sessions, from ``start`` to ``close``.
 
     Args:
         process: The process. Of its settings, the group's name and the watchdog's limit for the event loop apply.
@@ -63,8 +60,6 @@ class WorkerSession:
             for the former work any more.
         on_failure: Called with an error that a new session cannot fix, such as missing rights.
     """
-
-    paused = "this worker's writes are paused"
 
     def __init__(
         self,
@@ -76,6 +71,7 @@ class WorkerSession:
     ) -> None:
         self._process = process
         self._info = info
+        self._kind = RoleKind("this worker's writes are paused", _SessionLayout, self._admit, self._new_role)
         self._opened = opened
         self._lost = lost
         self._tasks = TaskSet(self._failed)
@@ -96,7 +92,7 @@ class WorkerSession:
         await self._supervisor.start()
 
     async def _join(self, by_s: float) -> GroupSession[WorkerRole]:
-        session = GroupSession(self._process, self, first=self._supervisor.current is None)
+        session = GroupSession(self._process, self._kind, first=self._supervisor.current is None)
         await session.join(by_s)
         self._tasks.start(self._watch(session))
         self._opened(session.role)
@@ -121,11 +117,7 @@ class WorkerSession:
 
     # ------------------------------------------------------------------ the kind of the roles
 
-    def layout(self, group: str) -> GroupLayout:
-        """Return the paths that the session needs."""
-        return _SessionLayout(group)
-
-    async def admit(self, session: Session, layout: GroupLayout, config: GroupConfig) -> None:
+    async def _admit(self, session: Session, layout: GroupLayout, _config: GroupConfig) -> None:
         """
         Check that the group's members are workers, whatever coordinates them; raises as ``admit_program``.
 
@@ -133,18 +125,12 @@ class WorkerSession:
         """
         await admit_program(session, layout, CONNECT_TYPE)
 
-    def new_role(self, context: SessionContext) -> WorkerRole:
+    def _new_role(self, context: SessionContext) -> WorkerRole:
         return WorkerRole(context, self._info, self._failed)
 
 
-class WorkerRole:
-    """
-    A worker on one session: its znode, its stores and its claims.
-
-    It is a ``SessionRole``.
-    """
-
-    candidacy: Candidacy | None = None
+class WorkerRole(SessionRole):
+    """A worker on one session: its znode, its stores and its claims."""
 
     def __init__(self, context: SessionContext, info: WorkerInfo, on_error: Callable[[BaseException], None]) -> None:
         self._context = context
@@ -183,20 +169,12 @@ class WorkerRole:
             session_timeout_ms=self.session.timeout_ms,
             started_at_ms=self._context.started_ms,
         )
-        data = info.encode()
-        unanswered = False
-        while not isinstance(answer := await self.session.transact([Create(self.proof, data, ephemeral=True)]), Done):
-            if isinstance(answer, Unknown):
-                unanswered = True
-            elif answer.failure is Failure.NO_NODE:
-                await self.session.ensure([self.layout.workers])
-            elif unanswered and answer.failure is Failure.NODE_EXISTS:
-                # The name has the session's id, so the znode is this worker's own.
-                break
-            else:
-                raise CoordinationError(
-                    f"group {self._context.group}: ZooKeeper refused to register {self.proof}: {answer.failure.name}"
-                )
+        await create_registration(
+            self.session,
+            self._context.group,
+            [Create(self.proof, info.encode(), ephemeral=True)],
+            lambda: self.session.ensure([self.layout.workers]),
+        )
 
     async def joined(self) -> None:
         """Warn of workers that are set up in another way; see ``_warn_of_others``."""
@@ -242,9 +220,6 @@ class WorkerRole:
                     found.append(WorkerInfo.parse(node.data, self.layout.workers))
         return found
 
-    def recheck(self) -> None:
-        """Do nothing: claims and stores read again what they watch."""
-
     async def restore(self) -> None:
         """
         Warn of workers that have come since.
@@ -252,16 +227,6 @@ class WorkerRole:
         The heartbeat finds out if the worker's znode was deleted, and ends the session.
         """
         await self._warn_of_others()
-
-    def in_progress(self) -> Collection[WorkInProgress]:
-        """Return nothing: tasks have limits of their own."""
-        return ()
-
-    def stalled(self, stall: Stall) -> None:
-        """Do nothing: the watchdog has logged the stall of the event loop."""
-
-    async def release(self, *, alone: bool) -> None:
-        """Do nothing: the worker has released its work before it closes the session."""
 
     # ------------------------------------------------------------------ claims and stores
 

@@ -41,6 +41,8 @@ from kiel_groups.zookeeper.runtime import Runtime
 __all__ = [
     "SessionClose",
     "Session",
+    "children_watched",
+    "get_watched",
     "SessionEvent",
     "Node",
 ]
@@ -498,26 +500,16 @@ class Session:
         """Perform ``children`` for many znodes in one pipeline, in the order of ``paths``."""
         return await self._read_many(self.client.get_children_async, paths, None)
 
-    async def transact(self, operations: Iterable[Operation]) -> Answer:
+    def transact(self, operations: Iterable[Operation]) -> Coroutine[Any, Any, Answer]:
         """
-        Send one transaction.
+        Send one transaction at once, and return a coroutine that waits for its answer.
 
+        The server handles requests in order, so a read that is sent after this call is no older than the transaction.
         The answer Done proves that the session was alive when the transaction was sent, and renews the lease from then.
 
         Raises:
             SessionLostError: The session is over.
-            CoordinationError: ZooKeeper refused the transaction because rights are missing.
-        """
-        return await self.submit(operations)
-
-    def submit(self, operations: Iterable[Operation]) -> Coroutine[Any, Any, Answer]:
-        """
-        Send one transaction at once, and return a coroutine that waits for its answer as ``transact`` does.
-
-        The server handles requests in order, so a read that is sent after this call is no older than the transaction.
-
-        Raises:
-            SessionLostError: The session is over.
+            CoordinationError: ZooKeeper refused the transaction because rights are missing; raised by the coroutine.
         """
         listed = list(operations)
         used, sent_s = self.connection.current, self._runtime.boot_time_s()
@@ -574,6 +566,23 @@ class Session:
     async def _missing(self, paths: Iterable[str]) -> list[str]:
         listed = sorted(set(paths))
         return [path for path, node in zip(listed, await self.exists_many(listed), strict=True) if node is None]
+
+
+async def get_watched(session: Session, path: str, watcher: Watcher) -> Node | None:
+    """Read a znode and watch it. If it does not exist, return None and watch for its creation."""
+    node = await session.get(path, watcher)
+    # A read of a missing znode sets no watch.
+    if node is None and await session.exists(path, watcher) is not None:
+        node = await session.get(path, watcher)
+    return node
+
+
+async def children_watched(session: Session, path: str, watcher: Watcher) -> list[str] | None:
+    """Read the names of a znode's children and watch them. If the znode does not exist, watch for its creation."""
+    names = await session.children(path, watcher)
+    if names is None and await session.exists(path, watcher) is not None:
+        names = await session.children(path, watcher)
+    return names
 
 
 def _with_parents(path: str) -> list[str]:

@@ -49,7 +49,8 @@ class CloseLimit:
     """
 
     def __init__(self, timeout_s: float | None = None) -> None:
-        self._by_s = math.inf
+        #: When the close must end; infinite without a limit.
+        self.by_s = math.inf
         #: The waits under way, each with the function that computes its end from the limit.
         self._waits: dict[asyncio.Timeout, Callable[[float], float]] = {}
         self.shorten(timeout_s)
@@ -58,10 +59,10 @@ class CloseLimit:
         """End the close within ``timeout_s`` seconds from now, unless it must end before that. None changes nothing."""
         if timeout_s is None:
             return
-        self._by_s = min(self._by_s, asyncio.get_running_loop().time() + timeout_s)
+        self.by_s = min(self.by_s, asyncio.get_running_loop().time() + timeout_s)
         for timeout, end in self._waits.items():
             if not timeout.expired():
-                timeout.reschedule(_when(end(self._by_s)))
+                timeout.reschedule(_when(end(self.by_s)))
 
     @asynccontextmanager
     async def timeout(self, most_s: float = math.inf, *, reserves: bool = False) -> AsyncIterator[None]:
@@ -82,7 +83,7 @@ class CloseLimit:
             reserved_s = min(RESERVED_SHARE * max(0.0, by_s - now_s()), MOST_RESERVED_S) if reserves else 0.0
             return min(latest_s, by_s - reserved_s)
 
-        async with asyncio.timeout_at(_when(end(self._by_s))) as timeout:
+        async with asyncio.timeout_at(_when(end(self.by_s))) as timeout:
             self._waits[timeout] = end
             try:
                 yield

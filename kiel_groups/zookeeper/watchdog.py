@@ -27,6 +27,7 @@ from kiel_groups.zookeeper.runtime import Runtime
 
 __all__ = [
     "Watchdog",
+    "caught_up",
 ]
 
 log = logging.getLogger(__name__)
@@ -35,6 +36,24 @@ log = logging.getLogger(__name__)
 #: Shares of a time limit: the time after which the application is notified of a stall, and the interval of the checks.
 HURRY_SHARE = 0.5
 LOOK_SHARE = 0.1
+
+
+#: The pause between checks whether the application has resumed, in seconds.
+CATCH_UP_S = 0.05
+
+
+async def caught_up(in_progress: Callable[[], Collection[Work]], stalled: Collection[Work]) -> None:
+    """
+    Wait until the application makes progress, after the watchdog ended a membership.
+
+    If the member joined earlier, its new partitions would stall like those that it has just lost.
+
+    Args:
+        in_progress: Returns the application's work in progress.
+        stalled: What that was when the membership ended.
+    """
+    while any(now.token is then.token for now in in_progress() for then in stalled):  # noqa: ASYNC110
+        await asyncio.sleep(CATCH_UP_S)
 
 
 @dataclass(slots=True)

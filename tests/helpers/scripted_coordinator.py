@@ -257,7 +257,13 @@ class MemberBench:
         self.context = scripted_context(self.transport, self.runtime, rebalance_timeout=rebalance_timeout, **timing)
         self.metrics = self.context.metrics
         self.member = CoordinatedMember(
-            self.context, partial(BrokerCoordinator, self.context, self.hooks), self.hooks, self._failed
+            self.context.group,
+            self.context.timing.find_timeout_ms,
+            self.metrics,
+            self.runtime,
+            partial(BrokerCoordinator, self.context, self.hooks),
+            self.hooks,
+            self._failed,
         )
 
     def _failed(self, error: KielGroupsError) -> None:

@@ -17,8 +17,8 @@ MUTANTS = (
     Mutant(
         "a leader proves its leadership by a check of the root instead of its election znode",
         "members/zookeeper/leader.py",
-        "proving = self._session.submit([Check(candidate)])",
-        'proving = self._session.submit([Check("/")])',
+        "proving = self._session.transact([Check(candidate)])",
+        'proving = self._session.transact([Check("/")])',
         "tests/unit/members/zookeeper/test_leader_driver.py",
     ),
     Mutant(
@@ -86,10 +86,10 @@ MUTANTS = (
     Mutant(
         "a leader reads the inputs of a plan before it proves its leadership",
         "members/zookeeper/leader.py",
-        "            proving = self._session.submit([Check(candidate)])\n"
+        "            proving = self._session.transact([Check(candidate)])\n"
         "            proof, make_plan = await asyncio.gather(proving, self._planner.read())\n",
         "            make_plan = await self._planner.read()\n"
-        "            proof = await self._session.submit([Check(candidate)])\n",
+        "            proof = await self._session.transact([Check(candidate)])\n",
         "tests/unit/members/zookeeper/test_leader_driver.py",
     ),
     Mutant(
@@ -109,8 +109,8 @@ MUTANTS = (
     Mutant(
         "the older of two members with one instance id gets their slot",
         "members/zookeeper/planner.py",
-        "newest[found[1].slot][0] < found[0]",
-        "newest[found[1].slot][0] > found[0]",
+        "newest[info.slot][0] < registered",
+        "newest[info.slot][0] > registered",
         "tests/unit/members/zookeeper/test_plan_reader.py",
     ),
     Mutant(
@@ -199,14 +199,14 @@ MUTANTS = (
     ),
     Mutant(
         "a member takes over an assignment of another generation, or of another member",
-        "members/programs/round_member.py",
+        "members/programs/rounds.py",
         "return found.assignment if (found.generation, found.member_id) == (generation, self._member_id) else None",
         "return found.assignment",
         "tests/unit/members/programs/test_round_member.py",
     ),
     Mutant(
         "a round waits for latecomers for ever",
-        "members/programs/round_planner.py",
+        "members/programs/rounds.py",
         "            if not late or loop.time() >= by_s:\n",
         "            if not late:\n",
         "tests/unit/members/programs/test_round_planner.py",

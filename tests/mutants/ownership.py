@@ -80,14 +80,14 @@ MUTANTS = (
     ),
     Mutant(
         "a member joins while foreign members are in the group",
-        "members/zookeeper/group_member.py",
+        "members/zookeeper/registration.py",
         "    await _check_foreign(session, layout)\n",
         "",
         "tests/sim/test_admission.py",
     ),
     Mutant(
         "a member joins although its settings differ from the group's",
-        "members/zookeeper/group_member.py",
+        "members/zookeeper/registration.py",
         "if differences := mine.differences(group):",
         "if (differences := mine.differences(group)) and False:",
         "tests/sim/test_admission.py",
@@ -150,8 +150,8 @@ MUTANTS = (
     Mutant(
         "a member takes its own registration, whose answer was lost, for another member's",
         "members/zookeeper/registration.py",
-        "                elif unanswered and answer.failure is Failure.NODE_EXISTS:\n",
-        "                elif False:\n",
+        "        elif unanswered and answer.failure is Failure.NODE_EXISTS:\n",
+        "        elif False:\n",
         "tests/sim/test_registration.py",
     ),
     Mutant(
@@ -241,7 +241,7 @@ MUTANTS = (
     ),
     Mutant(
         "a program takes the name of a group of another client",
-        "members/zookeeper/group_member.py",
+        "members/zookeeper/registration.py",
         "    if node is None and found is None and await _has_consumers(session, layout):\n",
         "    if False:\n",
         "tests/sim/test_program_groups.py",

@@ -16,22 +16,22 @@ MUTANTS = (
     Mutant(
         "an idle owner does not adopt an offset that an operator has set",
         "members/zookeeper/owned_partitions.py",
-        "        await self._offsets.owned.adopt_foreign_offsets(self._owned)\n",
+        "        await self.offsets.owned.adopt_foreign_offsets(self._owned)\n",
         "",
         "tests/sim/test_member_assignments.py",
     ),
     Mutant(
         "a claim is opened although its owner znode belongs to another session",
         "members/offsets/claim_opening.py",
-        "if owner is not None and owner.owner == self._session.id:",
-        "if owner is not None:",
+        "            if owner is not None and owner.owner == self._session.id\n        }\n        return Starts(",
+        "            if owner is not None\n        }\n        return Starts(",
         "tests/sim/test_stale_reads.py",
     ),
     Mutant(
         "a claim does not rewrite its stored offset",
         "members/offsets/zookeeper_store.py",
         "            outcome = await self._writer.write(items, lambda *_: None, renew=renew)\n",
-        "            return Rewritten({p: found.version for p, found in stored.items()}, offsets)\n"
+        "            return {p: (offset, stored[p].version) for p, offset in offsets.items()}\n"
         "            outcome = await self._writer.write(items, lambda *_: None, renew=renew)\n",
         "tests/sim/test_claims.py",
     ),
@@ -71,15 +71,15 @@ MUTANTS = (
     ),
     Mutant(
         "the reset to the log of a recreated topic replaces any version of the offset",
-        "members/offsets/claim_opening.py",
+        "members/offsets/zookeeper_store.py",
         "versions = {p: stored[p].version if p in stored else ANY_VERSION for",
         "versions = {p: ANY_VERSION for",
         "tests/sim/test_recreated_topics.py",
     ),
     Mutant(
         "the reset to the log of a recreated topic overwrites an operator's offset in it",
-        "members/offsets/claim_opening.py",
-        "if is_set and not self._rules.through_brokers:",
+        "members/offsets/zookeeper_store.py",
+        "if is_set and not self._through_brokers:",
         "if False:",
         "tests/sim/test_recreated_topics.py",
     ),

@@ -58,4 +58,5 @@ class SessionBench:
 def owner_znodes_of(session: Session, writer: FencedWriter, tracker: OffsetTracker) -> OwnerZnodes:
     """Return the owner znodes of the member "m" of group "g" on this session."""
     context = member_context(session, tracker)
-    return OwnerZnodes(context, writer, OffsetZnodes(context, writer))
+    topics = TopicIncarnations(context.session, context.tasks, tracker)
+    return OwnerZnodes(context, writer, OffsetZnodes(context, writer, topics))

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from kiel_groups.group.offset_tracker import CommitRules, OffsetTracker
+from kiel_groups.group.offset_tracker import OffsetTracker
 from kiel_groups.group.partition_offsets import PartitionOffsets, PendingReset
 from kiel_groups.group.znodes.layout import topic_path
 from kiel_groups.group.znodes.transactions import Create
@@ -368,9 +368,9 @@ def test_a_reset_that_replaces_an_operators_offset_in_the_new_log_is_reported(
     (partition,) = world.partitions()
     (consumer,) = world.consumers
     monkeypatch.setattr(
-        consumer.member._member_session.role.owned_partitions._offsets.recreated_topics._new_logs,
-        "_rules",
-        CommitRules(through_brokers=True),
+        consumer.member._member_session.role.offsets.znodes,
+        "_through_brokers",
+        True,
     )  # type: ignore[union-attr]
     with monkeypatch.context() as silent:
         no_broker_knows(silent)

@@ -96,11 +96,6 @@ def test_first_offsets_are_stored_although_their_folder_is_deleted_meanwhile(
             await delete(min(partitions).topic)
             return await log_offsets(partitions, policy)  # noqa: B023 -- all answer the same
 
-        monkeypatch.setattr(
-            consumer.member._member_session.role.owned_partitions._offsets.opener._start_offsets,
-            "_look_up",
-            delete_and_ask,
-        )  # type: ignore[union-attr]
         monkeypatch.setattr(consumer, "log_offsets", delete_and_ask)
     if is_new:
         create_topic(world, "new", 2)
@@ -159,7 +154,7 @@ def test_a_member_that_is_notified_late_resets_only_partitions_of_the_old_log(
     with at_rest(members=2, topics=(4,), reset="earliest") as world:
         late, prompt = world.consumers
         before = set(prompt.opened)
-        slow.append(late.member._member_session.role.owned_partitions._offsets.topics)  # type: ignore[union-attr]
+        slow.append(late.member._member_session.role.offsets.topics)  # type: ignore[union-attr]
         recreate(world)
         world.run_for(0.5)
         process_some(world, prompt)

@@ -12,8 +12,8 @@ import pytest
 from kiel_groups.group.commit_note import NotedText
 from kiel_groups.group.znodes.contents import FirstOffsets
 from kiel_groups.group.znodes.transactions import Delete
-from kiel_groups.members.offsets.kafka_store import COMMIT_PATIENCE_S, RENEWAL_S, REREAD_S
-from kiel_groups.members.zookeeper.owned_partitions import LEAVING_S
+from kiel_groups.members.offsets.kafka_store import COMMIT_PATIENCE_S, REREAD_S
+from kiel_groups.members.zookeeper.owned_partitions import LEAVING_S, RENEWAL_S
 from kiel_groups.model import OffsetAndMetadata, TopicPartition
 from kiel_groups.zookeeper.fenced_writes import FencedWriter
 from tests.sim.commits import commit, process_all, process_some

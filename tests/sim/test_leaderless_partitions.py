@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 import pytest
@@ -152,12 +152,7 @@ def test_of_members_that_know_different_leaders_only_the_first_starts_at_the_end
             return LogOffsets(dict.fromkeys(known, world.log_end), failures)
 
         for consumer in world.consumers:
-            look_up = know_half.__get__(consumer)  # type: ignore[attr-defined]
-            monkeypatch.setattr(
-                consumer.member._member_session.role.owned_partitions._offsets.opener._start_offsets,
-                "_look_up",
-                look_up,
-            )  # type: ignore[union-attr]
+            monkeypatch.setattr(consumer, "log_offsets", know_half.__get__(consumer))  # type: ignore[attr-defined]
         create_new_topic(world, 4)
         world.run_for(5.0)
         world.settle(10.0)
@@ -276,15 +271,15 @@ def test_an_alarm_is_raised_while_a_look_up_hangs(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The alarm does not wait for the end of the look-up."""
-    start = ClaimOpener.start
+    open_claims = ClaimOpener.open
 
-    async def hang(opener: ClaimOpener, partitions: Collection[TopicPartition]) -> object:
+    async def hang(opener: ClaimOpener, topic: str, partitions: Sequence[TopicPartition]) -> object:
         await asyncio.sleep(100.0)
-        return await start(opener, partitions)
+        return await open_claims(opener, topic, partitions)
 
     with at_rest(members=1, topics=(2,), reset="earliest") as world:
         (consumer,) = world.consumers
-        monkeypatch.setattr(ClaimOpener, "start", hang)
+        monkeypatch.setattr(ClaimOpener, "open", hang)
         monkeypatch.setattr("tests.sim.invariants.claim_opening.OPENED_S", 1_000.0)
         create_new_topic(world, 1)
         world.run_for(ALARM_S + 5.0)

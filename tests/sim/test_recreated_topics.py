@@ -195,7 +195,7 @@ def test_a_claim_that_is_retried_after_an_outage_does_not_rewrite_old_offsets(
     process_all(world, consumer)
     world.close(20.0)
     joined = world.join(world.topics)
-    open_claims, opened = ClaimOpener._open_claims, list[str]()
+    open_claims, opened = ClaimOpener.open, list[str]()
 
     async def opening(opener: ClaimOpener, topic: str, partitions: Sequence[TopicPartition]) -> Any:
         if not opened:
@@ -203,7 +203,7 @@ def test_a_claim_that_is_retried_after_an_outage_does_not_rewrite_old_offsets(
         opened.append(topic)
         return await open_claims(opener, topic, partitions)
 
-    monkeypatch.setattr(ClaimOpener, "_open_claims", opening)
+    monkeypatch.setattr(ClaimOpener, "open", opening)
     no_broker_knows(monkeypatch)
     recreate_during_an_outage(world, joined)
     world.run_for(3.0)

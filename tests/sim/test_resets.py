@@ -39,11 +39,11 @@ def before_the_reset_is_written(monkeypatch: pytest.MonkeyPatch, do: Callable[[]
     """Call ``do`` right before the member writes the offset that the reset policy chose."""
     commit, calls = OffsetZnodes.commit, []
 
-    async def committing(znodes: OffsetZnodes, commits: Mapping[TopicPartition, Commit]) -> Written:
+    async def committing(znodes: OffsetZnodes, commits: Mapping[TopicPartition, Commit], metadata: str) -> Written:
         if not calls:
             calls.append(do())
             await asyncio.sleep(0.1)
-        return await commit(znodes, commits)
+        return await commit(znodes, commits, metadata)
 
     monkeypatch.setattr(OffsetZnodes, "commit", committing)
 

@@ -115,9 +115,7 @@ def test_a_partition_that_is_new_to_the_group_starts_at_its_beginning(monkeypatc
                 await asyncio.sleep(0.1)
             return await ask(partitions, policy)
 
-        monkeypatch.setattr(
-            consumer.member._member_session.role.owned_partitions._offsets.opener._start_offsets, "_look_up", ask_late
-        )  # type: ignore[union-attr]
+        monkeypatch.setattr(consumer, "log_offsets", ask_late)
         create_topic(world, "new", 3)
         consumer.subscribe(["t0", "new"])
         world.run_for(5.0)

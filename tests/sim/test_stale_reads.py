@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -89,10 +89,10 @@ def test_positions_are_not_used_after_their_topic_was_created_again(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The positions are of the old log; the member has no open partition to be notified of the new one."""
-    consumer, start, recreated = world.consumers[0], ClaimOpener.start, []
+    consumer, open_claims, recreated = world.consumers[0], ClaimOpener.open, []
 
-    async def slow(opener: ClaimOpener, partitions: Collection[TopicPartition]) -> Any:
-        starts = await start(opener, partitions)
+    async def slow(opener: ClaimOpener, topic: str, partitions: Sequence[TopicPartition]) -> Any:
+        starts = await open_claims(opener, topic, partitions)
         if not recreated:
             recreated.append("t0")
             world.operator.delete_async(topic_path("t0"))
@@ -104,7 +104,7 @@ def test_positions_are_not_used_after_their_topic_was_created_again(
         consumer.work(0.0, 3, 0.01)
     world.run_for(SOON_S + 1.0)
     assert {world.history.stored(partition) for partition in world.partitions()} == {3}
-    monkeypatch.setattr(ClaimOpener, "start", slow)
+    monkeypatch.setattr(ClaimOpener, "open", slow)
     world.operator.delete(world.layout.member(str(consumer.member.member_id)))
     world.run_for(2 * SOON_S)
     assert recreated

@@ -9,7 +9,7 @@ from contextlib import suppress
 
 from kiel_groups.allocators.assignors import Assignor
 from kiel_groups.backoff import Backoff
-from kiel_groups.errors import CommitFailedError, KielGroupsError, NoOffsetsError
+from kiel_groups.errors import CommitFailedError, KielGroupsError
 from kiel_groups.group.subscription import SubscriptionState
 from kiel_groups.members.brokers.assignment_planner import AssignmentPlanner, TopicSource
 from kiel_groups.members.brokers.coordinator_commits import CoordinatorOffsets
@@ -18,8 +18,8 @@ from kiel_groups.members.brokers.hooks import CoordinatedContext, JoinedGroup
 from kiel_groups.members.brokers.renewed_topics import RenewedTopics
 from kiel_groups.members.brokers.start_positions import Positions, StartPositions
 from kiel_groups.members.offsets.owned_offsets import OwnedOffsets
+from kiel_groups.members.offsets.unopened_claims import UnopenedClaims
 from kiel_groups.members.partition_handler import PartitionHandler
-from kiel_groups.members.zookeeper.unopened_claims import UnopenedClaims
 from kiel_groups.model import TopicPartition
 from kiel_groups.wire.consumer_protocol import PROTOCOL_TYPE, ConsumerAssignment, ConsumerSubscription
 from kiel_groups.wire.group_requests import GroupProtocol
@@ -159,7 +159,7 @@ class ConsumerHooks:
         self._topics = topics
         self._assignors = assignors
         self._tasks = tasks
-        self._unopened = UnopenedClaims(self._group, context.metrics)
+        self._unopened = UnopenedClaims(self._group, context.metrics, handler)
         self.planner = AssignmentPlanner(context, assignors, topics)
         #: The partitions of the present assignment; None between two assignments.
         self.assigned: frozenset[TopicPartition] | None = None
@@ -264,9 +264,6 @@ class ConsumerHooks:
                 if not waiting:
                     break
                 self._unopened.attempt_failed(topic, failures)
-                refused = [error for error in failures.values() if isinstance(error, NoOffsetsError)]
-                if refused:
-                    self._handler.start_unknown(topic, refused[0])
                 if clock() >= alarm_at_s:
                     self._unopened.alarm(topic, waiting, alarm_s)
                     alarm_at_s = clock() + alarm_s

@@ -14,7 +14,7 @@ from kiel_groups.clients.calls.eager_methods import home_loop
 from kiel_groups.config import HostPort
 from kiel_groups.errors import CommitFailedError, KielGroupsError, SessionLostError
 from kiel_groups.group.member_events import GroupRequest
-from kiel_groups.group.partition_offsets import Commit, PendingReset
+from kiel_groups.group.partition_offsets import PendingReset
 from kiel_groups.group.subscription import SubscriptionState
 from kiel_groups.members.brokers.assignment_planner import TopicSource
 from kiel_groups.members.brokers.consumer_hooks import ChosenStarts, ConsumerHooks
@@ -25,7 +25,7 @@ from kiel_groups.members.brokers.member import CoordinatedMember
 from kiel_groups.members.brokers.renewed_topics import RenewedTopics
 from kiel_groups.members.brokers.request_failures import reported
 from kiel_groups.members.brokers.start_positions import StartPositions
-from kiel_groups.members.offsets.owned_offsets import ChosenCommits, OwnedOffsets
+from kiel_groups.members.offsets.owned_offsets import OwnedOffsets
 from kiel_groups.members.offsets.topic_incarnations import RecreatedTopics
 from kiel_groups.members.partition_handler import PartitionHandler
 from kiel_groups.model import TopicPartition
@@ -34,7 +34,7 @@ from kiel_groups.wire.error_codes import NO_ERROR
 from kiel_groups.wire.group_requests import DescribedGroup, DescribeGroupsRequest
 from kiel_groups.wording import some
 from kiel_groups.zookeeper.tasks import CloseLimit, TaskSet
-from kiel_groups.zookeeper.watchdog import Watchdog
+from kiel_groups.zookeeper.watchdog import Watchdog, caught_up
 
 __all__ = [
     "owner_words",
@@ -80,10 +80,6 @@ async def _owner(group: str, member_id: str | None, partition: TopicPartition, s
     return "by no member"
 
 
-#: The pause between checks whether the application has resumed, after the watchdog ended a membership, in seconds.
-_CATCH_UP_S = 0.05
-
-
 class ConsumerMember:
     """
     Membership of one consumer in a group that brokers coordinate, from ``start`` to ``close``.
@@ -115,17 +111,31 @@ class ConsumerMember:
         self._on_failure = on_failure
         self._hooks = ConsumerHooks(context, handler, subscription, topics, assignors, self._tasks)
         self._member = CoordinatedMember(
-            context, partial(BrokerCoordinator, context, self._hooks), self._hooks, on_failure
+            context.group,
+            context.timing.find_timeout_ms,
+            context.metrics,
+            context.runtime,
+            partial(BrokerCoordinator, context, self._hooks),
+            self._hooks,
+            on_failure,
         )
         self._offsets = CoordinatorOffsets(
             context, self._member, self._tracker, context.timing.find_timeout_ms, topics.seen
         )
         group, metrics = context.group, context.metrics
-        self._owned = OwnedOffsets(group.group, handler, self._tracker, metrics, self._offsets)
-        self._chosen = ChosenCommits(group.group, self._tracker, self._owned, self._owner_words)
+        self._owned = OwnedOffsets(group.group, handler, self._tracker, metrics, self._offsets, self._owner_words)
         self._starts = ChosenStarts(group.group, self._offsets, context.timing.find_timeout_ms / 1000)
         self._renewed = RenewedTopics(group.group, handler, self._tracker, self._tasks, metrics, topics, self._offsets)
-        self._restarts = RecreatedTopics(self._renewed, self._renewed, self._renewed, self._owned.writing)
+        self._restarts = RecreatedTopics(
+            group.group,
+            handler,
+            self._tracker,
+            self._tasks,
+            metrics,
+            topics=self._renewed,
+            new_logs=self._renewed,
+            writing=self._owned.writing,
+        )
         starts = StartPositions(group, handler, self._offsets, metrics, topics)
         self._hooks.attach(starts, self._starts, self._owned, self._renewed)
         self._loop = home_loop()
@@ -230,7 +240,7 @@ class ConsumerMember:
         if self._member.token is None:
             raise SessionLostError(f"group {group}: no membership to commit with at the moment")
         due = self._tracker.commits().keys()
-        stored = await self._owned.commit_finished(metadata)
+        stored = await self._owned.commit(metadata)
         if left := sorted(self._tracker.commits(due - stored)):
             raise CommitFailedError(
                 f"group {group}: commit(): {some(left)} not stored: the coordinator has refused it, as the log says"
@@ -240,13 +250,13 @@ class ConsumerMember:
 
     async def commit_chosen(self, offsets: Mapping[TopicPartition, int]) -> frozenset[TopicPartition]:
         """
-        Store next offsets that the application chose: all, or none; raises as ``ChosenCommits.commit``.
+        Store next offsets that the application chose: all, or none; raises as ``OwnedOffsets.commit_chosen``.
 
         Offsets of assigned partitions that the group has no offset of, with the policy ``none``, start them.
         """
         starts = self._starts.among(offsets)
         others = {partition: offset for partition, offset in offsets.items() if partition not in starts}
-        stored = await self._chosen.commit(others) if others else frozenset()
+        stored = await self._owned.commit_chosen(others) if others else frozenset()
         return stored | await self._starts.commit(starts) if starts else stored
 
     async def stored_offsets(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, int | None]:
@@ -291,25 +301,12 @@ class ConsumerMember:
         )
 
     async def _refresh_offsets(self) -> None:
-        """
-        Commit the stored offsets of all partitions again, before brokers expire them.
-
-        If the outcome of a commit is unknown, the coordinator may have a newer offset, which the next commit settles.
-        """
         while True:
             await asyncio.sleep(self._context.timing.offset_refresh_ms / 1000)
-            async with self._owned.writing:
-                states = {partition: self._tracker.of(partition) for partition in self._hooks.open_partitions}
-                again = {
-                    partition: Commit(state.committed, state.version)
-                    for partition, state in states.items()
-                    if state is not None and not state.sent
-                }
-                try:
-                    if again:
-                        await self._owned.attempt(again)
-                except KielGroupsError as error:
-                    log.info("group %s: stored offsets were not renewed: %s", self._context.group.group, error)
+            try:
+                await self._owned.renew(lambda: self._hooks.open_partitions)
+            except KielGroupsError as error:
+                log.info("group %s: stored offsets were not renewed: %s", self._context.group.group, error)
 
     # ------------------------------------------------------------------ changes of topics
 
@@ -347,8 +344,7 @@ class ConsumerMember:
         """Join again once the application makes progress: the member's next partitions would stall like the last."""
         stalled = self._handler.in_progress()
         self._member.given_up()
-        while any(now.token is then.token for now in self._handler.in_progress() for then in stalled):  # noqa: ASYNC110
-            await asyncio.sleep(_CATCH_UP_S)
+        await caught_up(self._handler.in_progress, stalled)
         self._watch()
         if self._has_started:
             self._member.request_rejoin()

@@ -14,8 +14,7 @@ from kiel_groups.errors import BrokerError, ConfigError, GroupConfigError, KielG
 from kiel_groups.group.member_events import CoordinatorCode, GroupRequest
 from kiel_groups.members.brokers.gate import GenerationGate
 from kiel_groups.members.brokers.hooks import CoordinatedContext, JoinedGroup, MemberHooks
-from kiel_groups.members.brokers.transport import BeatAnswer, FindError, GroupTransport
-from kiel_groups.metrics import Metrics
+from kiel_groups.members.brokers.transport import BeatAnswer, FindError
 from kiel_groups.model import GenerationToken
 from kiel_groups.wire.consumer_protocol import PROTOCOL_TYPE
 from kiel_groups.wire.error_codes import NO_ERROR, UNKNOWN_MEMBER_ID, ErrorCode, error_code
@@ -30,7 +29,6 @@ from kiel_groups.wire.group_requests import (
     SyncGroupRequest,
     SyncGroupResponse,
 )
-from kiel_groups.zookeeper.runtime import Runtime
 from kiel_groups.zookeeper.tasks import CloseLimit
 
 __all__ = [
@@ -43,7 +41,6 @@ __all__ = [
     "CoordinatorHeartbeat",
     "JoinOffer",
     "refusal",
-    "MembershipRequests",
     "BrokerCoordinator",
 ]
 
@@ -172,31 +169,18 @@ class CoordinatorHeartbeat:
     Proves a membership to the coordinator at regular intervals, while there is a target.
 
     Args:
-        group: The group's name.
-        transport: Sends the heartbeats.
-        interval_ms: The time between two heartbeats.
-        session_timeout_ms: The session timeout that the member joins with.
-        metrics: Observes ``heartbeat``, the time to an answer, and counts ``heartbeats`` by code.
-        runtime: Clock and thread.
+        context: The member's settings, its transport, and its runtime; its metrics observe ``heartbeat``, the time to
+            an answer, and count ``heartbeats`` by code.
         answered: Called on the event loop with the target of a heartbeat and its answer.
     """
 
-    def __init__(
-        self,
-        group: str,
-        transport: GroupTransport,
-        interval_ms: int,
-        session_timeout_ms: int,
-        metrics: Metrics,
-        runtime: Runtime,
-        answered: BeatReport,
-    ) -> None:
-        self._group = group
-        self._transport = transport
-        self._interval_s = interval_ms / 1000
-        self._limit_s = session_timeout_ms / 1000 * _ANSWER_SHARE
-        self._metrics = metrics
-        self._runtime = runtime
+    def __init__(self, context: CoordinatedContext, answered: BeatReport) -> None:
+        self._group = context.group.group
+        self._transport = context.transport
+        self._interval_s = context.timing.heartbeat_interval_ms / 1000
+        self._limit_s = context.timing.session_timeout_ms / 1000 * _ANSWER_SHARE
+        self._metrics = context.metrics
+        self._runtime = context.runtime
         self._report = answered
         self._loop = home_loop()
         #: Written by the event loop and read by the thread, each by one plain assignment.
@@ -210,7 +194,7 @@ class CoordinatorHeartbeat:
         self._to_leave: BeatTarget | None = None
         self._is_started = False
         self._ended = threading.Event()
-        self._ticker = runtime.ticker(self._tick, "heartbeat")
+        self._ticker = context.runtime.ticker(self._tick, "heartbeat")
 
     def follow(self, target: BeatTarget | None) -> None:
         """
@@ -375,17 +359,38 @@ _LOOK_SHARE = 1 / 3
 _LEAVE_S = 2.0
 
 
-class MembershipRequests:
-    """The requests of one member; each method raises the errors of ``GroupTransport.send``."""
+class BrokerCoordinator:
+    """
+    A broker that coordinates a group; see ``GroupCoordinator``. Requests raise the errors of ``GroupTransport.send``.
 
-    def __init__(self, context: CoordinatedContext, hooks: MemberHooks) -> None:
+    Args:
+        context: The member's settings, its transport, and its runtime.
+        hooks: The program that the member belongs to.
+        report: Called with the answer to each heartbeat.
+    """
+
+    words = CoordinatorWords()
+
+    def __init__(self, context: CoordinatedContext, hooks: MemberHooks, report: BeatReport) -> None:
         self._context = context
         self._group = context.group.group
         self._hooks = hooks
         #: What the last join has offered.
-        self.offer = JoinOffer("", ())
+        self._offer = JoinOffer("", ())
         #: The join or the sync under way, or what the hooks read before a join.
         self._sending: asyncio.Future[Any] | None = None
+        self._heartbeat = CoordinatorHeartbeat(context, report)
+
+    @property
+    def beats_while_draining(self) -> bool:
+        """Whether the brokers know JoinGroup v1; before, a member that has not joined again is removed all the same."""
+        return self._context.has_rebalance_timeout
+
+    async def find(self) -> int:
+        """Ask any broker for the coordinator."""
+        return await self._context.transport.find()
+
+    # ------------------------------------------------------------------ requests about the membership
 
     @property
     def _patience_s(self) -> float:
@@ -398,7 +403,7 @@ class MembershipRequests:
         # A member that is given up while its hooks read something must not join afterwards: ``abandon`` cancels this.
         self._sending = reading = asyncio.ensure_future(self._hooks.protocols())
         offered = tuple(await reading)
-        self.offer = JoinOffer(type_, offered)
+        self._offer = JoinOffer(type_, offered)
         request: JoinGroupRequest = JoinGroupRequest(self._group, timing.session_timeout_ms, member_id, type_, offered)
         if self._context.has_rebalance_timeout:
             request = JoinGroupRequestV1(
@@ -413,11 +418,12 @@ class MembershipRequests:
         token = GenerationToken(answer.generation, answer.member_id)
         return JoinAnswer(answer.error, token, JoinedGroup(answer.protocol, answer.leader_id, answer.members))
 
-    async def sync(
-        self, coordinator: int, token: GenerationToken, assignments: Mapping[str, bytes]
-    ) -> SyncGroupResponse:
+    async def sync(self, coordinator: int, token: GenerationToken, assignments: Mapping[str, bytes]) -> SyncAnswer:
         """Ask for the member's assignment; the leader brings those of all members."""
-        return await self._patiently(coordinator, SyncGroupRequest(self._group, *token, assignments))
+        answer: SyncGroupResponse = await self._patiently(
+            coordinator, SyncGroupRequest(self._group, *token, assignments)
+        )
+        return SyncAnswer(answer.error, bytes(answer.assignment))
 
     async def _patiently(self, coordinator: int, request: Request[T]) -> T:
         """
@@ -471,57 +477,7 @@ class MembershipRequests:
         if answer not in (NO_ERROR, UNKNOWN_MEMBER_ID):
             raise answer.exception(f"group {self._group}: LeaveGroup")
 
-
-class BrokerCoordinator:
-    """
-    A broker that coordinates a group; see ``GroupCoordinator``.
-
-    Args:
-        context: The member's settings, its transport, and its runtime.
-        hooks: The program that the member belongs to.
-        report: Called with the answer to each heartbeat.
-    """
-
-    words = CoordinatorWords()
-
-    def __init__(self, context: CoordinatedContext, hooks: MemberHooks, report: BeatReport) -> None:
-        self._context = context
-        self._requests = MembershipRequests(context, hooks)
-        self._heartbeat = CoordinatorHeartbeat(
-            context.group.group,
-            context.transport,
-            context.timing.heartbeat_interval_ms,
-            context.timing.session_timeout_ms,
-            context.metrics,
-            context.runtime,
-            report,
-        )
-
-    @property
-    def beats_while_draining(self) -> bool:
-        """Whether the brokers know JoinGroup v1; before, a member that has not joined again is removed all the same."""
-        return self._context.has_rebalance_timeout
-
-    async def find(self) -> int:
-        """Ask any broker for the coordinator."""
-        return await self._context.transport.find()
-
-    async def join(self, coordinator: int, member_id: str) -> JoinAnswer:
-        """Send a join; see ``MembershipRequests``."""
-        return await self._requests.join(coordinator, member_id)
-
-    async def sync(self, coordinator: int, token: GenerationToken, assignments: Mapping[str, bytes]) -> SyncAnswer:
-        """Send a sync; see ``MembershipRequests``."""
-        answer = await self._requests.sync(coordinator, token, assignments)
-        return SyncAnswer(answer.error, bytes(answer.assignment))
-
-    async def leave(self, coordinator: int, member_id: str) -> None:
-        """Send a leave request, beside a join that may be under way."""
-        await self._requests.leave(coordinator, member_id)
-
-    def abandon(self) -> None:
-        """Cancel the join or the sync under way."""
-        self._requests.abandon()
+    # ------------------------------------------------------------------ heartbeats, and the end
 
     def new_gate(self, token: GenerationToken, sent_s: float) -> GenerationGate:
         """Return a gate whose lease is half the session timeout."""
@@ -553,4 +509,4 @@ class BrokerCoordinator:
 
     def refusal(self, request: GroupRequest, code: int) -> KielGroupsError:
         """Return the error of a refused member, with the brokers' settings that decide it."""
-        return refusal(request, code, self._context, self._requests.offer)
+        return refusal(request, code, self._context, self._offer)

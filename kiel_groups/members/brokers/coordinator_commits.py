@@ -25,6 +25,7 @@ from kiel_groups.members.brokers.offset_requests import (
     LONGEST_READ_PAUSE_S,
     REPEATED,
     read_offsets,
+    report_refused,
 )
 from kiel_groups.members.offsets.owned_offsets import Written
 from kiel_groups.model import OffsetAndMetadata, TopicPartition
@@ -167,7 +168,9 @@ class CoordinatorOffsets:
                 log.warning("group %s: the metadata of a commit is too long: left out", self._group)
                 metadata = ""
                 repeated = REPEATED | {OFFSET_METADATA_TOO_LARGE.number}
-            self._report(answers, repeated)
+            passing = repeated | {NO_ERROR.number}
+            refused = {partition: code for partition, code in answers.items() if code.number not in passing}
+            report_refused(self._group, self._metrics, refused)
             self._doubt(answers)
             again = [p for p in waiting if p not in answers or answers[p].number in repeated]
             waiting = {partition: waiting[partition] for partition in again}
@@ -235,20 +238,6 @@ class CoordinatorOffsets:
         self.unknown = frozenset(each for each, code in answers.items() if code == UNKNOWN_TOPIC_OR_PARTITION)
         for topic in sorted({partition.topic for partition in self.unknown}):
             self._seen.doubt(topic)
-
-    def _report(self, answers: Mapping[TopicPartition, ErrorCode], repeated: Collection[int]) -> None:
-        for code in sorted({code.number for code in answers.values()}.difference(repeated, {NO_ERROR.number})):
-            partitions = [partition for partition, each in answers.items() if each.number == code]
-            known = error_code(code)
-            self._metrics.count("commits_refused", len(partitions), error=known.name)
-            log.error(
-                "group %s: the offsets of %s, first %s, were not stored: %s: %s",
-                self._group,
-                counted(partitions, "partition"),
-                min(partitions),
-                known,
-                known.hint,
-            )
 
     # ------------------------------------------------------------------ reads
 

@@ -19,7 +19,6 @@ __all__ = [
     "CoordinatedContext",
     "JoinedGroup",
     "MemberHooks",
-    "MemberSettings",
 ]
 
 
@@ -38,23 +37,6 @@ class JoinedGroup(NamedTuple):
     members: Mapping[str, bytes]
 
 
-class MemberSettings(Protocol):
-    """
-    What a member needs to know, whatever coordinates its group.
-
-    The first join fails if the coordinator is not found within ``find_timeout_ms``.
-    """
-
-    @property
-    def group(self) -> GroupConfig: ...
-    @property
-    def find_timeout_ms(self) -> int: ...
-    @property
-    def metrics(self) -> Metrics: ...
-    @property
-    def runtime(self) -> Runtime: ...
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CoordinatedContext:
     """
@@ -70,11 +52,6 @@ class CoordinatedContext:
     versions: GroupVersions
     metrics: Metrics
     runtime: Runtime
-
-    @property
-    def find_timeout_ms(self) -> int:
-        """How long the first join waits for a broker that names the coordinator."""
-        return self.timing.find_timeout_ms
 
     @property
     def has_rebalance_timeout(self) -> bool:

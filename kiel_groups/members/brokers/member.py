@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from kiel_groups.backoff import Backoff
 from kiel_groups.clients.calls.eager_methods import home_loop
+from kiel_groups.config import GroupConfig
 from kiel_groups.errors import (
     BrokerError,
     ClosedError,
@@ -24,12 +25,14 @@ from kiel_groups.group.member_events import CoordinatorCode, GroupRequest, React
 from kiel_groups.group.member_state import Holding, MemberState, Phase, step
 from kiel_groups.members.brokers.coordinator import BeatReport, BeatTarget, GroupCoordinator
 from kiel_groups.members.brokers.gate import GenerationGate
-from kiel_groups.members.brokers.hooks import JoinedGroup, MemberHooks, MemberSettings
+from kiel_groups.members.brokers.hooks import JoinedGroup, MemberHooks
 from kiel_groups.members.brokers.request_failures import RequestFailures, reported
 from kiel_groups.members.brokers.transport import BeatAnswer, FindError
+from kiel_groups.metrics import Metrics
 from kiel_groups.model import GenerationToken
 from kiel_groups.wire.consumer_protocol import PROTOCOL_TYPE
 from kiel_groups.wire.error_codes import error_code
+from kiel_groups.zookeeper.runtime import Runtime
 from kiel_groups.zookeeper.tasks import CloseLimit, TaskSet
 
 __all__ = [
@@ -61,7 +64,9 @@ class HeldAssignment:
     Runs the hooks of a member for one assignment after the other.
 
     Args:
-        settings: The member's group, metrics and clock.
+        group: The group's name.
+        metrics: Counts what becomes of assignments.
+        runtime: The clock.
         hooks: The program that the member belongs to.
         confirmer: What confirms the membership, for the log.
         drained: Called when the program has given an assignment back.
@@ -71,16 +76,18 @@ class HeldAssignment:
 
     def __init__(
         self,
-        settings: MemberSettings,
+        group: str,
+        metrics: Metrics,
+        runtime: Runtime,
         hooks: MemberHooks,
         confirmer: str,
         drained: Callable[[], None],
         rejoin: Callable[[], None],
         crashed: Callable[[BaseException], None],
     ) -> None:
-        self._name = settings.group.group
-        self._metrics = settings.metrics
-        self._runtime = settings.runtime
+        self._name = group
+        self._metrics = metrics
+        self._runtime = runtime
         self._hooks = hooks
         self._confirmer = confirmer
         self._lease_words = _DELIVERY if hooks.protocol_type == PROTOCOL_TYPE else _USE
@@ -229,7 +236,10 @@ class CoordinatedMember:
     One member, from ``start`` to ``close``. It joins again by itself after each rebalance and each loss.
 
     Args:
-        settings: The member's group, its limits, its metrics and its clock.
+        group: The member's group.
+        find_timeout_ms: How long the first join waits for a coordinator.
+        metrics: Receives the counters and gauges.
+        runtime: Clock and randomness.
         coordinate: Returns the coordinator as this member reaches it, given the function that hears of its heartbeats.
         hooks: The program that the member belongs to.
         on_failure: Called with the error of a member that stops for good.
@@ -237,25 +247,35 @@ class CoordinatedMember:
 
     def __init__(
         self,
-        settings: MemberSettings,
+        group: GroupConfig,
+        find_timeout_ms: int,
+        metrics: Metrics,
+        runtime: Runtime,
         coordinate: Callable[[BeatReport], GroupCoordinator],
         hooks: MemberHooks,
         on_failure: Callable[[KielGroupsError], None],
     ) -> None:
-        self._name = settings.group.group
-        self._find_timeout_s = settings.find_timeout_ms / 1000
-        self._metrics = settings.metrics
-        self._runtime = settings.runtime
+        self._name = group.group
+        self._find_timeout_s = find_timeout_ms / 1000
+        self._metrics = metrics
+        self._runtime = runtime
         self._hooks = hooks
         self._coordination = coordinate(self._beat_answered)
         self._on_failure = on_failure
         self._state = MemberState()
         self._tasks = TaskSet(self._crashed)
         self._pauses = Backoff(
-            settings.group.retry_backoff_ms / 1000, LONGEST_REQUEST_PAUSE_S, lambda: self._runtime.uniform(0.5, 1.5)
+            group.retry_backoff_ms / 1000, LONGEST_REQUEST_PAUSE_S, lambda: runtime.uniform(0.5, 1.5)
         )
         self._held = HeldAssignment(
-            settings, hooks, self._coordination.words.confirmer, self._drained, self.request_rejoin, self._crashed
+            self._name,
+            metrics,
+            runtime,
+            hooks,
+            self._coordination.words.confirmer,
+            self._drained,
+            self.request_rejoin,
+            self._crashed,
         )
         self._joined = JoinedGroup("", "", {})
         self._assignments: Mapping[str, bytes] = {}

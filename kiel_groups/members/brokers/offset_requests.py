@@ -20,7 +20,7 @@ from kiel_groups.errors import (
     NoOffsetsError,
 )
 from kiel_groups.group.member_events import CoordinatorCode
-from kiel_groups.members.brokers.transport import CoordinatorBrokers, FindError
+from kiel_groups.members.brokers.transport import ClusterTransport, FindError
 from kiel_groups.members.partition_handler import ReadOffsets, StoreAnswer
 from kiel_groups.metrics import Metrics
 from kiel_groups.model import OffsetAndMetadata, TopicPartition
@@ -45,6 +45,7 @@ __all__ = [
     "Fetched",
     "fetch_stored",
     "read_offsets",
+    "report_refused",
     "FoundOffsets",
     "StoredInKafka",
     "check_kafka_offsets",
@@ -218,7 +219,7 @@ class StoredInKafka:
         self._cluster = cluster
         self._group = group
         self._metrics = metrics
-        self._transport = CoordinatorBrokers(cluster, group)
+        self._transport = ClusterTransport(cluster, group)
         #: The broker that was last named as the coordinator, and the one that then failed or denied being it.
         self._coordinator: int | None = None
         self._doubted: int | None = None
@@ -239,7 +240,8 @@ class StoredInKafka:
         for code in {each.number for each in answers.values()}:
             self._note(code)
         found = {partition: answers.get(partition) for partition in offsets}
-        self._report({p: code for p, code in found.items() if code is not None and _meaning(code) is _REFUSED})
+        refused = {p: code for p, code in found.items() if code is not None and _meaning(code) is _REFUSED}
+        report_refused(self._group, self._metrics, refused)
         return {partition: _meaning(code) for partition, code in found.items()}
 
     async def _ask(self, request: Request[T]) -> T:
@@ -262,18 +264,20 @@ class StoredInKafka:
         if self._coordinator is not None:
             self._coordinator, self._doubted = None, self._coordinator
 
-    def _report(self, refused: Mapping[TopicPartition, ErrorCode]) -> None:
-        for code in sorted(set(refused.values()), key=lambda each: each.number):
-            partitions = [partition for partition, each in refused.items() if each == code]
-            self._metrics.count("commits_refused", len(partitions), error=code.name)
-            log.error(
-                "group %s: the offsets of %s, first %s, were not stored: %s: %s",
-                self._group,
-                counted(partitions, "partition"),
-                min(partitions),
-                code,
-                _LIVE_GROUP if code == UNKNOWN_MEMBER_ID else code.hint,
-            )
+
+def report_refused(group: str, metrics: Metrics, refused: Mapping[TopicPartition, ErrorCode]) -> None:
+    """Count and log the offsets that a coordinator refuses to store, and why."""
+    for code in sorted(set(refused.values()), key=lambda each: each.number):
+        partitions = [partition for partition, each in refused.items() if each == code]
+        metrics.count("commits_refused", len(partitions), error=code.name)
+        log.error(
+            "group %s: the offsets of %s, first %s, were not stored: %s: %s",
+            group,
+            counted(partitions, "partition"),
+            min(partitions),
+            code,
+            _LIVE_GROUP if code == UNKNOWN_MEMBER_ID else code.hint,
+        )
 
 
 _REFUSED = StoreAnswer.REFUSED
@@ -300,7 +304,7 @@ async def check_kafka_offsets(cluster: ClusterMetadata, group: str) -> None:
         ConfigError: The brokers keep no offsets in Kafka.
         NoBrokersError: No broker answers.
     """
-    transport, backoff = CoordinatorBrokers(cluster, group), cluster.new_backoff()
+    transport, backoff = ClusterTransport(cluster, group), cluster.new_backoff()
     failure: FindError | None = None
     for attempt in range(_STORE_TRIES):
         await asyncio.sleep(backoff.delay_s(attempt))

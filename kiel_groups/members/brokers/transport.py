@@ -24,7 +24,7 @@ __all__ = [
     "GroupTransport",
     "code_of",
     "HeartbeatConnection",
-    "CoordinatorBrokers",
+    "ClusterTransport",
 ]
 
 
@@ -169,7 +169,7 @@ def _left_s(by_s: float) -> float:
 _MEMBERSHIP, _ASIDE = "group", "group-offsets"
 
 
-class CoordinatorBrokers:
+class ClusterTransport:
     """
     The requests of one member about its group, sent to real brokers; see ``GroupTransport``.
 

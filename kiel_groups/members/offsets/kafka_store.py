@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import math
-from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -18,7 +16,7 @@ from kiel_groups.group.partition_offsets import Commit, PartitionOffsets, StartO
 from kiel_groups.group.znodes.contents import FirstOffsets, parse_topic
 from kiel_groups.group.znodes.layout import topic_path
 from kiel_groups.group.znodes.transactions import Create, Operation, Put
-from kiel_groups.members.offsets.owned_offsets import OwnedOffsets, Starts, Written
+from kiel_groups.members.offsets.owned_offsets import Starts, Written
 from kiel_groups.members.offsets.topic_incarnations import TopicIncarnations
 from kiel_groups.members.offsets.zookeeper_store import OffsetZnodes
 from kiel_groups.members.partition_handler import LogOffsets, StoreAnswer
@@ -26,15 +24,13 @@ from kiel_groups.model import OffsetAndMetadata, TopicPartition
 from kiel_groups.wording import counted, some
 from kiel_groups.zookeeper.fenced_writes import FencedWriter, Renew, give_up
 from kiel_groups.zookeeper.session import Node
-from kiel_groups.zookeeper.tasks import MemberContext
+from kiel_groups.zookeeper.tasks import CloseLimit, MemberContext
 
 __all__ = [
     "KafkaStore",
     "NewOffset",
     "StoreOutcome",
     "StoredNotes",
-    "OffsetRenewal",
-    "GroupStarts",
     "KafkaClaimOpener",
 ]
 
@@ -101,9 +97,12 @@ class KafkaStore:
         context: The member; the lease of its session limits each request.
         writer: The writer that waits for the gate of the member's session.
         topics: The incarnations of the member's topics.
+        limit: Limits all waits for brokers, because the member leaves.
     """
 
-    def __init__(self, context: MemberContext, writer: FencedWriter, topics: TopicIncarnations) -> None:
+    def __init__(
+        self, context: MemberContext, writer: FencedWriter, topics: TopicIncarnations, limit: CloseLimit
+    ) -> None:
         self._context = context
         self._brokers = context.handler.kafka_offsets
         self._tracker = context.tracker
@@ -111,15 +110,7 @@ class KafkaStore:
         self._topics = topics
         #: Whether offsets get a note; not if the brokers' offset.metadata.max.bytes has no room for one.
         self._notes = True
-        #: When to stop waiting for brokers altogether, on the event loop's clock; and the timeout of the current wait.
-        self._give_up_s = math.inf
-        self._timeout: asyncio.Timeout | None = None
-
-    def hurry(self, within_s: float) -> None:
-        """Limit all waits for brokers to ``within_s`` seconds from now, because the member leaves."""
-        self._give_up_s = asyncio.get_running_loop().time() + within_s
-        if self._timeout is not None and not self._timeout.expired():
-            self._timeout.reschedule(min(self._give_up_s, self._timeout.when() or math.inf))
+        self._limit = limit
 
     # ------------------------------------------------------------------ the OffsetStore
 
@@ -220,7 +211,7 @@ class KafkaStore:
                 text, unknown = "", unknown | too_long
             waiting = {partition: each for partition, each in waiting.items() if partition in unknown}
             pause_s = backoff.next_s()
-            if asyncio.get_running_loop().time() + pause_s >= min(until_s, self._give_up_s):
+            if asyncio.get_running_loop().time() + pause_s >= min(until_s, self._limit.by_s):
                 break
             if waiting:
                 await asyncio.sleep(pause_s)
@@ -257,25 +248,19 @@ class KafkaStore:
             for partition, each in offsets.items()
         }
         lease_s = gate.deadline_s - runtime.boot_time_s()
-        at_most_s = min(asyncio.get_running_loop().time() + lease_s, until_s, self._give_up_s)
         try:
-            async with asyncio.timeout_at(at_most_s) as self._timeout:
+            async with self._limit.timeout(min(lease_s, until_s - asyncio.get_running_loop().time())):
                 return await self._brokers.store(texts)
         except TimeoutError:
             return dict.fromkeys(offsets, StoreAnswer.UNKNOWN)
-        finally:
-            self._timeout = None
 
     async def _resolve(self, offsets: Mapping[TopicPartition, NewOffset], outcome: StoreOutcome) -> None:
         """Read the offsets whose outcome is unknown; count those that are stored."""
-        until_s = min(asyncio.get_running_loop().time() + REREAD_S, self._give_up_s)
         try:
-            async with asyncio.timeout_at(until_s) as self._timeout:
+            async with self._limit.timeout(REREAD_S):
                 found = (await self._brokers.read(outcome.unknown)).found
         except TimeoutError:
             found = {}
-        finally:
-            self._timeout = None
         for partition, each in found.items():
             note = NotedText.parse(each.metadata).note
             wanted = offsets[partition]
@@ -310,46 +295,6 @@ def _created(stored: OffsetAndMetadata) -> int | None:
     return None if note is None else note.created
 
 
-#: How often stored offsets are committed again, in seconds; brokers keep them for a day by default.
-RENEWAL_S = 3_600.0
-
-
-class OffsetRenewal:
-    """
-    Renews the stored offsets of one member's partitions during one session.
-
-    If the outcome of a commit is unknown, Kafka may have a newer offset, which the next commit settles.
-    """
-
-    def __init__(self, context: MemberContext, owned: OwnedOffsets) -> None:
-        self._tracker = context.tracker
-        self._runtime = context.runtime
-        self._owned = owned
-
-    async def run(self) -> None:
-        """Renew the offsets again and again, until this task is cancelled or the session is over."""
-        while True:
-            # With jitter, so that a thousand members do not commit together.
-            await asyncio.sleep(RENEWAL_S * self._runtime.uniform(0.67, 1.0))
-            async with self._owned.writing:
-                states = {each: self._tracker.of(each) for each in sorted(self._tracker.open_partitions())}
-                again = {
-                    partition: Commit(state.committed, state.version)
-                    for partition, state in states.items()
-                    if state is not None and not state.sent
-                }
-                if again:
-                    await self._owned.attempt(again)
-
-
-# Decide where a group without offsets in Kafka begins to read a topic, once for all of its partitions.
-#
-# Kafka stores the offset of each partition on its own. So ZooKeeper has one znode for each topic, with the first
-# offsets of all its partitions: the member that creates the znode decides, and every owner of a partition without an
-# offset in Kafka starts at its first offset. The znode also tells a group that begins from one whose offsets Kafka has
-# lost.
-
-
 #: A group whose first offsets are older than this has stored offsets in Kafka since, in milliseconds. Until then, a
 #: partition without an offset may be one that no member has owned yet: members that start together join within seconds.
 _BEGUN_MS = 60_000
@@ -358,9 +303,13 @@ _BEGUN_MS = 60_000
 _MOST_NAMES = 10
 
 
-class GroupStarts:
+class KafkaClaimOpener:
     """
-    The first offsets of one group, on one member's session.
+    Opens the claims of one member on its session, whose offsets are in Kafka: it finds where each claimed partition
+    starts, and stores that again.
+
+    The write tells Kafka that the offset is in use, so that it does not expire, and notes the new claim with it. It
+    fences nothing: a delayed request of a former owner may replace it.
 
     Args:
         context: The member; its handler asks the brokers, and its group's ``auto_offset_reset`` is the reset policy.
@@ -381,6 +330,7 @@ class GroupStarts:
         self._context = context
         self._session = context.session
         self._layout = context.layout
+        self._tracker = context.tracker
         self._look_up = context.handler.log_offsets
         self._reset = context.config.auto_offset_reset
         self._writer = writer
@@ -388,7 +338,82 @@ class GroupStarts:
         self._znodes = znodes
         self._store = store
 
-    async def find(self, topic: str, partitions: Collection[TopicPartition], *, is_new_log: bool) -> LogOffsets:
+    async def open(self, topic: str, partitions: Sequence[TopicPartition]) -> Starts:
+        """
+        Open freshly claimed partitions of a topic, given in ascending order, and return their start positions.
+
+        A partition starts at the group's offset in Kafka, unless that belongs to a deleted topic of the same name; then
+        it starts at the beginning of the new log. Without an offset in Kafka, it starts as ``_first_offsets`` says.
+        """
+        while True:
+            await self._topics.catch_up()
+            created = self._topics.creation(topic)
+            self._tracker.claim(partitions, created)
+            may_open = partial(self._may_open, created, {each: self._tracker.claimed(each) for each in partitions})
+            claims = await self._claims(partitions)
+            starts = await self._find(topic, created, claims)
+            new = {p: NewOffset(start.offset, created, claims[p]) for p, start in starts.found.items()}
+            outcome = await self._store.store(new, may_open)
+            if self._topics.creation(topic) == created:
+                found = {partition: start for partition, start in starts.found.items() if may_open(partition)}
+                stored = {partition: start for partition, start in found.items() if partition in outcome.stored}
+                return Starts(stored, starts.failures | self._not_stored(found.keys() - stored.keys()))
+
+    def _may_open(self, created: int, claimed: Mapping[TopicPartition, object], partition: TopicPartition) -> bool:
+        """
+        Return whether a claim is still to be opened in the incarnation of its topic that ``created`` identifies.
+
+        Meanwhile, the claim may have been released, and another one been made.
+        """
+        is_known = self._topics.creation(partition.topic) == created
+        return is_known and self._tracker.claimed(partition) is claimed[partition]
+
+    async def _claims(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
+        """Return the numbers of this session's claims among these partitions."""
+        owners = await self._session.exists_many([self._layout.owner(partition) for partition in partitions])
+        found = zip(partitions, owners, strict=True)
+        return {p: owner.czxid for p, owner in found if owner is not None and owner.owner == self._session.id}
+
+    async def _find(self, topic: str, created: int, claims: Mapping[TopicPartition, int]) -> Starts:
+        """Find the start positions of claims, in Kafka or by the first offsets of the group."""
+        stored, failed = await self._store.stored(claims.keys())
+        found: dict[TopicPartition, StartPosition] = {}
+        failures = dict(failed)
+        outdated = set()
+        for partition, (offset, log_of) in stored.items():
+            if log_of in (None, created):
+                found[partition] = _start(offset, claims[partition], created, StartOrigin.STORED)
+            elif log_of is not None and log_of < created:
+                outdated.add(partition)
+            else:
+                failures[partition] = RetriableBrokerError(
+                    f"group {self._context.group}: the offset of {partition} belongs to a newer topic than the one that"
+                    " ZooKeeper shows to this member"
+                )
+        missing = claims.keys() - found.keys() - failures.keys()
+        if missing:
+            first = await self._first_offsets(topic, missing, is_new_log=bool(outdated))
+            origins = {p: StartOrigin.NEW_LOG if p in outdated else StartOrigin.FIRST for p in missing}
+            found |= {p: _start(at, claims[p], created, origins[p]) for p, at in first.found.items()}
+            failures |= first.failures
+        return Starts(found, failures)
+
+    def _not_stored(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, KielGroupsError]:
+        group = self._context.group
+        return {
+            p: NoBrokersError(f"group {group}: the coordinator has not stored the start of {p}") for p in partitions
+        }
+
+    # ------------------------------------------------------------------ the first offsets of a group
+    #
+    # Kafka stores the offset of each partition on its own. So ZooKeeper has one znode for each topic, with the first
+    # offsets of all its partitions: the member that creates the znode decides, and every owner of a partition without
+    # an offset in Kafka starts at its first offset. The znode also tells a group that begins from one whose offsets
+    # Kafka has lost.
+
+    async def _first_offsets(
+        self, topic: str, partitions: Collection[TopicPartition], *, is_new_log: bool
+    ) -> LogOffsets:
         """
         Return where owned partitions of a topic start that have no offset in Kafka.
 
@@ -523,104 +548,6 @@ class GroupStarts:
 
 def _partitions(topic: str, node: Node) -> list[TopicPartition]:
     return [TopicPartition(topic, number) for number in parse_topic(node.data, topic_path(topic))]
-
-
-# Open claims of a group whose offsets are in Kafka: find where each claimed partition starts, and store that again.
-#
-# The write tells Kafka that the offset is in use, so that it does not expire, and notes the new claim with it. It
-# fences nothing: a delayed request of a former owner may replace it.
-
-
-class KafkaClaimOpener:
-    """Opens the claims of one member on its session."""
-
-    def __init__(
-        self, context: MemberContext, store: KafkaStore, topics: TopicIncarnations, starts: GroupStarts
-    ) -> None:
-        self._context = context
-        self._session = context.session
-        self._tracker = context.tracker
-        self._store = store
-        self._topics = topics
-        self._starts = starts
-
-    async def start(self, partitions: Collection[TopicPartition]) -> Starts:
-        """
-        Open freshly claimed partitions, and return their start positions.
-
-        A partition starts at the group's offset in Kafka, unless that belongs to a deleted topic of the same name; then
-        it starts at the beginning of the new log. Without an offset in Kafka, it starts as ``GroupStarts`` says.
-        """
-        by_topic: dict[str, list[TopicPartition]] = defaultdict(list)
-        for partition in sorted(partitions):
-            by_topic[partition.topic].append(partition)
-        starts = Starts({}, {})
-        for topic, listed in by_topic.items():
-            opened = await self._open(topic, listed)
-            starts.found.update(opened.found)
-            starts.failures.update(opened.failures)
-        return starts
-
-    async def _open(self, topic: str, partitions: Sequence[TopicPartition]) -> Starts:
-        while True:
-            await self._topics.catch_up()
-            created = self._topics.creation(topic)
-            self._tracker.claim(partitions, created)
-            may_open = partial(self._may_open, created, {each: self._tracker.claimed(each) for each in partitions})
-            claims = await self._claims(partitions)
-            starts = await self._find(topic, created, claims)
-            new = {p: NewOffset(start.offset, created, claims[p]) for p, start in starts.found.items()}
-            outcome = await self._store.store(new, may_open)
-            if self._topics.creation(topic) == created:
-                found = {partition: start for partition, start in starts.found.items() if may_open(partition)}
-                stored = {partition: start for partition, start in found.items() if partition in outcome.stored}
-                return Starts(stored, starts.failures | self._not_stored(found.keys() - stored.keys()))
-
-    def _may_open(self, created: int, claimed: Mapping[TopicPartition, object], partition: TopicPartition) -> bool:
-        """
-        Return whether a claim is still to be opened in the incarnation of its topic that ``created`` identifies.
-
-        Meanwhile, the claim may have been released, and another one been made.
-        """
-        is_known = self._topics.creation(partition.topic) == created
-        return is_known and self._tracker.claimed(partition) is claimed[partition]
-
-    async def _claims(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
-        """Return the numbers of this session's claims among these partitions."""
-        layout = self._context.layout
-        owners = await self._session.exists_many([layout.owner(partition) for partition in partitions])
-        found = zip(partitions, owners, strict=True)
-        return {p: owner.czxid for p, owner in found if owner is not None and owner.owner == self._session.id}
-
-    async def _find(self, topic: str, created: int, claims: Mapping[TopicPartition, int]) -> Starts:
-        """Find the start positions of claims, in Kafka or by the first offsets of the group."""
-        stored, failed = await self._store.stored(claims.keys())
-        found: dict[TopicPartition, StartPosition] = {}
-        failures = dict(failed)
-        outdated = set()
-        for partition, (offset, log_of) in stored.items():
-            if log_of in (None, created):
-                found[partition] = _start(offset, claims[partition], created, StartOrigin.STORED)
-            elif log_of is not None and log_of < created:
-                outdated.add(partition)
-            else:
-                failures[partition] = RetriableBrokerError(
-                    f"group {self._context.group}: the offset of {partition} belongs to a newer topic than the one that"
-                    " ZooKeeper shows to this member"
-                )
-        missing = claims.keys() - found.keys() - failures.keys()
-        if missing:
-            first = await self._starts.find(topic, missing, is_new_log=bool(outdated))
-            origins = {p: StartOrigin.NEW_LOG if p in outdated else StartOrigin.FIRST for p in missing}
-            found |= {p: _start(at, claims[p], created, origins[p]) for p, at in first.found.items()}
-            failures |= first.failures
-        return Starts(found, failures)
-
-    def _not_stored(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, KielGroupsError]:
-        group = self._context.group
-        return {
-            p: NoBrokersError(f"group {group}: the coordinator has not stored the start of {p}") for p in partitions
-        }
 
 
 def _start(offset: int, claim: int, created: int, origin: StartOrigin) -> StartPosition:

@@ -26,7 +26,6 @@ __all__ = [
     "Written",
     "Attempt",
     "OwnedOffsets",
-    "ChosenCommits",
 ]
 
 log = logging.getLogger(__name__)
@@ -130,9 +129,8 @@ class OffsetStore(Protocol):
         """Read the stored offsets of owned partitions, to find those of other writers."""
 
 
-# Commit the offsets of one member's partitions, and adopt offsets that other writers store.
-#
-# Another writer is an operator, or the partition's next owner. ``OffsetTracker`` decides what is stored and adopted.
+#: Why offsets are refused whose topic was created again.
+_OUTDATED = "its topic was created again, so the offset may be of the old log; commit records of the new one"
 
 
 class Attempt(NamedTuple):
@@ -150,23 +148,38 @@ class Attempt(NamedTuple):
 
 class OwnedOffsets:
     """
-    Stores the offsets of a member's partitions in the ``store`` of its group, and adopts those of other writers.
+    Stores the offsets of a member's partitions in the store of its group, and adopts those of other writers.
 
-    ``handler`` resumes delivery at an adopted offset, and ``metrics`` counts the stored and the adopted ones.
+    Another writer is an operator, or the partition's next owner. ``OffsetTracker`` decides what is stored and adopted.
+
+    Args:
+        group: The group's name.
+        handler: Resumes delivery at an adopted offset.
+        tracker: The offsets of the member's partitions.
+        metrics: Counts the stored and the adopted offsets.
+        store: The store of the group.
+        owner_of: Returns the words that name the owner of a partition that this member does not own.
     """
 
     def __init__(
-        self, group: str, handler: PartitionHandler, tracker: OffsetTracker, metrics: Metrics, store: OffsetStore
+        self,
+        group: str,
+        handler: PartitionHandler,
+        tracker: OffsetTracker,
+        metrics: Metrics,
+        store: OffsetStore,
+        owner_of: Callable[[TopicPartition], Awaitable[str]],
     ) -> None:
         self._group = group
         self._handler = handler
         self._tracker = tracker
         self._metrics = metrics
         self._store = store
+        self._owner_of = owner_of
         #: Held by commits and releases. Two concurrent writes of an offset expect the same version, so one would fail.
         self.writing = asyncio.Lock()
 
-    async def commit_finished(self, metadata: str = "") -> frozenset[TopicPartition]:
+    async def commit(self, metadata: str = "") -> frozenset[TopicPartition]:
         """
         Store the next offset of every owned partition that has newly finished records.
 
@@ -183,23 +196,7 @@ class OwnedOffsets:
             SessionLostError: The session is over; records whose offsets were not stored will be delivered again.
         """
         async with self.writing:
-            return await self.store_finished(None, metadata)
-
-    async def store_finished(
-        self, partitions: Collection[TopicPartition] | None, metadata: str = ""
-    ) -> frozenset[TopicPartition]:
-        """
-        Store the finished offsets of ``partitions``, None for all; the caller holds the lock ``writing``.
-
-        If an earlier commit whose caller was interrupted turns out to be stored, another attempt stores the offsets
-        finished since.
-        """
-        attempt = await self.attempt(self._tracker.commits(partitions), metadata)
-        stored = attempt.stored
-        while attempt.repeat:
-            attempt = await self.attempt(self._tracker.commits(attempt.repeat), metadata)
-            stored |= attempt.stored
-        return stored
+            return await self._commit_all(self._tracker.commits(), metadata)
 
     async def store_left(self, partitions: Collection[TopicPartition]) -> frozenset[TopicPartition]:
         """
@@ -207,16 +204,49 @@ class OwnedOffsets:
 
         The caller holds the lock ``writing``. Returns the partitions whose offsets were stored.
         """
+        if self._tracker.rules.through_brokers:
+            # Without resets: the release itself writes their positions, which a late broker must not overwrite.
+            return await self._commit_all(self._tracker.commits(frozenset(partitions) - self._tracker.resetting()))
         left = {partition: self._tracker.release(partition, None) for partition in partitions}
-        return (
-            await self.attempt(
-                {p: Commit(each.offset, each.version or 0) for p, each in left.items() if each.offset is not None}
-            )
-        ).stored
+        return await self._commit_all(
+            {p: Commit(each.offset, each.version or 0) for p, each in left.items() if each.offset is not None}
+        )
 
-    async def attempt(self, commits: Mapping[TopicPartition, Commit], metadata: str = "") -> Attempt:
-        """Make one attempt to store next offsets by way of the group's store; the caller holds the lock ``writing``."""
-        return self._settle(commits, await self._store.commit(commits, metadata))
+    async def renew(self, owned: Callable[[], Collection[TopicPartition]]) -> None:
+        """
+        Store the stored offsets of the member's partitions again, before Kafka expires them.
+
+        If the outcome of a commit is unknown, Kafka may have a newer offset, which the next commit settles.
+
+        Args:
+            owned: Returns the partitions; called when no other write is in progress.
+        """
+        async with self.writing:
+            states = {partition: self._tracker.of(partition) for partition in sorted(owned())}
+            again = {
+                partition: Commit(state.committed, state.version)
+                for partition, state in states.items()
+                if state is not None and not state.sent
+            }
+            if again:
+                self._settle(again, await self._store.commit(again, ""))
+
+    async def _commit_all(
+        self, commits: Mapping[TopicPartition, Commit], metadata: str = ""
+    ) -> frozenset[TopicPartition]:
+        """
+        Store next offsets, and return the partitions whose offsets were stored; the caller holds the lock ``writing``.
+
+        If an earlier commit whose caller was interrupted turns out to be stored, another attempt stores the offsets
+        finished since.
+        """
+        stored = frozenset[TopicPartition]()
+        while True:
+            attempt = self._settle(commits, await self._store.commit(commits, metadata))
+            stored |= attempt.stored
+            if not attempt.repeat:
+                return stored
+            commits = self._tracker.commits(attempt.repeat)
 
     async def store_reset(self, partition: TopicPartition, reset: PendingReset) -> int | None:
         """
@@ -288,36 +318,9 @@ class OwnedOffsets:
             self._handler.offset_changed(partition, found.offset)
         return finding
 
+    # ------------------------------------------------------------------ offsets that the application chose
 
-# Commit the offsets that an application chose itself, and explain why offsets are refused.
-#
-# ``OffsetTracker.choose`` decides what may be stored. The offsets are then stored as finished ones are: under the same
-# lock, against the same versions, with the same fence.
-
-
-_OUTDATED = "its topic was created again, so the offset may be of the old log; commit records of the new one"
-
-
-class ChosenCommits:
-    """
-    Stores offsets that the application chose, of partitions that the member owns.
-
-    ``owner_of`` returns the words that name the owner of a partition that this member does not own.
-    """
-
-    def __init__(
-        self,
-        group: str,
-        tracker: OffsetTracker,
-        owned: OwnedOffsets,
-        owner_of: Callable[[TopicPartition], Awaitable[str]],
-    ) -> None:
-        self._group = group
-        self._tracker = tracker
-        self._owned = owned
-        self._owner_of = owner_of
-
-    async def commit(self, offsets: Mapping[TopicPartition, int]) -> frozenset[TopicPartition]:
+    async def commit_chosen(self, offsets: Mapping[TopicPartition, int]) -> frozenset[TopicPartition]:
         """
         Store next offsets that the application chose. If the tracker refuses one of them, nothing is stored.
 
@@ -334,10 +337,10 @@ class ChosenCommits:
         stored: frozenset[TopicPartition] = frozenset()
         refusals: Mapping[TopicPartition, Refusal] = {}
         waiting = offsets
-        async with self._owned.writing:
+        async with self.writing:
             while waiting and not refusals:
                 commits, refusals = self._tracker.choose(waiting)
-                attempt = await self._owned.attempt(commits)
+                attempt = self._settle(commits, await self._store.commit(commits, ""))
                 stored |= attempt.stored
                 self._check(attempt, commits, stored)
                 waiting = {partition: offsets[partition] for partition in attempt.repeat}

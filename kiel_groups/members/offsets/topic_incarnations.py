@@ -26,7 +26,6 @@ __all__ = [
     "TopicIncarnations",
     "RecreatedTopics",
     "Recreations",
-    "RestartedMember",
 ]
 
 log = logging.getLogger(__name__)
@@ -124,21 +123,6 @@ FIRST_RESTART_PAUSE_S = 0.5
 LONGEST_RESTART_PAUSE_S = 5.0
 
 
-class RestartedMember(Protocol):
-    """The member whose partitions are restarted; ``MemberContext`` is one."""
-
-    @property
-    def group(self) -> str: ...
-    @property
-    def handler(self) -> PartitionHandler: ...
-    @property
-    def tracker(self) -> OffsetTracker: ...
-    @property
-    def tasks(self) -> TaskSet: ...
-    @property
-    def metrics(self) -> Metrics: ...
-
-
 class Recreations(Protocol):
     """Announces topics that were created again; see ``TopicIncarnations``."""
 
@@ -152,20 +136,32 @@ class RecreatedTopics:
     Restarts the partitions of one member in new logs, during one session if it has sessions.
 
     Args:
-        context: The member; its handler looks up where logs start, and continues there.
+        group: The group's name.
+        handler: Looks up where logs start, and continues there.
+        tracker: The offsets of the member's partitions.
+        tasks: Runs the restarts.
+        metrics: Counts restarts that are delayed.
         topics: Announces the recreated topics.
         new_logs: Stores the start offsets.
         writing: The lock that is held by all writes of offsets.
     """
 
     def __init__(
-        self, context: RestartedMember, topics: Recreations, new_logs: NewLogStore, writing: asyncio.Lock
+        self,
+        group: str,
+        handler: PartitionHandler,
+        tracker: OffsetTracker,
+        tasks: TaskSet,
+        metrics: Metrics,
+        topics: Recreations,
+        new_logs: NewLogStore,
+        writing: asyncio.Lock,
     ) -> None:
-        self._group = context.group
-        self._handler = context.handler
-        self._tracker = context.tracker
-        self._tasks = context.tasks
-        self._metrics = context.metrics
+        self._group = group
+        self._handler = handler
+        self._tracker = tracker
+        self._tasks = tasks
+        self._metrics = metrics
         self._topics = topics
         self._new_logs = new_logs
         self._writing = writing

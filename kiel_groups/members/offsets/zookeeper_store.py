@@ -2,53 +2,55 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
-import math
-from collections.abc import Collection, Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from kiel_groups.errors import ProtocolError
 from kiel_groups.group.partition_offsets import Commit, Finding, StoredOffset
 from kiel_groups.group.znodes.contents import encode_offset, parse_offset, whole_number
 from kiel_groups.group.znodes.transactions import Check, Create, Failure, Operation, Put
 from kiel_groups.members.offsets.owned_offsets import Written
+from kiel_groups.members.offsets.topic_incarnations import TopicIncarnations
 from kiel_groups.model import TopicPartition
+from kiel_groups.wording import counted
 from kiel_groups.zookeeper.fenced_writes import FencedWriter, Outcome, Renew
 from kiel_groups.zookeeper.session import Node
-from kiel_groups.zookeeper.tasks import MemberContext, SessionContext
+from kiel_groups.zookeeper.tasks import CloseLimit, MemberContext
 
 __all__ = [
     "OffsetZnodes",
     "BrokerCommits",
-    "ZooKeeperStore",
 ]
 
 log = logging.getLogger(__name__)
 
 
-# Read and write the v0 offset znodes of a group, which every tool of Kafka 0.8 reads.
-#
-# A write expects the version that the member last saw of an offset znode, in a transaction that checks the member
-# znode. So ZooKeeper refuses a late write of a former owner, and a write that would overwrite an operator's reset.
-
-
-class Rewritten(NamedTuple):
-    """The offsets that were rewritten, and the new versions of their znodes."""
-
-    versions: dict[TopicPartition, int]
-    offsets: dict[TopicPartition, int]
+#: A write that expects this version replaces any.
+ANY_VERSION = -1
 
 
 class OffsetZnodes:
-    """The offset znodes of one group, used on one member's session."""
+    """
+    The v0 offset znodes of one group, which every tool of Kafka 0.8 reads, as the ``OffsetStore`` of one session.
 
-    def __init__(self, context: MemberContext, writer: FencedWriter) -> None:
+    A write expects the version that the member last saw of an offset znode, in a transaction that checks the member
+    znode. So ZooKeeper refuses a late write of a former owner, and a write that would overwrite an operator's reset.
+
+    Args:
+        context: The member; its metrics observe ``commit``, the time that a commit takes.
+        writer: The member's fenced writer.
+        topics: The incarnations of the member's topics.
+    """
+
+    def __init__(self, context: MemberContext, writer: FencedWriter, topics: TopicIncarnations) -> None:
         self._session = context.session
         self._layout = context.layout
         self._tracker = context.tracker
-        self._writer = writer
+        self._through_brokers = context.tracker.rules.through_brokers
         self._metrics = context.metrics
+        self._runtime = context.runtime
+        self._writer = writer
+        self._topics = topics
 
     async def read(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, StoredOffset]:
         """Read the stored offsets; a partition without an offset znode is left out."""
@@ -126,16 +128,22 @@ class OffsetZnodes:
 
     # Writes
 
-    async def commit(self, commits: Mapping[TopicPartition, Commit]) -> Written:
+    async def commit(self, commits: Mapping[TopicPartition, Commit], metadata: str) -> Written:
         """
-        Write offsets as ``put`` does, and tell the tracker which of them were stored.
+        Write offsets as ``put`` does, and tell the tracker which of them were stored; znodes have no room for a text.
 
         Offsets that the tracker no longer permits when they are sent are not written.
         """
-        may_store, sent = self._tracker.may_store, self._tracker.sent(commits)
+        started_s, may_store, sent = self._runtime.boot_time_s(), self._tracker.may_store, self._tracker.sent(commits)
         written = await self.put(commits, lambda partition, write: write if may_store(partition) else None)
         self._tracker.answered(sent, written.stored)
+        if commits:
+            self._metrics.observe("commit", self._runtime.boot_time_s() - started_s)
         return written
+
+    async def commit_reset(self, commits: Mapping[TopicPartition, Commit]) -> Written:
+        """Store the positions that resets chose; as ``commit``."""
+        return await self.commit(commits, "")
 
     async def put(self, commits: Mapping[TopicPartition, Commit], renew: Renew[TopicPartition]) -> Written:
         """
@@ -196,76 +204,101 @@ class OffsetZnodes:
                 written.found[partition] = found
         return again
 
+    async def store_starts(
+        self,
+        topic: str,
+        earliest: Mapping[TopicPartition, int],
+        is_known: Callable[[TopicPartition, StoredOffset], bool],
+        renew: Renew[object],
+    ) -> dict[TopicPartition, StoredOffset]:
+        """
+        Store the ``earliest`` offsets of a topic that was deleted and created again.
+
+        Each replaces the version that was just read. An offset that another writer has stored since the topic was
+        created is kept, because an operator has set it in the new log; not so if brokers store the commits, because
+        the writer might be a late broker.
+
+        Args:
+            topic: The topic.
+            earliest: The first offset of each partition's new log.
+            is_known: Returns whether this member has seen, or written, a stored offset in the old log.
+            renew: Drops the writes once the topic was created again.
+
+        Returns:
+            The offsets that are stored now, without those that ``renew`` dropped.
+        """
+        created = self._topics.creation(topic)
+        current, waiting = dict[TopicPartition, StoredOffset](), sorted(earliest)
+        while waiting:
+            for partition, found in (stored := await self.read(waiting)).items():
+                is_set = found.offset is not None and found.mzxid > created and not is_known(partition, found)
+                if is_set and not self._through_brokers:
+                    current[partition] = found
+            versions = {p: stored[p].version if p in stored else ANY_VERSION for p in waiting if p not in current}
+            commits = {p: Commit(earliest[p], version) for p, version in versions.items()}
+            written = await self.put(commits, renew)
+            current |= written.stored
+            waiting = sorted(written.found)
+            if written.stored:
+                self._metrics.count("offsets_of_deleted_topic", len(written.stored))
+                log.warning(
+                    "group %s: topic %s was deleted and created again; %s at the earliest offset",
+                    self._layout.group,
+                    topic,
+                    counted(written.stored, "partition starts", "partitions start"),
+                )
+        return current
+
     async def rewrite(
         self,
         partitions: Sequence[TopicPartition],
         known: Mapping[TopicPartition, StoredOffset],
         renew: Renew[object],
-    ) -> Rewritten:
-        """Rewrite stored offsets to fence older writers. ``known`` offsets are not read."""
-        versions: dict[TopicPartition, int] = {}
-        offsets: dict[TopicPartition, int] = {}
+    ) -> dict[TopicPartition, tuple[int, int]]:
+        """
+        Rewrite stored offsets to fence older writers. ``known`` offsets are not read.
+
+        Returns:
+            The offsets that were rewritten, each with the new version of its znode.
+        """
+        rewritten: dict[TopicPartition, tuple[int, int]] = {}
         waiting: Sequence[TopicPartition] = partitions
         while waiting:
             stored, known = known or await self.read(waiting), {}
-            items: dict[TopicPartition, tuple[Operation, ...]] = {}
-            for partition, found in stored.items():
-                if found.offset is not None:
-                    offsets[partition] = found.offset
-                    items[partition] = (self.write(partition, found.offset, found.version),)
+            offsets = {partition: found.offset for partition, found in stored.items() if found.offset is not None}
+            items = {p: (self.write(p, offset, stored[p].version),) for p, offset in offsets.items()}
             outcome = await self._writer.write(items, lambda *_: None, renew=renew)
-            versions |= {partition: done[0] for partition, done in outcome.done.items() if done[0] is not None}
+            for partition, (version,) in outcome.done.items():
+                if version is not None:
+                    rewritten[partition] = (offsets[partition], version)
             # Another writer was faster, or the answer was lost: read the current offsets again.
             waiting = [*outcome.dropped, *sorted(outcome.unknown)]
-        return Rewritten(versions, offsets)
-
-
-# Implement the commits of the ``broker-v0`` offset store of kiel: the brokers write the offset znodes on request.
-#
-# The member itself writes start offsets and the offsets that a reset chose. A broker writes without a check: a late
-# commit may move an offset back, which repeats records and loses none (except in a topic that was created again
-# meanwhile). So the member never waits for a broker beyond its lease, and reads the stored offsets before and after a
-# commit. If another writer has changed an offset, the member adopts it. An offset that another writer sets between the
-# first of these reads and the broker's write is lost; only the ``zookeeper`` store prevents that.
+        return rewritten
 
 
 class BrokerCommits:
     """
-    Commits that brokers write to the offset znodes.
+    The ``broker-v0`` offset store of kiel: the brokers write the offset znodes on request.
+
+    The member itself writes start offsets and the offsets that a reset chose. A broker writes without a check: a late
+    commit may move an offset back, which repeats records and loses none (except in a topic that was created again
+    meanwhile). So the member never waits for a broker beyond its lease, and reads the stored offsets before and after a
+    commit. If another writer has changed an offset, the member adopts it. An offset that another writer sets between
+    the first of these reads and the broker's write is lost; only the ``zookeeper`` store prevents that.
 
     Args:
         context: The member; the lease of its session limits each wait for brokers.
         znodes: The offset znodes.
         writer: The writer that proves the member's session.
+        limit: Limits all waits for brokers, because the member leaves.
     """
 
-    def __init__(self, context: MemberContext, znodes: OffsetZnodes, writer: FencedWriter) -> None:
+    def __init__(self, context: MemberContext, znodes: OffsetZnodes, writer: FencedWriter, limit: CloseLimit) -> None:
         self._context = context
         self._znodes = znodes
         self._writer = writer
+        self._limit = limit
         self._tracker = context.tracker
-        #: When to stop waiting for brokers altogether, on the event loop's clock; and the timeout of the current wait.
-        self._give_up_s = math.inf
-        self._timeout: asyncio.Timeout | None = None
-
-    def hurry(self, within_s: float) -> None:
-        """Limit all waits for brokers to ``within_s`` seconds from now, because the member leaves."""
-        self._give_up_s = asyncio.get_running_loop().time() + within_s
-        # A timeout that has expired cannot be set anew: the wait is being cancelled, which may take a while.
-        if self._timeout is not None and not self._timeout.expired():
-            self._timeout.reschedule(min(self._give_up_s, self._timeout.when() or math.inf))
-
-    async def check_served(self, partitions: Collection[TopicPartition]) -> None:
-        """
-        Ask brokers for the offsets: a broker that refuses to read them would also refuse to write them.
-
-        The answer is not used. The offsets themselves are read from the znodes on the member's session, because a
-        broker also reports "no offset" for a topic that it does not know yet.
-
-        Raises:
-            NoOffsetsError: Brokers refuse permanently.
-        """
-        await self._context.handler.fetch_offsets(partitions)
 
     async def commit(self, commits: Mapping[TopicPartition, Commit], metadata: str) -> Written:
         """
@@ -281,6 +314,7 @@ class BrokerCommits:
         """
         if not commits:
             return Written({}, {})
+        started_s = self._context.runtime.boot_time_s()
         before = await self.read(commits)
         foreign = {partition: stored for partition, stored in before.items() if not self._is_own(partition, stored)}
         await self._writer.wait_ready()
@@ -292,7 +326,17 @@ class BrokerCommits:
         }
         if wanted:
             await self._send(wanted, metadata)
-        return Written({}, foreign | await self.read(wanted))
+        found = foreign | await self.read(wanted)
+        self._context.metrics.observe("commit", self._context.runtime.boot_time_s() - started_s)
+        return Written({}, found)
+
+    async def commit_reset(self, commits: Mapping[TopicPartition, Commit]) -> Written:
+        """
+        Store the positions that resets chose, by the member itself.
+
+        Otherwise the next owner might choose another position.
+        """
+        return await self._znodes.commit(commits, "")
 
     def _is_own(self, partition: TopicPartition, stored: StoredOffset) -> bool:
         """Return whether this member stored the offset; if a broker stored it late, have the tracker record that."""
@@ -304,16 +348,13 @@ class BrokerCommits:
 
     async def _send(self, offsets: Mapping[TopicPartition, int], metadata: str) -> None:
         lease_s = self._context.session.gate.deadline_s - self._context.runtime.boot_time_s()
-        until_s = min(asyncio.get_running_loop().time() + lease_s, self._give_up_s)
         self._tracker.requested(offsets)
         try:
-            async with asyncio.timeout_at(until_s) as self._timeout:
+            async with self._limit.timeout(lease_s):
                 await self._context.handler.send_commit(offsets, metadata)
         except TimeoutError:
             self._context.metrics.count("commits_timed_out")
             log.warning("group %s: brokers did not store offsets in time; reading what is stored", self._context.group)
-        finally:
-            self._timeout = None
 
     async def read(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, StoredOffset]:
         """Read the offsets that brokers have stored; skip deleted znodes, which a commit creates again."""
@@ -322,43 +363,3 @@ class BrokerCommits:
         # Brokers write on sessions of their own. An answered quorum write makes their writes visible on this session.
         await self._writer.prove()
         return await self._znodes.read(list(partitions))
-
-
-class ZooKeeperStore:
-    """
-    The offset znodes as an ``OffsetStore``.
-
-    Commits go through ``brokers`` if there are any; otherwise the member writes to the ``znodes``. The metrics of the
-    context observe ``commit``, the time that a commit takes.
-    """
-
-    def __init__(self, context: SessionContext, znodes: OffsetZnodes, brokers: BrokerCommits | None) -> None:
-        self._metrics = context.metrics
-        self._runtime = context.runtime
-        self._znodes = znodes
-        self._brokers = brokers
-
-    async def commit(self, commits: Mapping[TopicPartition, Commit], metadata: str) -> Written:
-        """Store offsets by way of the group's store; znodes have no room for the text."""
-        started_s = self._runtime.boot_time_s()
-        if self._brokers is not None:
-            written = await self._brokers.commit(commits, metadata)
-        else:
-            written = await self._znodes.commit(commits)
-        if commits:
-            self._metrics.observe("commit", self._runtime.boot_time_s() - started_s)
-        return written
-
-    async def commit_reset(self, commits: Mapping[TopicPartition, Commit]) -> Written:
-        """
-        Store the positions that resets chose, by the member itself, even if brokers write the commits.
-
-        Otherwise the next owner might choose another position.
-        """
-        return await self._znodes.commit(commits)
-
-    async def read(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, StoredOffset]:
-        """Read the stored offsets; an offset that a broker has written late for this member counts as its own."""
-        if self._brokers is not None:
-            return dict(await self._brokers.read(partitions))
-        return await self._znodes.read(partitions)

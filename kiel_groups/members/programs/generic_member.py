@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from functools import partial
 
 from kiel_groups.clients.calls.arguments import broker_config
@@ -21,7 +20,7 @@ from kiel_groups.errors import ClosedError, ConfigError, KielGroupsError
 from kiel_groups.members.brokers.coordinator import BrokerCoordinator
 from kiel_groups.members.brokers.hooks import CoordinatedContext, MemberHooks
 from kiel_groups.members.brokers.member import CoordinatedMember
-from kiel_groups.members.brokers.transport import CoordinatorBrokers
+from kiel_groups.members.brokers.transport import ClusterTransport
 from kiel_groups.members.brokers.versions import GroupVersions
 from kiel_groups.members.programs.checked_hooks import CheckedHooks, MessageSizes, ZnodeSizes
 from kiel_groups.members.programs.zookeeper_coordinator import ZooKeeperCoordinator
@@ -39,29 +38,6 @@ _ZOOKEEPER_SESSION_MS = 10_000
 _SESSION_MS, _HEARTBEAT_MS = 30_000, 3_000
 
 
-@dataclass(frozen=True, slots=True)
-class _OnZooKeeper:
-    """What a member on ZooKeeper needs to know; see ``MemberSettings``."""
-
-    process: ProcessContext
-
-    @property
-    def group(self) -> GroupConfig:
-        return self.process.config
-
-    @property
-    def find_timeout_ms(self) -> int:
-        return self.process.zookeeper.connect_timeout_ms
-
-    @property
-    def metrics(self) -> Metrics:
-        return self.process.metrics
-
-    @property
-    def runtime(self) -> Runtime:
-        return self.process.runtime
-
-
 def member_on_zookeeper(
     process: ProcessContext,
     hooks: MemberHooks,
@@ -76,7 +52,15 @@ def member_on_zookeeper(
     """
     checked = CheckedHooks(hooks, process.config.group, ZnodeSizes())
     coordinate = partial(ZooKeeperCoordinator, process, checked, rebalance_timeout_ms / 1000)
-    return CoordinatedMember(_OnZooKeeper(process), coordinate, checked, on_failure)
+    return CoordinatedMember(
+        process.config,
+        process.zookeeper.connect_timeout_ms,
+        process.metrics,
+        process.runtime,
+        coordinate,
+        checked,
+        on_failure,
+    )
 
 
 class GenericMember:
@@ -217,12 +201,20 @@ class GenericMember:
         context = CoordinatedContext(
             group=self._config,
             timing=self._timing,
-            transport=CoordinatorBrokers(self._cluster, self._config.group),
+            transport=ClusterTransport(self._cluster, self._config.group),
             versions=self._versions,
             metrics=self.metrics,
             runtime=self._runtime,
         )
-        return CoordinatedMember(context, partial(BrokerCoordinator, context, hooks), hooks, self._on_failure)
+        return CoordinatedMember(
+            self._config,
+            self._timing.find_timeout_ms,
+            self.metrics,
+            self._runtime,
+            partial(BrokerCoordinator, context, hooks),
+            hooks,
+            self._on_failure,
+        )
 
     @property
     def _started(self) -> CoordinatedMember:

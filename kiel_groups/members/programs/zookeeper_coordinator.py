@@ -1,12 +1,14 @@
-"""The leader of a group of programs on ZooKeeper, as the coordinator of one member."""
+"""The leader of a group of programs on ZooKeeper, as the coordinator of one member, and the member on its sessions."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from typing import Any, TypeVar
 
+from kiel_groups.config import GroupConfig
 from kiel_groups.errors import (
     BrokerError,
     ConfigError,
@@ -16,7 +18,8 @@ from kiel_groups.errors import (
     NoZooKeeperError,
 )
 from kiel_groups.group.member_events import CoordinatorCode, GroupRequest
-from kiel_groups.group.znodes.round_contents import Offer, OfferedProtocol
+from kiel_groups.group.znodes.layout import GroupLayout
+from kiel_groups.group.znodes.round_contents import Offer, OfferedProtocol, RoundLayout
 from kiel_groups.members.brokers.coordinator import (
     BeatReport,
     BeatTarget,
@@ -27,19 +30,52 @@ from kiel_groups.members.brokers.coordinator import (
 from kiel_groups.members.brokers.gate import GenerationGate
 from kiel_groups.members.brokers.hooks import JoinedGroup, MemberHooks
 from kiel_groups.members.brokers.transport import BeatAnswer, FindError
-from kiel_groups.members.programs.round_role import RoundKind, RoundRole
-from kiel_groups.members.zookeeper.group_session import GroupSession, is_fatal
+from kiel_groups.members.programs.rounds import RoundMembership, RoundPlanner
+from kiel_groups.members.zookeeper.group_session import GroupSession, RoleKind, SessionRole, is_fatal
+from kiel_groups.members.zookeeper.leader import Candidacy
+from kiel_groups.members.zookeeper.registration import admit_program
 from kiel_groups.model import GenerationToken
 from kiel_groups.wire.error_codes import NO_ERROR, error_code
 from kiel_groups.zookeeper.delivery_gate import DeliveryGate
-from kiel_groups.zookeeper.tasks import CloseLimit, ProcessContext, TaskSet
+from kiel_groups.zookeeper.session import Session
+from kiel_groups.zookeeper.tasks import CloseLimit, ProcessContext, SessionContext, TaskSet
 
 __all__ = [
+    "RoundRole",
     "SessionGate",
     "ZooKeeperCoordinator",
 ]
 
 log = logging.getLogger(__name__)
+
+
+class RoundRole(SessionRole):
+    """A member of a group of programs on one session; see ``SessionRole``."""
+
+    def __init__(
+        self, context: SessionContext, offer: Callable[[], Awaitable[Offer]], rebalance_timeout_s: float
+    ) -> None:
+        self.proof = context.layout.member(context.member_id)
+        self.membership = membership = RoundMembership(context, offer)
+        planner = partial(RoundPlanner, context, membership.exchange, rebalance_timeout_s)
+        self.candidacy = Candidacy(context, planner, self.proof)
+
+    async def register(self) -> None:
+        """Register the member; raises as ``RoundMembership.register``."""
+        await self.membership.register()
+
+    async def joined(self) -> None:
+        """Follow the rounds."""
+        self.membership.recheck()
+
+    def recheck(self) -> None:
+        """Read the newest round again."""
+        self.membership.recheck()
+
+    async def restore(self) -> None:
+        """Read the newest round again, in case its watch was lost; restore the member znode."""
+        self.membership.recheck()
+        await self.membership.restore()
 
 
 class SessionGate(GenerationGate):
@@ -94,7 +130,8 @@ class ZooKeeperCoordinator:
         self._process = process
         self._hooks = hooks
         self._group = process.config.group
-        self._kind = RoundKind(hooks.protocol_type, self._offer, rebalance_timeout_s)
+        self._rebalance_timeout_s = rebalance_timeout_s
+        self._kind = RoleKind("this member is paused", RoundLayout, self._admit, self._new_role)
         self._report = report
         self._tasks = TaskSet(self._failed)
         self._number = 0
@@ -108,6 +145,12 @@ class ZooKeeperCoordinator:
     def beats_while_draining(self) -> bool:
         """Return True: a session lasts, whatever the member does."""
         return True
+
+    async def _admit(self, session: Session, layout: GroupLayout, _config: GroupConfig) -> None:
+        await admit_program(session, layout, self._hooks.protocol_type)
+
+    def _new_role(self, context: SessionContext) -> RoundRole:
+        return RoundRole(context, self._offer, self._rebalance_timeout_s)
 
     async def _offer(self) -> Offer:
         protocols = await self._hooks.protocols()

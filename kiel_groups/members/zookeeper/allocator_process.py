@@ -2,26 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from functools import partial
 
 from kiel_groups.allocators import Allocator
 from kiel_groups.config import GroupConfig
 from kiel_groups.errors import KielGroupsError
 from kiel_groups.group.znodes.layout import GroupLayout
-from kiel_groups.listeners import Stall
-from kiel_groups.members.partition_handler import Work
-from kiel_groups.members.zookeeper.group_member import refuse_programs
-from kiel_groups.members.zookeeper.group_session import GroupSession, SessionSupervisor
+from kiel_groups.members.zookeeper.group_session import GroupSession, RoleKind, SessionRole, SessionSupervisor
 from kiel_groups.members.zookeeper.leader import Candidacy
 from kiel_groups.members.zookeeper.planner import PartitionPlanner
-from kiel_groups.zookeeper.session import Session
+from kiel_groups.members.zookeeper.registration import refuse_programs
+from kiel_groups.zookeeper.session import Session, get_watched
 from kiel_groups.zookeeper.tasks import ProcessContext, SessionContext
 
 __all__ = [
-    "AllocatorKind",
     "AllocatorProcess",
     "AllocatorRole",
+    "allocator_kind",
 ]
 
 
@@ -43,7 +41,7 @@ class AllocatorProcess:
         self, process: ProcessContext, allocator: Allocator, on_failure: Callable[[KielGroupsError], None]
     ) -> None:
         self._process = process
-        self._kind = AllocatorKind(allocator)
+        self._kind = allocator_kind(allocator)
         self._supervisor = SessionSupervisor(process, self._join, on_failure)
 
     async def start(self) -> None:
@@ -77,32 +75,17 @@ class AllocatorProcess:
         await self._supervisor.close()
 
 
-class AllocatorKind:
-    """The roles of an allocator process on its sessions; see ``RoleKind``."""
-
-    paused = "this candidate is paused"
-
-    def __init__(self, allocator: Allocator) -> None:
-        self._allocator = allocator
-
-    def layout(self, group: str) -> GroupLayout:
-        """Return the paths of a group of consumers."""
-        return GroupLayout(group)
-
-    async def admit(self, session: Session, layout: GroupLayout, config: GroupConfig) -> None:
-        """
-        Check that the members are consumers, or may become such: they choose the group's other settings.
-
-        Raises:
-            GroupConfigError: The members are programs, which would not understand a plan of partitions.
-        """
-        await refuse_programs(session, layout, await session.get(layout.config))
-
-    def new_role(self, context: SessionContext) -> AllocatorRole:
-        return AllocatorRole(context, self._allocator)
+def allocator_kind(allocator: Allocator) -> RoleKind[AllocatorRole]:
+    """Return the roles of an allocator process on its sessions."""
+    return RoleKind("this candidate is paused", GroupLayout, _admit, partial(AllocatorRole, allocator))
 
 
-class AllocatorRole:
+async def _admit(session: Session, layout: GroupLayout, _config: GroupConfig) -> None:
+    """Check that the members are consumers, or may become such: they choose the group's other settings."""
+    await refuse_programs(session, layout, await session.get(layout.config))
+
+
+class AllocatorRole(SessionRole):
     """
     An allocator process on one session, which registers nothing and owns nothing; see ``SessionRole``.
 
@@ -110,16 +93,13 @@ class AllocatorRole:
     writes, and stops if the members are programs: while it led, they would wait for an assignment without end.
     """
 
-    def __init__(self, context: SessionContext, allocator: Allocator) -> None:
+    def __init__(self, allocator: Allocator, context: SessionContext) -> None:
         self._layout = context.layout
         self._session = context.session
         self._tasks = context.tasks
         # A candidate has no znode of its own to check. Checking the election folder still goes through the quorum.
         self.proof = context.layout.election
         self.candidacy = Candidacy(context, partial(PartitionPlanner, context, allocator), self.proof)
-
-    async def register(self) -> None:
-        """Do nothing: the election znode is the only one."""
 
     async def joined(self) -> None:
         """
@@ -131,11 +111,7 @@ class AllocatorRole:
         await self._follow_settings()
 
     async def _follow_settings(self) -> None:
-        path = self._layout.config
-        node = await self._session.get(path, self.recheck)
-        # A read of a missing znode sets no watch.
-        if node is None and await self._session.exists(path, self.recheck) is not None:
-            node = await self._session.get(path, self.recheck)
+        node = await get_watched(self._session, self._layout.config, self.recheck)
         await refuse_programs(self._session, self._layout, node)
 
     def recheck(self) -> None:
@@ -145,16 +121,3 @@ class AllocatorRole:
     async def restore(self) -> None:
         """Read the group's settings again, in case a watch was lost. The candidacy restores the election znode."""
         await self._follow_settings()
-
-    def in_progress(self) -> Collection[Work]:
-        """Return nothing: there is no application."""
-        return ()
-
-    def stalled(self, stall: Stall) -> None:
-        """Do nothing: the watchdog has logged the stall of the event loop."""
-
-    async def release(self, *, alone: bool) -> None:
-        """Do nothing: the close deletes the election znode."""
-
-    def end(self) -> None:
-        """Do nothing: there is nothing to drop."""

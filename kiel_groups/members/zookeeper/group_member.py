@@ -4,47 +4,34 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Collection, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from functools import partial
-from typing import TypeVar
 
 from kiel_groups.allocators import Allocator
-from kiel_groups.config import GroupConfig, HostPort
+from kiel_groups.config import HostPort
 from kiel_groups.errors import (
     CommitFailedError,
     CoordinationError,
-    ForeignMemberError,
-    GroupConfigError,
     KielGroupsError,
-    ProtocolError,
     SessionLostError,
 )
 from kiel_groups.group.partition_offsets import PendingReset
 from kiel_groups.group.subscription import SubscriptionState
-from kiel_groups.group.znodes.contents import GroupSettings
-from kiel_groups.group.znodes.layout import GroupLayout, WorkerLayout
-from kiel_groups.group.znodes.round_contents import RoundSettings, program_type, refusal_by_programs
-from kiel_groups.group.znodes.transactions import Create, Done, Unknown
+from kiel_groups.group.znodes.layout import GroupLayout
 from kiel_groups.listeners import Stall
 from kiel_groups.members.partition_handler import PartitionHandler, Work
-from kiel_groups.members.zookeeper.foreign_members import find_foreign_members
-from kiel_groups.members.zookeeper.group_session import GroupSession, SessionSupervisor
+from kiel_groups.members.zookeeper.group_session import GroupSession, RoleKind, SessionRole, SessionSupervisor
 from kiel_groups.members.zookeeper.leader import Candidacy
-from kiel_groups.members.zookeeper.member_offsets import MemberOffsets
 from kiel_groups.members.zookeeper.owned_partitions import OwnedPartitions
-from kiel_groups.members.zookeeper.owner_znodes import OwnerZnodes, PartitionLeaders, registered_brokers
+from kiel_groups.members.zookeeper.owner_znodes import registered_brokers
 from kiel_groups.members.zookeeper.planner import PartitionPlanner
-from kiel_groups.members.zookeeper.registration import SubscriptionRegistration
-from kiel_groups.model import CONNECT_TYPE, TopicPartition
-from kiel_groups.zookeeper.session import Node, Session
+from kiel_groups.members.zookeeper.registration import SubscriptionRegistration, check_admission
+from kiel_groups.model import TopicPartition
 from kiel_groups.zookeeper.tasks import CloseLimit, MemberContext, ProcessContext, SessionContext
+from kiel_groups.zookeeper.watchdog import caught_up
 
 __all__ = [
-    "admit_program",
-    "check_admission",
-    "refuse_programs",
-    "MemberKind",
     "MemberRole",
     "GroupMember",
 ]
@@ -52,171 +39,11 @@ __all__ = [
 log = logging.getLogger(__name__)
 
 
-# The checks before a process takes part in a group: it fits the group's members, settings agree, no member is foreign.
-#
-# A process that is refused has written nothing. The settings say what the members are. The first member writes them, so
-# of two processes that found a group at the same time, one is refused.
-
-
-async def check_admission(session: Session, layout: GroupLayout, config: GroupConfig) -> None:
-    """
-    Check that this consumer may join its group, and found the group if there is none.
-
-    Raises:
-        GroupConfigError: The members are programs, or the group's settings differ from this member's or cannot be read.
-        ForeignMemberError: Java, pykafka or kiel consumers are alive in the group.
-    """
-    await _check_foreign(session, layout)
-    mine = GroupSettings(store=config.store, mode=config.mode, auto_offset_reset=config.auto_offset_reset)
-    node = await session.get(layout.config)
-    await refuse_programs(session, layout, node)
-    node = await _founded(session, layout, node, mine.encode())
-    try:
-        group = GroupSettings.parse(node.data, layout.config)
-    except ProtocolError as error:
-        # The first program of a group may have written its settings meanwhile.
-        await refuse_programs(session, layout, node)
-        raise GroupConfigError(
-            f"the settings of group {layout.group} cannot be read: {error}; correct that znode, or delete it while no"
-            " member is alive"
-        ) from error
-    if differences := mine.differences(group):
-        details = "; ".join(f"{each.setting} is {each.other!r} there and {each.own!r} here" for each in differences)
-        raise GroupConfigError(
-            f"this member disagrees with its group {layout.group}: {details}. Give this member the group's setting,"
-            f" or stop all members and change the znode {layout.config}"
-        )
-
-
-async def refuse_programs(session: Session, layout: GroupLayout, settings: Node | None) -> None:
-    """
-    Check that the members of a group are consumers, or may become such.
-
-    Args:
-        session: The session to read with.
-        layout: The group.
-        settings: The group's ``config``, as it was read.
-
-    Raises:
-        GroupConfigError: The members are programs, which would not understand a plan of partitions.
-    """
-    if (found := await _program_type(session, layout, settings)) is not None:
-        raise refusal_by_programs(layout.group, found)
-
-
-async def admit_program(session: Session, layout: GroupLayout, protocol_type: str) -> None:
-    """
-    Check that a group's members are programs of this type, and found the group if there is none.
-
-    A name that consumers of any client use is refused, too: a group of programs would hide their offsets from tools.
-
-    Raises:
-        GroupConfigError: The group's members are of another type, or its settings cannot be read.
-    """
-    mine = RoundSettings(protocol_type)
-    node = await session.get(layout.config)
-    found = await _program_type(session, layout, node)
-    if node is None and found is None and await _has_consumers(session, layout):
-        raise _refusal_by_consumers(layout)
-    if found in (None, protocol_type):
-        node = await _founded(session, layout, node, mine.encode())
-        found = _parsed(node.data, layout).protocol_type
-    if found != protocol_type:
-        theirs = "workers" if found == CONNECT_TYPE else f"of the type {found!r}"
-        own = "a worker" if protocol_type == CONNECT_TYPE else f"of the type {protocol_type!r}"
-        raise GroupConfigError(
-            f"group {layout.group}: its members are {theirs}, and this one is {own}; choose another group"
-        )
-
-
-async def _program_type(session: Session, layout: GroupLayout, settings: Node | None) -> str | None:
-    """Return the type of the members if they are programs; see ``program_type``."""
-    if settings is not None:
-        return program_type(settings.data, None, has_workers=False)
-    workers = WorkerLayout(layout.group)
-    configuration = await session.get(workers.config)
-    has_workers = bool(await session.children(workers.workers))
-    return program_type(None, None if configuration is None else configuration.data, has_workers=has_workers)
-
-
-async def _has_consumers(session: Session, layout: GroupLayout) -> bool:
-    """Return whether consumers of any client use the group's name: they are alive, or have left offsets or owners."""
-    return any(await session.children_many([layout.ids, layout.owners, layout.offsets, layout.kiel_members]))
-
-
-async def _founded(session: Session, layout: GroupLayout, node: Node | None, mine: bytes) -> Node:
-    """Return the group's settings; if ``node`` is None, write those of this member first."""
-    while node is None:
-        # Never overwrite: if two members are first at the same time, one create succeeds, and both read its settings.
-        answer = await session.transact([Create(layout.config, mine)])
-        if isinstance(answer, Done):
-            log.info("group %s: new group; it takes the settings of this member", layout.group)
-        node = await session.get(layout.config)
-        if node is None and not isinstance(answer, Unknown):
-            await session.ensure(layout.parents)
-    return node
-
-
-def _parsed(data: bytes, layout: GroupLayout) -> RoundSettings:
-    """
-    Return the settings of the group, which are those of programs.
-
-    Raises:
-        GroupConfigError: They are those of consumers, or cannot be read.
-    """
-    try:
-        return RoundSettings.parse(data, layout.config)
-    except ProtocolError as error:
-        with suppress(ProtocolError):
-            GroupSettings.parse(data, layout.config)
-            raise _refusal_by_consumers(layout) from None
-        raise GroupConfigError(
-            f"group {layout.group}: its settings cannot be read: {error}. Choose another group, or delete that znode"
-            " while no member is alive"
-        ) from error
-
-
-def _refusal_by_consumers(layout: GroupLayout) -> GroupConfigError:
-    return GroupConfigError(f"group {layout.group}: its members are consumers; choose another group")
-
-
-async def _check_foreign(session: Session, layout: GroupLayout) -> None:
-    found = await find_foreign_members(session, layout)
-    if found.names:
-        raise ForeignMemberError(
-            f"group {layout.group} has {found}: they would read the same partitions. Stop them first, or use another"
-            " group"
-        )
-
-
 #: How long a leaving member waits for a plan without it, beyond the longest debounce, in seconds.
 PATIENCE_S = 0.5
 
 
-class MemberKind:
-    """The roles of one member on its sessions; see ``RoleKind``."""
-
-    paused = "delivery is paused"
-
-    def __init__(self, handler: PartitionHandler, subscription: SubscriptionState, allocator: Allocator) -> None:
-        self._handler = handler
-        self._subscription = subscription
-        self._allocator = allocator
-
-    def layout(self, group: str) -> GroupLayout:
-        """Return the paths of a group of consumers."""
-        return GroupLayout(group)
-
-    async def admit(self, session: Session, layout: GroupLayout, config: GroupConfig) -> None:
-        """Check the group's settings and its members; raises as ``check_admission``."""
-        await check_admission(session, layout, config)
-
-    def new_role(self, context: SessionContext) -> MemberRole:
-        member = MemberContext.of(context, self._handler, self._subscription.offsets)
-        return MemberRole(member, self._subscription, self._allocator)
-
-
-class MemberRole:
+class MemberRole(SessionRole):
     """A member of a group on one session; see ``SessionRole``."""
 
     def __init__(self, context: MemberContext, subscription: SubscriptionState, allocator: Allocator) -> None:
@@ -225,14 +52,8 @@ class MemberRole:
         self.proof = context.layout.member(context.member_id)
         self.candidacy = Candidacy(context, partial(PartitionPlanner, context, allocator), self.proof)
         self.registration = SubscriptionRegistration(context, lambda: subscription.topics)
-        self.offsets = offsets = MemberOffsets.compose(context)
-        self.owned_partitions = OwnedPartitions(
-            context,
-            OwnerZnodes(context, offsets.writer, offsets.znodes),
-            offsets,
-            PartitionLeaders(context, offsets.writer),
-            subscription,
-        )
+        self.owned_partitions = OwnedPartitions(context, subscription)
+        self.offsets = self.owned_partitions.offsets
 
     async def register(self) -> None:
         """Register the member and its subscription; raises as ``SubscriptionRegistration.register``."""
@@ -298,12 +119,6 @@ class MemberRole:
         self.owned_partitions.end()
 
 
-T = TypeVar("T")
-
-#: The pause between checks whether the application has resumed, after the watchdog ended a session, in seconds.
-CATCH_UP_S = 0.05
-
-
 class GroupMember:
     """
     Membership of one consumer in one group, from ``start`` to ``close``.
@@ -328,7 +143,9 @@ class GroupMember:
         self._process = process
         self._config = process.config
         self._handler = handler
-        self._kind = MemberKind(handler, subscription, allocator)
+        self._subscription = subscription
+        self._allocator = allocator
+        self._kind = RoleKind("delivery is paused", GroupLayout, check_admission, self._new_role)
         self._supervisor = SessionSupervisor(process, self._join, on_failure)
 
     async def start(self) -> None:
@@ -343,25 +160,19 @@ class GroupMember:
         """
         await self._supervisor.start()
 
+    def _new_role(self, context: SessionContext) -> MemberRole:
+        member = MemberContext.of(context, self._handler, self._subscription.offsets)
+        return MemberRole(member, self._subscription, self._allocator)
+
     async def _join(self, by_s: float) -> GroupSession[MemberRole]:
         if self._member_session is not None and self._member_session.stalled:
-            await self._wait_until_caught_up()
+            await caught_up(self._handler.in_progress, self._handler.in_progress())
             # The time that the application took does not count against the connect timeout.
             by_s = asyncio.get_running_loop().time() + self._process.zookeeper.connect_timeout_ms / 1000
         member_session = GroupSession(self._process, self._kind, first=self._member_session is None)
         await member_session.join(by_s)
         self._handler.gate_changed(member_session.session.gate)
         return member_session
-
-    async def _wait_until_caught_up(self) -> None:
-        """
-        Wait until the application makes progress, after the watchdog ended a session.
-
-        If the member joined earlier, its new partitions would stall like those that it has just lost.
-        """
-        stalled = self._handler.in_progress()
-        while any(now.token is then.token for now in self._handler.in_progress() for then in stalled):  # noqa: ASYNC110
-            await asyncio.sleep(CATCH_UP_S)
 
     @property
     def _member_session(self) -> GroupSession[MemberRole] | None:
@@ -414,7 +225,8 @@ class GroupMember:
             SessionLostError: There is no session at the moment, or its lease has expired; nothing more was stored.
             CoordinationError: ZooKeeper refused the write because rights are missing; this member stops.
         """
-        return await self._write(lambda role: role.offsets.owned.commit_finished(metadata))
+        with self._writing() as role:
+            return await role.offsets.owned.commit(metadata)
 
     async def commit_chosen(self, offsets: Mapping[TopicPartition, int]) -> frozenset[TopicPartition]:
         """
@@ -424,12 +236,13 @@ class GroupMember:
             The partitions.
 
         Raises:
-            ConfigError: As ``ChosenCommits.commit``.
-            CommitFailedError: As ``ChosenCommits.commit``.
+            ConfigError: As ``OwnedOffsets.commit_chosen``.
+            CommitFailedError: As ``OwnedOffsets.commit_chosen``.
             SessionLostError: As ``commit_on_session``.
             CoordinationError: As ``commit_on_session``.
         """
-        return await self._write(lambda role: role.offsets.chosen.commit(offsets))
+        with self._writing() as role:
+            return await role.offsets.owned.commit_chosen(offsets)
 
     async def partitions_with_offsets(self) -> list[TopicPartition]:
         """Return the partitions in which the group may have an offset; raises as ``stored_offsets``."""
@@ -466,7 +279,8 @@ class GroupMember:
             SessionLostError: As ``commit_on_session``.
             CoordinationError: As ``commit_on_session``.
         """
-        return await self._write(lambda role: role.offsets.owned.store_reset(partition, reset))
+        with self._writing() as role:
+            return await role.offsets.owned.store_reset(partition, reset)
 
     async def confirm_leaders(self) -> None:
         """
@@ -476,14 +290,17 @@ class GroupMember:
             SessionLostError: As ``commit_on_session``.
             CoordinationError: As ``commit_on_session``.
         """
-        await self._write(lambda role: role.owned_partitions.confirm_leaders())
+        with self._writing() as role:
+            await role.owned_partitions.confirm_leaders()
 
-    async def _write(self, write: Callable[[MemberRole], Awaitable[T]]) -> T:
+    @contextmanager
+    def _writing(self) -> Iterator[MemberRole]:
+        """Yield the role on a session whose gate is open; the member stops if ZooKeeper refuses a write for good."""
         member_session = self._member_session
         if member_session is None or not member_session.session.trusted:
             raise SessionLostError(f"group {self._config.group}: no session to commit with at the moment")
         try:
-            return await write(member_session.role)
+            yield member_session.role
         except CommitFailedError:
             # It concerns these offsets only.
             raise

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 
 from kiel_groups.backoff import Backoff
 from kiel_groups.config import GroupConfig
@@ -44,16 +44,16 @@ __all__ = [
 log = logging.getLogger(__name__)
 
 
-class SessionRole(Protocol):
-    """The role of a process on one session."""
+class SessionRole:
+    """
+    The role of a process on one session. These methods do nothing: a role overrides those that it needs.
 
-    @property
-    def proof(self) -> str:
-        """The znode that each heartbeat checks, and without which this process is no candidate."""
+    ``proof`` is the znode that each heartbeat checks, and without which this process is no candidate. ``candidacy`` is
+    the part that this process takes in the election, or None if it takes none.
+    """
 
-    @property
-    def candidacy(self) -> Candidacy | None:
-        """The part that this process takes in the election, or None if it takes none."""
+    proof: str
+    candidacy: Candidacy | None = None
 
     async def register(self) -> None:
         """Create the znodes that register this process."""
@@ -69,9 +69,10 @@ class SessionRole(Protocol):
 
     def in_progress(self) -> Collection[Work]:
         """Return the application's work in progress; also called from other threads."""
+        return ()
 
     def stalled(self, stall: Stall) -> None:
-        """Report work that makes no progress; called on a thread of its own."""
+        """Report work that makes no progress, which the log says already; called on a thread of its own."""
 
     async def release(self, *, alone: bool) -> None:
         """
@@ -84,24 +85,25 @@ class SessionRole(Protocol):
         """Drop what this process owns, because the session is over."""
 
 
-_RoleT_co = TypeVar("_RoleT_co", bound=SessionRole, covariant=True)
+RoleT = TypeVar("RoleT", bound=SessionRole)
 
 
-class RoleKind(Protocol[_RoleT_co]):
-    """The kind of role that a process has on each of its sessions."""
+@dataclass(frozen=True, slots=True)
+class RoleKind(Generic[RoleT]):
+    """
+    The kind of role that a process has on each of its sessions.
 
-    @property
-    def paused(self) -> str:
-        """The effect of a broken connection, for the log."""
+    Args:
+        paused: The effect of a broken connection, for the log.
+        layout: Returns the paths of the group's znodes.
+        admit: Raises an error if this process may not join the group.
+        new_role: Creates the role on a session that is open. The role is complete, and starts nothing yet.
+    """
 
-    def layout(self, group: str) -> GroupLayout:
-        """Return the paths of the group's znodes."""
-
-    async def admit(self, session: Session, layout: GroupLayout, config: GroupConfig) -> None:
-        """Raise an error if this process may not join the group."""
-
-    def new_role(self, context: SessionContext) -> _RoleT_co:
-        """Create the role on a session that is open. The role is complete, and starts nothing yet."""
+    paused: str
+    layout: Callable[[str], GroupLayout]
+    admit: Callable[[Session, GroupLayout, GroupConfig], Awaitable[None]]
+    new_role: Callable[[SessionContext], RoleT]
 
 
 # The life of one ZooKeeper session of a member or an allocator process: it opens, joins the group, leaves, and ends.
@@ -109,8 +111,6 @@ class RoleKind(Protocol[_RoleT_co]):
 # What the process does in its group is its ``SessionRole``. A ``GroupSession`` ends with its ZooKeeper session;
 # ``SessionSupervisor`` then starts the next one.
 
-
-RoleT = TypeVar("RoleT", bound=SessionRole)
 
 #: How long the first session may wait for a server until a warning says which ones it tries, in seconds.
 _SILENCE_S = 3.0
@@ -491,10 +491,8 @@ def is_fatal(error: BaseException | None) -> bool:
 #: ``retry_backoff_ms``.
 LONGEST_JOIN_PAUSE_S = 5.0
 
-_RoleT = TypeVar("_RoleT", bound=SessionRole)
 
-
-class SessionSupervisor(Generic[_RoleT]):
+class SessionSupervisor(Generic[RoleT]):
     """
     Keeps one process in one group, from ``start`` to ``close``, on one session after another.
 
@@ -508,7 +506,7 @@ class SessionSupervisor(Generic[_RoleT]):
     def __init__(
         self,
         process: ProcessContext,
-        begin: Callable[[float], Awaitable[GroupSession[_RoleT]]],
+        begin: Callable[[float], Awaitable[GroupSession[RoleT]]],
         on_failure: Callable[[KielGroupsError], None],
     ) -> None:
         self._group = process.config.group
@@ -520,7 +518,7 @@ class SessionSupervisor(Generic[_RoleT]):
         self._on_failure = on_failure
         #: The current session, or the last one: while the next one is joining, after a fatal error ended it, and after
         #: ``close``. None before the start, and after a replacement failed with a fatal error.
-        self.current: GroupSession[_RoleT] | None = None
+        self.current: GroupSession[RoleT] | None = None
         #: Why the last join failed, or None after a success.
         self._cause: str | None = None
         self._task: asyncio.Task[None] | None = None
@@ -575,7 +573,7 @@ class SessionSupervisor(Generic[_RoleT]):
                     await asyncio.wait(self._closing)
         await cancelled_by(set(self._closing), limit)
 
-    async def _leave(self, session: GroupSession[_RoleT], limit: CloseLimit) -> None:
+    async def _leave(self, session: GroupSession[RoleT], limit: CloseLimit) -> None:
         try:
             async with limit.timeout(reserves=True):
                 await session.leave()
@@ -590,7 +588,7 @@ class SessionSupervisor(Generic[_RoleT]):
         """Return when a session that starts now must have joined, on the event loop's clock."""
         return asyncio.get_running_loop().time() + self._limit_s
 
-    async def _start_session(self, by_s: float) -> GroupSession[_RoleT]:
+    async def _start_session(self, by_s: float) -> GroupSession[RoleT]:
         session = await self._open_and_join(by_s)
         if self._is_closed:
             await session.close()
@@ -617,7 +615,7 @@ class SessionSupervisor(Generic[_RoleT]):
             )
             await self._rejoin()
 
-    def _close_in_background(self, session: GroupSession[_RoleT]) -> None:
+    def _close_in_background(self, session: GroupSession[RoleT]) -> None:
         """Close a session without waiting: an unreachable server may delay the close, but not the next session."""
         closing = session.close()
         self._closing.add(closing)

@@ -19,7 +19,6 @@ __all__ = [
     "LeaderDriver",
     "MakePlan",
     "PlanMaker",
-    "PlanRequests",
     "PlanVoid",
     "Candidacy",
 ]
@@ -123,23 +122,6 @@ class Election:
 MakePlan: TypeAlias = Callable[[str, str, float], Awaitable[Publication | None]]
 
 
-class PlanRequests(Protocol):
-    """How a ``PlanMaker`` asks its leader to plan."""
-
-    @property
-    def is_leader(self) -> bool:
-        """Whether this process leads its group."""
-
-    def changed(self, cause: str, *, urgent: bool = False) -> None:
-        """Plan again, because inputs of the plan may have changed; an urgent change bypasses the debounce."""
-
-    def set_debounce(self, debounce: DebounceConfig) -> None:
-        """Debounce changes in this way from now on."""
-
-    def check(self, answer: Answer, what: str) -> bool:
-        """Return whether a transaction that first checks the election znode was executed; if not, log ``what``."""
-
-
 class PlanVoid(Exception):  # noqa: N818 -- not an error
     """Raised by a plan that must be made again."""
 
@@ -184,7 +166,7 @@ class LeaderDriver:
     def __init__(
         self,
         context: SessionContext,
-        planner: Callable[[PlanRequests], PlanMaker],
+        planner: Callable[[LeaderDriver], PlanMaker],
         on_doubt: Callable[[], None],
     ) -> None:
         self._session = context.session
@@ -230,7 +212,7 @@ class LeaderDriver:
         self._feed(leader_state.Deposed())
 
     def changed(self, cause: str, *, urgent: bool = False) -> None:
-        """Plan again after the debounce, because inputs of the plan may have changed; see ``PlanRequests``."""
+        """Plan again, because inputs of the plan may have changed; an urgent change bypasses the debounce."""
         self._feed(leader_state.Changed(cause, _now_s(), urgent))
 
     def set_debounce(self, debounce: DebounceConfig) -> None:
@@ -315,7 +297,7 @@ class LeaderDriver:
         """Prove leadership and read the inputs, then have the plan made."""
         try:
             # The server handles requests in order, so the reads follow the proof without waiting for its answer.
-            proving = self._session.submit([Check(candidate)])
+            proving = self._session.transact([Check(candidate)])
             proof, make_plan = await asyncio.gather(proving, self._planner.read())
             if not self.check(proof, "leadership could not be proved"):
                 self._feed(leader_state.Planned(term, None, _now_s(), failed=True))
@@ -350,7 +332,7 @@ class Candidacy:
         proof: The znode that must exist for this process to be a candidate; see ``Election``.
     """
 
-    def __init__(self, context: SessionContext, planner: Callable[[PlanRequests], PlanMaker], proof: str) -> None:
+    def __init__(self, context: SessionContext, planner: Callable[[LeaderDriver], PlanMaker], proof: str) -> None:
         self._leader_driver = LeaderDriver(context, planner, self.recheck)
         self._election = Election(context, proof, self._lead, self._leader_driver.resign)
 

@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any, NoReturn
 
 from kiel_groups.backoff import Backoff
@@ -13,30 +14,31 @@ from kiel_groups.errors import (
     CoordinationError,
     DuplicateInstanceError,
     KielGroupsError,
-    NoOffsetsError,
     ProtocolError,
 )
 from kiel_groups.group import claims
 from kiel_groups.group.partition_offsets import StartPosition
 from kiel_groups.group.subscription import SubscriptionState
 from kiel_groups.group.znodes.contents import MemberAssignment, MemberInfo
-from kiel_groups.members.offsets.owned_offsets import Starts
-from kiel_groups.members.partition_handler import PartitionHandler
-from kiel_groups.members.zookeeper.member_offsets import MemberOffsets
+from kiel_groups.members.offsets.claim_opening import ClaimOpener
+from kiel_groups.members.offsets.kafka_store import KafkaClaimOpener, KafkaStore
+from kiel_groups.members.offsets.owned_offsets import NewLogStore, OffsetStore, OwnedOffsets, Starts, owner_words
+from kiel_groups.members.offsets.topic_incarnations import RecreatedTopics, TopicIncarnations
+from kiel_groups.members.offsets.unopened_claims import UnopenedClaims
+from kiel_groups.members.offsets.zookeeper_store import BrokerCommits, OffsetZnodes
 from kiel_groups.members.zookeeper.owner_znodes import OwnerZnodes, PartitionLeaders
-from kiel_groups.members.zookeeper.unopened_claims import UnopenedClaims
 from kiel_groups.metrics import Metrics
 from kiel_groups.model import TopicPartition
 from kiel_groups.wording import counted, some
+from kiel_groups.zookeeper.fenced_writes import FencedWriter
 from kiel_groups.zookeeper.runtime import Runtime
-from kiel_groups.zookeeper.session import Node
-from kiel_groups.zookeeper.tasks import MemberContext, SessionContext
+from kiel_groups.zookeeper.session import Node, get_watched
+from kiel_groups.zookeeper.tasks import CloseLimit, MemberContext, SessionContext
 
 __all__ = [
     "RebalanceTimes",
     "UnsubscribedTopics",
     "OwnedPartitions",
-    "PartitionHandler",
 ]
 
 log = logging.getLogger(__name__)
@@ -192,18 +194,46 @@ LONGEST_REOPEN_PAUSE_S = 5.0
 #: How long a leaving member waits for the brokers that store its offsets, in seconds.
 LEAVING_S = 2.0
 
+#: How often offsets in Kafka are stored again, in seconds; brokers keep them for a day by default.
+RENEWAL_S = 3_600.0
+
+
+class MemberOffsets:
+    """
+    The parts that handle the offsets of one member on one session, for the offset store of its group.
+
+    ``writer`` is the member's fenced writer. ``limit`` limits all waits for brokers that store the offsets.
+    """
+
+    def __init__(self, context: MemberContext) -> None:
+        group, handler, tracker, metrics = context.group, context.handler, context.tracker, context.metrics
+        self.topics = topics = TopicIncarnations(context.session, context.tasks, tracker)
+        self.writer = writer = FencedWriter(context.session, context.layout.member(context.member_id), topics.catch_up)
+        self.znodes = znodes = OffsetZnodes(context, writer, topics)
+        self.limit = CloseLimit()
+        self.opener: ClaimOpener | KafkaClaimOpener
+        store: OffsetStore
+        new_logs: NewLogStore
+        if tracker.rules.in_kafka:
+            store = new_logs = kafka = KafkaStore(context, writer, topics, self.limit)
+            self.opener = opener = KafkaClaimOpener(context, writer, topics, znodes, kafka)
+            #: Returns the partitions in which the group may have an offset, in ascending order.
+            self.partitions = opener.partitions
+        else:
+            store = BrokerCommits(context, znodes, writer, self.limit) if tracker.rules.through_brokers else znodes
+            new_logs = znodes
+            self.opener = ClaimOpener(context, writer, topics, znodes)
+            self.partitions = znodes.partitions
+        self.owned = OwnedOffsets(group, handler, tracker, metrics, store, partial(owner_words, context))
+        self.recreated_topics = RecreatedTopics(
+            group, handler, tracker, context.tasks, metrics, topics, new_logs, self.owned.writing
+        )
+
 
 class OwnedPartitions:
     """Follows the assignment of one member: claims, opens, drains and releases its partitions."""
 
-    def __init__(
-        self,
-        context: MemberContext,
-        owner_znodes: OwnerZnodes,
-        offsets: MemberOffsets,
-        leaders: PartitionLeaders,
-        subscription: SubscriptionState,
-    ) -> None:
+    def __init__(self, context: MemberContext, subscription: SubscriptionState) -> None:
         self._context = context
         self._session = context.session
         self._handler = context.handler
@@ -214,12 +244,12 @@ class OwnedPartitions:
         self._member_path = context.layout.member(context.member_id)
         self._assignment_path = context.layout.assignment(context.config.instance_id or context.member_id)
         self._unsubscribed_topics = UnsubscribedTopics(context)
-        self._owner_znodes = owner_znodes
-        self._offsets = offsets
-        self._leaders = leaders
+        self.offsets = MemberOffsets(context)
+        self._owner_znodes = OwnerZnodes(context, self.offsets.writer, self.offsets.znodes)
+        self._leaders = PartitionLeaders(context, self.offsets.writer)
         self._subscription = subscription
         self._claims = claims.Claims()
-        self._unopened = UnopenedClaims(context.group, context.metrics)
+        self._unopened = UnopenedClaims(context.group, context.metrics, context.handler)
         self.times = RebalanceTimes(context.metrics, context.runtime, context.began_s)
         self._due = asyncio.Event()
         self._empty, self._leaving = asyncio.Event(), asyncio.Event()
@@ -239,10 +269,16 @@ class OwnedPartitions:
         """Start to follow the assignment."""
         # Claims of an earlier session that it never opened.
         self._tracker.end_unopened()
-        self._tasks.start(self._offsets.recreated_topics.run())
-        if self._offsets.renewal is not None:
-            self._tasks.start(self._offsets.renewal.run())
+        self._tasks.start(self.offsets.recreated_topics.run())
+        if self._tracker.rules.in_kafka:
+            self._tasks.start(self._renew_offsets())
         self._tasks.start(self._follow_assignment())
+
+    async def _renew_offsets(self) -> None:
+        while True:
+            # With jitter, so that a thousand members do not commit together.
+            await asyncio.sleep(RENEWAL_S * self._context.runtime.uniform(0.67, 1.0))
+            await self.offsets.owned.renew(self._tracker.open_partitions)
 
     def follow_subscription(self) -> None:
         """Apply the current subscription: only partitions of its topics are claimed and assigned."""
@@ -252,13 +288,12 @@ class OwnedPartitions:
     def recheck(self) -> None:
         """Read all watched znodes again, because watches may have been lost."""
         self._due.set()
-        self._offsets.topics.recheck()
+        self.offsets.topics.recheck()
         self._check_owners(self._watches)
 
     async def release_all(self) -> None:
         """Stop claiming partitions, drain and release all of them, and wait until none is left."""
-        if self._offsets.brokers is not None:
-            self._offsets.brokers.hurry(LEAVING_S)
+        self.offsets.limit.shorten(LEAVING_S)
         self._feed(claims.Leave())
         self._leaving.set()
         await self.all_released()
@@ -304,9 +339,7 @@ class OwnedPartitions:
                 audit_due_s = loop.time() + self._context.audit_interval_s()
 
     async def _read_assignment(self) -> claims.AssignmentRead | claims.Replaced:
-        node = await self._session.get(self._assignment_path, self._assignment_changed)
-        if node is None and await self._session.exists(self._assignment_path, self._assignment_changed) is not None:
-            node = await self._session.get(self._assignment_path, self._assignment_changed)
+        node = await get_watched(self._session, self._assignment_path, self._assignment_changed)
         if node is None:
             return claims.AssignmentRead(None)
         try:
@@ -351,7 +384,7 @@ class OwnedPartitions:
             deleted = counted(gone, "claim was", "claims were")
             log.error("group %s: %s deleted from outside of this member", self._config.group, deleted)
             self._feed(claims.ClaimGone(gone))
-        await self._offsets.owned.adopt_foreign_offsets(self._owned)
+        await self.offsets.owned.adopt_foreign_offsets(self._owned)
         await self.confirm_leaders()
         self.recheck()
 
@@ -490,15 +523,15 @@ class OwnedPartitions:
     async def _read_positions(self, topic: str, partitions: frozenset[TopicPartition]) -> None:
         """Read start positions, and retry while some are unknown; drop claims whose owner znode is gone."""
         waiting, backoff = partitions, Backoff(FIRST_REOPEN_PAUSE_S, LONGEST_REOPEN_PAUSE_S)
-        await self._offsets.topics.follow({topic})
+        await self.offsets.topics.follow({topic})
         while waiting:
-            before = self._offsets.topics.creation(topic)
+            before = self.offsets.topics.creation(topic)
             starts = await self._starts(topic, waiting)
             self._opened(starts)
-            created = self._offsets.topics.creation(topic)
+            created = self.offsets.topics.creation(topic)
             if created != before and any(start.created < created for start in starts.values()):
                 # The topic was created again while positions were read: they may belong to the old log.
-                self._offsets.topics.announce(topic)
+                self.offsets.topics.announce(topic)
             waiting -= starts.keys()
             if waiting and not starts:
                 gone = await self._owner_znodes.verify(waiting)
@@ -514,7 +547,7 @@ class OwnedPartitions:
         self, topic: str, partitions: frozenset[TopicPartition]
     ) -> Mapping[TopicPartition, StartPosition]:
         try:
-            starts = await self._offsets.opener.start(partitions)
+            starts = await self.offsets.opener.open(topic, sorted(partitions))
         except CoordinationError:
             raise
         except KielGroupsError as error:
@@ -522,11 +555,6 @@ class OwnedPartitions:
         if starts.failures:
             # Waiting loses nothing, and the claim keeps other members from starting at another position.
             self._unopened.attempt_failed(topic, starts.failures)
-        refusals = [error for error in starts.failures.values() if isinstance(error, NoOffsetsError)]
-        if refusals:
-            # Only an operator may be able to fix this, so the caller that consumes this topic gets the error. Calls for
-            # other topics do not.
-            self._handler.start_unknown(topic, refusals[0])
         return starts.found
 
     def _opened(self, starts: Mapping[TopicPartition, StartPosition]) -> None:
@@ -562,12 +590,11 @@ class OwnedPartitions:
         self._feed(claims.Drained(partitions))
 
     async def _release(self, partitions: frozenset[TopicPartition]) -> None:
-        async with self._offsets.owned.writing:
-            if self._tracker.rules.autocommit and self._tracker.rules.through_brokers:
-                # Without resets: the release itself writes their positions, which a late broker must not overwrite.
-                await self._offsets.owned.store_finished(partitions - self._tracker.resetting())
-            if self._tracker.rules.in_kafka:
-                await self._offsets.owned.store_left(partitions)
+        async with self.offsets.owned.writing:
+            rules = self._tracker.rules
+            if rules.in_kafka or (rules.through_brokers and rules.autocommit):
+                await self.offsets.owned.store_left(partitions)
+            if rules.in_kafka:
                 done = await self._owner_znodes.release_stored(partitions)
             else:
                 done = await self._owner_znodes.release(partitions)

@@ -26,13 +26,12 @@ from kiel_groups.group.planner import (
 )
 from kiel_groups.group.znodes.contents import GroupState, MemberAssignment, MemberInfo, parse_topic
 from kiel_groups.group.znodes.group_settings import DynamicConfig, Weights, generation_of, parse_weights
-from kiel_groups.group.znodes.layout import BROKER_IDS, topic_path
-from kiel_groups.members.zookeeper.foreign_members import ForeignMemberMonitor
-from kiel_groups.members.zookeeper.leader import MakePlan, PlanRequests
-from kiel_groups.members.zookeeper.ownership_monitor import OwnershipMonitor
+from kiel_groups.group.znodes.layout import BROKER_IDS, GroupLayout, topic_path
+from kiel_groups.members.zookeeper.leader import LeaderDriver, MakePlan
+from kiel_groups.members.zookeeper.monitors import ForeignMemberMonitor, OwnershipMonitor
 from kiel_groups.model import Allocation, MemberId, Slot, TopicPartition
 from kiel_groups.wording import counted
-from kiel_groups.zookeeper.session import Node
+from kiel_groups.zookeeper.session import Node, children_watched
 from kiel_groups.zookeeper.tasks import SessionContext
 
 __all__ = [
@@ -63,6 +62,7 @@ class WatchedValues:
         #: Values that were read and have not changed since, by the name of their watcher.
         self._known: dict[str, Any] = {}
         self._reading: dict[str, object] = {}
+        self._member_names: set[MemberId] = set()
 
     def forget(self) -> None:
         """Drop all cached values, because their watches may be lost."""
@@ -109,7 +109,23 @@ class WatchedValues:
                 self._known[what] = values[name]
         return values
 
-    def drop(self, what: str) -> None:
+    async def members(
+        self, layout: GroupLayout, parse: Callable[[MemberId, bytes, str], _Parsed]
+    ) -> dict[MemberId, tuple[int, _Parsed]]:
+        """Return the live members that can be read, by member id, each with the zxid of its registration."""
+        names = sorted(await self._session.children(layout.members, self.watcher("members")) or ())
+        for name in self._member_names - set(names):
+            self._drop(f"member {name}")
+        self._member_names = set(names)
+
+        def registered(name: MemberId, node: Node) -> tuple[int, _Parsed] | None:
+            info = self.parsed(partial(parse, name), node, layout.member(name))
+            return None if info is None else (node.czxid, info)
+
+        found = await self.cached_many("member", names, layout.member, registered)
+        return {name: each for name, each in found.items() if each is not None}
+
+    def _drop(self, what: str) -> None:
         """Forget a value that will not be read again, and its watcher."""
         self._known.pop(what, None)
         self._reading.pop(what, None)
@@ -164,7 +180,6 @@ class PlanReader:
         self._metrics = context.metrics
         self._runtime = context.runtime
         self._values = WatchedValues(context, on_change)
-        self._member_names: set[MemberId] = set()
         self._dynamic_config = DynamicConfig()
         #: The last weights that could be read; empty if there were none.
         self._weights: Weights = {}
@@ -221,29 +236,15 @@ class PlanReader:
 
     async def _read_brokers(self) -> int:
         """Return the number of brokers, and watch for changes, even if no broker has ever registered."""
-        watcher = self._values.watcher("brokers")
-        names = await self._session.children(BROKER_IDS, watcher)
-        if names is None and await self._session.exists(BROKER_IDS, watcher) is not None:
-            names = await self._session.children(BROKER_IDS, watcher)
-        return len(names or ())
+        return len(await children_watched(self._session, BROKER_IDS, self._values.watcher("brokers")) or ())
 
     async def _live_members(self) -> dict[Slot, MemberInfo]:
         """Read the live members by slot. If two members share a slot, the member that registered later counts."""
-        names = sorted(await self._session.children(self._layout.members, self._values.watcher("members")) or ())
-        for name in self._member_names - set(names):
-            self._values.drop(f"member {name}")
-        self._member_names = set(names)
         newest: dict[Slot, tuple[int, MemberInfo]] = {}
-        members = await self._values.cached_many("member", names, self._layout.member, self._registered)
-        for found in members.values():
-            if found is not None and (found[1].slot not in newest or newest[found[1].slot][0] < found[0]):
-                newest[found[1].slot] = found
+        for registered, info in (await self._values.members(self._layout, MemberInfo.parse)).values():
+            if info.slot not in newest or newest[info.slot][0] < registered:
+                newest[info.slot] = (registered, info)
         return {slot: info for slot, (_, info) in newest.items()}
-
-    def _registered(self, name: MemberId, node: Node) -> tuple[int, MemberInfo] | None:
-        """Return the zxid of a registration and its content, or None if the registration cannot be read."""
-        info = self._values.parsed(partial(MemberInfo.parse, name), node, self._layout.member(name))
-        return None if info is None else (node.czxid, info)
 
     async def _read_assignments(self) -> dict[Slot, MemberAssignment | None]:
         slots = await self._session.children(self._layout.group_state) or []
@@ -314,7 +315,7 @@ class PartitionPlanner:
         requests: Asks the leader to plan.
     """
 
-    def __init__(self, context: SessionContext, allocator: Allocator, requests: PlanRequests) -> None:
+    def __init__(self, context: SessionContext, allocator: Allocator, requests: LeaderDriver) -> None:
         self._session = context.session
         self._layout = context.layout
         self._member_id = context.member_id

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from kiel_groups.errors import BrokerError
-from kiel_groups.members.brokers.transport import CoordinatorBrokers
+from kiel_groups.members.brokers.transport import ClusterTransport
 from kiel_groups.model import TopicPartition
 from kiel_groups.ops import broker_reader as group_answers
 from kiel_groups.ops.broker_reader import (
@@ -220,9 +220,9 @@ async def test_groups_without_a_coordinator_are_a_problem() -> None:
 async def test_the_offsets_of_groups_are_read_at_the_same_time_within_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each group costs two requests. The offsets come in the order of the groups, with an error as the problem."""
     monkeypatch.setattr(group_answers, "_MOST_AT_ONCE", 3)
-    send, running, most = CoordinatorBrokers.send, 0, 0
+    send, running, most = ClusterTransport.send, 0, 0
 
-    async def counted_send(brokers: CoordinatorBrokers, *args: object, **kwargs: object) -> object:
+    async def counted_send(brokers: ClusterTransport, *args: object, **kwargs: object) -> object:
         nonlocal running, most
         running += 1
         most = max(most, running)
@@ -231,7 +231,7 @@ async def test_the_offsets_of_groups_are_read_at_the_same_time_within_a_bound(mo
         finally:
             running -= 1
 
-    monkeypatch.setattr(CoordinatorBrokers, "send", counted_send)
+    monkeypatch.setattr(ClusterTransport, "send", counted_send)
 
     def stored(request: Request) -> bytes:
         return offsets(int(request.body[2:3]), 30 if request.body[2:3] == b"5" else 0)(request)

@@ -17,7 +17,7 @@ from kiel_groups.group.znodes.layout import GroupLayout
 from kiel_groups.group.znodes.transactions import MOST_OPERATIONS, Answer, Check, Done, Operation, Put
 from kiel_groups.members.offsets.owned_offsets import OwnedOffsets, Written
 from kiel_groups.members.offsets.topic_incarnations import TopicIncarnations
-from kiel_groups.members.offsets.zookeeper_store import BrokerCommits, OffsetZnodes, ZooKeeperStore
+from kiel_groups.members.offsets.zookeeper_store import BrokerCommits, OffsetZnodes
 from kiel_groups.members.zookeeper.group_member import GroupMember
 from kiel_groups.members.zookeeper.owner_znodes import OwnerZnodes
 from kiel_groups.model import TopicPartition
@@ -25,6 +25,7 @@ from kiel_groups.zookeeper import session as zk_session
 from kiel_groups.zookeeper.delivery_gate import DeliveryGate
 from kiel_groups.zookeeper.fenced_writes import FencedWriter
 from kiel_groups.zookeeper.session import Node, Session
+from kiel_groups.zookeeper.tasks import CloseLimit
 from tests.helpers.contexts import member_context, process_context
 from tests.helpers.manual_runtime import ManualRuntime
 from tests.helpers.waiting import run_ready_tasks
@@ -103,18 +104,16 @@ class Owner:
         context = member_context(self.session, tracker, self.handler, runtime)
         self.topics = topics = TopicIncarnations(context.session, context.tasks, tracker)
         self.writer = FencedWriter(context.session, "/m", topics.catch_up)
-        znodes = OffsetZnodes(context, self.writer)
-        self.znodes = znodes
+        self.znodes = znodes = OffsetZnodes(context, self.writer, topics)
         self.owner_znodes = OwnerZnodes(context, self.writer, znodes)
-        store = ZooKeeperStore(context, znodes, None)
-        self.offsets = OwnedOffsets(context.group, context.handler, context.tracker, context.metrics, store)
-        self.broker_commits = BrokerCommits(context, znodes, self.writer)
+        self.offsets = OwnedOffsets(context.group, context.handler, tracker, context.metrics, znodes, cast(Any, None))
+        self.broker_commits = BrokerCommits(context, znodes, self.writer, CloseLimit())
 
 
 PATHS: dict[str, Callable[[Owner], Awaitable[Any]]] = {
     "a proof": lambda owner: owner.writer.prove(),
     "a claim": lambda owner: owner.owner_znodes.claim([P0]),
-    "a commit": lambda owner: owner.offsets.commit_finished(),
+    "a commit": lambda owner: owner.offsets.commit(),
     "a commit by brokers": lambda owner: owner.broker_commits.commit({P0: Commit(12, 1)}, ""),
     "a release": lambda owner: owner.owner_znodes.release([P0]),
 }
@@ -213,7 +212,7 @@ async def test_an_explicit_commit_fails_at_once_without_a_trusted_session(runtim
     owner, commits = Owner(runtime), []
 
     class OwnedOffsets:
-        async def commit_finished(self, metadata: str) -> frozenset[TopicPartition]:
+        async def commit(self, metadata: str) -> frozenset[TopicPartition]:
             commits.append(metadata)
             return frozenset({P0})
 

@@ -13,7 +13,7 @@ from kiel_groups.allocators import round_robin
 from kiel_groups.config import ZooKeeperConfig
 from kiel_groups.errors import ConfigError
 from kiel_groups.group.lease import check_heartbeat_interval, heartbeat_interval_s
-from kiel_groups.members.zookeeper.allocator_process import AllocatorKind
+from kiel_groups.members.zookeeper.allocator_process import allocator_kind
 from kiel_groups.members.zookeeper.group_session import GroupSession
 from kiel_groups.metrics import Metrics
 from kiel_groups.zookeeper.delivery_gate import DeliveryGate
@@ -146,7 +146,7 @@ async def test_a_later_session_shortens_the_interval(caplog: pytest.LogCaptureFi
     """
     config = ZooKeeperConfig(hosts="h:1", heartbeat_interval_ms=2_001)
     first, later = (
-        GroupSession(process_context(zookeeper=config), AllocatorKind(round_robin), first=is_first)
+        GroupSession(process_context(zookeeper=config), allocator_kind(round_robin), first=is_first)
         for is_first in (True, False)
     )
     for each in (first, later):

@@ -10,9 +10,12 @@ from typing import Any, cast
 
 import pytest
 
+from kiel_groups.config import CoordinatorConfig, GroupConfig
 from kiel_groups.members.brokers.coordinator import BeatTarget, CoordinatorHeartbeat
 from kiel_groups.members.brokers.gate import GenerationGate
+from kiel_groups.members.brokers.hooks import CoordinatedContext
 from kiel_groups.members.brokers.transport import BeatAnswer
+from kiel_groups.members.brokers.versions import GroupVersions
 from kiel_groups.metrics import Metrics
 from kiel_groups.model import GenerationToken
 from kiel_groups.wire.group_requests import HeartbeatRequest, LeaveGroupRequest, SyncGroupRequest
@@ -40,9 +43,15 @@ class Bench:
         self.sync_answer: int | None = None
         self.reports: list[tuple[BeatTarget, BeatAnswer]] = []
         self.is_closed = False
-        self.heartbeat = CoordinatorHeartbeat(
-            "g", cast(Any, self), 1_000, 6_000, self.metrics, self.runtime, lambda *report: self.reports.append(report)
+        context = CoordinatedContext(
+            group=GroupConfig(group="g"),
+            timing=CoordinatorConfig(session_timeout_ms=6_000, heartbeat_interval_ms=1_000),
+            transport=cast(Any, self),
+            versions=GroupVersions((0, 9)),
+            metrics=self.metrics,
+            runtime=self.runtime,
         )
+        self.heartbeat = CoordinatorHeartbeat(context, lambda *report: self.reports.append(report))
 
     def beat(self, coordinator: int, request: object, timeout_s: float, answered: Callable[[BeatAnswer], None]) -> None:
         assert timeout_s == 1.0

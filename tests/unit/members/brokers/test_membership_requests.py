@@ -10,7 +10,7 @@ import pytest
 
 from kiel_groups.config import CoordinatorConfig, GroupConfig
 from kiel_groups.errors import BrokerError
-from kiel_groups.members.brokers.coordinator import MembershipRequests
+from kiel_groups.members.brokers.coordinator import BrokerCoordinator, SyncAnswer
 from kiel_groups.members.brokers.hooks import CoordinatedContext, MemberHooks
 from kiel_groups.members.brokers.transport import BeatAnswer, FindError
 from kiel_groups.members.brokers.versions import GroupVersions
@@ -26,6 +26,7 @@ pytestmark = pytest.mark.unit
 COORDINATOR, NEXT = 1, 2
 TOKEN = GenerationToken(3, "m")
 ASSIGNED = SyncGroupResponse(NO_ERROR, b"assignment")
+ANSWER = SyncAnswer(NO_ERROR, b"assignment")
 
 
 class HangingCoordinator:
@@ -59,7 +60,7 @@ class HangingCoordinator:
         raise AssertionError("no heartbeat is sent here")
 
 
-def requests_to(transport: HangingCoordinator, hooks: object = None) -> MembershipRequests:
+def requests_to(transport: HangingCoordinator, hooks: object = None) -> BrokerCoordinator:
     """Return the requests of a member that asks for its coordinator every 10 ms."""
     context = CoordinatedContext(
         group=GroupConfig(group="g"),
@@ -69,7 +70,7 @@ def requests_to(transport: HangingCoordinator, hooks: object = None) -> Membersh
         metrics=Metrics(),
         runtime=Runtime(),
     )
-    return MembershipRequests(context, cast(MemberHooks, hooks))
+    return BrokerCoordinator(context, cast(MemberHooks, hooks), lambda *_: None)
 
 
 async def test_a_sync_ends_when_another_broker_coordinates() -> None:
@@ -93,7 +94,7 @@ async def test_a_sync_ends_when_no_broker_coordinates() -> None:
 async def test_a_sync_waits_for_the_other_members_of_its_group(found: int | FindError) -> None:
     """While the coordinator is the same, or no other broker answers, the sync waits however long that takes."""
     transport = HangingCoordinator(found)
-    assert await requests_to(transport).sync(COORDINATOR, TOKEN, {}) == ASSIGNED
+    assert await requests_to(transport).sync(COORDINATOR, TOKEN, {}) == ANSWER
     assert len(transport.doubted) == 3
 
 
@@ -117,10 +118,10 @@ async def test_a_join_waits_for_what_its_hooks_read() -> None:
     requests = requests_to(transport, hooks)
     joining = asyncio.ensure_future(requests.join(COORDINATOR, ""))
     await run_ready_tasks()
-    assert (joining.done(), requests.offer.protocols) == (False, ())
+    assert (joining.done(), requests._offer.protocols) == (False, ())
     hooks.is_read.set()
     assert (await joining).token == TOKEN
-    assert requests.offer.protocols == (GroupProtocol("default", b"metadata"),)
+    assert requests._offer.protocols == (GroupProtocol("default", b"metadata"),)
 
 
 async def test_a_member_that_is_given_up_while_its_hooks_read_does_not_join() -> None:
@@ -133,4 +134,4 @@ async def test_a_member_that_is_given_up_while_its_hooks_read_does_not_join() ->
     hooks.is_read.set()
     with pytest.raises(asyncio.CancelledError):
         await joining
-    assert requests.offer.protocols == ()
+    assert requests._offer.protocols == ()

@@ -15,12 +15,13 @@ from kiel_groups.group.znodes.layout import GroupLayout
 from kiel_groups.group.znodes.transactions import Answer, Check, Done, Failure, Operation, Refused
 from kiel_groups.members.offsets.owned_offsets import OwnedOffsets, Written
 from kiel_groups.members.offsets.topic_incarnations import TopicIncarnations
-from kiel_groups.members.offsets.zookeeper_store import BrokerCommits, OffsetZnodes, ZooKeeperStore
+from kiel_groups.members.offsets.zookeeper_store import BrokerCommits, OffsetZnodes
 from kiel_groups.members.zookeeper.owner_znodes import OwnerZnodes
 from kiel_groups.model import TopicPartition
 from kiel_groups.zookeeper.delivery_gate import DeliveryGate
 from kiel_groups.zookeeper.fenced_writes import FencedWriter
 from kiel_groups.zookeeper.session import Node
+from kiel_groups.zookeeper.tasks import CloseLimit
 from tests.helpers.contexts import member_context
 
 pytestmark = pytest.mark.unit
@@ -73,7 +74,7 @@ async def test_a_late_write_of_the_members_own_commit_is_recognized(caplog: pyte
     topics = TopicIncarnations(context.session, context.tasks, tracker)
     writer = FencedWriter(context.session, "/m", topics.catch_up)
     tracker.requested(dict.fromkeys(PARTITIONS, 12))
-    owner_znodes = OwnerZnodes(context, writer, OffsetZnodes(context, writer))
+    owner_znodes = OwnerZnodes(context, writer, OffsetZnodes(context, writer, topics))
     with caplog.at_level(logging.WARNING):
         outcome = await owner_znodes.release(PARTITIONS)
     assert outcome.released == frozenset(PARTITIONS)
@@ -97,7 +98,7 @@ class SilentBrokers:
     async def read(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, StoredOffset]:
         return dict.fromkeys(partitions, self.stored)
 
-    async def commit(self, commits: Mapping[TopicPartition, Commit]) -> Written:
+    async def commit(self, commits: Mapping[TopicPartition, Commit], metadata: str) -> Written:
         raise AssertionError("brokers store the commits")
 
     async def prove(self) -> None:
@@ -140,14 +141,13 @@ async def test_a_commit_recognizes_the_late_write_of_an_earlier_one() -> None:
     context = member_context(BrokerSession(), tracker, brokers)
     BrokerSession.gate.grant(3_600_000, context.runtime.boot_time_s())
     BrokerSession.gate.renew(context.runtime.boot_time_s())
-    commits = BrokerCommits(context, cast(Any, brokers), cast(Any, brokers))
-    store = ZooKeeperStore(context, cast(Any, brokers), commits)
-    offsets = OwnedOffsets(context.group, context.handler, tracker, context.metrics, store)
+    commits = BrokerCommits(context, cast(Any, brokers), cast(Any, brokers), CloseLimit())
+    offsets = OwnedOffsets(context.group, context.handler, tracker, context.metrics, commits, cast(Any, None))
     state = tracker.of(partition)
     assert state is not None
     for finished in (5, 8):
         state.position = state.finished = finished
-        assert await offsets.commit_finished() == frozenset()
+        assert await offsets.commit() == frozenset()
         brokers.stored = StoredOffset(5, 2)
     assert (brokers.requests, state.position, state.committed, state.version) == ([5, 8], 8, 5, 2)
     assert context.metrics.total("commits_superseded") == 0
@@ -162,7 +162,7 @@ async def test_a_member_may_hurry_while_its_wait_for_a_broker_ends(caplog: pytes
 
     def hurry_again() -> None:
         hurries.append(1)
-        commits.hurry(0.0)
+        limit.shorten(0.0)
 
     partition, brokers = PARTITIONS[0], StuckBrokers(hurry_again)
     tracker = OffsetTracker(CommitRules(autocommit=True, through_brokers=True))
@@ -170,11 +170,12 @@ async def test_a_member_may_hurry_while_its_wait_for_a_broker_ends(caplog: pytes
     context = member_context(BrokerSession(), tracker, brokers)
     BrokerSession.gate.grant(3_600_000, context.runtime.boot_time_s())
     BrokerSession.gate.renew(context.runtime.boot_time_s())
-    commits = BrokerCommits(context, cast(Any, brokers), cast(Any, brokers))
+    limit = CloseLimit()
+    commits = BrokerCommits(context, cast(Any, brokers), cast(Any, brokers), limit)
     async with asyncio.timeout(5), asyncio.TaskGroup() as tasks:
         commit = tasks.create_task(commits.commit({partition: Commit(5, 1)}, ""))
         await brokers.asked.wait()
-        commits.hurry(0.0)
+        limit.shorten(0.0)
     assert commit.result() == Written({}, {partition: brokers.stored})
     assert hurries == [1]
     assert context.metrics.total("commits_timed_out") == 1

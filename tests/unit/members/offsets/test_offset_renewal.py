@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping
-from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
 from kiel_groups.group.offset_tracker import OffsetTracker
 from kiel_groups.group.partition_offsets import Commit, StartPosition, StoredOffset
-from kiel_groups.members.offsets import kafka_store as offset_renewal
-from kiel_groups.members.offsets.kafka_store import OffsetRenewal
 from kiel_groups.members.offsets.owned_offsets import OwnedOffsets, Written
 from kiel_groups.metrics import Metrics
 from kiel_groups.model import TopicPartition
-from tests.helpers.manual_runtime import ManualRuntime
-from tests.helpers.waiting import eventually
 
 pytestmark = pytest.mark.unit
 
@@ -35,14 +29,11 @@ class Store:
         return Written({partition: StoredOffset(*commit) for partition, commit in commits.items()}, {})
 
 
-async def test_stored_offsets_are_renewed_also_of_partitions_with_uncommitted_records(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_stored_offsets_are_renewed_also_of_partitions_with_uncommitted_records() -> None:
     """
     An application that commits by itself, and rarely, keeps its offsets. A newer offset that a commit without an answer
     may have stored is not overwritten.
     """
-    monkeypatch.setattr(offset_renewal, "RENEWAL_S", 0.005)
     tracker, store = OffsetTracker(), Store()
     tracker.claim([P0, P1, P2], 0)
     tracker.open({partition: StartPosition(10, 0, 1) for partition in (P0, P1, P2)})
@@ -51,10 +42,7 @@ async def test_stored_offsets_are_renewed_also_of_partitions_with_uncommitted_re
         assert state is not None
         state.position = state.finished = 20
     tracker.sent({P2: Commit(20, 0)})
-    owned = OwnedOffsets("g", cast(Any, None), tracker, Metrics(), cast(Any, store))
-    renewal = OffsetRenewal(cast(Any, SimpleNamespace(tracker=tracker, runtime=ManualRuntime())), owned)
-    renewing = asyncio.ensure_future(renewal.run())
-    await eventually(lambda: len(store.commits) > 2, "offsets are renewed")
-    assert all(commit == {P0: 10, P1: 10} for commit in store.commits)
+    owned = OwnedOffsets("g", cast(Any, None), tracker, Metrics(), cast(Any, store), cast(Any, None))
+    await owned.renew(tracker.open_partitions)
+    assert store.commits == [{P0: 10, P1: 10}]
     assert tracker.commits().keys() == {P1, P2}
-    renewing.cancel()

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from kiel_groups.group.rounds import Choice
-from kiel_groups.members.programs.round_member import RoundExchange
+from kiel_groups.members.programs.rounds import RoundExchange
 from tests.helpers.waiting import run_ready_tasks
 
 pytestmark = pytest.mark.unit

@@ -20,7 +20,7 @@ from kiel_groups.group.znodes.round_contents import (
     RoundState,
 )
 from kiel_groups.group.znodes.transactions import Failure, Refused, Unknown
-from kiel_groups.members.programs.round_member import JoinedRound, RoundMembership
+from kiel_groups.members.programs.rounds import JoinedRound, RoundMembership
 from kiel_groups.metrics import Metrics
 from kiel_groups.zookeeper.tasks import TaskSet
 from tests.helpers.contexts import session_context

@@ -15,9 +15,8 @@ from kiel_groups.group.rounds import Choice
 from kiel_groups.group.znodes.contents import DONE
 from kiel_groups.group.znodes.round_contents import JOINING, Offer, OfferedProtocol, RoundAssignment, RoundState
 from kiel_groups.group.znodes.transactions import Unknown
-from kiel_groups.members.programs.round_member import RoundExchange
-from kiel_groups.members.programs.round_planner import RoundPlanner
-from kiel_groups.members.zookeeper.leader import LeaderDriver, PlanRequests
+from kiel_groups.members.programs.rounds import RoundExchange, RoundPlanner
+from kiel_groups.members.zookeeper.leader import LeaderDriver
 from kiel_groups.metrics import Metrics
 from kiel_groups.zookeeper import tasks as slow_step
 from kiel_groups.zookeeper.tasks import TaskSet
@@ -48,7 +47,7 @@ class Bench:
         shared = session_context(self.znodes, config=config, tasks=tasks, metrics=self.metrics)
         context = replace(shared, layout=LAYOUT)
 
-        def planner(requests: PlanRequests) -> RoundPlanner:
+        def planner(requests: LeaderDriver) -> RoundPlanner:
             return RoundPlanner(context, self.exchange, self._timeout_s, requests)
 
         driver = LeaderDriver(context, planner, self._doubt)

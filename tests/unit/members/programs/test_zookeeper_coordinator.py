@@ -18,7 +18,7 @@ from kiel_groups.members.brokers.coordinator import BeatTarget
 from kiel_groups.members.brokers.hooks import JoinedGroup
 from kiel_groups.members.brokers.transport import BeatAnswer, FindError
 from kiel_groups.members.programs import zookeeper_coordinator
-from kiel_groups.members.programs.round_member import JoinedRound
+from kiel_groups.members.programs.rounds import JoinedRound
 from kiel_groups.members.programs.zookeeper_coordinator import ZooKeeperCoordinator
 from kiel_groups.model import GenerationToken
 from kiel_groups.wire.group_requests import GroupProtocol

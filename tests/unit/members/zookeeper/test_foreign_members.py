@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 
 from kiel_groups.group.znodes.layout import GroupLayout
-from kiel_groups.members.zookeeper.foreign_members import ForeignMemberMonitor
+from kiel_groups.members.zookeeper.monitors import ForeignMemberMonitor
 from kiel_groups.metrics import Metrics
 from kiel_groups.zookeeper.session import Node
 from kiel_groups.zookeeper.tasks import TaskSet

@@ -9,8 +9,8 @@ import pytest
 
 from kiel_groups.group.znodes.contents import encode_owner
 from kiel_groups.group.znodes.layout import GroupLayout
-from kiel_groups.members.zookeeper import ownership_monitor
-from kiel_groups.members.zookeeper.ownership_monitor import OwnershipMonitor
+from kiel_groups.members.zookeeper import monitors as ownership_monitor
+from kiel_groups.members.zookeeper.monitors import OwnershipMonitor
 from kiel_groups.metrics import Metrics
 from kiel_groups.model import TopicPartition
 from kiel_groups.zookeeper.session import Node

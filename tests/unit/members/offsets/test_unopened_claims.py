@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any, cast
+
 import pytest
 
 from kiel_groups.errors import BrokerError
-from kiel_groups.members.zookeeper import unopened_claims
-from kiel_groups.members.zookeeper.unopened_claims import UnopenedClaims
+from kiel_groups.members.offsets import unopened_claims
+from kiel_groups.members.offsets.unopened_claims import UnopenedClaims
 from kiel_groups.metrics import Metrics
 from kiel_groups.model import TopicPartition
 
@@ -20,7 +22,7 @@ async def test_each_claim_has_one_warning(monkeypatch: pytest.MonkeyPatch, caplo
     A claim that cannot be opened has one warning, with the reason. A later claim of the same partition has another one.
     """
     monkeypatch.setattr(unopened_claims, "NEW_TOPIC_S", 0.0)
-    claims = UnopenedClaims("g", Metrics())
+    claims = UnopenedClaims("g", Metrics(), cast(Any, None))
     for errors in (
         {P0: BrokerError("no leader")},
         {P0: BrokerError("still no leader"), P1: BrokerError("nor of this")},
@@ -41,7 +43,7 @@ async def test_a_temporary_failure_has_no_warning(caplog: pytest.LogCaptureFixtu
     some tenths of a second.
     """
     metrics = Metrics()
-    UnopenedClaims("g", metrics).attempt_failed("t", {P0: BrokerError("no leader")})
+    UnopenedClaims("g", metrics, cast(Any, None)).attempt_failed("t", {P0: BrokerError("no leader")})
     assert caplog.messages == []
     assert metrics.counter("claims_not_opened") == 1
     assert ("claims_unopened", (), 1.0) in list(metrics.samples())

@@ -10,7 +10,7 @@ import pytest
 
 from kiel_groups.clients.net.cluster_metadata import ClusterMetadata
 from kiel_groups.errors import BrokerConnectionError, RequestTimeoutError
-from kiel_groups.members.brokers.transport import BeatAnswer, CoordinatorBrokers, FindError
+from kiel_groups.members.brokers.transport import BeatAnswer, ClusterTransport, FindError
 from kiel_groups.metrics import Metrics
 from kiel_groups.model import GenerationToken
 from kiel_groups.wire.error_codes import NO_ERROR
@@ -26,10 +26,10 @@ SYNCING = SyncGroupRequest("g", *GenerationToken(5, "m"), {})
 
 
 @asynccontextmanager
-async def transport_to(broker: FakeBroker, **settings: int) -> AsyncIterator[CoordinatorBrokers]:
+async def transport_to(broker: FakeBroker, **settings: int) -> AsyncIterator[ClusterTransport]:
     """Provide a transport whose client knows the broker and its peers."""
     cluster = ClusterMetadata(broker.config(**settings), Metrics())
-    transport = CoordinatorBrokers(cluster, "g")
+    transport = ClusterTransport(cluster, "g")
     try:
         await cluster.refresh((), "test")
         yield transport
@@ -137,7 +137,7 @@ async def test_an_answer_that_does_not_come_is_an_error_in_time() -> None:
             await transport.send(7, LeaveGroupRequest("g", "m"), 5, aside=True)
 
 
-async def beat(transport: CoordinatorBrokers) -> BeatAnswer:
+async def beat(transport: ClusterTransport) -> BeatAnswer:
     """Send a heartbeat from a thread, and return its one answer."""
     answers: list[BeatAnswer] = []
     await asyncio.to_thread(transport.beat, 7, BEAT, 0.2, answers.append)

@@ -7,7 +7,8 @@ import logging
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
-from kiel_groups.errors import KielGroupsError
+from kiel_groups.errors import KielGroupsError, NoOffsetsError
+from kiel_groups.members.partition_handler import PartitionHandler
 from kiel_groups.metrics import Metrics
 from kiel_groups.model import TopicPartition
 from kiel_groups.wording import counted, some
@@ -40,13 +41,19 @@ class UnopenedClaims:
     The gauge ``claims_unopened`` counts them, ``claims_not_opened`` the failed attempts, ``open_alarms`` the alarms.
     """
 
-    def __init__(self, group: str, metrics: Metrics) -> None:
+    def __init__(self, group: str, metrics: Metrics, handler: PartitionHandler) -> None:
         self._group = group
         self._metrics = metrics
+        self._handler = handler
         self._failures: dict[TopicPartition, _Failure] = {}
 
     def attempt_failed(self, topic: str, errors: Mapping[TopicPartition, KielGroupsError]) -> None:
-        """Record a failed attempt to open these claims; warn once for each that has failed for ``NEW_TOPIC_S``."""
+        """
+        Record a failed attempt to open these claims; warn once for each that has failed for ``NEW_TOPIC_S``.
+
+        If no reset policy applies, only an operator or the application may be able to fix that. So the caller that
+        consumes this topic gets the error. Calls for other topics do not.
+        """
         self._metrics.count("claims_not_opened")
         now_s = asyncio.get_running_loop().time()
         due = []
@@ -66,6 +73,8 @@ class UnopenedClaims:
                 some(due, most=_MOST_NAMES),
                 errors[due[0]],
             )
+        if refusals := [error for error in errors.values() if isinstance(error, NoOffsetsError)]:
+            self._handler.start_unknown(topic, refusals[0])
 
     def forget(self, partitions: Collection[TopicPartition]) -> None:
         """Stop reporting claims that were opened or are gone."""
