@@ -156,7 +156,8 @@ class GroupAllocator(Protocol):
     """
     An allocator with this method sees the whole group, not only the names of members and partitions.
 
-    An allocator whose attribute ``uses_lag`` is true gets the lags of partitions, which the leader then has to ask for.
+    The leader asks for the lags of partitions only if the allocator's attribute ``uses_lag`` is true, and for the racks
+    of partitions only if ``uses_racks`` is.
     """
 
     def allocate(self, group: GroupSpec) -> Allocated: ...

@@ -24,6 +24,7 @@ class RackAware(GroupAllocatorBase):
     """
 
     __name__ = "rack_aware"
+    uses_racks = True
 
     def allocate(self, group: GroupSpec) -> Allocated:
         """Return partition ids by topic by member, as equal as the sticky allocator's, with more leaders nearby."""
