@@ -53,7 +53,7 @@ class Role:
 
     def __init__(self, context: SessionContext, endless: Step | None) -> None:
         self.proof = context.layout.election
-        self.candidacy = Candidacy(context, partial(PartitionPlanner, context, round_robin), self.proof)
+        self.candidacy = Candidacy(context, partial(PartitionPlanner, context, round_robin, None), self.proof)
         self.rechecks = self.restores = 0
         self.works: list[Work] = []
         self.releases_for_ever = False

@@ -125,7 +125,7 @@ class Bench:
         """Lead during the block, and yield the driver."""
         tasks = TaskSet(self._failures.append)
         context = session_context(self.znodes, config=self._config, tasks=tasks, metrics=self.metrics)
-        driver = LeaderDriver(context, partial(PartitionPlanner, context, self._allocator), self._doubt)
+        driver = LeaderDriver(context, partial(PartitionPlanner, context, self._allocator, None), self._doubt)
         driver.lead(CANDIDATE, succeeds=False)
         try:
             yield driver
