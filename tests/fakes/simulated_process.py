@@ -306,7 +306,7 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
 
 
 class _Ticker:
-    """Replaces ``daemon_threads.Ticker``."""
+    """Replaces ``zookeeper.runtime.Ticker``."""
 
     def __init__(self, process: SimulatedProcess, tick: Callable[[], float | None]) -> None:
         self._process = process

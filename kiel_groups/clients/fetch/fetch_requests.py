@@ -236,7 +236,7 @@ def _keys(partition: TopicPartition) -> tuple[TopicPartition, str, None]:
 # connections of their own (lanes), over disjoint partitions:
 #
 # - *Bulk* requests do not wait at the broker. They ask for partitions that are behind their logs' ends: much of a few
-#   partitions (see ``fetch_sizing``). Partitions that were just assigned go first, all in one request, which finds out
+#   partitions (see ``BiteSize``). Partitions that were just assigned go first, all in one request, which finds out
 #   what there is. Up to two bulk requests are in flight: the broker works on one while the other's answer is decoded.
 # - *Polls* ask for partitions that have caught up, for a small share of each. A broker delays the answer until there is
 #   data in one of them, so one poll for all would keep a partition that has just caught up waiting behind idle ones:

@@ -403,7 +403,7 @@ class Connection:
         Send one request and wait for its answer.
 
         Args:
-            request: Any request of ``kiel_groups.wire.api`` or ``kiel_groups.wire.groups``.
+            request: Any request of ``kiel_groups.wire``.
             timeout_ms: Time from the write to the answer; ``request_timeout_ms`` of the configuration if left out.
             max_response_bytes: The largest answer to accept. A longer answer also closes the connection.
 

@@ -37,7 +37,7 @@ class RenewedTopics:
     """
     Notices that topics of a member's partitions were created again, for ``RecreatedTopics``.
 
-    It is a ``RestartedMember`` and the ``Recreations`` of it, and the ``NewLogStore`` with the group's coordinator.
+    It is the ``Recreations`` of the member, and its ``NewLogStore`` at the group's coordinator.
 
     Args:
         group: The group's name.
