@@ -85,13 +85,20 @@ class BrokerChecker:
     def opened(self, consumer: BrokerConsumer, partition: TopicPartition, position: int) -> None:
         """Check the position at which a consumer opens a partition."""
         self._check_position(consumer, partition, position)
-        if not consumer.asks_ids and self._world.incarnations[partition.topic] and not consumer.lacked(partition):
-            # Nothing has shown this member the deletion. Coordinators of 0.9 keep the offsets of deleted topics. Others
-            # have what a member has stored since, or this one starts where it was, and reports a lost offset.
-            self._excused.add(partition)
+        self.assigned(consumer, partition)
         if sum(partition in each.opened for each in self._world.consumers) > 1:
             self._contested.add(partition)
         self.step()
+
+    def assigned(self, consumer: BrokerConsumer, partition: TopicPartition) -> None:
+        """
+        Excuse a member that nothing has shown the deletion of the topic when it gets a partition or its hook ends.
+
+        Coordinators of 0.9 keep the offsets of deleted topics. Others have what a member has stored since, or this one
+        starts where it was, and reports a lost offset.
+        """
+        if not consumer.asks_ids and self._world.incarnations[partition.topic] and not consumer.lacked(partition):
+            self._excused.add(partition)
 
     def delivered(self, consumer: BrokerConsumer, partition: TopicPartition, position: int) -> None:
         """Check a delivery of records from ``position`` on."""
@@ -194,8 +201,8 @@ class BrokerChecker:
         if consumer.process.killed:
             return
         names = [getattr(task.get_coro(), "__qualname__", "") for task in asyncio.all_tasks(consumer.process.loop)]
-        # A commit of the application may wait for its answer: a client would close the connection.
-        left = [name for name in names if not name.startswith("Application.")]
+        # A commit of the application may wait for its answer, and a reset for its next try: a client would end both.
+        left = [name for name in names if not name.startswith(("Application.", "Fetches."))]
         if left and not consumer.process.frozen:
             raise self.violation(f"{consumer.name} has left, and keeps {len(left)} tasks: {left[0]}")
 

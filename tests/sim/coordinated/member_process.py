@@ -328,6 +328,7 @@ class BrokerConsumer(Application):
     def assigned(self, partitions: Collection[TopicPartition]) -> Coroutine[Any, Any, None]:
         for partition in partitions:
             self.marks.pop(partition, None)
+            self.world.checker.assigned(self, partition)
         return super().assigned(partitions)
 
     def gate_changed(self, gate: Gate) -> None:
