@@ -25,7 +25,9 @@ __all__ = [
     "ZooKeeperConfig",
     "parse_hosts",
     "check_at_least",
+    "check_capacity",
     "check_name",
+    "check_rack",
     "topic_names",
 ]
 
@@ -393,6 +395,9 @@ class GroupConfig:
     for ``loop_stall_ms``. 0 disables either limit. The default, Kafka's five minutes, is generous: if the watchdog
     stops a member that is merely slow, its records are delivered again to another member, which may be as slow.
 
+    ``capacity`` is the share of the load that this member gets in relation to other members', and ``rack`` where it
+    runs, for the allocators that use them.
+
     ``client`` names the kind of program for tools. ``job`` becomes part of the member id, for programs that operators
     could not identify by the host alone.
 
@@ -402,6 +407,8 @@ class GroupConfig:
     group: str
     in_zookeeper: bool = True
     instance_id: str | None = None
+    capacity: float = 1.0
+    rack: str | None = None
     client: str = "tornado"
     job: str | None = None
     store: str = "zookeeper"
@@ -427,6 +434,8 @@ class GroupConfig:
             check_name(self.instance_id, "instance_id")
         if self.job is not None:
             check_name(self.job, "job")
+        check_capacity(self.capacity)
+        check_rack(self.rack)
         if self.store not in STORES:
             raise ConfigError(f"store: {self.store!r} given; expected {' or '.join(map(repr, STORES))}")
         if not isinstance(self.autocommit, bool):
@@ -448,3 +457,34 @@ class GroupConfig:
             loop_stall_ms=self.loop_stall_ms,
             static_grace_ms=self.static_grace_ms,
         )
+
+
+#: Larger than any realistic ratio of two members.
+_LARGEST_CAPACITY = 1_000_000
+
+
+def check_capacity(given: object, setting: str = "capacity") -> float:
+    """
+    Return a member's capacity unchanged if it is a number from 0 to a million.
+
+    Raises:
+        ConfigError: It is not.
+    """
+    # NaN fails both comparisons.
+    if isinstance(given, bool) or not isinstance(given, int | float) or not 0 <= given <= _LARGEST_CAPACITY:
+        raise ConfigError(f"{setting}: {given!r:.80} given; expected a number from 0 to {_LARGEST_CAPACITY:,}")
+    return given
+
+
+def check_rack(given: object, setting: str = "rack") -> str | None:
+    """
+    Return the name of a rack unchanged if it is None or a text of 1 to 255 characters.
+
+    Raises:
+        ConfigError: It is not.
+    """
+    if given is None or (isinstance(given, str) and 0 < len(given) <= _LONGEST_TOPIC):
+        return given
+    raise ConfigError(
+        f"{setting}: {given!r:.80} given; expected the name of a rack, of 1 to {_LONGEST_TOPIC} characters"
+    )

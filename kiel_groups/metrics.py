@@ -169,8 +169,8 @@ class Metrics:
 
 # The metrics of a group's member by the names that kafka-python and the Java client give them: one table.
 #
-# Each is read from the registry of a consumer (``metrics.py``). What the registry observes is the same whether
-# ZooKeeper or brokers coordinate the group.
+# Each is read from the registry of a consumer. What the registry observes is the same whether ZooKeeper or brokers
+# coordinate the group.
 
 
 #: The name under which the clients of Kafka group these metrics.

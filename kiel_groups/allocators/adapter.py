@@ -3,31 +3,25 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Protocol, TypeAlias, runtime_checkable
+from typing import TypeAlias
 
+from kiel_groups.allocators.group_spec import Allocated, Allocator, GroupAllocator, GroupSpec
 from kiel_groups.allocators.round_robin import round_robin, round_robin_by_topic
 from kiel_groups.errors import AllocatorError
 from kiel_groups.model import Allocation, Slot, TopicPartition
 
 __all__ = [
-    "kind_of",
-    "validate",
-    "Allocator",
     "AllocationOutcome",
-    "GroupAllocator",
+    "GroupAllocatorBase",
     "NO_SUBSCRIBER",
-    "WeighingAllocator",
     "allocator_name",
-    "eligible_members",
+    "kind_of",
     "raised",
     "run_allocator",
-    "GroupAllocatorBase",
-    "Pool",
-    "pools_of",
-    "previous_owners",
+    "validate",
 ]
 
 
@@ -127,51 +121,6 @@ def _names(values: Collection[object]) -> str:
     return ", ".join(names[:_NAMED]) + (", …" if len(names) > _NAMED else "")
 
 
-#: A function of members and ``topic:partition`` strings, both sorted as text; it returns ``{member: {topic: [ids]}}``.
-Allocator: TypeAlias = Callable[[list[str], list[str]], Mapping[str, Mapping[str, Collection[int]]]]
-
-
-@runtime_checkable
-class GroupAllocator(Protocol):
-    """
-    An allocator with this method sees the whole group, not only the names of members and partitions.
-
-    ``eligible`` has the members that may own a topic's partitions, for every topic with a subscriber. ``current`` has
-    the partitions that members own now, including members that are gone. The method returns what an ``Allocator``
-    returns.
-    """
-
-    def allocate(
-        self,
-        eligible: Mapping[str, Collection[Slot]],
-        partitions: Collection[TopicPartition],
-        current: Allocation,
-    ) -> Mapping[str, Mapping[str, Collection[int]]]: ...
-
-
-@runtime_checkable
-class WeighingAllocator(Protocol):
-    """
-    An allocator with this method sees the weights of partitions.
-
-    ``weighing`` gets the loads that an operator has set for the group, which may cover some partitions or none, and
-    returns the allocator to use.
-    """
-
-    def weighing(self, weights: Mapping[TopicPartition, float]) -> GroupAllocator: ...
-
-
-class _RoundRobin:
-    """Round robin as a ``GroupAllocator``: it balances over all topics at once."""
-
-    def allocate(
-        self, eligible: Mapping[str, Collection[Slot]], partitions: Collection[TopicPartition], current: Allocation
-    ) -> Mapping[str, Mapping[str, Collection[int]]]:
-        return round_robin_by_topic(eligible, map(str, partitions))
-
-
-_ROUND_ROBIN = _RoundRobin()
-
 #: The reason why a partition of a topic without subscribers has no owner.
 NO_SUBSCRIBER = "no member subscribes"
 
@@ -194,15 +143,9 @@ def allocator_name(allocator: Allocator | None) -> str:
     return str(getattr(named, "__name__", None) or type(named).__name__)
 
 
-def run_allocator(
-    allocator: Allocator | None,
-    members: Mapping[Slot, Collection[str]],
-    partitions: Collection[TopicPartition],
-    current: Allocation | None = None,
-    weights: Mapping[TopicPartition, float] | None = None,
-) -> AllocationOutcome:
+def run_allocator(allocator: Allocator | None, group: GroupSpec) -> AllocationOutcome:
     """
-    Assign the partitions to the members that subscribe to their topics.
+    Assign a group's partitions to the members that subscribe to their topics.
 
     A ``GroupAllocator`` is called once. A plain function knows nothing of subscriptions: it is called once for each set
     of topics with the same subscribers, with these members and the partitions of these topics. If all members subscribe
@@ -210,42 +153,48 @@ def run_allocator(
 
     Args:
         allocator: The allocator; None means round robin.
-        members: The topics that each member subscribes to.
-        partitions: All partitions that exist.
-        current: The partitions that members own now, for a ``GroupAllocator``.
-        weights: The known loads of partitions, for a ``WeighingAllocator``.
+        group: The group.
 
     Raises:
         AllocatorError: The function raised (its error is the cause), or returned an invalid allocation.
     """
-    eligible = eligible_members(members, {partition.topic for partition in partitions})
-    owned: dict[Slot, frozenset[TopicPartition]] = dict.fromkeys(members, frozenset())
+    eligible = group.eligible
+    offered: object = allocator
+    owned: dict[Slot, frozenset[TopicPartition]] = dict.fromkeys(group.members, frozenset())
     try:
-        group_allocator = _group_allocator(allocator, weights or {})
-        for sharers, shared in _shares(eligible, partitions, together=group_allocator is not None).items():
-            if group_allocator is None:
-                assert allocator is not None
-                result = _guarded(partial(allocator, sorted(sharers), sorted(map(str, shared))))
-            else:
-                result = _guarded(partial(group_allocator.allocate, eligible, sorted(shared), current or {}))
+        if allocator is None or allocator is round_robin:
+            results = _whole(group, partial(round_robin_by_topic, eligible, map(str, group.assignable)))
+        elif isinstance(offered, GroupAllocator):
+            results = _whole(group, partial(offered.allocate, group))
+        else:
+            results = _shares(group, allocator)
+        for sharers, shared, result in results:
             for member, given in validate(result, sharers, shared, eligible).items():
                 owned[member] |= given
     except AllocatorError as error:
         raise AllocatorError(f"allocator {allocator_name(allocator)}: {error}") from error.__cause__
-    unassigned = {partition: NO_SUBSCRIBER for partition in partitions if partition.topic not in eligible}
+    unassigned = {partition: NO_SUBSCRIBER for partition in group.partitions if partition.topic not in eligible}
     return AllocationOutcome(owned, unassigned)
 
 
-def _group_allocator(allocator: Allocator | None, weights: Mapping[TopicPartition, float]) -> GroupAllocator | None:
-    """Return the form of the allocator that sees the whole group, or None for a plain function."""
-    if allocator is None or allocator is round_robin:
-        return _ROUND_ROBIN
-    offered: object = allocator
-    if isinstance(offered, WeighingAllocator):
-        offered = _guarded(partial(offered.weighing, weights))
-        if not isinstance(offered, GroupAllocator):
-            raise AllocatorError(f"its weighing returned {type(offered).__name__!r}; expected an object with allocate")
-    return offered if isinstance(offered, GroupAllocator) else None
+#: Members, the partitions that they share, and what the allocator returned for them.
+_Shared: TypeAlias = tuple[frozenset[Slot], Collection[TopicPartition], object]
+
+
+def _whole(group: GroupSpec, allocate: Callable[[], object]) -> Iterator[_Shared]:
+    """Call an allocator that sees the whole group, unless there is nothing to assign."""
+    if group.assignable:
+        yield frozenset().union(*set(group.eligible.values())), group.assignable, _guarded(allocate)
+
+
+def _shares(group: GroupSpec, allocator: Allocator) -> Iterator[_Shared]:
+    """Call a plain function for each set of topics with the same subscribers."""
+    shares: dict[frozenset[Slot], list[TopicPartition]] = {}
+    for partition in group.partitions:
+        if sharers := group.eligible.get(partition.topic):
+            shares.setdefault(sharers, []).append(partition)
+    for sharers, shared in shares.items():
+        yield sharers, shared, _guarded(partial(allocator, sorted(sharers), sorted(map(str, shared))))
 
 
 def _guarded(allocate: Callable[[], object]) -> object:
@@ -262,93 +211,17 @@ def raised(error: Exception) -> str:
     return f"it raised {type(error).__name__}" + (f": {text}" if text else "")
 
 
-def eligible_members(members: Mapping[Slot, Collection[str]], topics: set[str]) -> dict[str, frozenset[Slot]]:
-    """Return the members that subscribe to each topic. Topics with the same subscribers share one set object."""
-    subscribers: dict[str, list[Slot]] = {}
-    for member, subscription in members.items():
-        for topic in topics.intersection(subscription):
-            subscribers.setdefault(topic, []).append(member)
-    same: dict[frozenset[Slot], frozenset[Slot]] = {}
-    found = ((topic, frozenset(names)) for topic, names in subscribers.items())
-    return {topic: same.setdefault(names, names) for topic, names in found}
-
-
-def _shares(
-    eligible: Mapping[str, frozenset[Slot]], partitions: Iterable[TopicPartition], *, together: bool
-) -> dict[frozenset[Slot], list[TopicPartition]]:
-    """Group partitions by their eligible members or, if ``together``, under the union of all eligible members."""
-    everyone = frozenset().union(*set(eligible.values()))
-    shares: dict[frozenset[Slot], list[TopicPartition]] = {}
-    for partition in partitions:
-        sharers = eligible.get(partition.topic)
-        if sharers:
-            shares.setdefault(everyone if together else sharers, []).append(partition)
-    return shares
-
-
-#: Members that are eligible for the same topics, ascending.
-Pool: TypeAlias = tuple[Slot, ...]
-
-
 class GroupAllocatorBase(ABC):
     """An allocator that sees the whole group; called as a plain function, it starts from an empty allocation."""
 
-    def __call__(self, members: list[str], partitions: list[str]) -> dict[str, dict[str, list[int]]]:
+    def __call__(self, members: list[str], partitions: list[str]) -> dict[str, Mapping[str, Collection[int]]]:
         """Return partition ids by topic by member, with an entry for every member; see ``Allocator``."""
         parsed = [TopicPartition.parse(text) for text in partitions]
-        eligible = {partition.topic: frozenset(members) for partition in parsed if members}
-        return {member: {} for member in members} | self.allocate(eligible, parsed, {})
+        topics = {partition.topic for partition in parsed}
+        return {member: {} for member in members} | dict(
+            self.allocate(GroupSpec.of(dict.fromkeys(members, topics), parsed))
+        )
 
     @abstractmethod
-    def allocate(
-        self,
-        eligible: Mapping[str, Collection[Slot]],
-        partitions: Collection[TopicPartition],
-        current: Mapping[Slot, Collection[TopicPartition]],
-    ) -> dict[Slot, dict[str, list[int]]]:
-        """
-        Return partition ids by topic by member.
-
-        Args:
-            eligible: The members that may own a topic's partitions. Topics without eligible members are ignored.
-            partitions: All partitions. Partitions of topics without eligible members stay unassigned.
-            current: The partitions that members own now. Members and partitions that no longer exist are ignored.
-        """
-
-
-def pools_of(eligible: Mapping[str, Collection[Slot]]) -> dict[str, Pool]:
-    """Return the pool of each topic that has eligible members. Topics with the same members share one object."""
-    same: dict[Pool, Pool] = {}
-    pools: dict[str, Pool] = {}
-    for topic, members in eligible.items():
-        if members:
-            pool = tuple(sorted(members))
-            pools[topic] = same.setdefault(pool, pool)
-    return pools
-
-
-def previous_owners(
-    partitions: Iterable[TopicPartition],
-    pools: Mapping[str, Pool],
-    current: Mapping[Slot, Collection[TopicPartition]],
-) -> dict[TopicPartition, Slot]:
-    """
-    Return the owner of each partition that its current owner may keep, in the order of ``partitions``.
-
-    If several members own a partition, only the first by name may keep it.
-
-    Args:
-        partitions: All partitions of topics that have a pool.
-        pools: The members eligible for each topic.
-        current: The partitions that members own now, including members that are gone.
-    """
-    owners: dict[TopicPartition, Slot] = {}
-    for member in sorted(current.keys() & {member for pool in set(pools.values()) for member in pool}):
-        for partition in current[member]:
-            owners.setdefault(partition, member)
-    allowed = {topic: frozenset(pool) for topic, pool in pools.items()}
-    return {
-        partition: owner
-        for partition in partitions
-        if (owner := owners.get(partition)) is not None and owner in allowed[partition.topic]
-    }
+    def allocate(self, group: GroupSpec) -> Allocated:
+        """Return partition ids by topic by member. Partitions of topics without subscribers stay unassigned."""

@@ -10,17 +10,14 @@ from itertools import cycle
 from typing import Protocol, TypeAlias, runtime_checkable
 
 from kiel_groups.allocators.adapter import (
-    Allocator,
-    GroupAllocator,
-    WeighingAllocator,
     allocator_name,
-    eligible_members,
     kind_of,
     raised,
     run_allocator,
     validate,
 )
 from kiel_groups.allocators.contiguous_ranges import ranges
+from kiel_groups.allocators.group_spec import Allocator, GroupAllocator, GroupSpec
 from kiel_groups.allocators.registry import ALLOCATORS, look_up
 from kiel_groups.errors import AllocatorError, ConfigError
 from kiel_groups.model import TopicPartition
@@ -58,7 +55,7 @@ class Assignor(Protocol):
     """
     Divides partitions among the members of a broker-coordinated group, in the process of the member that leads it.
 
-    The broker chooses an assignor that all members offer, by its ``name``.
+    The broker chooses an assignor that all members offer, by its ``name``. Users may pass their own.
     """
 
     @property
@@ -81,7 +78,7 @@ class Assignor(Protocol):
 
 @runtime_checkable
 class ReportingAssignor(Protocol):
-    """An assignor with this method reports what it cannot use of other members' subscriptions."""
+    """An assignor with this method, of users too, reports what it cannot use of other members' subscriptions."""
 
     def findings(self, subscriptions: Mapping[str, AssignorMember]) -> Sequence[str]:
         """Return a line for each member with an unusable subscription: what is wrong, and what follows."""
@@ -123,10 +120,10 @@ def run_assignor(
     except Exception as error:
         raise AllocatorError(f"assignor {assignor.name}: {raised(error)}") from error
     existing = [TopicPartition(topic, number) for topic, numbers in partitions.items() for number in numbers]
-    eligible = eligible_members({name: its.topics for name, its in subscriptions.items()}, set(partitions))
+    group = GroupSpec.of({name: its.topics for name, its in subscriptions.items()}, existing)
     try:
         assignment = _typed(result)
-        validate(_by_topic(assignment), subscriptions, existing, eligible)
+        validate(_by_topic(assignment), subscriptions, existing, group.eligible)
     except AllocatorError as error:
         raise AllocatorError(f"assignor {assignor.name}: {error}") from None
     return AssignorOutcome({member: assignment.get(member, ()) for member in subscriptions}, findings)
@@ -252,7 +249,7 @@ class AllocatorAssignor:
 
     def __init__(self, allocator: Allocator, setting: str = "partition_allocator") -> None:
         self._allocator = allocator
-        self._sees_owners = isinstance(allocator, (GroupAllocator, WeighingAllocator))
+        self._sees_owners = isinstance(allocator, GroupAllocator)
         given = allocator_name(allocator)
         name = re.sub(r"[^a-z0-9]+", "-", given.lower()).strip("-")
         if not name:
@@ -277,7 +274,7 @@ class AllocatorAssignor:
         subscribed = {member: subscriptions[member].topics for member in sorted(subscriptions)}
         existing = [TopicPartition(topic, number) for topic, numbers in partitions.items() for number in numbers]
         owned, _ = self._owned(subscriptions)
-        outcome = run_allocator(self._allocator, subscribed, existing, owned)
+        outcome = run_allocator(self._allocator, GroupSpec.of(subscribed, existing, owned))
         return {member: sorted(outcome.allocation[member]) for member in subscribed}
 
     def findings(self, subscriptions: Mapping[str, AssignorMember]) -> list[str]:

@@ -6,11 +6,12 @@ from collections.abc import Mapping
 from difflib import get_close_matches
 from typing import TypeVar
 
-from kiel_groups.allocators.adapter import Allocator
 from kiel_groups.allocators.contiguous_ranges import range_allocator
+from kiel_groups.allocators.group_spec import Allocator
+from kiel_groups.allocators.rack_aware import rack_aware
 from kiel_groups.allocators.round_robin import round_robin
 from kiel_groups.allocators.sticky import sticky
-from kiel_groups.allocators.weighted import weighted
+from kiel_groups.allocators.weighted import lag_aware, weighted
 from kiel_groups.errors import ConfigError
 
 __all__ = ["ALLOCATORS", "allocator_of", "look_up", "named_allocator"]
@@ -19,6 +20,8 @@ ALLOCATORS: Mapping[str, Allocator] = {
     "round_robin": round_robin,
     "sticky": sticky,
     "weighted": weighted,
+    "lag_aware": lag_aware,
+    "rack_aware": rack_aware,
     "range": range_allocator,
 }
 

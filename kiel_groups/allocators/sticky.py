@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from heapq import heapify, heappop, heappush, heapreplace
 from typing import TypeAlias, TypeVar
 
-from kiel_groups.allocators.adapter import GroupAllocatorBase, Pool, pools_of, previous_owners
+from kiel_groups.allocators.adapter import GroupAllocatorBase
+from kiel_groups.allocators.by_load import balance_by_load
+from kiel_groups.allocators.group_spec import Allocated, GroupSpec, Pool
 from kiel_groups.model import Slot, TopicPartition
 
 __all__ = [
@@ -299,16 +301,16 @@ class Sticky(GroupAllocatorBase):
 
     __name__ = "sticky"
 
-    def allocate(
-        self,
-        eligible: Mapping[str, Collection[Slot]],
-        partitions: Collection[TopicPartition],
-        current: Mapping[Slot, Collection[TopicPartition]],
-    ) -> dict[Slot, dict[str, list[int]]]:
-        """Return partition ids by topic by member, as equal as possible, with the fewest moves."""
-        shares = _Shares(eligible)
-        unowned = shares.keep(sorted(p for p in partitions if eligible.get(p.topic)), current)
-        shares.assign_unowned(unowned)
+    def allocate(self, group: GroupSpec) -> Allocated:
+        """
+        Return partition ids by topic by member, as equal as possible, with the fewest moves.
+
+        Members of different capacities get partitions in proportion to them, with few moves instead of the fewest.
+        """
+        if group.has_capacities:
+            return balance_by_load(group, dict.fromkeys(group.assignable, 1))
+        shares = _Shares(group)
+        shares.assign_unowned()
         shares.level()
         shares.minimize_moves()
         return shares.result()
@@ -317,35 +319,30 @@ class Sticky(GroupAllocatorBase):
 class _Shares:
     """The partitions of each member while they are being assigned."""
 
-    def __init__(self, eligible: Mapping[str, Collection[Slot]]) -> None:
-        self._pools = pools_of(eligible)
+    def __init__(self, group: GroupSpec) -> None:
+        self._group = group
+        self._pools = group.pools
         members = sorted({member for pool in set(self._pools.values()) for member in pool})
         self._counts = dict.fromkeys(members, 0)
         #: The previous owner of each partition, if that member may keep it.
-        self._previous: dict[TopicPartition, Slot] = {}
+        self._previous = group.present_owners
         #: Partition numbers by topic by member: those owned before, and those that move. The last moves first.
         self._kept: dict[Slot, dict[str, list[int]]] = {member: {} for member in members}
         self._new: dict[Slot, dict[str, list[int]]] = {member: {} for member in members}
-
-    def keep(
-        self, partitions: Sequence[TopicPartition], current: Mapping[Slot, Collection[TopicPartition]]
-    ) -> list[TopicPartition]:
-        """Assign partitions to previous owners that may keep them. Return the other partitions, in order."""
-        self._previous = previous_owners(partitions, self._pools, current)
         for partition, owner in self._previous.items():
             self._counts[owner] += 1
             self._kept[owner].setdefault(partition.topic, []).append(partition.partition)
-        return [partition for partition in partitions if partition not in self._previous]
 
-    def assign_unowned(self, partitions: Sequence[TopicPartition]) -> None:
+    def assign_unowned(self) -> None:
         """
-        Assign each partition to the eligible member with the fewest partitions.
+        Assign each unowned partition to the eligible member with the fewest partitions.
 
         Small pools come first, since larger pools can compensate.
         """
         shared: dict[Pool, list[TopicPartition]] = {}
-        for partition in partitions:
-            shared.setdefault(self._pools[partition.topic], []).append(partition)
+        for partition in self._group.assignable:
+            if partition not in self._previous:
+                shared.setdefault(self._pools[partition.topic], []).append(partition)
         for pool in sorted(shared, key=lambda pool: (len(pool), pool)):
             queue = [(self._counts[member], member) for member in pool]
             heapify(queue)

@@ -1,83 +1,68 @@
-"""
-The weighted allocator: members get equal load, as far as single moves can achieve it, and few partitions move.
-
-Rules
-  1. At first, a member keeps the partitions that it owns and is subscribed to. If several members own a partition, only
-     the first by name can keep it.
-  2. Unowned partitions are assigned heaviest first, each to the eligible member with the least load.
-  3. While the loads of two members of a pool are too far apart, one partition moves from the member with the most load
-     to the member with the least. The partition is lighter than the difference, so the two become more equal.
-  4. Too far apart means more than the pool's heaviest partition, or more than a twentieth of its mean load if that is
-     less. Measured loads vary a little every day, and such noise must not move partitions.
-  5. Partitions that move anyway are moved first. Among several, the chosen partition has the load nearest to the
-     giver's excess or the taker's shortage, whichever is less, plus half of the tolerated difference.
-  6. A partition of unknown load weighs as much as the median of the known loads.
-
-So members with the same subscription differ by at most the load of the heaviest partition. If all partitions weigh the
-same, or no load is known, the result is that of the sticky allocator.
-"""
+"""The allocators that balance loads: the weights that operators give partitions, or the backlog of each partition."""
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
 from collections.abc import Collection, Mapping
-from heapq import heapify, heappop, heappush, heapreplace
 from statistics import median
-from types import MappingProxyType
-from typing import TypeAlias
 
-from kiel_groups.allocators.adapter import GroupAllocatorBase, Pool, pools_of, previous_owners
+from kiel_groups.allocators.adapter import GroupAllocatorBase
+from kiel_groups.allocators.by_load import balance_by_load
+from kiel_groups.allocators.group_spec import Allocated, GroupSpec
 from kiel_groups.allocators.sticky import sticky
-from kiel_groups.model import Slot, TopicPartition
+from kiel_groups.model import TopicPartition
 
-__all__ = ["Weighted", "loads_of", "weighted"]
+__all__ = ["LagAware", "Weighted", "lag_aware", "loads_of", "weighted"]
 
-#: Loads are integers, in parts of the heaviest load: sums of integers do not depend on the order, sums of floats do.
-_PARTS = 2**40
-
-#: Members may differ by the mean load divided by this, or by the heaviest partition if that is less.
-_TOLERANCE = 20
-
-#: A plan makes at most this many moves, which takes seconds: twice what moving 100,000 partitions from one member to
-#: 1,000 others takes.
-MOST_MOVES = 200_000
-
-#: Partitions with their loads, by ascending load.
-Owned: TypeAlias = list[tuple[int, TopicPartition]]
+#: The least excess of a member's backlog over the mean that moves partitions, in messages.
+LEAST_EXCESS = 10_000
 
 
 class Weighted(GroupAllocatorBase):
     """
-    The weighted allocator; the instance :data:`weighted` knows no loads.
+    The weighted allocator; its one instance is :data:`weighted`.
 
-    Args:
-        weights: The load of partitions, in any unit, 0 or more. Partitions that do not exist are ignored.
+    Members get equal loads, and few partitions move; see ``by_load``. A partition of unknown load weighs as much as the
+    median of the known ones. If all partitions weigh the same, the result is that of the sticky allocator.
     """
 
     __name__ = "weighted"
 
-    def __init__(self, weights: Mapping[TopicPartition, float] = MappingProxyType({})) -> None:
-        self._weights = weights
-
-    def weighing(self, weights: Mapping[TopicPartition, float]) -> Weighted:
-        """Return this allocator with the given loads; see ``WeighingAllocator``."""
-        return Weighted(weights)
-
-    def allocate(
-        self,
-        eligible: Mapping[str, Collection[Slot]],
-        partitions: Collection[TopicPartition],
-        current: Mapping[Slot, Collection[TopicPartition]],
-    ) -> dict[Slot, dict[str, list[int]]]:
+    def allocate(self, group: GroupSpec) -> Allocated:
         """Return partition ids by topic by member, with nearly equal loads and few moves."""
-        wanted = sorted(partition for partition in partitions if eligible.get(partition.topic))
-        loads = _in_parts(loads_of(wanted, self._weights))
-        if len(set(loads.values())) < 2:
-            return sticky.allocate(eligible, partitions, current)
-        shares = _Shares(pools_of(eligible), loads, current)
-        shares.assign_unowned()
-        shares.level()
-        return shares.result()
+        weights = {each: spec.weight for each, spec in group.partitions.items() if spec.weight is not None}
+        loads = loads_of(group.assignable, weights)
+        return balance_by_load(group, loads) if len(set(loads.values())) > 1 else sticky.allocate(group)
+
+
+class LagAware(GroupAllocatorBase):
+    """
+    The lag-aware allocator; its one instance is :data:`lag_aware`.
+
+    It spreads the backlog over the members. While no member has much more to catch up with than others, the result is
+    that of the sticky allocator, so that small lags move no partition. Much more is half of the mean, and 10,000
+    messages at least. A partition of unknown lag counts as the median of the known ones.
+    """
+
+    __name__ = "lag_aware"
+    uses_lag = True
+
+    def allocate(self, group: GroupSpec) -> Allocated:
+        """Return partition ids by topic by member, with the backlog spread."""
+        lags = {each: float(spec.lag) for each, spec in group.partitions.items() if spec.lag is not None}
+        result = sticky.allocate(group)
+        if not lags:
+            return result
+        loads = loads_of(group.assignable, lags)
+        backlogs = {
+            member: sum(loads[TopicPartition(topic, number)] for topic, numbers in topics.items() for number in numbers)
+            / max(group.members[member].capacity, 1e-9)
+            for member, topics in result.items()
+        }
+        mean = sum(backlogs.values()) / max(1, len(backlogs))
+        if max(backlogs.values(), default=0) - mean <= max(LEAST_EXCESS, mean / 2):
+            return result
+        # A partition without backlog is some work, too.
+        return balance_by_load(group, {each: load + LEAST_EXCESS / 10 for each, load in loads.items()})
 
 
 def loads_of(
@@ -89,151 +74,5 @@ def loads_of(
     return {partition: known.get(partition, usual) for partition in partitions}
 
 
-def _in_parts(loads: Mapping[TopicPartition, float]) -> dict[TopicPartition, int]:
-    """Express loads in parts of the heaviest load, at least one part, to balance partitions without load as well."""
-    heaviest = max(loads.values(), default=1) or 1
-    return {partition: max(1, round(load / heaviest * _PARTS)) for partition, load in loads.items()}
-
-
-class _Shares:
-    """The partitions and the load of each member while they are being assigned."""
-
-    def __init__(
-        self,
-        pools: Mapping[str, Pool],
-        loads: Mapping[TopicPartition, int],
-        current: Mapping[Slot, Collection[TopicPartition]],
-    ) -> None:
-        self._loads = loads
-        #: Small pools come first, since larger ones can still compensate. Below, a pool is named by its number.
-        self._pools = sorted(set(pools.values()), key=lambda pool: (len(pool), pool))
-        numbers = {pool: number for number, pool in enumerate(self._pools)}
-        self._pool_of = {topic: numbers[pool] for topic, pool in pools.items()}
-        #: The previous owner of each partition, if that member may keep it.
-        self._previous = previous_owners(loads, pools, current)
-        #: The load of each pool's heaviest partition.
-        self._heaviest = dict.fromkeys(range(len(self._pools)), 0)
-        for partition, load in loads.items():
-            pool = self._pool_of[partition.topic]
-            self._heaviest[pool] = max(load, self._heaviest[pool])
-        self._pools_of: dict[Slot, list[int]] = {}
-        for number, pool_members in enumerate(self._pools):
-            for member in pool_members:
-                self._pools_of.setdefault(member, []).append(number)
-        members = sorted(self._pools_of)
-        #: The total load of each member.
-        self._carried = dict.fromkeys(members, 0)
-        #: The partitions of each member, by pool: partitions that the member owned before, and partitions that move.
-        self._kept: dict[Slot, dict[int, Owned]] = {member: {} for member in members}
-        self._moved: dict[Slot, dict[int, Owned]] = {member: {} for member in members}
-        for load, partition in sorted((loads[partition], partition) for partition in self._previous):
-            member = self._previous[partition]
-            self._carried[member] += load
-            self._kept[member].setdefault(self._pool_of[partition.topic], []).append((load, partition))
-
-    def assign_unowned(self) -> None:
-        """Assign unowned partitions, heaviest first, each to the eligible member with the least load."""
-        unowned: dict[int, Owned] = {}
-        for partition, load in self._loads.items():
-            if partition not in self._previous:
-                unowned.setdefault(self._pool_of[partition.topic], []).append((load, partition))
-        for pool in sorted(unowned):
-            queue = [(self._carried[member], member) for member in self._pools[pool]]
-            heapify(queue)
-            for load, partition in sorted(unowned[pool], key=lambda each: (-each[0], each[1])):
-                carried, member = queue[0]
-                heapreplace(queue, (carried + load, member))
-                self._moved[member].setdefault(pool, []).append((load, partition))
-            self._carried.update((member, carried) for carried, member in queue)
-            for member in self._pools[pool]:
-                self._moved[member].get(pool, []).sort()
-
-    def level(self) -> None:
-        """Move partitions until no two members of a pool are too far apart, or ``MOST_MOVES`` were made."""
-        left = MOST_MOVES
-        waiting = set(self._heaviest)
-        while waiting and left > 0:
-            for pool in sorted(waiting):
-                changed, moves = self._level_within(pool, left)
-                left -= moves
-                waiting |= {other for member in changed for other in self._pools_of[member]}
-                waiting.discard(pool)
-
-    def _level_within(self, pool: int, most: int) -> tuple[set[Slot], int]:
-        """
-        Move partitions between the members of a pool. Return the members whose load changed, and the number of moves.
-
-        A giver without a partition light enough for the least loaded member is not considered again: as the least load
-        grows, the gap only shrinks.
-        """
-        carried, members = self._carried, self._pools[pool]
-        mean = sum(carried[member] for member in members) // len(members)
-        slack = min(self._heaviest[pool], mean // _TOLERANCE)
-        givers = [(-carried[member], member) for member in members]
-        takers = [(carried[member], member) for member in members]
-        heapify(givers)
-        heapify(takers)
-        changed: set[Slot] = set()
-        moves = 0
-        while givers and moves < most:
-            (most_carried, giver), (least_carried, taker) = givers[0], takers[0]
-            if -most_carried != carried[giver]:
-                heappop(givers)  # An outdated entry: the member's present load has an entry of its own.
-                continue
-            if least_carried != carried[taker]:
-                heappop(takers)
-                continue
-            gap = carried[giver] - carried[taker]
-            if gap <= slack:
-                break
-            # Half the slack beyond the mean is still equal enough, and needs fewer, larger moves.
-            aim = min(carried[giver] - mean, mean - carried[taker]) + slack // 2
-            chosen = self._choose(giver, pool, gap, aim)
-            if chosen is None:
-                heappop(givers)
-                continue
-            self._move(chosen, giver, taker)
-            moves += 1
-            for member in (giver, taker):
-                changed.add(member)
-                heappush(givers, (-carried[member], member))
-                heappush(takers, (carried[member], member))
-        return changed, moves
-
-    def _choose(self, giver: Slot, pool: int, gap: int, aim: int) -> tuple[int, TopicPartition] | None:
-        """Choose a partition lighter than the gap and nearest to the aim, if any. Prefer one that moves anyway."""
-        for owned in (self._moved[giver].get(pool), self._kept[giver].get(pool)):
-            if owned:
-                above = bisect_left(owned, (aim,))
-                near = [each for each in owned[max(0, above - 1) : above + 1] if each[0] < gap]
-                if near:
-                    return min(near, key=lambda each: (abs(each[0] - aim), each))
-        return None
-
-    def _move(self, chosen: tuple[int, TopicPartition], giver: Slot, taker: Slot) -> None:
-        load, partition = chosen
-        owned = self._list_of(partition, giver)
-        del owned[bisect_left(owned, chosen)]
-        insort(self._list_of(partition, taker), chosen)
-        self._carried[giver] -= load
-        self._carried[taker] += load
-
-    def _list_of(self, partition: TopicPartition, member: Slot) -> Owned:
-        """Return the list of the member's partitions to which ``partition`` belongs."""
-        lists = self._kept if self._previous.get(partition) == member else self._moved
-        return lists[member].setdefault(self._pool_of[partition.topic], [])
-
-    def result(self) -> dict[Slot, dict[str, list[int]]]:
-        """Return partition ids by topic by member, in ascending order."""
-        owned: dict[Slot, dict[str, list[int]]] = {}
-        for member in self._carried:
-            topics: dict[str, list[int]] = {}
-            pairs = [each for lists in (self._kept, self._moved) for some in lists[member].values() for each in some]
-            for topic, number in sorted(partition for _, partition in pairs):
-                topics.setdefault(topic, []).append(number)
-            owned[member] = topics
-        return owned
-
-
-#: The weighted allocator without loads; the leader adds the group's loads, if any, with ``weighing``.
 weighted = Weighted()
+lag_aware = LagAware()

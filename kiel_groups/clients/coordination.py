@@ -247,6 +247,11 @@ def _check_by_brokers(group: GroupConfig, zk_hosts: str | Iterable[str] | None) 
             f"instance_id: {group.instance_id!r} given; groups with coordination='brokers' have no static"
             " members yet; leave it out"
         )
+    if (group.capacity, group.rack) != (1, None):
+        raise ConfigError(
+            f"capacity: {group.capacity!r} and rack: {group.rack!r} given; with coordination='brokers', members do not"
+            " tell them to each other yet; leave them out"
+        )
 
 
 def _timing(group: GroupConfig, connections: BrokerConfig, timeouts: Timeouts) -> CoordinatorConfig:

@@ -44,9 +44,9 @@ class GroupedConsumer(Consumer):
             unless brokers coordinate the group.
         deserializer: Converts a message's bytes to a value. Without a deserializer, records hold bytes.
         partition_allocator: ``fn(members, partitions)``, ``"round_robin"`` (the default), ``"sticky"``,
-            ``"weighted"`` or ``"range"``; used while this member leads the group. If brokers coordinate the group, also
-            ``"roundrobin"`` (Java's), or a list, of which the group takes the first that all members offer; the default
-            is Java's ``"range"``, then ``"roundrobin"``.
+            ``"weighted"``, ``"lag_aware"``, ``"rack_aware"`` or ``"range"``; used while this member leads the group. If
+            brokers coordinate the group, also ``"roundrobin"`` (Java's), or a list, of which the group takes the first
+            that all members offer; the default is Java's ``"range"``, then ``"roundrobin"``.
         autocommit: Whether the consumer commits finished records by itself.
         max_wait_time: How long a broker may wait for ``min_bytes`` before it responds, in milliseconds.
         min_bytes: How many bytes a broker waits for.
@@ -69,6 +69,10 @@ class GroupedConsumer(Consumer):
         instance_id: A name for this member that survives restarts. Its assignment is kept for ``static_grace_ms`` after
             it left, so a restart moves no partition. If two live members share a name, the newer stops the older.
         static_grace_ms: How long the assignment of a static member that left is kept, while this member is the leader.
+        capacity: The share of the load that this member gets in relation to other members', for the allocators
+            ``"sticky"``, ``"weighted"`` and ``"lag_aware"``. With 0, it gets only what no other member subscribes to.
+        rack: Where this member runs, for ``"rack_aware"``: the name that brokers, or the group's ``broker_racks``, give
+            their rack.
         max_poll_interval_ms: How long the application may process the same record or values, or run the same listener
             hook, before this member's session is closed; 0: no limit. Coordinating brokers wait as long for a member in
             a rebalance, except those of Kafka 0.9 and 0.10.0, which wait for its session timeout.
@@ -129,6 +133,8 @@ class GroupedConsumer(Consumer):
         heartbeat_interval_ms: int | None = None,
         instance_id: str | None = None,
         static_grace_ms: int = 60_000,
+        capacity: float = 1.0,
+        rack: str | None = None,
         max_poll_interval_ms: int = 300_000,
         loop_stall_ms: int = 300_000,
         store: str = "zookeeper",
@@ -172,6 +178,8 @@ class GroupedConsumer(Consumer):
             allocator_timeout_ms=allocator_timeout_ms,
             instance_id=instance_id,
             static_grace_ms=static_grace_ms,
+            capacity=capacity,
+            rack=rack,
             retry_backoff_ms=retry_backoff_ms,
             max_poll_interval_ms=max_poll_interval_ms,
             loop_stall_ms=loop_stall_ms,

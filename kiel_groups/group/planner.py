@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Container, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
+from kiel_groups.allocators import GroupSpec, MemberSpec, PartitionSpec
 from kiel_groups.group.znodes.contents import DONE, PUBLISHING, GroupState, MemberAssignment, MemberInfo
 from kiel_groups.group.znodes.group_settings import DynamicConfig, HistoryEntry, Weights, record
 from kiel_groups.group.znodes.layout import GroupLayout
@@ -177,6 +178,24 @@ class Inputs:
     def subscribed(self) -> frozenset[str]:
         """The topics that at least one member subscribes to, whether they exist or not."""
         return frozenset(topic for member in self.members.values() for topic in member.subscription)
+
+    def spec(self, racks: Mapping[TopicPartition, str | None], lags: Mapping[TopicPartition, int | None]) -> GroupSpec:
+        """
+        Return the group as allocators see it.
+
+        Args:
+            racks: The racks of partitions' leaders, as far as they are known.
+            lags: The lags of partitions, as far as they are known.
+        """
+        stored, absent = self.stored, MemberSpec(frozenset())
+        members = {slot: MemberSpec(frozenset(), its.capacity, its.rack) for slot, its in self.members.items()}
+        return GroupSpec(
+            {
+                slot: replace(members.get(slot, absent), topics=frozenset(topics), owned=stored.get(slot, frozenset()))
+                for slot, topics in self.subscriptions.items()
+            },
+            {each: PartitionSpec(self.weights.get(each), lags.get(each), racks.get(each)) for each in self.partitions},
+        )
 
     @property
     def stored(self) -> dict[Slot, frozenset[TopicPartition]]:

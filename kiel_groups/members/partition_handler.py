@@ -79,7 +79,11 @@ class Gate(Protocol):
 
 
 class PartitionHandler(Protocol):
-    """The consumer that a member belongs to; methods are called on the event loop unless stated otherwise."""
+    """
+    The consumer, the query of Spark or the simulator's consumer that a member belongs to.
+
+    Methods are called on the event loop unless stated otherwise.
+    """
 
     async def log_offsets(self, partitions: Collection[TopicPartition], policy: str) -> LogOffsets:
         """

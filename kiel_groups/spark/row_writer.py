@@ -2,6 +2,7 @@
 Write rows to topics from Spark's workers, at least once.
 
 Spark runs a failed task again, and the records that it had already sent remain: readers must expect duplicates.
+Only queries that write import this module, and with it the producer.
 """
 
 from __future__ import annotations

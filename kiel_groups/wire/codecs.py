@@ -93,7 +93,7 @@ def _gzip_unpack(data: Buffer, limit: int) -> bytes:
 # snappy, in the stream format of Java's library, xerial: ``82 "SNAPPY" 00, version int32, oldest reader int32, [size
 # int32, block]*``.
 #
-# Some clients wrote one bare block without that header. Java reads such blocks too, as does this module.
+# Some clients wrote one bare block without that header. Java reads such blocks too, and so does this decoder.
 
 _SNAPPY_MAGIC = b"\x82SNAPPY\0"
 _INT32 = Struct(">i")
@@ -175,8 +175,8 @@ def _truncated_snappy(data: Buffer) -> ProtocolError:
 # [size int32, block]*, 0``.
 #
 # By the format the checksum covers the header without the magic. Kafka before 0.10 hashes the magic too, and refuses
-# the right checksum. So this module writes the wrong checksum, and reads frames with either. To read a frame, it
-# corrects the checksum for liblz4, a strict decoder, which checks the rest.
+# the right checksum. So frames are written with the wrong checksum, and are read with either. Before a frame
+# is read, its checksum is corrected for liblz4, a strict decoder, which checks the rest.
 #
 # Sources: "LZ4 Frame Format Description"; KIP-57 for the wrong checksum and the versions that expect it.
 

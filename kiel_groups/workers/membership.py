@@ -77,7 +77,7 @@ class WorkerListener(Protocol):
     The worker that runs the assigned work and reads the configuration, called on the event loop.
 
     After ``on_assigned`` with an assignment that has not failed, ``on_revoked`` or ``on_lost`` is called once. A worker
-    that leaves because it cannot do its part gets ``on_lost`` in any case.
+    that leaves because it cannot do its part gets ``on_lost`` in any case. Outside of tests, it is the ``Herder``.
     """
 
     async def snapshot(self, *, current: bool = False) -> ConfigSnapshot:

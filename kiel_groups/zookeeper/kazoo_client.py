@@ -154,8 +154,8 @@ class ImmediateHandler(SequentialThreadingHandler):  # type: ignore[misc]
 
 # Extend kazoo's client: interruptible requests, a stop that does not wait, connections that can be dropped.
 #
-# The module also reports which session and timeout a server grants to the client, and limits the time that a server may
-# take to accept the client.
+# It also reports which session and timeout a server grants to the client, and limits the time that a server may take to
+# accept the client.
 
 
 #: The least time that a server has for each step of a connection, in seconds: a busy server must not count as dead.

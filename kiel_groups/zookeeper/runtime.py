@@ -39,7 +39,7 @@ log = logging.getLogger(__name__)
 # Run blocking functions on daemon threads, off the event loop.
 #
 # The threads are daemons so that a call that never returns does not keep the process alive. Callers go through
-# ``runtime``, where the simulator replaces the threads.
+# ``Runtime``, where the simulator replaces the threads.
 
 
 _Result = TypeVar("_Result")
@@ -107,7 +107,7 @@ class Ticker:
             self._wake.clear()
 
 
-# Provide the external dependencies of coordination: clocks, names, randomness, threads, and the ZooKeeper client.
+# Provide the external dependencies of a member: clocks, names, randomness, threads, and the ZooKeeper client.
 #
 # The application's objects create a ``Runtime`` and pass it to all parts of their members. The simulator passes its
 # own, so it runs the same code on simulated time, without threads, against a simulated ZooKeeper.
@@ -120,7 +120,7 @@ if kazoo_log.level == logging.NOTSET:
 
 
 class Ticking(Protocol):
-    """The interface of ``Ticker``: a function that is called repeatedly."""
+    """The interface of ``Ticker``, and of what the simulator and tests have in its place."""
 
     def start(self) -> None: ...
     def wake(self) -> None: ...

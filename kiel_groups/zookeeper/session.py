@@ -55,7 +55,7 @@ log = logging.getLogger(__name__)
 #
 # A session that is not closed keeps its owner znodes for the whole session timeout, although its gate is shut and no
 # consumer uses them. kazoo closes a session over its connection. Without a connection, kazoo's client stops and leaves
-# the session open. This module then resumes the session with a new client, whose first request closes the session.
+# the session open. Then a new client resumes the session, and its first request closes it.
 
 
 #: The pause between two checks of a client, in seconds; a change of the session's state wakes the thread at once.

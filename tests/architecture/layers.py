@@ -20,6 +20,7 @@ LAYERS = (
     "listeners",
     "metrics",
     "allocators",
+    "testing",
     "group/znodes",
     "group",
     "wire/primitives",

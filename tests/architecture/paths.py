@@ -117,7 +117,9 @@ async def record_and_commit(cluster: Cluster, trace: Trace) -> dict[str, list[Ca
         await consumer.commit()
         commit = trace.stop()
         hops = [call for call in trace.hops if call.is_ours and not call.file.endswith("paths.py")]
-    begin = last(record, "AnswerStream.buffer_updated")
+    # The answer to the producer may come later than the one with its record.
+    kept = last(record, "AnswerReader._keep_runs")
+    begin = last(record[:kept], "AnswerStream.buffer_updated")
     written = first(commit, "ConnectionHandler._write")
     return {"record": record[begin:], "commit": commit[:written], "hops": hops[::-1]}
 

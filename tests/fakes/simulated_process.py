@@ -306,7 +306,7 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
 
 
 class _Ticker:
-    """Replaces ``zookeeper.runtime.Ticker``."""
+    """Replaces ``Ticker``."""
 
     def __init__(self, process: SimulatedProcess, tick: Callable[[], float | None]) -> None:
         self._process = process

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import pytest
 
-from kiel_groups.allocators import range_allocator, run_allocator
+from kiel_groups.allocators import GroupSpec, range_allocator, run_allocator
 from kiel_groups.allocators.assignors import (
     AssignorMember,
     range_assignor,
@@ -150,5 +150,5 @@ def test_the_range_allocator_equals_that_of_the_high_level_consumer() -> None:
     )
     for group, java in zip(groups, answers(output), strict=True):
         existing = [TopicPartition(topic, number) for topic, numbers in group.numbers.items() for number in numbers]
-        ours = run_allocator(range_allocator, group.members, existing).allocation
+        ours = run_allocator(range_allocator, GroupSpec.of(group.members, existing)).allocation
         assert ours == {member: frozenset(java["range", member]) for member in group.members}, group

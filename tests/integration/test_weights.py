@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from kazoo.client import KazooClient
 
+from kiel_groups.clients import Producer
 from kiel_groups.embedded import Cluster
 from kiel_groups.errors import ConfigError
 from kiel_groups.group.znodes.contents import GroupState
@@ -251,3 +252,27 @@ async def test_weights_above_the_size_limit_are_not_written(cluster_39: Cluster,
             )
         assert read_weights(client, name).keys() == many.keys()
         client.delete(GroupLayout(name).root, recursive=True)
+
+
+async def test_members_share_by_capacity(cluster: Cluster, unique: Unique) -> None:
+    """A member of three times the capacity gets three times the partitions."""
+    topic, name = unique("topic"), unique("group")
+    await cluster.create_topic(topic, 8)
+    async with group_of(cluster, name, [topic], partition_allocator="sticky") as group:
+        large = await group.join(capacity=3)
+        small = await group.join()
+        await eventually(lambda: [len(each.partitions(topic)) for each in (large, small)] == [6, 2], "by capacity")
+
+
+async def test_the_backlog_of_one_partition_is_its_owners_only_work(cluster: Cluster, unique: Unique) -> None:
+    """The leader that allocates by lags asks for them: a partition with a backlog has an owner of its own."""
+    topic, name = unique("topic"), unique("group")
+    await cluster.create_topic(topic, 4)
+    async with Producer(cluster.brokers, batch_size=1000, linger_ms=5, partitioner=lambda *_: 2) as producer:
+        await asyncio.gather(*(producer.produce(topic, b"x") for _ in range(30_000)))
+    settings = {"partition_allocator": "lag_aware", "auto_commit_interval_ms": 3_600_000}
+    async with group_of(cluster, name, [topic], **settings) as group:
+        first = await group.join()
+        await eventually(lambda: len(first.partitions(topic)) == 4, "the first member has all")
+        second = await group.join()
+        await eventually(lambda: shares(topic, first, second) == [[0, 1, 3], [2]], "the backlog is alone")

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kiel_groups.allocators import Allocator, range_allocator, round_robin, run_allocator
+from kiel_groups.allocators import Allocator, GroupSpec, range_allocator, round_robin, run_allocator
 from kiel_groups.model import TopicPartition
 
 pytestmark = pytest.mark.property
@@ -61,7 +61,7 @@ def test_each_partition_has_one_subscriber_as_its_owner(
     Each partition has one of its topic's subscribers as its owner. It is unassigned only if no member subscribes to the
     topic. The order of the input does not matter.
     """
-    outcome = run_allocator(allocator, members, partitions)
+    outcome = run_allocator(allocator, GroupSpec.of(members, partitions))
     assert outcome.allocation.keys() == members.keys()
     owned = [partition for given in outcome.allocation.values() for partition in given]
     assert len(owned) == len(set(owned))
@@ -72,7 +72,7 @@ def test_each_partition_has_one_subscriber_as_its_owner(
     assert all(partition.topic not in wanted for partition in outcome.unassigned)
     reordered = list(members.items())
     shuffle.shuffle(reordered)
-    assert run_allocator(allocator, dict(reordered), shuffled(partitions, shuffle)) == outcome
+    assert run_allocator(allocator, GroupSpec.of(dict(reordered), shuffled(partitions, shuffle))) == outcome
 
 
 def shuffled(partitions: Collection[TopicPartition], shuffle: random.Random) -> list[TopicPartition]:
@@ -88,10 +88,10 @@ def test_equal_subscriptions_are_balanced(
     With equal subscriptions, members differ by at most one partition, and a plain round robin gives the same result as
     the default.
     """
-    outcome = run_allocator(allocator, dict.fromkeys(members, subscription), partitions)
+    outcome = run_allocator(allocator, GroupSpec.of(dict.fromkeys(members, subscription), partitions))
     counts = [len(given) for given in outcome.allocation.values()]
     assert max(counts, default=0) - min(counts, default=0) <= 1
-    assert outcome == run_allocator(None, dict.fromkeys(members, subscription), partitions)
+    assert outcome == run_allocator(None, GroupSpec.of(dict.fromkeys(members, subscription), partitions))
 
 
 @given(subscriptions, partition_sets)
@@ -103,7 +103,7 @@ def test_members_of_one_subscription_are_balanced_by_the_default(
     members subscribe to.
     """
     existing = {partition.topic for partition in partitions}
-    outcome = run_allocator(None, members, partitions)
+    outcome = run_allocator(None, GroupSpec.of(members, partitions))
     for one, one_topics in members.items():
         for other, other_topics in members.items():
             if one_topics & existing == other_topics & existing:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kiel_groups.allocators import run_allocator, sticky
+from kiel_groups.allocators import GroupSpec, run_allocator, sticky
 from kiel_groups.model import Allocation, TopicPartition
 from tests.helpers.generated_groups import (
     TOPICS,
@@ -58,7 +58,7 @@ def test_no_allocation_is_more_even_or_moves_less(
     """
     partitions = partitions_of(counts)
     before = owned(partitions, present)
-    after = run_allocator(sticky, subscribed, partitions, before).allocation
+    after = run_allocator(sticky, GroupSpec.of(subscribed, partitions, before)).allocation
     assert (unevenness(after), moves(before, after, subscribed)) == best(subscribed, partitions, before)
 
 
@@ -74,7 +74,7 @@ def test_no_allocation_for_equal_subscriptions_moves_less(
     partitions = partitions_of(counts)
     before = owned(partitions, present)
     subscribed = {name: set(TOPICS) for name in names}
-    after = run_allocator(sticky, subscribed, partitions, before).allocation
+    after = run_allocator(sticky, GroupSpec.of(subscribed, partitions, before)).allocation
     assert (unevenness(after), moves(before, after, subscribed)) == best(subscribed, partitions, before)
 
 
@@ -86,8 +86,8 @@ def test_results_are_stable_and_independent_of_order(
     """The sticky allocator does not change its own result, and the order of the input does not matter."""
     partitions = partitions_of(counts)
     before = owned(partitions, present)
-    after = run_allocator(sticky, subscribed, partitions, before)
-    assert run_allocator(sticky, subscribed, partitions, after.allocation) == after
+    after = run_allocator(sticky, GroupSpec.of(subscribed, partitions, before))
+    assert run_allocator(sticky, GroupSpec.of(subscribed, partitions, after.allocation)) == after
     shuffled = [dict(shuffle.sample(list(given.items()), len(given))) for given in (subscribed, before)]
     mixed = shuffle.sample(partitions, len(partitions))
-    assert run_allocator(sticky, shuffled[0], mixed, shuffled[1]) == after
+    assert run_allocator(sticky, GroupSpec.of(shuffled[0], mixed, shuffled[1])) == after

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kiel_groups.allocators import loads_of, run_allocator, sticky, weighted
+from kiel_groups.allocators import GroupSpec, loads_of, run_allocator, sticky, weighted
 from kiel_groups.model import Allocation, TopicPartition
 from tests.helpers.generated_groups import (
     TOPICS,
@@ -57,7 +57,9 @@ def test_loads_of_members_that_share_topics_differ_by_one_partition_at_most(
     """
     partitions = partitions_of(counts)
     weights = weights_of(partitions, drawn_loads)
-    after = run_allocator(weighted, subscribed, partitions, owned(partitions, present), weights).allocation
+    after = run_allocator(
+        weighted, GroupSpec.of(subscribed, partitions, owned(partitions, present), weights)
+    ).allocation
     wanted = [p for p in partitions if any(p.topic in topics for topics in subscribed.values())]
     assert sorted(p for its in after.values() for p in its) == wanted
     loads = loads_of(wanted, weights)
@@ -82,7 +84,9 @@ def test_loads_for_equal_subscriptions_differ_by_one_partition_at_most(
     partitions = partitions_of(counts)
     weights = weights_of(partitions, drawn_loads)
     subscribed = {name: set(TOPICS) for name in names}
-    after = run_allocator(weighted, subscribed, partitions, owned(partitions, present), weights).allocation
+    after = run_allocator(
+        weighted, GroupSpec.of(subscribed, partitions, owned(partitions, present), weights)
+    ).allocation
     loads = loads_of(partitions, weights)
     sums, heaviest = carried(after, loads).values(), max(loads.values(), default=0)
     assert max(sums) - min(sums) <= heaviest * (1 + EXACT)
@@ -100,12 +104,12 @@ def test_results_are_stable_and_independent_of_order(
     """The weighted allocator does not change its own result, and the order of the input does not matter."""
     partitions = partitions_of(counts)
     before, weights = owned(partitions, present), weights_of(partitions, drawn_loads)
-    after = run_allocator(weighted, subscribed, partitions, before, weights)
-    assert run_allocator(weighted, subscribed, partitions, after.allocation, weights) == after
+    after = run_allocator(weighted, GroupSpec.of(subscribed, partitions, before, weights))
+    assert run_allocator(weighted, GroupSpec.of(subscribed, partitions, after.allocation, weights)) == after
     shuffled = [dict(shuffle.sample(list(given.items()), len(given))) for given in (subscribed, before)]
     mixed = dict(shuffle.sample(list(weights.items()), len(weights)))
     order = shuffle.sample(partitions, len(partitions))
-    assert run_allocator(weighted, shuffled[0], order, shuffled[1], mixed) == after
+    assert run_allocator(weighted, GroupSpec.of(shuffled[0], order, shuffled[1], mixed)) == after
 
 
 @settings(max_examples=200)
@@ -120,8 +124,8 @@ def test_equal_loads_are_balanced_as_by_the_sticky_allocator(
     partitions = partitions_of(counts)
     before = owned(partitions, present)
     weights = weights_of(partitions, [load] * len(partitions))
-    after = run_allocator(weighted, subscribed, partitions, before, weights)
-    assert after == run_allocator(sticky, subscribed, partitions, before)
+    after = run_allocator(weighted, GroupSpec.of(subscribed, partitions, before, weights))
+    assert after == run_allocator(sticky, GroupSpec.of(subscribed, partitions, before))
 
 
 def test_loads_are_balanced_with_few_additional_moves() -> None:
@@ -138,7 +142,7 @@ def test_loads_are_balanced_with_few_additional_moves() -> None:
         loads = {partition: chance.randint(1, 30) for partition in partitions}
         before = owned(partitions, [chance.choice([*names, "gone"]) for _ in partitions])
         subscribed = {name: {"t"} for name in names}
-        after = run_allocator(weighted, subscribed, partitions, before, loads).allocation
+        after = run_allocator(weighted, GroupSpec.of(subscribed, partitions, before, loads)).allocation
         least = _fewest_moves(names, loads, before, _spread(after, loads))
         moved += moves(before, after, subscribed)
         fewest += least

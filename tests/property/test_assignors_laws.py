@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kiel_groups.allocators import range_allocator, round_robin, run_allocator, sticky, weighted
+from kiel_groups.allocators import GroupSpec, range_allocator, round_robin, run_allocator, sticky, weighted
 from kiel_groups.allocators.assignors import (
     AllocatorAssignor,
     Assignor,
@@ -96,7 +96,9 @@ def test_allocators_decide_as_in_other_groups(
     assignor = AllocatorAssignor(sticky)
     current = {member: parse_owned(its.user_data) for member, its in group.items()}
     existing = [TopicPartition(topic, n) for topic, count in partition_counts.items() for n in range(count)]
-    expected = run_allocator(sticky, {member: its.topics for member, its in group.items()}, existing, current)
+    expected = run_allocator(
+        sticky, GroupSpec.of({member: its.topics for member, its in group.items()}, existing, current)
+    )
     outcome = run_assignor(assignor, group, numbers(partition_counts))
     assert {member: frozenset(owned) for member, owned in outcome.assignment.items()} == expected.allocation
 

@@ -43,12 +43,14 @@ if TYPE_CHECKING:
 __all__ = ["Offset", "Position", "Tail", "consume", "parse_position"]
 
 #: The options that need --group, and those that --group excludes.
-_OF_A_GROUP = ("allocator", "session_timeout_ms", "instance_id", "store")
+_OF_A_GROUP = ("allocator", "session_timeout_ms", "instance_id", "capacity", "rack", "store")
 _WITHOUT_A_GROUP = ("partitions",)
 #: The options that need a group in ZooKeeper.
 _IN_ZOOKEEPER = {
     "store": "brokers store the offsets of their groups",
     "instance_id": "groups of brokers have no static members yet",
+    "capacity": "members of groups of brokers do not tell it to each other yet",
+    "rack": "members of groups of brokers do not tell it to each other yet",
 }
 
 _ZOOKEEPER_SESSION_MS, _BROKERS_SESSION_MS = 10_000, 30_000
@@ -112,9 +114,9 @@ _ZOOKEEPER_SESSION_MS, _BROKERS_SESSION_MS = 10_000, 30_000
 @click.option(
     "--allocator",
     metavar="NAME",
-    help="Used if this member leads: round_robin, sticky, weighted, range, or your MODULE:FUNCTION. With brokers also"
-    " Java's roundrobin, and several by commas, of which the group takes the first that all members offer."
-    "  [default: round_robin; with brokers range,roundrobin]",
+    help="Used if this member leads: round_robin, sticky, weighted, lag_aware, rack_aware, range, or your"
+    " MODULE:FUNCTION. With brokers also Java's roundrobin, and several by commas, of which the group takes the first"
+    " that all members offer.  [default: round_robin; with brokers range,roundrobin]",
     shell_complete=complete_allocators,
 )
 @click.option(
@@ -130,6 +132,15 @@ _ZOOKEEPER_SESSION_MS, _BROKERS_SESSION_MS = 10_000, 30_000
     help="Make this a static member of a group in ZooKeeper: if it restarts under this name within a minute, it gets"
     " the same partitions.",
 )
+@click.option(
+    "--capacity",
+    type=click.FloatRange(min=0),
+    default=1.0,
+    show_default="1",
+    metavar="NUMBER",
+    help="This member's share in relation to others', for the allocators sticky, weighted and lag_aware.",
+)
+@click.option("--rack", metavar="NAME", help="Where this member runs, for the allocator rack_aware.")
 @click.option(
     "--store",
     type=click.Choice(["zookeeper", "broker-v0", "broker-v1"]),
@@ -257,6 +268,8 @@ def _by_zookeeper(context: click.Context, options: dict[str, Any]) -> dict[str, 
         "zk_hosts": options["zookeeper"],
         "partition_allocator": load_allocator(options["allocator"], "--allocator"),
         "instance_id": options["instance_id"],
+        "capacity": options["capacity"],
+        "rack": options["rack"],
         "store": options["store"],
         "zk_timeout_ms": round(SERVER_WAIT_S * 1000),
     }

@@ -48,7 +48,7 @@ _CLEANUP_TIMEOUT_S = 1.0
 @click.option(
     "--allocator",
     metavar="NAME",
-    help="round_robin, sticky, weighted, range, or your own function: MODULE:FUNCTION.",
+    help="round_robin, sticky, weighted, rack_aware, range, or your own function: MODULE:FUNCTION.",
     shell_complete=complete_allocators,
 )
 @debounce_options

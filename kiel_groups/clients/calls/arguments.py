@@ -38,6 +38,7 @@ _RENAMED = {
     "bootstrap_servers": "brokers",
     "group_id": "group",
     "group_instance_id": "instance_id",
+    "client_rack": "rack",
     "enable_auto_commit": "autocommit",
     "value_deserializer": "deserializer",
     "fetch_max_wait_ms": "max_wait_time",

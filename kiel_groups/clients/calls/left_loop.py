@@ -40,9 +40,10 @@ log = logging.getLogger(__name__)
 # before the number of sent bytes is noted, KeyboardInterrupt makes the same bytes be sent again. Raised after the loop
 # removed a callback from its queue, it loses the callback. In a ``__del__``, Python prints the exception and drops it.
 #
-# ``asyncio.run`` installs a SIGINT handler that cancels the main task. If SIGINT has Python's default handler, this
-# module installs a handler that makes the loop itself raise KeyboardInterrupt. The exception leaves ``IOLoop.start()``
-# or ``run_until_complete()`` as before. Coroutines stay suspended where they wait, and the loop can run again.
+# ``asyncio.run`` installs a SIGINT handler that cancels the main task. If SIGINT has Python's default handler,
+# ``defer`` installs a handler that makes the loop itself raise KeyboardInterrupt. The exception leaves
+# ``IOLoop.start()`` or ``run_until_complete()`` as before. Coroutines stay suspended where they wait, and the loop can
+# run again.
 #
 # If a second Ctrl-C comes before the first one was raised, or a callback blocks the loop for ``BLOCKED_S``,
 # KeyboardInterrupt is raised at once, wherever the main thread is.
@@ -157,12 +158,13 @@ def uninterrupted() -> Iterator[None]:
 # loop shows the current instruction. After ``break`` or ``return``, this instruction pops the iterator from the stack.
 # After an exception, it is the instruction that raised.
 #
-# What this relies on - CPython drops the iterator with its last reference, and calls its ``__del__`` at once, from the
-# frame of the loop: ``sys._getframe`` finds that frame directly below ``__del__``. - ``f_lasti`` is the offset in bytes
-# of the current instruction in ``co_code``, and ``co_code`` has no specialized or instrumented instructions. This is so
-# under ``sys.settrace`` and ``sys.monitoring``, too. - ``break`` and ``return`` drop the iterator by ``POP_TOP``, and
-# the end of the loop drops it by ``END_ASYNC_FOR``. An exception in the body drops it at the instruction that raised or
-# re-raised, which is none of these.
+# What this relies on
+#   - CPython drops the iterator with its last reference, and calls its ``__del__`` at once, from the frame of the loop:
+#     ``sys._getframe`` finds that frame directly below ``__del__``.
+#   - ``f_lasti`` is the offset in bytes of the current instruction in ``co_code``, and ``co_code`` has no specialized
+#     or instrumented instructions. This is so under ``sys.settrace`` and ``sys.monitoring``, too.
+#   - ``break`` and ``return`` drop the iterator by ``POP_TOP``, and the end of the loop drops it by ``END_ASYNC_FOR``.
+#     An exception in the body drops it at the instruction that raised or re-raised, which is none of these.
 #
 # A new instruction for the exit of a loop (3.14 has got ``POP_ITER`` for the end of loops without ``async``) would make
 # a ``break`` look like an exception: the record in flight would be delivered again. If one of the known instructions
@@ -191,8 +193,8 @@ def dropped_by_loop_exit() -> bool:
 
 # Close a client whose event loop no longer runs, for programs that catch Ctrl-C around their loop.
 #
-# If the loop can run again, this module runs it for a bounded time: at ``close()``, or when the interpreter exits and a
-# close was not awaited. If the loop is closed (``asyncio.run`` has ended), the client does what it can without a loop.
+# If the loop can run again, it is run for a bounded time: at ``close()``, or when the interpreter exits and a close was
+# not awaited. If the loop is closed (``asyncio.run`` has ended), the client does what it can without a loop.
 
 
 #: How long a close may run the loop again, in seconds, since a program that was asked to exit must exit.

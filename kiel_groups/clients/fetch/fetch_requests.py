@@ -236,18 +236,19 @@ def _keys(partition: TopicPartition) -> tuple[TopicPartition, str, None]:
 # connections of their own (lanes), over disjoint partitions:
 #
 # - *Bulk* requests do not wait at the broker. They ask for partitions that are behind their logs' ends: much of a few
-#   partitions (see ``BiteSize``). Partitions that were just assigned go first, all in one request, which finds out
-#   what there is. Up to two bulk requests are in flight: the broker works on one while the other's answer is decoded.
+#   partitions (see ``partition_fetch``). Partitions that were just assigned go first, all in one request, which finds
+#   out what there is. Up to two bulk requests are in flight: the broker works on one while the other's answer is
+#   decoded.
 # - *Polls* ask for partitions that have caught up, for a small share of each. A broker delays the answer until there is
 #   data in one of them, so one poll for all would keep a partition that has just caught up waiting behind idle ones:
 #
-# 1. A poll that is sent alone takes every partition that is ready and may wait for ``max_wait_ms`` (long). 2. A poll
-# that is sent beside another waits for ``SHORT_WAIT_MS`` at most, so that its lane is soon free again. 3. Partitions
-# whose last answer was empty are not sent beside a short poll: they wait for its answer, and all go into one long poll.
-# So the lanes merge again when no data comes. 4. An answer costs time for each partition of its request, at the broker
-# and here, also for those without data. So ``WIDE_PARTITIONS`` partitions make a long poll of their own, on a further
-# lane (wide). The rules above are for the rest. Of ten thousand partitions, a record then concerns one wide poll in
-# ten.
+#   1. A poll that is sent alone takes every partition that is ready and may wait for ``max_wait_ms`` (long).
+#   2. A poll that is sent beside another waits for ``SHORT_WAIT_MS`` at most, so that its lane is soon free again.
+#   3. Partitions whose last answer was empty are not sent beside a short poll: they wait for its answer, and all go
+#      into one long poll. So the lanes merge again when no data comes.
+#   4. An answer costs time for each partition of its request, at the broker and here, also for those without data. So
+#      ``WIDE_PARTITIONS`` partitions make a long poll of their own, on a further lane (wide). The rules above are for
+#      the rest. Of ten thousand partitions, a record then concerns one wide poll in ten.
 
 
 #: The most requests of each kind in flight to a broker.

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Container, Sequence
 from copy import copy
 from dataclasses import dataclass
 from mmap import MAP_PRIVATE, mmap
-from typing import Any, Protocol, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 from kiel_groups.clients.calls.eager_methods import spawn
 from kiel_groups.config import BrokerConfig, HostPort
@@ -26,7 +26,6 @@ __all__ = [
     "MOST_REUSED_BYTES",
     "ReceiveBuffers",
     "HEADER_BYTES",
-    "AnswerOwner",
     "AnswerStream",
     "open_stream",
     "Connection",
@@ -121,19 +120,6 @@ def _is_unused(buffer: bytearray) -> bool:
 HEADER_BYTES = 8
 
 
-class AnswerOwner(Protocol):
-    """The object that a stream reports to."""
-
-    def announced(self, header: memoryview) -> memoryview | None:
-        """Take the header of an answer. Return memory for its payload, or None if nothing more is wanted."""
-
-    def received(self, payload: memoryview) -> None:
-        """Take the payload of the answer that was announced last, in the memory for it."""
-
-    def lost(self, error: Exception | None) -> None:
-        """Take the reason why the connection has ended; None if a side has closed it."""
-
-
 class AnswerStream(asyncio.BufferedProtocol):
     """
     A connection whose answers go to an owner. Nothing is received before ``start``.
@@ -146,7 +132,7 @@ class AnswerStream(asyncio.BufferedProtocol):
 
     def __init__(self, buffers: ReceiveBuffers) -> None:
         self._buffers = buffers
-        self._owner: AnswerOwner | None = None
+        self._owner: Connection | None = None
         self._transport: asyncio.Transport | None = None
         #: The first bytes of a header, whose other bytes are not received yet.
         self._head = b""
@@ -158,7 +144,7 @@ class AnswerStream(asyncio.BufferedProtocol):
         self._written.set()
         self._ended = asyncio.Event()
 
-    def start(self, owner: AnswerOwner) -> None:
+    def start(self, owner: Connection) -> None:
         """Receive answers from now on."""
         assert self._transport is not None
         self._owner = owner
@@ -518,7 +504,7 @@ class Connection:
         return self._buffers.take(size)
 
     def received(self, payload: memoryview) -> None:
-        """Answer the request of the last header."""
+        """Answer the request of the last header with its payload."""
         # A timeout may have failed all requests while the rest of the answer arrived.
         if (asked := self._in_flight.pop(self._arriving_id, None)) is not None:
             self._answer(asked, payload)

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 from six import ensure_binary, ensure_text
 
-from kiel_groups.config import HostPort, check_name
+from kiel_groups.config import HostPort, check_capacity, check_name, check_rack
 from kiel_groups.errors import ConfigError, ProtocolError
 from kiel_groups.model import MemberId, Slot, TopicPartition
 
@@ -31,9 +31,11 @@ __all__ = [
     "parse_object",
     "parse_offset",
     "parse_owner",
+    "parse_preferred_leaders",
     "parse_topic",
     "SettingDifference",
     "parse_broker",
+    "parse_broker_rack",
     "parse_broker_version",
     "parse_leader",
     "typed_field",
@@ -137,7 +139,7 @@ class MemberInfo:
     A member's description of itself, the data of its member znode.
 
     ``session_timeout_ms`` is the timeout that the server granted. ``instance_id`` is the name by which a static member
-    keeps its slot, or None for a dynamic member.
+    keeps its slot, or None for a dynamic member. The znode has ``capacity`` and ``rack`` only if they were set.
     """
 
     member_id: MemberId
@@ -148,6 +150,8 @@ class MemberInfo:
     client: str = "tornado"
     started_at_ms: int = 0
     instance_id: str | None = None
+    capacity: float = 1.0
+    rack: str | None = None
 
     @property
     def slot(self) -> Slot:
@@ -165,6 +169,8 @@ class MemberInfo:
                 "pid": self.pid,
                 "client": self.client,
                 "started_at": self.started_at_ms,
+                **({"capacity": self.capacity} if self.capacity != 1 else {}),
+                **({"rack": self.rack} if self.rack is not None else {}),
             }
         )
 
@@ -178,6 +184,7 @@ class MemberInfo:
                 check_name(topic, "subscription")
             if instance_id is not None:
                 check_name(instance_id, "instance_id")
+            capacity, rack = check_capacity(fields.get("capacity", 1.0)), check_rack(fields.get("rack"))
         except ConfigError as error:
             raise ProtocolError(f"{path}: {error}") from error
         return cls(
@@ -189,6 +196,8 @@ class MemberInfo:
             client=str(fields.get("client", "")),
             started_at_ms=fields["started_at"] if isinstance(fields.get("started_at"), int) else 0,
             instance_id=instance_id,
+            capacity=capacity,
+            rack=rack,
         )
 
 
@@ -399,6 +408,14 @@ def parse_topic(data: bytes, path: str) -> tuple[int, ...]:
     return tuple(sorted(found))
 
 
+def parse_preferred_leaders(data: bytes, path: str) -> dict[int, int]:
+    """Return the preferred leader of each partition of a topic, its first replica, from the topic's znode."""
+    parse_topic(data, path)
+    replicas = {int(text): its for text, its in parse_object(data, path)["partitions"].items()}
+    first = {number: its[0] for number, its in replicas.items() if isinstance(its, list) and its}
+    return {number: broker for number, broker in first.items() if type(broker) is int}
+
+
 def parse_broker(data: bytes, path: str) -> HostPort:
     """Return the address of a broker, from its znode under ``/brokers/ids``."""
     fields = parse_object(data, path)
@@ -406,6 +423,12 @@ def parse_broker(data: bytes, path: str) -> HostPort:
     if not address.host or not 0 < address.port < 65536:
         raise ProtocolError(f"{path}: a host and a port from 1 to 65535 were expected, found {address}")
     return address
+
+
+def parse_broker_rack(data: bytes, path: str) -> str | None:
+    """Return the rack of a broker, from its znode; None if it names none, as those before Kafka 0.10."""
+    rack = parse_object(data, path).get("rack")
+    return rack if isinstance(rack, str) and rack else None
 
 
 def parse_broker_version(data: bytes, path: str) -> int:

@@ -10,9 +10,16 @@ from difflib import get_close_matches
 from typing import Any, TypeAlias
 
 from kiel_groups.allocators import named_allocator
-from kiel_groups.config import DebounceConfig, check_name
+from kiel_groups.config import DebounceConfig, check_name, check_rack
 from kiel_groups.errors import ConfigError, ProtocolError
-from kiel_groups.group.znodes.contents import LARGEST_PARTITION, GroupSettings, encode_object, parse_object, typed_field
+from kiel_groups.group.znodes.contents import (
+    LARGEST_PARTITION,
+    GroupSettings,
+    encode_object,
+    parse_object,
+    typed_field,
+    whole_number,
+)
 from kiel_groups.group.znodes.layout import GroupLayout
 from kiel_groups.group.znodes.transactions import LARGEST_BYTES, Create, Delete, Operation
 from kiel_groups.model import MemberId, Slot, TopicPartition
@@ -50,6 +57,7 @@ class DynamicConfig:
 
     ``allocator`` is one of ``allocators.ALLOCATORS``. ``debounce`` has fields of ``DebounceConfig``, in milliseconds.
     ``static_grace_ms`` is how long the slot of an absent static member is kept. Slots in ``drained`` get no partitions.
+    ``broker_racks`` has the racks of brokers, whose registrations name none before Kafka 0.10.
     ``unknown`` has the field names that this version does not know. A later version may know them, so they are reported
     and not refused.
     """
@@ -58,6 +66,7 @@ class DynamicConfig:
     debounce: tuple[tuple[str, int], ...] = ()
     static_grace_ms: int | None = None
     drained: frozenset[Slot] = frozenset()
+    broker_racks: tuple[tuple[int, str], ...] = ()
     unknown: tuple[str, ...] = ()
 
     @classmethod
@@ -76,6 +85,7 @@ class DynamicConfig:
                 debounce=_debounce(found.get("debounce")),
                 static_grace_ms=_milliseconds(found.get("static_grace_ms"), "static_grace_ms"),
                 drained=_drained(found.get("drained")),
+                broker_racks=_broker_racks(found.get("broker_racks")),
                 unknown=tuple(sorted(found.keys() - {*_AGREED, *_FIELDS})),
             )
         except ConfigError as error:
@@ -144,6 +154,17 @@ def _drained(given: Any) -> frozenset[Slot]:
     if not isinstance(given, list):
         raise ConfigError(f"drained: {given!r:.80} given; expected a list of member or instance ids")
     return frozenset(check_name(slot, "drained") for slot in given)
+
+
+def _broker_racks(given: Any) -> tuple[tuple[int, str], ...]:
+    if given is None:
+        return ()
+    if not isinstance(given, Mapping):
+        raise ConfigError(f"broker_racks: {given!r:.80} given; expected an object of broker ids and names of racks")
+    racks = {whole_number(name): check_rack(rack, f"broker_racks.{name:.20}") for name, rack in given.items()}
+    if None in racks or None in racks.values():
+        raise ConfigError(f"broker_racks: {given!r:.80} given; expected an object of broker ids and names of racks")
+    return tuple(sorted((number, rack) for number, rack in racks.items() if number is not None and rack is not None))
 
 
 # The data of a group's ``weights`` znode: the load of its partitions, as an operator or a program measured it.

@@ -33,7 +33,7 @@ _METADATA_SHARE = 1 / 6
 
 
 class TopicSource(Protocol):
-    """The topics of the cluster; see ``ClusterMetadata``."""
+    """The topics of the cluster: ``ClusterMetadata``, or those of the simulator."""
 
     @property
     def seen(self) -> SeenTopics: ...

@@ -133,7 +133,7 @@ class ConsumerMember:
             self._tasks,
             metrics,
             topics=self._renewed,
-            new_logs=self._renewed,
+            store=self._offsets,
             writing=self._owned.writing,
         )
         starts = StartPositions(group, handler, self._offsets, metrics, topics)

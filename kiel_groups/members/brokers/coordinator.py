@@ -87,7 +87,7 @@ BeatReport: TypeAlias = Callable[[BeatTarget, BeatAnswer], None]
 
 class GroupCoordinator(Protocol):
     """
-    The coordinator of one member's group.
+    The coordinator of one member's group: a broker, or the leader on ZooKeeper of a group of programs.
 
     Coordinators are known by numbers: the node ids of brokers, or one number for each ZooKeeper session. Requests raise
     ``BrokerError`` or ``ProtocolError`` if there is no answer, or none that can be read.

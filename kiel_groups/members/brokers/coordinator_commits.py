@@ -38,6 +38,7 @@ from kiel_groups.wire.error_codes import (
 )
 from kiel_groups.wire.offsets import OffsetCommitRequestV2
 from kiel_groups.wording import counted, some
+from kiel_groups.zookeeper.fenced_writes import Renew
 
 __all__ = [
     "CoordinatorOffsets",
@@ -135,6 +136,28 @@ class CoordinatorOffsets:
     async def read(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, StoredOffset]:
         """Return nothing: while a group has members, its coordinator lets no other client write offsets."""
         return {}
+
+    async def store_starts(
+        self,
+        topic: str,
+        earliest: Mapping[TopicPartition, int],
+        is_known: Callable[[TopicPartition, StoredOffset], bool],
+        renew: Renew[object],
+    ) -> Mapping[TopicPartition, StoredOffset]:
+        """
+        Store the starts of new logs, whatever the coordinator has: while a group has members, no other client stores.
+
+        Without a membership, or an answer, nothing is stored, and the caller tries again.
+        """
+        trusted = self._seen.trusted(topic)
+        try:
+            done = await self.store(earliest)
+        except KielGroupsError as error:
+            log.info("group %s: the starts of new logs were not stored: %s", self._group, error)
+            return {}
+        if trusted is not None:
+            trusted.update(done)
+        return {partition: StoredOffset(earliest[partition], 0) for partition in done}
 
     async def store(
         self,

@@ -11,7 +11,6 @@ from typing import Any
 from kiel_groups.clients.net.cluster_metadata import DOUBT
 from kiel_groups.errors import KielGroupsError
 from kiel_groups.group.offset_tracker import OffsetTracker
-from kiel_groups.group.partition_offsets import StoredOffset
 from kiel_groups.group.seen_topics import LogSight, Verdict, judge_logs
 from kiel_groups.members.brokers.assignment_planner import TopicSource
 from kiel_groups.members.brokers.coordinator_commits import CoordinatorOffsets
@@ -37,7 +36,7 @@ class RenewedTopics:
     """
     Notices that topics of a member's partitions were created again, for ``RecreatedTopics``.
 
-    It is the ``Recreations`` of the member, and its ``NewLogStore`` at the group's coordinator.
+    It is the ``Recreations`` of a group that brokers coordinate.
 
     Args:
         group: The group's name.
@@ -101,28 +100,6 @@ class RenewedTopics:
         """Return a function that drops all writes as soon as a newer incarnation of the topic is known."""
         number = self._seen.number(topic)
         return lambda _, written: written if self._seen.number(topic) == number else None
-
-    async def store_starts(
-        self,
-        topic: str,
-        earliest: Mapping[TopicPartition, int],
-        is_known: Callable[[TopicPartition, StoredOffset], bool],
-        renew: Callable[[Any, Any], Any],
-    ) -> Mapping[TopicPartition, StoredOffset]:
-        """
-        Store the starts of new logs, whatever the coordinator has: while a group has members, no other client stores.
-
-        Without a membership, or an answer, nothing is stored, and the caller tries again.
-        """
-        trusted = self._seen.trusted(topic)
-        try:
-            done = await self._offsets.store(earliest)
-        except KielGroupsError as error:
-            log.info("group %s: the starts of new logs were not stored: %s", self.group, error)
-            return {}
-        if trusted is not None:
-            trusted.update(done)
-        return {partition: StoredOffset(earliest[partition], 0) for partition in done}
 
     async def store_beginnings(self, partitions: Collection[TopicPartition]) -> None:
         """

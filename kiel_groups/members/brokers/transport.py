@@ -54,7 +54,7 @@ def code_of(answer: object) -> int:
 
 
 class GroupTransport(Protocol):
-    """The requests of one member about its group."""
+    """The requests of one member about its group, to brokers or to those of the simulator."""
 
     async def find(self, doubted: int | None = None) -> int:
         """

@@ -91,7 +91,7 @@ class StoreOutcome:
 
 class KafkaStore:
     """
-    The offsets in Kafka as an ``OffsetStore`` and a ``NewLogStore``.
+    The offsets in Kafka as an ``OffsetStore``.
 
     Args:
         context: The member; the lease of its session limits each request.
@@ -144,8 +144,6 @@ class KafkaStore:
         """
         return {}
 
-    # ------------------------------------------------------------------ the NewLogStore
-
     async def store_starts(
         self,
         topic: str,
@@ -153,7 +151,7 @@ class KafkaStore:
         is_known: Callable[[TopicPartition, StoredOffset], bool],
         renew: Renew[object],
     ) -> Mapping[TopicPartition, StoredOffset]:
-        """Store the earliest offsets of a topic that was created again; see ``NewLogStore.store_starts``."""
+        """Store the earliest offsets of a topic that was created again; see ``OffsetStore.store_starts``."""
         created = self._topics.creation(topic)
         states = {partition: self._tracker.of(partition) for partition in earliest}
         new = {

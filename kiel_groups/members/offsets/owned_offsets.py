@@ -20,7 +20,6 @@ from kiel_groups.zookeeper.tasks import MemberContext
 
 __all__ = [
     "owner_words",
-    "NewLogStore",
     "OffsetStore",
     "Starts",
     "Written",
@@ -80,30 +79,6 @@ class Starts(NamedTuple):
     failures: dict[TopicPartition, KielGroupsError]
 
 
-class NewLogStore(Protocol):
-    """Stores the start offsets of new logs, after a topic was deleted and created again."""
-
-    async def store_starts(
-        self,
-        topic: str,
-        earliest: Mapping[TopicPartition, int],
-        is_known: Callable[[TopicPartition, StoredOffset], bool],
-        renew: Renew[object],
-    ) -> Mapping[TopicPartition, StoredOffset]:
-        """
-        Store the ``earliest`` offsets, except where an operator has set one in the new log.
-
-        Args:
-            topic: The topic.
-            earliest: The first offset of each partition's new log.
-            is_known: Returns whether this member has seen, or written, a stored offset in the old log.
-            renew: Drops the writes once the topic was created again.
-
-        Returns:
-            The offsets that are stored now, without those that were dropped or not stored.
-        """
-
-
 class OffsetStore(Protocol):
     """
     Stores the next offsets of the partitions that one member owns.
@@ -127,6 +102,28 @@ class OffsetStore(Protocol):
 
     async def read(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, StoredOffset]:
         """Read the stored offsets of owned partitions, to find those of other writers."""
+
+    async def store_starts(
+        self,
+        topic: str,
+        earliest: Mapping[TopicPartition, int],
+        is_known: Callable[[TopicPartition, StoredOffset], bool],
+        renew: Renew[object],
+    ) -> Mapping[TopicPartition, StoredOffset]:
+        """
+        Store the starts of new logs, after a topic was deleted and created again.
+
+        An offset that an operator has set in the new log is kept, if the store can tell.
+
+        Args:
+            topic: The topic.
+            earliest: The first offset of each partition's new log.
+            is_known: Returns whether this member has seen, or written, a stored offset in the old log.
+            renew: Drops the writes once the topic was created again.
+
+        Returns:
+            The offsets that are stored now, without those that were dropped or not stored.
+        """
 
 
 #: Why offsets are refused whose topic was created again.

@@ -13,7 +13,7 @@ from kiel_groups.errors import CoordinationError, KielGroupsError, SessionLostEr
 from kiel_groups.group.offset_tracker import OffsetTracker
 from kiel_groups.group.partition_offsets import StoredOffset
 from kiel_groups.group.znodes.layout import topic_path
-from kiel_groups.members.offsets.owned_offsets import NewLogStore
+from kiel_groups.members.offsets.owned_offsets import OffsetStore
 from kiel_groups.members.partition_handler import PartitionHandler
 from kiel_groups.metrics import Metrics
 from kiel_groups.model import TopicPartition
@@ -124,7 +124,7 @@ LONGEST_RESTART_PAUSE_S = 5.0
 
 
 class Recreations(Protocol):
-    """Announces topics that were created again; see ``TopicIncarnations``."""
+    """Announces topics that were created again: ``TopicIncarnations``, or ``RenewedTopics`` with brokers."""
 
     @property
     def recreations(self) -> asyncio.Queue[tuple[str, int]]: ...
@@ -142,7 +142,7 @@ class RecreatedTopics:
         tasks: Runs the restarts.
         metrics: Counts restarts that are delayed.
         topics: Announces the recreated topics.
-        new_logs: Stores the start offsets.
+        store: Stores the start offsets.
         writing: The lock that is held by all writes of offsets.
     """
 
@@ -154,7 +154,7 @@ class RecreatedTopics:
         tasks: TaskSet,
         metrics: Metrics,
         topics: Recreations,
-        new_logs: NewLogStore,
+        store: OffsetStore,
         writing: asyncio.Lock,
     ) -> None:
         self._group = group
@@ -163,7 +163,7 @@ class RecreatedTopics:
         self._tasks = tasks
         self._metrics = metrics
         self._topics = topics
-        self._new_logs = new_logs
+        self._store = store
         self._writing = writing
 
     async def run(self) -> None:
@@ -229,7 +229,7 @@ class RecreatedTopics:
             def is_known(partition: TopicPartition, found: StoredOffset) -> bool:
                 return states[partition].knows(found)
 
-            current = await self._new_logs.store_starts(topic, {p: earliest[p] for p in states}, is_known, renew)
+            current = await self._store.store_starts(topic, {p: earliest[p] for p in states}, is_known, renew)
             for partition, found in current.items():
                 if found.offset is not None and self._tracker.of(partition) is states[partition]:
                     self._tracker.restart(partition, found.offset, found.version, created)

@@ -338,6 +338,16 @@ class BrokerCommits:
         """
         return await self._znodes.commit(commits, "")
 
+    async def store_starts(
+        self,
+        topic: str,
+        earliest: Mapping[TopicPartition, int],
+        is_known: Callable[[TopicPartition, StoredOffset], bool],
+        renew: Renew[object],
+    ) -> dict[TopicPartition, StoredOffset]:
+        """Store the starts of new logs, by the member itself; see ``OffsetZnodes.store_starts``."""
+        return await self._znodes.store_starts(topic, earliest, is_known, renew)
+
     def _is_own(self, partition: TopicPartition, stored: StoredOffset) -> bool:
         """Return whether this member stored the offset; if a broker stored it late, have the tracker record that."""
         finding = self._tracker.judge(partition, stored)

@@ -99,7 +99,7 @@ class AllocatorRole(SessionRole):
         self._tasks = context.tasks
         # A candidate has no znode of its own to check. Checking the election folder still goes through the quorum.
         self.proof = context.layout.election
-        self.candidacy = Candidacy(context, partial(PartitionPlanner, context, allocator), self.proof)
+        self.candidacy = Candidacy(context, partial(PartitionPlanner, context, allocator, None), self.proof)
 
     async def joined(self) -> None:
         """

@@ -50,7 +50,7 @@ class MemberRole(SessionRole):
         self._context = context
         self._handler = context.handler
         self.proof = context.layout.member(context.member_id)
-        self.candidacy = Candidacy(context, partial(PartitionPlanner, context, allocator), self.proof)
+        self.candidacy = Candidacy(context, partial(PartitionPlanner, context, allocator, context.handler), self.proof)
         self.registration = SubscriptionRegistration(context, lambda: subscription.topics)
         self.owned_partitions = OwnedPartitions(context, subscription)
         self.offsets = self.owned_partitions.offsets

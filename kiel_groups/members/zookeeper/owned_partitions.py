@@ -22,7 +22,7 @@ from kiel_groups.group.subscription import SubscriptionState
 from kiel_groups.group.znodes.contents import MemberAssignment, MemberInfo
 from kiel_groups.members.offsets.claim_opening import ClaimOpener
 from kiel_groups.members.offsets.kafka_store import KafkaClaimOpener, KafkaStore
-from kiel_groups.members.offsets.owned_offsets import NewLogStore, OffsetStore, OwnedOffsets, Starts, owner_words
+from kiel_groups.members.offsets.owned_offsets import OffsetStore, OwnedOffsets, Starts, owner_words
 from kiel_groups.members.offsets.topic_incarnations import RecreatedTopics, TopicIncarnations
 from kiel_groups.members.offsets.unopened_claims import UnopenedClaims
 from kiel_groups.members.offsets.zookeeper_store import BrokerCommits, OffsetZnodes
@@ -213,20 +213,18 @@ class MemberOffsets:
         self.limit = CloseLimit()
         self.opener: ClaimOpener | KafkaClaimOpener
         store: OffsetStore
-        new_logs: NewLogStore
         if tracker.rules.in_kafka:
-            store = new_logs = kafka = KafkaStore(context, writer, topics, self.limit)
+            store = kafka = KafkaStore(context, writer, topics, self.limit)
             self.opener = opener = KafkaClaimOpener(context, writer, topics, znodes, kafka)
             #: Returns the partitions in which the group may have an offset, in ascending order.
             self.partitions = opener.partitions
         else:
             store = BrokerCommits(context, znodes, writer, self.limit) if tracker.rules.through_brokers else znodes
-            new_logs = znodes
             self.opener = ClaimOpener(context, writer, topics, znodes)
             self.partitions = znodes.partitions
         self.owned = OwnedOffsets(group, handler, tracker, metrics, store, partial(owner_words, context))
         self.recreated_topics = RecreatedTopics(
-            group, handler, tracker, context.tasks, metrics, topics, new_logs, self.owned.writing
+            group, handler, tracker, context.tasks, metrics, topics, store, self.owned.writing
         )
 
 

@@ -9,7 +9,8 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
 
-from kiel_groups.allocators import Allocator, allocator_name, named_allocator, run_allocator, sticky
+from kiel_groups.allocators import Allocator, GroupSpec, allocator_name, named_allocator, run_allocator, sticky
+from kiel_groups.config import BROKER_V1
 from kiel_groups.errors import AllocatorError, ProtocolError
 from kiel_groups.group.planner import (
     Inputs,
@@ -24,9 +25,19 @@ from kiel_groups.group.planner import (
     plan,
     still_fits,
 )
-from kiel_groups.group.znodes.contents import GroupState, MemberAssignment, MemberInfo, parse_topic
+from kiel_groups.group.znodes.contents import (
+    GroupState,
+    MemberAssignment,
+    MemberInfo,
+    parse_broker_rack,
+    parse_offset,
+    parse_preferred_leaders,
+    parse_topic,
+    whole_number,
+)
 from kiel_groups.group.znodes.group_settings import DynamicConfig, Weights, generation_of, parse_weights
 from kiel_groups.group.znodes.layout import BROKER_IDS, GroupLayout, topic_path
+from kiel_groups.members.partition_handler import PartitionHandler
 from kiel_groups.members.zookeeper.leader import LeaderDriver, MakePlan
 from kiel_groups.members.zookeeper.monitors import ForeignMemberMonitor, OwnershipMonitor
 from kiel_groups.model import Allocation, MemberId, Slot, TopicPartition
@@ -286,6 +297,42 @@ class PlanReader:
             self._metrics.count("znodes_unreadable")
             return self._weights
 
+    async def racks(self, inputs: Inputs) -> dict[TopicPartition, str]:
+        """
+        Read the racks of partitions' preferred leaders, as far as brokers or the group's settings name them.
+
+        The preferred leader is the first replica. Others lead only while its broker is down: to follow them would move
+        partitions twice.
+        """
+        ids = await self._session.children(BROKER_IDS) or []
+        paths = [f"{BROKER_IDS}/{broker_id}" for broker_id in ids]
+        brokers = {
+            int(broker_id): self._values.parsed(parse_broker_rack, node, path)
+            for broker_id, path, node in zip(ids, paths, await self._session.get_many(paths), strict=True)
+            if node is not None and whole_number(broker_id) is not None
+        } | dict(inputs.dynamic_config.broker_racks)
+        topics = sorted(inputs.topics)
+        racks: dict[TopicPartition, str] = {}
+        for topic, node in zip(topics, await self._session.get_many(list(map(topic_path, topics))), strict=True):
+            leaders = node and self._values.parsed(parse_preferred_leaders, node, topic_path(topic))
+            for number, broker in (leaders or {}).items():
+                if (rack := brokers.get(broker)) is not None:
+                    racks[TopicPartition(topic, number)] = rack
+        return racks
+
+    async def lags(self, inputs: Inputs, handler: PartitionHandler) -> dict[TopicPartition, int]:
+        """Ask for the lags of partitions. Those without a stored offset or an answer are left out."""
+        partitions = sorted(partition for partition in inputs.partitions if partition.topic in inputs.subscribed)
+        ends = (await handler.log_offsets(partitions, "latest")).found
+        if self._config.store == BROKER_V1:
+            stored = {each: its.offset for each, its in (await handler.kafka_offsets.read(partitions)).found.items()}
+        else:
+            paths = list(map(self._layout.offset, partitions))
+            found = zip(partitions, paths, await self._session.get_many(paths), strict=True)
+            read = {each: node and self._values.parsed(parse_offset, node, path) for each, path, node in found}
+            stored = {each: offset for each, offset in read.items() if isinstance(offset, int)}
+        return {each: max(0, end - stored[each]) for each, end in ends.items() if each in stored}
+
     def _warn_of_settings(self, slots: Collection[Slot]) -> None:
         """Log settings that are probably mistakes, each only once until it is corrected."""
         warnings = set(self._dynamic_config.unknown_field_hints())
@@ -312,10 +359,17 @@ class PartitionPlanner:
     Args:
         context: The process on its session.
         allocator: Computes the assignments.
+        handler: Asks brokers for the ends of logs, for allocators that use lags; None if this process has no consumer.
         requests: Asks the leader to plan.
     """
 
-    def __init__(self, context: SessionContext, allocator: Allocator, requests: LeaderDriver) -> None:
+    def __init__(
+        self,
+        context: SessionContext,
+        allocator: Allocator,
+        handler: PartitionHandler | None,
+        requests: LeaderDriver,
+    ) -> None:
         self._session = context.session
         self._layout = context.layout
         self._member_id = context.member_id
@@ -324,6 +378,7 @@ class PartitionPlanner:
         self._metrics = context.metrics
         self._runtime = context.runtime
         self._allocator = allocator
+        self._handler = handler
         self._requests = requests
         # The inputs of the last published plan, and the inputs of the newest plan.
         self._before: Inputs | None = None
@@ -477,10 +532,24 @@ class PartitionPlanner:
             target = replace(target, allocation=inputs.stored)
         return target
 
+    async def _spec(self, allocator: Allocator, inputs: Inputs) -> GroupSpec:
+        """Return the group as the allocator sees it. What takes requests is read only for allocators that use it."""
+        racks: dict[TopicPartition, str] = {}
+        lags: dict[TopicPartition, int] = {}
+        if getattr(allocator, "uses_racks", False):
+            racks = await self._reader.racks(inputs)
+        if getattr(allocator, "uses_lag", False):
+            if self._handler is None:
+                text = "group %s: an allocator process reads no lags; %s allocates without them"
+                log.warning(text, self._layout.group, allocator_name(allocator))
+            else:
+                lags = await self._reader.lags(inputs, self._handler)
+        return inputs.spec(racks, lags)
+
     async def _run(self, allocator: Allocator, inputs: Inputs) -> Target:
         """Run an allocator on a thread, because it is the user's code and may be slow."""
         name = allocator_name(allocator)
-        run = partial(run_allocator, allocator, inputs.subscriptions, inputs.partitions, inputs.stored, inputs.weights)
+        run = partial(run_allocator, allocator, await self._spec(allocator, inputs))
         started_s = _now_s()
         try:
             async with asyncio.timeout(self._config.allocator_timeout_ms / 1000):

@@ -262,6 +262,8 @@ class SubscriptionRegistration:
             session_timeout_ms=self._session.timeout_ms,
             subscription=tuple(sorted(topics)),
             instance_id=self._config.instance_id,
+            capacity=self._config.capacity,
+            rack=self._config.rack,
             host=self._context.runtime.host(),
             pid=self._context.runtime.pid(),
             client=self._config.client,

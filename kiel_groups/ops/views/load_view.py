@@ -10,7 +10,7 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from kiel_groups.allocators import ALLOCATORS, WeighingAllocator, loads_of
+from kiel_groups.allocators import ALLOCATORS, loads_of, weighted
 from kiel_groups.errors import ProtocolError
 from kiel_groups.group.znodes.contents import GroupState, MemberAssignment, Snapshot
 from kiel_groups.group.znodes.group_settings import Weights, printed_weights
@@ -43,7 +43,7 @@ class PlanView:
     def hint(self) -> str:
         """The reason why weights have, or may have, no effect; "" if the allocator uses them or no plan exists."""
         known = ALLOCATORS.get(self.allocator)
-        if not self.allocator or isinstance(known, WeighingAllocator):
+        if not self.allocator or known is weighted:
             return ""
         use = "uses weights only if it was written to do so" if known is None else "does not use weights"
         return (

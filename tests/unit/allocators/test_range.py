@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import pytest
 
-from kiel_groups.allocators import allocator_name, range_allocator, run_allocator
+from kiel_groups.allocators import GroupSpec, allocator_name, range_allocator, run_allocator
 from kiel_groups.allocators.contiguous_ranges import ranges
 from kiel_groups.model import TopicPartition
 
@@ -50,7 +50,7 @@ def test_no_members_or_partitions(members: list[str], given: list[str]) -> None:
 def test_only_subscribers_of_a_topic_share_it() -> None:
     """Members that do not subscribe to a topic do not count in its division."""
     partitions = [TopicPartition(topic, number) for topic in "tu" for number in range(3)]
-    outcome = run_allocator(range_allocator, {"a": ["u"], "b": ["t", "u"], "c": ["t"]}, partitions)
+    outcome = run_allocator(range_allocator, GroupSpec.of({"a": ["u"], "b": ["t", "u"], "c": ["t"]}, partitions))
     assert {member: sorted(map(str, its)) for member, its in outcome.allocation.items()} == {
         "a": ["u:0", "u:1"],
         "b": ["t:0", "t:1", "u:2"],

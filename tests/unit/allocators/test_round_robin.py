@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from kiel_groups.allocators import AllocationOutcome, allocator_name, round_robin, run_allocator, validate
+from kiel_groups.allocators import AllocationOutcome, GroupSpec, allocator_name, round_robin, run_allocator, validate
 from kiel_groups.allocators.round_robin import round_robin_by_topic
 from kiel_groups.errors import AllocatorError
 from kiel_groups.model import TopicPartition
@@ -63,7 +63,7 @@ def test_plain_function_gets_sorted_text() -> None:
         calls.append((list(members), list(given)))
         return {"a": {"t": list(range(11))}}
 
-    outcome = run_allocator(mine, {"b": ["t"], "a": ["t"]}, partitions("t", 11))
+    outcome = run_allocator(mine, GroupSpec.of({"b": ["t"], "a": ["t"]}, partitions("t", 11)))
     assert calls == [(["a", "b"], ["t:0", "t:1", "t:10", *(f"t:{n}" for n in range(2, 10))])]
     assert outcome.allocation == {"a": frozenset(partitions("t", 11)), "b": frozenset()}
 
@@ -75,7 +75,7 @@ def test_plain_function_may_change_its_arguments() -> None:
         member = members.pop()
         return {member: {"t": [int(given.pop().rpartition(":")[2]) for _ in range(len(given))]}}
 
-    assert partition_names(run_allocator(greedy, {"a": ["t"], "b": ["t"]}, partitions("t", 2))) == {
+    assert partition_names(run_allocator(greedy, GroupSpec.of({"a": ["t"], "b": ["t"]}, partitions("t", 2)))) == {
         "a": [],
         "b": ["t:0", "t:1"],
     }
@@ -94,7 +94,9 @@ def test_plain_function_may_return_defaultdicts_sets_and_tuples() -> None:
         owned[members[0]]["u"].clear()
         return owned
 
-    outcome = run_allocator(natural, {"a": ["t", "u"], "b": ["t", "u"]}, partitions("t", 2) + partitions("u", 1))
+    outcome = run_allocator(
+        natural, GroupSpec.of({"a": ["t", "u"], "b": ["t", "u"]}, partitions("t", 2) + partitions("u", 1))
+    )
     assert partition_names(outcome) == {"a": ["t:0", "t:1"], "b": ["u:0"]}
 
 
@@ -110,7 +112,9 @@ def test_plain_function_is_called_once_for_each_set_of_subscribers() -> None:
         return round_robin(members, given)
 
     members = {"a": ["t", "u", "v"], "b": ["t", "u"], "c": ["v"]}
-    outcome = run_allocator(counted, members, partitions("t", 2) + partitions("u", 1) + partitions("v", 1))
+    outcome = run_allocator(
+        counted, GroupSpec.of(members, partitions("t", 2) + partitions("u", 1) + partitions("v", 1))
+    )
     assert sorted(calls) == [(("a", "b"), ("t:0", "t:1", "u:0")), (("a", "c"), ("v:0",))]
     assert partition_names(outcome) == {"a": ["t:0", "u:0", "v:0"], "b": ["t:1"], "c": []}
 
@@ -118,9 +122,9 @@ def test_plain_function_is_called_once_for_each_set_of_subscribers() -> None:
 def test_default_balances_over_mixed_subscriptions() -> None:
     """The allocator None means round robin, which balances all topics together."""
     members = {"a": ["t", "u"], "b": ["u"]}
-    outcome = run_allocator(None, members, partitions("t", 2) + partitions("u", 2))
+    outcome = run_allocator(None, GroupSpec.of(members, partitions("t", 2) + partitions("u", 2)))
     assert partition_names(outcome) == {"a": ["t:0", "t:1"], "b": ["u:0", "u:1"]}
-    assert outcome == run_allocator(round_robin, members, partitions("t", 2) + partitions("u", 2))
+    assert outcome == run_allocator(round_robin, GroupSpec.of(members, partitions("t", 2) + partitions("u", 2)))
 
 
 @pytest.mark.parametrize("allocator", [None, lambda members, given: round_robin(members, given)])
@@ -129,7 +133,7 @@ def test_partitions_without_subscribers_are_unassigned(allocator: Any) -> None:
     Partitions without a subscriber are returned as unassigned, with the reason. A subscription to a missing topic is no
     error.
     """
-    outcome = run_allocator(allocator, {"a": ["t", "ghost"]}, partitions("t", 1) + partitions("other", 2))
+    outcome = run_allocator(allocator, GroupSpec.of({"a": ["t", "ghost"]}, partitions("t", 1) + partitions("other", 2)))
     assert partition_names(outcome) == {"a": ["t:0"]}
     assert outcome.unassigned == dict.fromkeys(partitions("other", 2), "no member subscribes")
 
@@ -142,9 +146,9 @@ def test_without_members_or_partitions_the_function_is_not_called() -> None:
     def never(members: list[str], given: list[str]) -> Any:
         raise AssertionError
 
-    outcome = run_allocator(never, {}, partitions("t", 2))
+    outcome = run_allocator(never, GroupSpec.of({}, partitions("t", 2)))
     assert (outcome.allocation, set(outcome.unassigned)) == ({}, set(partitions("t", 2)))
-    assert run_allocator(never, {"a": ["t"]}, []) == AllocationOutcome({"a": frozenset()}, {})
+    assert run_allocator(never, GroupSpec.of({"a": ["t"]}, [])) == AllocationOutcome({"a": frozenset()}, {})
 
 
 def test_function_that_raises_is_named_and_chained() -> None:
@@ -157,7 +161,7 @@ def test_function_that_raises_is_named_and_chained() -> None:
         raise KeyError("two\nlines")
 
     with pytest.raises(AllocatorError) as caught:
-        run_allocator(broken, {"a": ["t"]}, partitions("t", 1))
+        run_allocator(broken, GroupSpec.of({"a": ["t"]}, partitions("t", 1)))
     assert str(caught.value) == "allocator broken: it raised KeyError: 'two\\nlines'"
     assert isinstance(caught.value.__cause__, KeyError)
 
@@ -169,7 +173,7 @@ def test_function_with_the_wrong_signature_is_an_allocator_error() -> None:
         return {}
 
     with pytest.raises(AllocatorError, match="allocator one_argument: it raised TypeError: "):
-        run_allocator(one_argument, {"a": ["t"]}, partitions("t", 1))  # type: ignore[arg-type]
+        run_allocator(one_argument, GroupSpec.of({"a": ["t"]}, partitions("t", 1)))  # type: ignore[arg-type]
 
 
 def test_allocators_are_named() -> None:
@@ -266,7 +270,7 @@ def test_refusal_names_the_function() -> None:
         return {}
 
     with pytest.raises(AllocatorError, match=r"^allocator forgetful: 1 of 1 partitions were left out: t:0$"):
-        run_allocator(forgetful, {"a": ["t"]}, partitions("t", 1))
+        run_allocator(forgetful, GroupSpec.of({"a": ["t"]}, partitions("t", 1)))
 
 
 def test_function_may_not_name_other_members() -> None:
@@ -276,4 +280,4 @@ def test_function_may_not_name_other_members() -> None:
         return {"b": {text.rpartition(":")[0]: [int(text.rpartition(":")[2])] for text in given}}
 
     with pytest.raises(AllocatorError, match="'b' is not among the 1 members: a"):
-        run_allocator(overreaching, {"a": ["t"], "b": ["u"]}, partitions("t", 1) + partitions("u", 1))
+        run_allocator(overreaching, GroupSpec.of({"a": ["t"], "b": ["u"]}, partitions("t", 1) + partitions("u", 1)))

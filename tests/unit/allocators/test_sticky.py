@@ -9,6 +9,7 @@ import pytest
 
 from kiel_groups.allocators import (
     ALLOCATORS,
+    GroupSpec,
     allocator_name,
     allocator_of,
     named_allocator,
@@ -32,7 +33,7 @@ def some(*numbers: int, topic: str = "t") -> frozenset[TopicPartition]:
 def allocated(members: str, partitions: frozenset[TopicPartition], current: Allocation) -> Allocation:
     """Return the allocation of members such as "a b c", which subscribe to t and u."""
     subscribed = dict.fromkeys(members.split(), ("t", "u"))
-    return run_allocator(sticky, subscribed, partitions, current).allocation
+    return run_allocator(sticky, GroupSpec.of(subscribed, partitions, current)).allocation
 
 
 BEFORE = {"a": some(0, 2), "b": some(1, 3)}
@@ -79,7 +80,7 @@ def test_a_chain_of_moves_balances_where_no_single_move_can() -> None:
     """
     subscribed = {"a": ["t"], "b": ["t", "u"], "c": ["u"]}
     current = {"a": some(0, 1), "b": some(0, topic="u"), "c": frozenset[TopicPartition]()}
-    after = run_allocator(sticky, subscribed, some(0, 1) | some(0, topic="u"), current).allocation
+    after = run_allocator(sticky, GroupSpec.of(subscribed, some(0, 1) | some(0, topic="u"), current)).allocation
     assert after == {"a": some(0), "b": some(1), "c": some(0, topic="u")}
 
 
@@ -95,8 +96,8 @@ def test_a_large_group_is_allocated_within_seconds() -> None:
     """
     names = [f"m{number:04d}" for number in range(1_001)]
     all_partitions = some(*range(100_000))
-    before = run_allocator(sticky, dict.fromkeys(names[1:], ("t",)), all_partitions).allocation
-    after = run_allocator(sticky, dict.fromkeys(names, ("t",)), all_partitions, before).allocation
+    before = run_allocator(sticky, GroupSpec.of(dict.fromkeys(names[1:], ("t",)), all_partitions)).allocation
+    after = run_allocator(sticky, GroupSpec.of(dict.fromkeys(names, ("t",)), all_partitions, before)).allocation
     assert len(after[names[0]]) == 99
     assert sum(len(owned - before.get(name, frozenset())) for name, owned in after.items()) == 99
 
@@ -112,16 +113,16 @@ def test_mixed_subscriptions_cause_no_needless_moves(monkeypatch: pytest.MonkeyP
     all_partitions = frozenset(TopicPartition(topic, number) for topic in topics for number in range(100))
     joiner = max(subscribed)
     others = {name: listed for name, listed in subscribed.items() if name != joiner}
-    before = run_allocator(sticky, others, all_partitions).allocation
+    before = run_allocator(sticky, GroupSpec.of(others, all_partitions)).allocation
 
     def moves(after: Allocation) -> int:
         return sum(len(before[name] - after[name]) for name in others)
 
-    after = run_allocator(sticky, subscribed, all_partitions, before).allocation
-    assert run_allocator(sticky, subscribed, all_partitions, after).allocation == after
+    after = run_allocator(sticky, GroupSpec.of(subscribed, all_partitions, before)).allocation
+    assert run_allocator(sticky, GroupSpec.of(subscribed, all_partitions, after)).allocation == after
     monkeypatch.setattr(fewest_moves, "MOST_EDGES", 0)
     monkeypatch.setattr(fewest_moves._Exchange, "apply_short_cycles", lambda _: False)
-    unimproved = run_allocator(sticky, subscribed, all_partitions, before).allocation
+    unimproved = run_allocator(sticky, GroupSpec.of(subscribed, all_partitions, before)).allocation
     assert sorted(map(len, after.values())) == sorted(map(len, unimproved.values()))
     assert moves(after) < moves(unimproved)
 

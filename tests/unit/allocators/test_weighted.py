@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from kiel_groups.allocators import WeighingAllocator, loads_of, run_allocator, weighted
+from kiel_groups.allocators import GroupSpec, MemberSpec, PartitionSpec, loads_of, run_allocator, weighted
 from kiel_groups.errors import AllocatorError
 from kiel_groups.model import Allocation, TopicPartition
 
@@ -21,7 +21,9 @@ def some(*numbers: int) -> frozenset[TopicPartition]:
 def allocated(members: str, loads: list[float], current: Allocation) -> Allocation:
     """Return the allocation of members such as "a b c", for a topic whose partitions have these loads."""
     weights = {TopicPartition("t", number): load for number, load in enumerate(loads)}
-    return run_allocator(weighted, dict.fromkeys(members.split(), ("t",)), list(weights), current, weights).allocation
+    return run_allocator(
+        weighted, GroupSpec.of(dict.fromkeys(members.split(), ("t",)), list(weights), current, weights)
+    ).allocation
 
 
 @pytest.mark.parametrize(
@@ -54,7 +56,7 @@ def among_topics(subscribed: dict[str, str], loads: dict[str, float], current: d
     """Return the allocation for names such as "t:0 u:1"; topics are letters."""
     weights = {TopicPartition.parse(text): load for text, load in loads.items()}
     before = {name: frozenset(map(TopicPartition.parse, owned.split())) for name, owned in current.items()}
-    after = run_allocator(weighted, subscribed, list(weights), before, weights).allocation
+    after = run_allocator(weighted, GroupSpec.of(subscribed, list(weights), before, weights)).allocation
     return {name: " ".join(map(str, sorted(owned))) for name, owned in after.items()}
 
 
@@ -87,14 +89,9 @@ def test_a_partition_of_unknown_load_counts_as_the_median() -> None:
     assert loads_of(some(0, 1), {TopicPartition("deleted", 0): 99}) == dict.fromkeys(some(0, 1), 1)
 
 
-def test_a_direct_call_uses_the_weights_that_were_passed_before() -> None:
-    """
-    A direct call of the weighted allocator counts each partition as one. The function that ``weighing`` returns uses
-    the given weights. Both return an entry for each member.
-    """
+def test_a_direct_call_counts_each_partition_as_one() -> None:
+    """A direct call of the weighted allocator knows no weights. It returns an entry for each member."""
     assert weighted(["b", "a", "c"], ["t:0", "t:1"]) == {"a": {"t": [0]}, "b": {"t": [1]}, "c": {}}
-    weighing = weighted.weighing({TopicPartition("t", 0): 3, TopicPartition("t", 1): 1})
-    assert weighing(["a", "b"], ["t:0", "t:1", "t:2"]) == {"a": {"t": [0]}, "b": {"t": [1, 2]}}
     assert weighted([], ["t:0"]) == {}
 
 
@@ -104,40 +101,45 @@ def test_a_plain_function_gets_no_weights() -> None:
     def mine(members: list[str], partitions: list[str]) -> Mapping[str, Mapping[str, list[int]]]:
         return {members[0]: {"t": [int(text[2:]) for text in partitions]}}
 
-    after = run_allocator(mine, {"a": ["t"]}, some(0, 1), None, {TopicPartition("t", 0): 5}).allocation
+    after = run_allocator(mine, GroupSpec.of({"a": ["t"]}, some(0, 1), {}, {TopicPartition("t", 0): 5})).allocation
     assert after == {"a": some(0, 1)}
-    assert not isinstance(mine, WeighingAllocator)
 
 
 class Mine:
-    """A user's allocator that uses weights and returns a wrong result."""
+    """A user's allocator that sees the whole group."""
 
     __name__ = "mine"
 
-    def __init__(self, returned: object) -> None:
+    def __init__(self, returned: Mapping[str, Mapping[str, list[int]]] | Exception) -> None:
         self.returned = returned
+        self.group: GroupSpec | None = None
 
     def __call__(self, members: list[str], partitions: list[str]) -> dict[str, dict[str, list[int]]]:
-        raise AssertionError("its weighing() is to be called")
+        raise AssertionError("its allocate() is to be called")
 
-    def weighing(self, weights: Mapping[TopicPartition, float]) -> object:
+    def allocate(self, group: GroupSpec) -> Mapping[str, Mapping[str, list[int]]]:
+        self.group = group
         if isinstance(self.returned, Exception):
             raise self.returned
         return self.returned
 
 
-@pytest.mark.parametrize(
-    ("returned", "message"),
-    [
-        (None, "allocator mine: its weighing returned 'NoneType'; expected an object with allocate"),
-        (KeyError("x"), "allocator mine: it raised KeyError: 'x'"),
-    ],
-)
-def test_a_mistake_in_weighing_is_an_allocator_error(returned: object, message: str) -> None:
-    """If ``weighing`` raises an exception or returns no allocator, an AllocatorError of one line is raised."""
+def test_an_allocator_with_allocate_gets_the_whole_group() -> None:
+    """It is called once, with all that is known of members and partitions."""
+    group = GroupSpec(
+        {"a": MemberSpec(frozenset({"t"}), 2, "east", some(0))},
+        {TopicPartition("t", 0): PartitionSpec(weight=3, lag=7, rack="west")},
+    )
+    mine = Mine({"a": {"t": [0]}})
+    assert run_allocator(mine, group).allocation == {"a": some(0)}
+    assert mine.group is group
+
+
+def test_an_exception_of_allocate_is_an_allocator_error() -> None:
+    """If ``allocate`` raises an exception, an AllocatorError of one line is raised."""
     with pytest.raises(AllocatorError) as caught:
-        run_allocator(Mine(returned), {"a": ["t"]}, some(0))
-    assert str(caught.value) == message
+        run_allocator(Mine(KeyError("x")), GroupSpec.of({"a": ["t"]}, some(0)))
+    assert str(caught.value) == "allocator mine: it raised KeyError: 'x'"
 
 
 def test_a_large_group_is_allocated_within_seconds() -> None:
@@ -147,9 +149,11 @@ def test_a_large_group_is_allocated_within_seconds() -> None:
     chance = random.Random(1)
     names = [f"m{number:04d}" for number in range(1_001)]
     weights = {TopicPartition("t", number): chance.uniform(1, 100) for number in range(100_000)}
-    before = run_allocator(weighted, dict.fromkeys(names[1:], ("t",)), list(weights), None, weights).allocation
+    before = run_allocator(
+        weighted, GroupSpec.of(dict.fromkeys(names[1:], ("t",)), list(weights), {}, weights)
+    ).allocation
     all_members = dict.fromkeys(names, ("t",))
-    after = run_allocator(weighted, all_members, list(weights), before, weights).allocation
+    after = run_allocator(weighted, GroupSpec.of(all_members, list(weights), before, weights)).allocation
     sums = [sum(weights[partition] for partition in owned) for owned in after.values()]
     assert max(sums) - min(sums) <= 100
     assert sum(len(before[name] - after[name]) for name in names[1:]) == len(after[names[0]]) < 150

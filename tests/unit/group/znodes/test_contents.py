@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -75,6 +76,22 @@ def test_an_illegal_instance_id_is_unreadable(instance_id: object) -> None:
     data = json.dumps({"subscription": [], "session_timeout_ms": 1, "instance_id": instance_id}).encode()
     with pytest.raises(ProtocolError, match="instance_id"):
         MemberInfo.parse("m", data, PATH)
+
+
+def test_capacity_and_rack_are_stored_only_if_they_were_set() -> None:
+    """A member with the defaults has the znode of earlier versions; others say what they were given."""
+    plain = MemberInfo(member_id="m", session_timeout_ms=1, subscription=("t",))
+    assert not {"capacity", "rack"} & json.loads(plain.encode()).keys()
+    for member in (plain, replace(plain, capacity=2.5, rack="east")):
+        assert MemberInfo.parse("m", member.encode(), "/path") == member
+
+
+@pytest.mark.parametrize("fields", [{"capacity": -1}, {"capacity": "2"}, {"capacity": True}, {"rack": 7}, {"rack": ""}])
+def test_an_impossible_capacity_or_rack_is_unreadable(fields: dict[str, object]) -> None:
+    """The error names the znode and the field."""
+    data = json.dumps(json.loads(MemberInfo(member_id="m", session_timeout_ms=1, subscription=()).encode()) | fields)
+    with pytest.raises(ProtocolError, match=f"^/path: {next(iter(fields))}: .* given; expected "):
+        MemberInfo.parse("m", data.encode(), "/path")
 
 
 def test_a_consumer_id_has_the_fields_of_kafkas() -> None:

@@ -27,6 +27,8 @@ def test_a_field_takes_precedence() -> None:
     """A field in the znode overrides the leader's own setting, even if its value is 0. Other settings do not change."""
     data = b'{"allocator":"sticky","debounce":{"quiet_ms":0},"static_grace_ms":5,"drained":["m1"]}'
     dynamic_config = DynamicConfig.parse(data, "/config")
+    racks = DynamicConfig.parse(b'{"broker_racks":{"2":"west","1":"east"}}', "/config").broker_racks
+    assert racks == ((1, "east"), (2, "west"))
     assert (dynamic_config.allocator, dynamic_config.static_grace_ms, dynamic_config.drained) == (
         "sticky",
         5,
@@ -51,6 +53,9 @@ def test_a_field_takes_precedence() -> None:
         (b'{"static_grace_ms":"60"}', "/config: static_grace_ms: '60' given; expected milliseconds, 0 or more"),
         (b'{"drained":"m1"}', "/config: drained: 'm1' given; expected a list of member or instance ids"),
         (b'{"drained":["a/b"]}', "/config: drained: 'a/b' is not a legal name"),
+        (b'{"broker_racks":["east"]}', "/config: broker_racks: ['east'] given; expected an object of broker ids"),
+        (b'{"broker_racks":{"one":"east"}}', "/config: broker_racks: {'one': 'east'} given; expected an object of"),
+        (b'{"broker_racks":{"1":7}}', "/config: broker_racks.1: 7 given; expected the name of a rack"),
     ],
 )
 def test_an_invalid_field_is_refused(data: bytes, message: str) -> None:
@@ -66,7 +71,7 @@ def test_unknown_fields_are_named() -> None:
     assert list(DynamicConfig.parse(data, "/config").unknown_field_hints()) == [
         "field 'debonce' means nothing here; did you mean 'debounce'?",
         "field 'drain' means nothing here; did you mean 'drained'?",
-        "field 'x' means nothing here; expected allocator, debounce, static_grace_ms, drained",
+        "field 'x' means nothing here; expected allocator, debounce, static_grace_ms, drained, broker_racks",
     ]
 
 

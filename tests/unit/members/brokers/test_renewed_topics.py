@@ -212,7 +212,7 @@ async def test_starts_of_new_logs_without_a_membership_are_left_for_later() -> N
         raise SessionLostError("no membership")
 
     bench.member._offsets.store = refuse  # type: ignore[method-assign, assignment]
-    assert await bench.member._renewed.store_starts("t", {P0: 0}, lambda *_: True, lambda *_: None) == {}
+    assert await bench.member._offsets.store_starts("t", {P0: 0}, lambda *_: True, lambda *_: None) == {}
     await bench.member.close()
 
 

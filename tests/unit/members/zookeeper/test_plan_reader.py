@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
+from kiel_groups.group.planner import Inputs
 from kiel_groups.group.znodes.contents import MemberInfo
-from kiel_groups.group.znodes.group_settings import encode_weights
+from kiel_groups.group.znodes.group_settings import DynamicConfig, encode_weights
 from kiel_groups.group.znodes.layout import GroupLayout
+from kiel_groups.members.partition_handler import LogOffsets
 from kiel_groups.members.zookeeper.planner import PlanReader
 from kiel_groups.metrics import Metrics
 from kiel_groups.model import TopicPartition
@@ -169,3 +173,55 @@ async def test_unreadable_weights_are_reported_and_the_previous_ones_kept(caplog
         assert [record.getMessage() for record in caplog.records] == logged
     assert znodes.reads.count(LAYOUT.weights) == 6
     assert metrics.total("znodes_unreadable") == 4
+
+
+class Files:
+    """A session with some znodes, which nobody changes."""
+
+    def __init__(self, files: dict[str, bytes]) -> None:
+        self.files = files
+
+    async def children(self, path: str, watcher: object = None) -> list[str]:
+        return sorted({name[len(path) + 1 :].partition("/")[0] for name in self.files if name.startswith(f"{path}/")})
+
+    async def get_many(self, paths: list[str]) -> list[Node | None]:
+        return [Node(self.files[path], 0, 1, 1, 0) if path in self.files else None for path in paths]
+
+
+def inputs(config: DynamicConfig) -> Inputs:
+    info = MemberInfo(member_id="m", session_timeout_ms=1, subscription=("t",))
+    return Inputs(members={"m": info}, topics={"t": (0, 1, 2)}, brokers=2, dynamic_config=config)
+
+
+async def test_the_rack_of_a_partition_is_that_of_its_preferred_leader() -> None:
+    """
+    A broker's rack is read from its registration. The group's settings override it, and name it for brokers of 0.8.
+    Without either, the rack is unknown.
+    """
+    broker = {"host": "h", "port": 9092, "version": 1, "jmx_port": -1}
+    znodes = {
+        "/brokers/ids/1": json.dumps(broker | {"rack": "east"}),
+        "/brokers/ids/2": json.dumps(broker),
+        "/brokers/topics/t": json.dumps({"version": 1, "partitions": {"0": [1, 2], "1": [2, 1], "2": [3]}}),
+    }
+    files: Any = Files({path: data.encode() for path, data in znodes.items()})
+    reader = PlanReader(session_context(files), lambda _: None)
+    t0, t1, _ = (TopicPartition("t", number) for number in range(3))
+    assert await reader.racks(inputs(DynamicConfig())) == {t0: "east"}
+    settings = DynamicConfig(broker_racks=((1, "north"), (2, "west")))
+    assert await reader.racks(inputs(settings)) == {t0: "north", t1: "west"}
+
+
+async def test_a_lag_is_the_distance_from_the_stored_offset_to_the_end() -> None:
+    """Partitions without a stored offset, or whose leader does not answer, are left out. No lag is negative."""
+
+    class Logs:
+        async def log_offsets(self, partitions: list[TopicPartition], policy: str) -> LogOffsets:
+            assert policy == "latest"
+            return LogOffsets({partitions[0]: 100, partitions[1]: 5}, {})
+
+    files: Any = Files({LAYOUT.offset(TopicPartition("t", number)): b"40" for number in (0, 1, 2)})
+    logs: Any = Logs()
+    reader = PlanReader(session_context(files), lambda _: None)
+    found = await reader.lags(inputs(DynamicConfig()), logs)
+    assert found == {TopicPartition("t", 0): 60, TopicPartition("t", 1): 0}

@@ -7,7 +7,7 @@ import io
 import pytest
 from rich.console import Console, RenderableType
 
-from kiel_groups.demo.display import GroupProgress, member_table, offset_table, status_line
+from kiel_groups.demo.demo_run import GroupProgress, member_table, offset_table, status_line
 from kiel_groups.group.znodes.contents import GroupState, MemberAssignment, MemberInfo, Snapshot, Znode
 from kiel_groups.model import TopicPartition
 from kiel_groups.ops.views.znodes import view_group

@@ -1,0 +1,163 @@
+"""A group as an allocator sees it: its members, its partitions, and what is known of both."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from types import MappingProxyType
+from typing import Protocol, TypeAlias, runtime_checkable
+
+from kiel_groups.model import Slot, TopicPartition
+
+__all__ = [
+    "Allocated",
+    "Allocator",
+    "GroupAllocator",
+    "GroupSpec",
+    "MemberSpec",
+    "PartitionSpec",
+    "Pool",
+]
+
+#: What an allocator returns: partition ids by topic by member. Members without partitions may be missing.
+Allocated: TypeAlias = Mapping[str, Mapping[str, Collection[int]]]
+
+#: A function of members and ``topic:partition`` strings, both sorted as text; it returns ``{member: {topic: [ids]}}``.
+Allocator: TypeAlias = Callable[[list[str], list[str]], Allocated]
+
+#: Members that are eligible for the same topics, ascending.
+Pool: TypeAlias = tuple[Slot, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class MemberSpec:
+    """
+    What an allocator may know of a member.
+
+    ``topics`` are those that it subscribes to. ``capacity`` is its share of the load in relation to other members', 0
+    or more. ``rack`` is where it runs, None if that is not known. ``owned`` has the partitions that it owns now.
+    """
+
+    topics: frozenset[str]
+    capacity: float = 1.0
+    rack: str | None = None
+    owned: frozenset[TopicPartition] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionSpec:
+    """
+    What an allocator may know of a partition; None where nothing is known.
+
+    ``weight`` is its load in any unit, ``lag`` the number of messages after the committed offset, and ``rack`` that of
+    its leader.
+    """
+
+    weight: float | None = None
+    lag: int | None = None
+    rack: str | None = None
+
+
+_UNKNOWN = PartitionSpec()
+
+
+@dataclass(frozen=True)
+class GroupSpec:
+    """
+    A group to allocate: its members by their slots, and all partitions that exist.
+
+    It is a value: an allocator must not change it, and gets the same one for the same group.
+    """
+
+    members: Mapping[Slot, MemberSpec]
+    partitions: Mapping[TopicPartition, PartitionSpec] = field(default_factory=dict)
+
+    @classmethod
+    def of(
+        cls,
+        subscriptions: Mapping[Slot, Collection[str]],
+        partitions: Iterable[TopicPartition],
+        owned: Mapping[Slot, Collection[TopicPartition]] = MappingProxyType({}),
+        weights: Mapping[TopicPartition, float] = MappingProxyType({}),
+    ) -> GroupSpec:
+        """
+        Return a group without capacities, racks and lags.
+
+        Args:
+            subscriptions: The topics that each member subscribes to.
+            partitions: All partitions that exist.
+            owned: The partitions that members own now. Members that are gone are ignored.
+            weights: The known loads of partitions.
+        """
+        members = {
+            slot: MemberSpec(frozenset(topics), owned=frozenset(owned.get(slot, ())))
+            for slot, topics in subscriptions.items()
+        }
+        known = {partition: PartitionSpec(weight) for partition, weight in weights.items()} if weights else {}
+        return cls(members, {partition: known.get(partition, _UNKNOWN) for partition in partitions})
+
+    @cached_property
+    def eligible(self) -> Mapping[str, frozenset[Slot]]:
+        """The members that subscribe to each topic with partitions. Topics with the same subscribers share one set."""
+        subscribers: dict[str, list[Slot]] = {topic: [] for topic in {partition.topic for partition in self.partitions}}
+        for slot, member in self.members.items():
+            for topic in member.topics & subscribers.keys():
+                subscribers[topic].append(slot)
+        same: dict[frozenset[Slot], frozenset[Slot]] = {}
+        found = ((topic, frozenset(slots)) for topic, slots in subscribers.items() if slots)
+        return {topic: same.setdefault(slots, slots) for topic, slots in found}
+
+    @cached_property
+    def pools(self) -> Mapping[str, Pool]:
+        """
+        The members to choose from for each topic that has subscribers. Topics with the same members share one object.
+
+        A member without capacity is chosen only if no other member subscribes to the topic.
+        """
+        able: dict[frozenset[Slot], Pool] = {}
+        for slots in set(self.eligible.values()):
+            some = [slot for slot in slots if self.members[slot].capacity > 0]
+            able[slots] = tuple(sorted(some or slots))
+        same: dict[Pool, Pool] = {}
+        return {topic: same.setdefault(able[slots], able[slots]) for topic, slots in self.eligible.items()}
+
+    @cached_property
+    def assignable(self) -> list[TopicPartition]:
+        """The partitions of topics with subscribers, sorted."""
+        return sorted(partition for partition in self.partitions if partition.topic in self.eligible)
+
+    @cached_property
+    def present_owners(self) -> Mapping[TopicPartition, Slot]:
+        """
+        The owner of each partition whose owner may keep it, in the order of ``assignable``.
+
+        If several members own a partition, only the first by name may keep it.
+        """
+        owners: dict[TopicPartition, Slot] = {}
+        for slot in sorted({slot for pool in set(self.pools.values()) for slot in pool}):
+            for partition in self.members[slot].owned:
+                owners.setdefault(partition, slot)
+        allowed = {topic: frozenset(pool) for topic, pool in self.pools.items()}
+        return {
+            partition: owner
+            for partition in self.assignable
+            if (owner := owners.get(partition)) is not None and owner in allowed[partition.topic]
+        }
+
+    @property
+    def has_capacities(self) -> bool:
+        """Whether members with a capacity differ in it."""
+        return len({member.capacity for member in self.members.values() if member.capacity > 0}) > 1
+
+
+@runtime_checkable
+class GroupAllocator(Protocol):
+    """
+    An allocator with this method sees the whole group, not only the names of members and partitions.
+
+    The leader asks for the lags of partitions only if the allocator's attribute ``uses_lag`` is true, and for the racks
+    of partitions only if ``uses_racks`` is.
+    """
+
+    def allocate(self, group: GroupSpec) -> Allocated: ...

@@ -1,0 +1,136 @@
+"""The rack-aware allocator: members read from leaders in their own rack, as far as equal numbers allow."""
+
+from __future__ import annotations
+
+from bisect import insort
+from collections.abc import Mapping, Sequence
+
+from kiel_groups.allocators.adapter import GroupAllocatorBase
+from kiel_groups.allocators.group_spec import Allocated, GroupSpec
+from kiel_groups.allocators.sticky import sticky
+from kiel_groups.model import Slot, TopicPartition
+
+__all__ = ["RackAware", "rack_aware"]
+
+
+class RackAware(GroupAllocatorBase):
+    """
+    The rack-aware allocator; its one instance is :data:`rack_aware`.
+
+    It begins with the result of the sticky allocator. Then members exchange partitions, one for one, while an exchange
+    brings one more partition to the rack of its leader. So the numbers of partitions are those of the sticky allocator,
+    and members that read from leaders in other racks have no exchange left that would end it. Without racks, the result
+    is that of the sticky allocator.
+    """
+
+    __name__ = "rack_aware"
+    uses_racks = True
+
+    def allocate(self, group: GroupSpec) -> Allocated:
+        """Return partition ids by topic by member, as equal as the sticky allocator's, with more leaders nearby."""
+        exchange = _Exchange(group, sticky.allocate(group))
+        while exchange.improve():
+            pass
+        return exchange.result()
+
+
+class _Exchange:
+    """The allocation while members exchange partitions."""
+
+    def __init__(self, group: GroupSpec, allocated: Allocated) -> None:
+        self._group = group
+        self._racks = {slot: member.rack for slot, member in group.members.items()}
+        pools = sorted(set(group.pools.values()))
+        places = {pool: number for number, pool in enumerate(pools)}
+        #: The pool of each topic, by its number, and the members of each pool.
+        self._pool_of = {topic: places[pool] for topic, pool in group.pools.items()}
+        self._pools = [frozenset(pool) for pool in pools]
+        self._owners: dict[TopicPartition, Slot] = {}
+        #: The partitions of each member that are not in its rack, by their rack.
+        self._misplaced: dict[Slot, dict[str | None, dict[TopicPartition, None]]] = {slot: {} for slot in allocated}
+        for member, topics in allocated.items():
+            for topic, numbers in topics.items():
+                for number in numbers:
+                    self._put(TopicPartition(topic, number), member)
+        self._counts = {member: sum(map(len, topics.values())) for member, topics in allocated.items()}
+        #: The members of each rack that are eligible for the same topics, by ascending numbers of partitions.
+        self._near: dict[tuple[int, str], list[tuple[int, Slot]]] = {}
+        for pool, place in places.items():
+            for member in pool:
+                if (rack := self._racks[member]) is not None:
+                    self._near.setdefault((place, rack), []).append((self._counts[member], member))
+        for near in self._near.values():
+            near.sort()
+
+    def _put(self, partition: TopicPartition, member: Slot) -> None:
+        rack = self._group.partitions[partition].rack
+        if (owner := self._owners.get(partition)) is not None and partition in self._misplaced[owner].get(rack, ()):
+            del self._misplaced[owner][rack][partition]
+            if not self._misplaced[owner][rack]:
+                del self._misplaced[owner][rack]
+        self._owners[partition] = member
+        if rack is None or rack != self._racks[member]:
+            self._misplaced[member].setdefault(rack, {})[partition] = None
+
+    def improve(self) -> bool:
+        """Bring partitions to their racks; return whether there may be more to bring."""
+        improved = False
+        #: Members that could give no partition of a pool to a rack. They cannot give another one, either.
+        stuck: set[tuple[Slot, int, str]] = set()
+        for giver, by_rack in self._misplaced.items():
+            for rack in sorted(rack for rack in by_rack if rack is not None):
+                for partition in sorted(by_rack.get(rack, ())):
+                    pool = self._pool_of[partition.topic]
+                    if (giver, pool, rack) in stuck or self._owners[partition] != giver:
+                        continue
+                    if self._bring(partition, giver, self._near.get((pool, rack), ())):
+                        improved = True
+                    else:
+                        stuck.add((giver, pool, rack))
+        return improved
+
+    def _bring(self, partition: TopicPartition, giver: Slot, near: Sequence[tuple[int, Slot]]) -> bool:
+        """
+        Give a partition to a member near its leader, if one can take it.
+
+        A member that has a partition less need not give one back. Other members give back one that is not in their
+        rack, preferably one that is in the giver's.
+        """
+        if near and near[0][0] < self._counts[giver] and not self._group.has_capacities:
+            taker = near[0][1]
+            self._put(partition, taker)
+            self._count({giver: self._counts[giver] - 1, taker: self._counts[taker] + 1})
+            return True
+        for _, taker in near:
+            if self._misplaced[taker] and (returned := self._returned(taker, giver)) is not None:
+                self._put(partition, taker)
+                self._put(returned, giver)
+                return True
+        return False
+
+    def _returned(self, taker: Slot, giver: Slot) -> TopicPartition | None:
+        """Return a misplaced partition of the taker that the giver may own, or None."""
+        by_rack = self._misplaced[taker]
+        for rack in sorted(by_rack, key=lambda rack: (rack != self._racks[giver], rack or "")):
+            for each in by_rack[rack]:
+                if giver in self._pools[self._pool_of[each.topic]]:
+                    return each
+        return None
+
+    def _count(self, counts: Mapping[Slot, int]) -> None:
+        for (pool, rack), near in self._near.items():
+            for member, count in counts.items():
+                if self._racks[member] == rack and member in self._pools[pool]:
+                    near.remove((self._counts[member], member))
+                    insort(near, (count, member))
+        self._counts |= counts
+
+    def result(self) -> dict[Slot, dict[str, list[int]]]:
+        """Return partition ids by topic by member, in ascending order."""
+        owned: dict[Slot, dict[str, list[int]]] = {member: {} for member in self._counts}
+        for topic, number in sorted(self._owners):
+            owned[self._owners[TopicPartition(topic, number)]].setdefault(topic, []).append(number)
+        return owned
+
+
+rack_aware = RackAware()

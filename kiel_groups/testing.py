@@ -1,0 +1,130 @@
+"""
+Test an allocator of your own: ``check_allocator`` tries many groups, and reports the smallest one that breaks a rule.
+
+It needs Hypothesis (``pip install hypothesis``), which finds the groups and makes them smaller.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, TypeVar
+
+from kiel_groups.allocators import Allocator, GroupSpec, MemberSpec, PartitionSpec, allocator_name, run_allocator
+from kiel_groups.errors import AllocatorError, ConfigError
+from kiel_groups.model import TopicPartition
+
+if TYPE_CHECKING:
+    from hypothesis.strategies import DrawFn, SearchStrategy
+
+__all__ = ["check_allocator"]
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+
+def check_allocator(allocator: Allocator, examples: int = 500) -> None:
+    """
+    Try an allocator on generated groups, of up to 5 members and 3 topics of up to 6 partitions.
+
+    The rules: each partition of a topic with subscribers has exactly one of them as its owner; the order in which
+    members and partitions come does not matter; a second call with the same group returns the same; and the allocator
+    changes none of its arguments. An allocator with ``allocate`` also gets capacities, racks, weights, lags, and
+    present owners.
+
+    Args:
+        allocator: A function of members and partitions, or an object that has ``allocate`` as well.
+        examples: How many groups to try.
+
+    Raises:
+        AllocatorError: A rule is broken. The text has the rule, and the smallest group found that breaks it.
+        ConfigError: Hypothesis is not installed.
+    """
+    try:
+        from hypothesis import find, settings
+        from hypothesis.errors import NoSuchExample
+    except ModuleNotFoundError:
+        raise ConfigError("check_allocator needs Hypothesis; install it: pip install hypothesis") from None
+    rule = _rule_of(allocator)
+    try:
+        group = find(
+            _groups(),
+            lambda group: rule(group) is not None,
+            settings=settings(max_examples=examples, deadline=None, database=None, derandomize=True),
+        )
+    except NoSuchExample:
+        return
+    raise AllocatorError(f"{rule(group)}\n{_described(group)}")
+
+
+def _rule_of(allocator: Allocator) -> Callable[[GroupSpec], str | None]:
+    """Return a function that says which rule the allocator breaks for a group, or None."""
+    name = allocator_name(allocator)
+
+    def broken(group: GroupSpec) -> str | None:
+        before = copy.deepcopy(group)
+        try:
+            first = run_allocator(allocator, group)
+            if group != before:
+                return f"allocator {name}: it changed the group that it got"
+            if run_allocator(allocator, group) != first:
+                return f"allocator {name}: a second call with the same group returned another allocation"
+            turned = GroupSpec(_reversed(group.members), _reversed(group.partitions))
+            if run_allocator(allocator, turned) != first:
+                return f"allocator {name}: members and partitions in another order gave another allocation"
+        except AllocatorError as error:
+            return str(error)
+        return None
+
+    return broken
+
+
+def _reversed(entries: Mapping[K, V]) -> dict[K, V]:
+    return dict(reversed(list(entries.items())))
+
+
+def _groups() -> SearchStrategy[GroupSpec]:
+    from hypothesis import strategies as st
+
+    members, topics = ["a", "b", "c", "d", "e"], ["t", "t-1", "u"]
+    racks = st.sampled_from([None, "east", "west"])
+
+    @st.composite
+    def groups(draw: DrawFn) -> GroupSpec:
+        counts = draw(st.dictionaries(st.sampled_from(topics), st.integers(0, 6), max_size=3))
+        partitions = [TopicPartition(topic, number) for topic in sorted(counts) for number in range(counts[topic])]
+        present = {partition: draw(st.sampled_from([None, *members])) for partition in partitions}
+        return GroupSpec(
+            {
+                member: MemberSpec(
+                    frozenset(draw(st.sets(st.sampled_from(topics)))),
+                    draw(st.sampled_from([1, 1, 2, 0.5, 0])),
+                    draw(racks),
+                    frozenset(partition for partition, owner in present.items() if owner == member),
+                )
+                for member in draw(st.lists(st.sampled_from(members), unique=True, max_size=5))
+            },
+            {
+                partition: PartitionSpec(
+                    draw(st.none() | st.integers(0, 100)), draw(st.none() | st.integers(0, 10**6)), draw(racks)
+                )
+                for partition in partitions
+            },
+        )
+
+    return groups()
+
+
+def _described(group: GroupSpec) -> str:
+    """Return a group as lines: its members with what they have, and its partitions with what is known of them."""
+    lines = ["the smallest group found:"]
+    for slot, member in group.members.items():
+        owned = f", owns {', '.join(map(str, sorted(member.owned)))}" if member.owned else ""
+        capacity = f", capacity {member.capacity:g}" if member.capacity != 1 else ""
+        rack = f", rack {member.rack}" if member.rack else ""
+        topics = ", ".join(sorted(member.topics)) or "nothing"
+        lines.append(f"  member {slot} subscribes to {topics}{capacity}{rack}{owned}")
+    for partition, spec in group.partitions.items():
+        known = [(name, value) for name in ("weight", "lag", "rack") if (value := getattr(spec, name)) is not None]
+        lines.append(f"  partition {partition}" + "".join(f", {name} {value}" for name, value in known))
+    return "\n".join(lines)
