@@ -17,13 +17,13 @@ from kiel_groups.cli.parameters.options import (
 )
 from kiel_groups.cli.terminal.messages import DONE, EPILOG, FAILED, Lines
 
-__all__ = ["produce"]
+__all__ = ["REPORTED_BY_LINE", "produce"]
 
 #: The most records of a partition in one batch, and how long the first record waits for more, in milliseconds.
 _BATCH_SIZE = 1_000
 _LINGER_MS = 5
 #: Loggers of failures that this command reports itself, with the numbers of lines.
-_REPORTED_BY_LINE = ("kiel_groups.clients.produce.sender", "kiel_groups.clients.producer")
+REPORTED_BY_LINE = ("kiel_groups.clients.produce.sender", "kiel_groups.clients.producer")
 
 
 @click.command(epilog=EPILOG)
@@ -92,7 +92,7 @@ def produce(
     from kiel_groups.errors import KielGroupsError
 
     check_name(topic, "topic")
-    show_logs(lines, verbose=verbose, reported_elsewhere=_REPORTED_BY_LINE)
+    show_logs(lines, verbose=verbose, reported_elsewhere=REPORTED_BY_LINE)
     source = open_input(None if file is None or str(file) == "-" else file)
     producer = Producer(
         brokers,

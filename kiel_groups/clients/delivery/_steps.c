@@ -1,5 +1,5 @@
 /*
- * Take one record from a cursor, for the loops of record_steps.py: the compiled form of its two classes.
+ * Take one record from a cursor, for the loops of record_loop.py: the compiled form of its two classes.
  *
  * A step reads the clock, asks the gate, and takes the next record of the cursor. Between the answer of the gate and
  * the caller's next instruction no Python code runs, no signal is handled, and the interpreter's lock is held; for an
@@ -358,7 +358,7 @@ static PyObject *loop_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 }
 
 static PyType_Slot loop_slots[] = {
-    {Py_tp_doc, "See record_steps.py."},
+    {Py_tp_doc, "See record_loop.py."},
     {Py_tp_new, loop_new},
     {Py_tp_dealloc, steps_dealloc},
     {Py_tp_traverse, steps_traverse},
@@ -414,7 +414,7 @@ static PyObject *blocking_next(PyObject *self)
 }
 
 static PyType_Slot blocking_slots[] = {
-    {Py_tp_doc, "See record_steps.py."},
+    {Py_tp_doc, "See record_loop.py."},
     {Py_tp_new, steps_new},
     {Py_tp_dealloc, steps_dealloc},
     {Py_tp_traverse, steps_traverse},

@@ -1,4 +1,4 @@
-"""Declare the types of ``_steps.c``: see ``record_steps.py``, which has the same in Python."""
+"""Declare the types of ``_steps.c``: see ``record_loop.py``, which has the same in Python."""
 
 from kiel_groups.clients.delivery.record_loop import PythonBlockingSteps, PythonLoopSteps
 

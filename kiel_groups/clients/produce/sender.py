@@ -50,6 +50,8 @@ __all__ = [
 ]
 
 log = logging.getLogger(__name__)
+#: Apart from ``log``, whose errors the command ``produce`` reports by line instead: it prints warnings about stalls.
+stall_log = logging.getLogger(f"{__name__}.stalls")
 
 _TOO_LARGE = frozenset({MESSAGE_SIZE_TOO_LARGE.number, MESSAGE_SET_SIZE_TOO_LARGE.number})
 #: Errors with which a broker refuses a whole batch, also if records in it have no key and the topic is compacted.
@@ -233,7 +235,7 @@ class StallWatch:
         self._stalled.update(late)
         self._metrics.gauge("produce_stalled", len(self._stalled))
         reason = late[0].batches[0].failure
-        log.warning(
+        stall_log.warning(
             "no broker has stored a record of %s for %.0f s; %s%s",
             some(queue.topic_partition for queue in late),
             now_s - since_s,
@@ -245,7 +247,7 @@ class StallWatch:
         self._metrics.gauge("produce_stalled", len(self._stalled))
         if not self._stalled:
             now_s = asyncio.get_running_loop().time()
-            log.warning("brokers store the records of all partitions again, after %.1f s", now_s - self._since_s)
+            stall_log.warning("brokers store the records of all partitions again, after %.1f s", now_s - self._since_s)
 
 
 class Sender:

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from kiel_groups.cli.commands.produce import REPORTED_BY_LINE
 from kiel_groups.clients.produce import sender
 from kiel_groups.clients.producer import Producer
 from kiel_groups.errors import BrokerError, OutcomeUnknownError
@@ -42,11 +43,13 @@ class StallWarnings(logging.Handler):
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
         self.lines: list[str] = []
+        self.loggers: set[str] = set()
 
     def emit(self, record: logging.LogRecord) -> None:
         line = record.getMessage()
         if line.startswith(("no broker has stored a record", "brokers store the records")):
             self.lines.append(line)
+            self.loggers.add(record.name)
 
     async def first(self, count: int) -> list[str]:
         """Wait until ``count`` lines were logged, and return all lines."""
@@ -79,6 +82,7 @@ async def test_a_frozen_broker_is_reported_once_and_so_is_its_end(warnings: Stal
         (line,) = await warnings.first(1)
         assert line == "no broker has stored a record of t:0, t:1 for 0 s; 3 records wait for the first answer"
         assert stalled_partitions(producer) == 2
+        assert warnings.loggers.isdisjoint(REPORTED_BY_LINE), "the command 'produce' prints the warning"
         await throughout(lambda: len(warnings.lines) == 1, "the stall is reported once", 0.2)
         broker.gates[PRODUCE].set()
         await asyncio.gather(*outcomes)
