@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from kiel_groups.allocators import ALLOCATORS
 from kiel_groups.embedded import Cluster
 from tests.helpers.cluster_data import zookeeper
 from tests.helpers.commands import environment, kiel_groups
@@ -65,7 +66,7 @@ def test_bash_accepts_its_script() -> None:
         ("kiel-groups cluster up --kafka", ["--kafka-version"]),
         ("kiel-groups produce --codec g", ["gzip"]),
         ("kiel-groups completion ", ["bash", "zsh", "fish"]),
-        ("kiel-groups serve --allocator ", ["round_robin", "sticky", "weighted", "range"]),
+        ("kiel-groups serve --allocator ", list(ALLOCATORS)),
         ("kiel-groups consume --allocator st", ["sticky"]),
     ],
 )
