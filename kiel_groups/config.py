@@ -463,7 +463,7 @@ class GroupConfig:
 _LARGEST_CAPACITY = 1_000_000
 
 
-def check_capacity(given: object, setting: str = "capacity") -> float:
+def check_capacity(given: object) -> float:
     """
     Return a member's capacity unchanged if it is a number from 0 to a million.
 
@@ -472,7 +472,7 @@ def check_capacity(given: object, setting: str = "capacity") -> float:
     """
     # NaN fails both comparisons.
     if isinstance(given, bool) or not isinstance(given, int | float) or not 0 <= given <= _LARGEST_CAPACITY:
-        raise ConfigError(f"{setting}: {given!r:.80} given; expected a number from 0 to {_LARGEST_CAPACITY:,}")
+        raise ConfigError(f"capacity: {given!r:.80} given; expected a number from 0 to {_LARGEST_CAPACITY:,}")
     return given
 
 

@@ -30,7 +30,7 @@ DEFAULT_PROTOCOL = "default"
 #: The name of the protocol whose metadata is ``StickyMetadata``.
 STICKY_PROTOCOL = "kiel-sticky"
 
-#: The number that stands for the connector itself among the numbers of its tasks.
+#: The number of the connector itself among the numbers of its tasks.
 CONNECTOR_TASK = -1
 #: The configuration offset of a worker that has not read any configuration.
 NO_OFFSET = -1

@@ -197,7 +197,7 @@ MUTANTS = (
         "tests/unit/members/brokers/test_joins_and_assignments.py",
     ),
     Mutant(
-        "a drain goes on after the gate has closed",
+        "a drain continues after the gate has closed",
         "members/brokers/consumer_hooks.py",
         "return gate.deadline_s - now_s - reserve_s if gate.is_open(now_s) else 0.0",
         "return 1.0",

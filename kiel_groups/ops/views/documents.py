@@ -134,6 +134,7 @@ def _dynamic_config(view: GroupView) -> dict[str, Any] | None:
         "allocator": view.dynamic_config.allocator,
         "debounce": dict(view.dynamic_config.debounce),
         "static_grace_ms": view.dynamic_config.static_grace_ms,
+        "broker_racks": {str(broker): rack for broker, rack in view.dynamic_config.broker_racks},
         "drained": sorted(view.dynamic_config.drained),
         "drained_strangers": list(view.dynamic_config.unknown_drained(view.slots)),
     }

@@ -418,6 +418,8 @@ def _follows(view: GroupView) -> Iterator[str]:
         yield f"debounce {name} {milliseconds:,}"
     if dynamic_config.static_grace_ms is not None:
         yield f"static_grace_ms {dynamic_config.static_grace_ms:,}"
+    for broker, rack in dynamic_config.broker_racks:
+        yield f"broker {broker} in rack {rack}"
     unknown = dynamic_config.unknown_drained(view.slots)
     for slot in sorted(dynamic_config.drained):
         if slot in unknown:

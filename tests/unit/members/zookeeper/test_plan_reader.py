@@ -176,7 +176,7 @@ async def test_unreadable_weights_are_reported_and_the_previous_ones_kept(caplog
 
 
 class Files:
-    """A session with some znodes, which nobody changes."""
+    """A session with some znodes, which do not change."""
 
     def __init__(self, files: dict[str, bytes]) -> None:
         self.files = files

@@ -73,18 +73,20 @@ def test_the_dynamic_settings_are_shown() -> None:
         debounce={"quiet_ms": 0},
         static_grace_ms=5_000,
         drained=[A, "typo", "g_host-1400000000000-dead"],
+        broker_racks={"2": "west", "1": "east"},
     )
     view = view_group("g", {**HEALTHY, "/kiel-groups/g/config": tuned}, LOG_ENDS)
     text = " ".join(report_text(view, width=200).split())
     assert (
         "config allocator sticky, debounce quiet_ms 0, static_grace_ms 5,000, "
-        f"drained {A}, drained typo (not a member)" in text
+        f"broker 1 in rack east, broker 2 in rack west, drained {A}, drained typo (not a member)" in text
     )
     assert "g_host-1400000000000-dead" not in text
     assert group_document(view, (), lag_problem="")["follows"] == {
         "allocator": "sticky",
         "debounce": {"quiet_ms": 0},
         "static_grace_ms": 5_000,
+        "broker_racks": {"1": "east", "2": "west"},
         "drained": [A, "g_host-1400000000000-dead", "typo"],
         "drained_strangers": ["typo"],
     }
