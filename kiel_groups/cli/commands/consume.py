@@ -136,7 +136,7 @@ _ZOOKEEPER_SESSION_MS, _BROKERS_SESSION_MS = 10_000, 30_000
     "--capacity",
     type=click.FloatRange(min=0),
     default=1.0,
-    show_default="1",
+    show_default=True,
     metavar="NUMBER",
     help="This member's share in relation to others', for the allocators sticky, weighted and lag_aware.",
 )
