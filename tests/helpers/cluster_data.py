@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 from kazoo.client import KazooClient
 
-from kiel_groups.clients import Producer
+from kiel_groups.clients import Producer, hash_partitioner
 from kiel_groups.embedded import Cluster
 from kiel_groups.group.znodes.layout import GroupLayout
 from kiel_groups.wire.error_codes import NO_ERROR
@@ -33,9 +33,13 @@ _COMPACTED = {"cleanup.policy": "compact"}
 
 
 async def produce(cluster: Cluster, topic: str, count: int, first: int = 0) -> list[bytes]:
-    """Produce ``count`` numbers, beginning with ``first``, as values and keys, and return the values."""
+    """
+    Produce ``count`` numbers, beginning with ``first``, as values and keys, and return the values.
+
+    The key decides on the partition, so a partition has the same records in each run.
+    """
     values = [b"%d" % number for number in range(first, first + count)]
-    async with Producer(cluster.brokers) as producer:
+    async with Producer(cluster.brokers, partitioner=hash_partitioner) as producer:
         await asyncio.gather(*(producer.produce(topic, value, key=value) for value in values))
     return values
 

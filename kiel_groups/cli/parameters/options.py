@@ -29,7 +29,9 @@ __all__ = [
     "json_option",
     "json_lines_option",
     "verbose_option",
+    "change_options",
     "confirm",
+    "is_confirmed",
     "quiet_option",
     "yes_option",
     "key_separator_option",
@@ -148,6 +150,22 @@ def confirm(question: str) -> None:
     if sys.stdin is None or not sys.stdin.isatty():
         raise click.UsageError("there is no terminal to confirm at; give --yes.", click.get_current_context())
     click.confirm(question, abort=True, err=True)
+
+
+def change_options(command: FC) -> FC:
+    """Add the options of a command that changes something: ``--dry-run`` and ``--yes``; see ``is_confirmed``."""
+    return click.option("--dry-run", is_flag=True, help="Show the change, and make none.")(yes_option(command))
+
+
+def is_confirmed(question: str, *, dry_run: bool, yes: bool) -> bool:
+    """
+    Return whether to make a change that the command has shown: never with ``--dry-run``, at once with ``--yes``.
+
+    Without either, ask at the terminal, as ``confirm`` does, with its errors.
+    """
+    if not dry_run and not yes:
+        confirm(question)
+    return not dry_run
 
 
 quiet_option = click.option("-q", "--quiet", is_flag=True, help="Report errors only, no summary or progress.")
