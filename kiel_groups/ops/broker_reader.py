@@ -47,8 +47,10 @@ __all__ = [
     "CommittedOffsets",
     "CoordinatedGroup",
     "GroupList",
+    "ask_coordinator",
     "committed_offsets",
     "describe_group",
+    "find_group",
     "list_groups",
     "members_type",
     "offsets_of_groups",
@@ -222,14 +224,8 @@ class BrokerGroups:
 
 
 async def _load_group(session: BrokerSession, group: str) -> LoadedGroups:
-    if not session.has_coordinators:
-        raise UnknownGroupError(f"group {group!r} does not exist {session.place}, nor does any other")
-    described = await describe_group(session, group)
-    offsets = await committed_offsets(session, group)
-    (view,) = _views(session, [(described, offsets)])
-    if not view.exists:
-        raise await _unknown(session, group)
-    return await _with_lag(session, (view,), [offsets.problem])
+    described, offsets = await find_group(session, group)
+    return await _with_lag(session, _views(session, [(described, offsets)]), [offsets.problem])
 
 
 async def _load_groups(session: BrokerSession, with_lag: bool) -> LoadedGroups:
@@ -359,10 +355,27 @@ async def describe_group(session: BrokerSession, group: str) -> CoordinatedGroup
         return (each.error for each in answer)
 
     request = DescribeGroupsRequest((group,))
-    coordinator, (described,) = await _ask_coordinator(session, group, request, error_of)
+    coordinator, (described,) = await ask_coordinator(session, group, request, error_of)
     if described.error != NO_ERROR:
         raise described.error.exception(f"group {group!r} cannot be described")
     return CoordinatedGroup(described, coordinator)
+
+
+async def find_group(session: BrokerSession, group: str) -> tuple[CoordinatedGroup, CommittedOffsets]:
+    """
+    Ask a group's coordinator for the group and its committed offsets.
+
+    Raises:
+        UnknownGroupError: There is no such group; the text suggests a similar name, if there is one.
+        BrokerError: The group has no coordinator now, it does not answer, or it refuses.
+    """
+    if not session.has_coordinators:
+        raise UnknownGroupError(f"group {group!r} does not exist {session.place}, nor does any other")
+    found, offsets = await describe_group(session, group), await committed_offsets(session, group)
+    (view,) = _views(session, [(found, offsets)])
+    if not view.exists:
+        raise await _unknown(session, group)
+    return found, offsets
 
 
 async def members_type(session: BrokerSession, group: str) -> str:
@@ -419,7 +432,7 @@ def _partitions(session: BrokerSession) -> tuple[TopicPartition, ...]:
 async def _committed(session: BrokerSession, group: str, partitions: tuple[TopicPartition, ...]) -> CommittedOffsets:
     if not partitions:
         return CommittedOffsets({})
-    _, answer = await _ask_coordinator(
+    _, answer = await ask_coordinator(
         session, group, OffsetFetchRequestV1(group, partitions), lambda found: (each.error for each in found.values())
     )
     refused = {
@@ -434,10 +447,24 @@ async def _committed(session: BrokerSession, group: str, partitions: tuple[Topic
     return CommittedOffsets(offsets, f"the offsets of {what} are refused, first {first}: {refused[first]}")
 
 
-async def _ask_coordinator(
+async def ask_coordinator(
     session: BrokerSession, group: str, request: Request[T], errors: Callable[[T], Iterable[ErrorCode]]
 ) -> tuple[int, T]:
-    """Ask the coordinator of a group; while it moves or starts, find it again, for as long as a request may take."""
+    """
+    Ask the coordinator of a group; while it moves or starts, find it again, for as long as a request may take.
+
+    Args:
+        session: The session with the brokers.
+        group: The group.
+        request: The request, which is repeated after a failure.
+        errors: Returns the error codes of an answer.
+
+    Returns:
+        The node id of the coordinator, and its answer.
+
+    Raises:
+        BrokerError: The group has no coordinator now, or it does not answer.
+    """
     brokers, backoff = ClusterTransport(session.cluster, group), Backoff(_FIRST_PAUSE_S, _LONGEST_PAUSE_S)
     until_s = asyncio.get_running_loop().time() + session.timeout_s
     while True:

@@ -264,7 +264,8 @@ class DeleteGroupsRequest(Request[Mapping[str, ErrorCode]]):
     """
     Delete groups without members, and their offsets. Brokers know this request from 1.1 on.
 
-    The answer has each group's outcome: NON_EMPTY_GROUP if it has members, GROUP_ID_NOT_FOUND if there is no such group.
+    The answer has the outcome of each group: NON_EMPTY_GROUP if it has members, GROUP_ID_NOT_FOUND if there is none of
+    this name.
     """
 
     API_KEY, API_VERSION, ANSWER_NAME = 42, 0, "a delete-groups response"

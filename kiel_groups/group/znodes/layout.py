@@ -153,6 +153,11 @@ class GroupLayout:
         """The path under which kiel registers its members. kiel computes assignments without owner znodes."""
         return f"{KIEL_GROUPS}/{self.group}/members"
 
+    @property
+    def roots(self) -> tuple[str, str, str]:
+        """The paths below which all znodes of the group are: this package's, Kafka's and kiel's."""
+        return self.root, consumer_root(self.group), f"{KIEL_GROUPS}/{self.group}"
+
     @cached_property
     def parents(self) -> tuple[str, ...]:
         """The paths of the persistent znodes that must exist before a member registers, parents first."""

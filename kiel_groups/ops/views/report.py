@@ -17,7 +17,9 @@ from kiel_groups.group.znodes.group_settings import HistoryEntry
 from kiel_groups.group.znodes.layout import SPARK_GROUPS
 from kiel_groups.model import MemberId, TopicPartition
 from kiel_groups.ops.views.checks import Finding, short_name
+from kiel_groups.ops.views.deletion import GroupDeletion
 from kiel_groups.ops.views.group_view import CoordinatorView, GroupView, MemberView, PartitionView, Sight, lag_of
+from kiel_groups.wire.consumer_protocol import PROTOCOL_TYPE
 from kiel_groups.wording import counted, some
 
 __all__ = [
@@ -25,6 +27,7 @@ __all__ = [
     "Listed",
     "Listing",
     "ago",
+    "deletion_report",
     "group_report",
     "groups_table",
     "lag_report",
@@ -503,3 +506,14 @@ def lag_report(group: str, partitions: Collection[PartitionView], lag_problem: s
     parts: list[RenderableType] = list(_topic_parts(partitions, {each.topic_partition for each in partitions}))
     lag = f"{_lag_text(partitions)}, in {counted(partitions, 'partition', 'partitions')}"
     return [*parts, f"lag of group {group}: {_whole_lag(lag, partitions, lag_problem)}"]
+
+
+def deletion_report(lost: GroupDeletion, place: str, restore_file: str, now_ms: int) -> list[RenderableType]:
+    """Return what deleting a group loses; ``place`` and ``now_ms`` are as for ``group_report``."""
+    facts = [("loses", loss) for loss in lost.losses or ("nothing but its name",)]
+    facts += [("note", note) for note in lost.notes]
+    if lost.committed_ms:
+        facts.append(("last commit", ago(lost.committed_ms, now_ms)))
+    facts.append(("restore file", restore_file or "none: there are no offsets and no settings to restore"))
+    kind = f" of type {lost.protocol_type}" if lost.protocol_type not in ("", PROTOCOL_TYPE) else ""
+    return [Text(f"delete group {lost.group}{kind} {place}", style="bold"), _facts_grid(facts), ""]
