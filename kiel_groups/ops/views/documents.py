@@ -193,6 +193,8 @@ def _member(member: MemberView) -> dict[str, Any]:
         "client": member.client,
         "started_at": member.started_at_ms,
         "session_timeout_ms": member.session_timeout_ms,
+        "capacity": member.capacity,
+        "rack": member.rack,
         "subscription": list(member.subscription or ()),
         "target": [str(partition) for partition in sorted(member.target or ())],
         "owned": [str(partition.topic_partition) for partition in member.owned],

@@ -93,7 +93,8 @@ class MemberView:
     ``subscription`` is None if the topics are unknown: brokers coordinate the group, and it rebalances, or the member's
     bytes cannot be read; programs have none. ``target`` are the partitions that the plan assigns to the member, or None
     if no plan that was read includes it. ``started_at_ms`` is in epoch milliseconds. Coordinators do not tell the
-    fields from ``leads`` on. ``joined`` and ``protocols`` are those of a program.
+    fields from ``leads`` to ``rack``. ``joined`` and ``protocols`` are those of a program, which has no ``capacity``.
+    ``protocol_version`` is that of the bytes by which a member of a coordinated group subscribes.
     """
 
     member_id: MemberId
@@ -109,6 +110,9 @@ class MemberView:
     instance_id: str | None = None
     joined: int | None = None
     protocols: tuple[str, ...] = ()
+    capacity: float | None = None
+    rack: str | None = None
+    protocol_version: int | None = None
 
     @property
     def slot(self) -> Slot:

@@ -472,7 +472,13 @@ def _of_members(view: GroupView, now_ms: int) -> Sequence[Column[MemberView]]:
     if not view.is_of_consumers:
         return name, host, pid, joined, Column("protocols", lambda member: ", ".join(member.protocols))
     share = Column[MemberView]("partitions", lambda member: member.share, is_right=True)
-    return name, host, pid, joined, share, Column("lag", lambda member: _lag_text(member.owned), is_right=True)
+    columns: list[Column[MemberView]] = [name, host, pid, joined, share]
+    columns.append(Column("lag", lambda member: _lag_text(member.owned), is_right=True))
+    if any(member.capacity not in (None, 1) for member in view.members):
+        columns.append(Column("capacity", lambda member: f"{member.capacity:g}", is_right=True))
+    if any(member.rack for member in view.members):
+        columns.append(Column("rack", lambda member: member.rack or ""))
+    return columns
 
 
 def _name(member: MemberView) -> str:

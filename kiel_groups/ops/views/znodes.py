@@ -119,6 +119,8 @@ def _member(
         started_at_ms=info.started_at_ms,
         session_timeout_ms=info.session_timeout_ms,
         instance_id=info.instance_id,
+        capacity=info.capacity,
+        rack=info.rack,
     )
 
 
