@@ -38,6 +38,7 @@ _SECTIONS = {
         "lag": "Show how far a group is behind, by partition.",
     },
     "Act on groups": {
+        "offsets": "Show, reset, export, import, copy and delete offsets.",
         "weights": "Show and set the weights of partitions, for fair shares.",
         "release": "Take partitions from a member that does not release them.",
     },

@@ -54,6 +54,8 @@ __all__ = [
     "list_groups",
     "members_type",
     "offsets_of_groups",
+    "unknown_group",
+    "view_of",
 ]
 
 
@@ -225,7 +227,7 @@ class BrokerGroups:
 
 async def _load_group(session: BrokerSession, group: str) -> LoadedGroups:
     described, offsets = await find_group(session, group)
-    return await _with_lag(session, _views(session, [(described, offsets)]), [offsets.problem])
+    return await _with_lag(session, (view_of(session, described, offsets),), [offsets.problem])
 
 
 async def _load_groups(session: BrokerSession, with_lag: bool) -> LoadedGroups:
@@ -237,6 +239,11 @@ async def _load_groups(session: BrokerSession, with_lag: bool) -> LoadedGroups:
     offsets = await offsets_of_groups(session, (each.described.group for each in found.groups))
     views = _views(session, zip(found.groups, offsets, strict=True))
     return await _with_lag(session, views, [each.problem for each in offsets], found.problems)
+
+
+def view_of(session: BrokerSession, group: CoordinatedGroup, offsets: CommittedOffsets) -> GroupView:
+    """Return the view of a group without the ends of its logs."""
+    return _views(session, [(group, offsets)])[0]
 
 
 def _views(
@@ -275,7 +282,7 @@ async def _look_up(session: BrokerSession, group: str) -> FoundGroup:
     if not session.has_coordinators:
         return FoundGroup(None)
     described, offsets = await describe_group(session, group), await committed_offsets(session, group)
-    (view,) = _views(session, [(described, offsets)])
+    view = view_of(session, described, offsets)
     if view.exists:
         return FoundGroup(view)
     return FoundGroup.similar_to(group, await _names(session))
@@ -285,7 +292,8 @@ async def _names(session: BrokerSession) -> list[str]:
     return [each.described.group for each in (await list_groups(session)).groups]
 
 
-async def _unknown(session: BrokerSession, group: str) -> UnknownGroupError:
+async def unknown_group(session: BrokerSession, group: str) -> UnknownGroupError:
+    """Return the error about a group that does not exist; its text suggests a similar name, if there is one."""
     found = await _names(session)
     text = f"group {group!r} does not exist {session.place}"
     if near := get_close_matches(group, found, 1):
@@ -372,9 +380,8 @@ async def find_group(session: BrokerSession, group: str) -> tuple[CoordinatedGro
     if not session.has_coordinators:
         raise UnknownGroupError(f"group {group!r} does not exist {session.place}, nor does any other")
     found, offsets = await describe_group(session, group), await committed_offsets(session, group)
-    (view,) = _views(session, [(found, offsets)])
-    if not view.exists:
-        raise await _unknown(session, group)
+    if not view_of(session, found, offsets).exists:
+        raise await unknown_group(session, group)
     return found, offsets
 
 

@@ -55,6 +55,7 @@ __all__ = [
     "ZooKeeperGroups",
     "broker_addresses",
     "check_group",
+    "doubtful_brokers",
     "group_reader",
     "list_groups",
     "list_members",
@@ -188,7 +189,7 @@ def _with_lag(
 ) -> LoadedGroups:
     """Add the log ends of existing topics only, because a broker may create a missing topic when asked for it."""
     existing, addresses = frozenset(topics), broker_addresses(brokers)
-    found, problem = asyncio.run(_with_kafka_offsets(views, addresses, _doubtful(brokers), existing, timeout_s))
+    found, problem = asyncio.run(_with_kafka_offsets(views, addresses, doubtful_brokers(brokers), existing, timeout_s))
     known = tuple(map(stores.take, found))
     partitions = {
         each.topic_partition for view in known for each in view.partitions if each.topic_partition.topic in existing
@@ -237,7 +238,7 @@ def _with_found(view: GroupView, read: FoundOffsets | None) -> GroupView:
     return view.with_kafka_offsets(found)
 
 
-def _doubtful(brokers: Snapshot) -> list[HostPort] | None:
+def doubtful_brokers(brokers: Snapshot) -> list[HostPort] | None:
     """Return the brokers that may be of 0.8.1 by their znodes, or None if one is of 0.8.0, which writes a blank."""
     found = []
     for path, znode in sorted(brokers.items()):
