@@ -90,7 +90,7 @@ def deletion_of_answers(described: DescribedGroup, offsets: Mapping[TopicPartiti
     """
     if described.members:
         alive = [f"member {each.member_id} at {each.client_host.removeprefix('/')}" for each in described.members]
-        raise _refusal(described.group, alive)
+        raise _refusal(described.group, sorted(alive))
     notes = _spark_notes(described.group)
     if described.protocol_type == CONNECT_TYPE:
         notes += ("the connectors stay: Java's workers keep them in topics, and workers of kiel-groups in ZooKeeper",)
@@ -104,7 +104,7 @@ def _lost_offsets(offsets: Mapping[TopicPartition, int]) -> tuple[str, ...]:
 
 def _refusal(group: str, names: Iterable[str]) -> ConfigError:
     """Return the error for a group with live members."""
-    listed = [f"{name:.120}" for name in names]
+    listed = [f"{name:.300}" for name in names]
     them = "it" if len(listed) == 1 else "them"
     return ConfigError(
         f"group {group} is alive, and is not deleted: {some(listed)}. Stop {them} first; a killed process counts until"
