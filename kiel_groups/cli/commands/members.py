@@ -21,11 +21,12 @@ def members(lines: Lines, *, group: str, cluster: ClusterAddress, as_json: bool)
     """
     List the live members of a group, one line each.
 
-    Members are shown by the ends of their ids. A foreign member, of Java or kiel, does not take part in the protocol of
-    kiel-groups. '2 → 3' partitions: it owns two and gets three. Columns of what no member has are left out: instance
-    ids, capacities other than 1, racks, drained members.
+    Members are shown by the ends of their ids. The client is 'ours', 'Java', 'kiel' or another 'foreign' one; foreign
+    members do not take part in the protocol of kiel-groups. 'owns' counts partitions; '2 → 3': it owns two and gets
+    three. Columns of what no member has are left out: instance ids, capacities other than 1, racks, drained members.
 
-    With --coordination brokers, the coordinator tells client ids, hosts and assignments only.
+    With --coordination brokers, the coordinator tells client ids, the version of the consumers' protocol, hosts and
+    assignments only.
     """
     from kiel_groups.cli.terminal.rendering import show, show_json
     from kiel_groups.ops.views.members import members_document, members_report

@@ -22,6 +22,10 @@ __all__ = ["members_document", "members_report"]
 #: What a member is a client of, if that is known.
 OURS, JAVA, KIEL, OTHER = "kiel-groups", "java", "kiel", "other"
 
+#: What the table calls foreign members, and the client of our members that it does not name.
+_KINDS = {JAVA: "Java", KIEL: "kiel", OTHER: "foreign"}
+_USUAL = "tornado"
+
 #: The consumer id of Kafka 0.8's Java consumer, after the group and a dash: host, milliseconds and a part of a UUID.
 _JAVA_ID = re.compile(r"(?P<host>.+)-(?P<started_ms>\d{13})-[0-9a-f]{8}")
 
@@ -115,7 +119,7 @@ def members_report(document: Mapping[str, Any], place: str, now_ms: int) -> list
         ("instance", lambda member: member["instance_id"] or ""),
         ("client", _client),
         ("host", lambda member: member["host"] or ""),
-        ("partitions", _share),
+        ("owns", _share),
         ("capacity", lambda member: "" if member["capacity"] in (None, 1) else f"{member['capacity']:g}"),
         ("rack", lambda member: member["rack"] or ""),
         ("timeout", lambda member: _seconds(member["session_timeout_ms"])),
@@ -132,11 +136,13 @@ def _name(member: Mapping[str, Any]) -> str:
 
 
 def _client(member: Mapping[str, Any]) -> str:
-    if member["kind"] in (None, OURS):
-        text = member["client"] or ""
-        version = member["protocol_version"]
-        return text if version is None else f"{text}, protocol {version}"
-    return f"{member['kind']}, foreign"
+    """Return a client id with the version of its protocol at a coordinator, or in ZooKeeper the kind of client."""
+    client, version = member["client"] or "", member["protocol_version"]
+    if version is not None:
+        return f"{client}, protocol {version}"
+    if member["kind"] == OURS:
+        return "ours" if client in ("", _USUAL) else f"ours, {client}"
+    return _KINDS.get(member["kind"], client)
 
 
 def _share(member: Mapping[str, Any]) -> str:

@@ -54,7 +54,7 @@ class Column(NamedTuple, Generic[Row]):
 _MOST_TOPICS = 2
 
 #: The columns of lists of groups that have numbers.
-_NUMBERS = frozenset({"members", "foreign", "generation", "lag"})
+_NUMBERS = frozenset({"members", "foreign", "generation", "lag", "owns", "capacity"})
 
 _UNITS = ((86_400, "d"), (3_600, "h"), (60, "min"))
 
