@@ -58,7 +58,8 @@ def deletion_of_znodes(group: str, znodes: Snapshot) -> GroupDeletion:
     if alive := list(_live_names(layout, znodes)):
         raise _refusal(group, alive)
     offsets, committed_ms, unreadable = _offsets(layout, znodes)
-    settings = znodes.get(layout.config)
+    # The first worker of a group writes the settings of programs again.
+    settings = znodes.get(layout.config) if view.is_of_consumers else None
     if view.offsets_in_kafka:
         offsets = {}
     losses = [*_lost_offsets(offsets)]
@@ -235,7 +236,8 @@ def deletion_transactions(group: str, znodes: Snapshot) -> list[list[Create | De
     many = (layout.offsets, WorkerLayout(group).offsets)
 
     def rank(path: str) -> tuple[bool, bool, int, str]:
-        return not _is_below(path, folders), _is_below(path, many), -path.count("/"), path
+        is_late = _is_below(path, many) or any(_is_below(folder, [path]) for folder in many)
+        return not _is_below(path, folders), is_late, -path.count("/"), path
 
     ours = sorted((path for path in znodes if _is_below(path, roots) and path not in roots), key=rank)
     registered = [folder for folder in folders if _folder(folder) in roots]

@@ -15,6 +15,7 @@ from kiel_groups.group.znodes.layout import KIEL_GROUPS
 from kiel_groups.ops.views.checks import short_name
 from kiel_groups.ops.views.group_view import ForeignMember, GroupView, MemberView
 from kiel_groups.ops.views.report import Listing, ago
+from kiel_groups.wire.consumer_protocol import PROTOCOL_TYPE
 from kiel_groups.wording import counted
 
 __all__ = ["members_document", "members_report"]
@@ -126,6 +127,8 @@ def members_report(document: Mapping[str, Any], place: str, now_ms: int) -> list
         ("joined", lambda member: ago(member["started_at"], now_ms)),
         ("drained", lambda member: "drained" if member["drained"] else ""),
     ]
+    if document["type"] not in ("", PROTOCOL_TYPE):
+        columns = [each for each in columns if each[0] != "owns"]
     texts = [(heading, [f"{text_of(member):.120}" for member in members]) for heading, text_of in columns]
     return [Text(title, style="bold"), *([Listing([each for each in texts if any(each[1])])] if members else [])]
 

@@ -210,24 +210,27 @@ def test_the_group_of_a_spark_query_says_so() -> None:
 
 
 def test_the_group_of_workers_names_its_connectors() -> None:
-    """Their configurations and the places of sources are lost."""
+    """Their configurations and the places of sources are lost. The next worker writes the settings again."""
     root = "/kiel-groups/g/connect"
-    found = lost(
+    tree = tree_of(
         {
-            "/kiel-groups/g": Znode(),
             "/kiel-groups/g/config": Znode(RoundSettings("connect").encode()),
             root: Znode(b'{"offset":3,"version":1}'),
             f"{root}/connectors/a%2Fb": Znode(b"{}"),
             f"{root}/offsets/a%2Fb/1234": Znode(b"{}"),
-            f"{root}/offsets/a%2Fb": Znode(),
+            f"{root}/status/a%2Fb/0": Znode(b"{}"),
         }
     )
-    assert found.protocol_type == "connect"
-    assert found.losses[1:] == (
+    planned = plan_of(tree)
+    found = planned.lost
+    assert (found.protocol_type, found.settings, found.offsets) == ("connect", None, {})
+    assert found.losses == (
         "the configurations of 1 connector, which a restore file does not have: a/b",
         "1 source offset, which a restore file does not have: connectors of these names start from the beginning: a/b",
     )
     assert "the offsets of sinks are in groups of their own" in found.notes[-1]
+    planned.apply(client_of(tree))
+    assert [path for path in tree.znodes if path.startswith("/kiel-groups/")] == []
 
 
 def test_a_coordinated_group_is_judged_by_its_coordinators_answer() -> None:
