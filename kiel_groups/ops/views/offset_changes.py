@@ -294,12 +294,13 @@ def _time_note(at: FoundTime, asked_ms: int, end: int) -> str:
         return f"its record is of {_utc(at.time_ms)}, {_apart(at.time_ms - asked_ms)}"
     if at.offset >= end:
         return "the log's end: nothing is as late"
-    # The found segment was last written before the time, and the next one after it. The broker does not say when. If no
-    # segment is as old, the time is in the first one, or before the log.
+    # The found segment was last modified before the time, and the next one after it. The broker does not say when. If
+    # no segment is as old, the time is in the first one, or before the log.
     later = [each for each in at.segments if each > at.offset]
     if not later:
-        return "a segment's start"
-    return f"a segment's start: up to {counted(later[min(1, len(later) - 1)] - at.offset, 'record')} early"
+        return "by segments' last modification"
+    most = later[min(1, len(later) - 1)] - at.offset
+    return f"by segments' last modification: up to {counted(most, 'record')} early"
 
 
 def _apart(difference_ms: int) -> str:
