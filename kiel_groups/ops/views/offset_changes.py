@@ -39,6 +39,7 @@ __all__ = [
     "parse_time",
     "select",
     "status_of",
+    "unmatched",
 ]
 
 
@@ -233,6 +234,14 @@ def select(found: GroupOffsets, selection: Selection | None, *, stored: bool) ->
         known = [each for each in found.stored if each.topic == topic] if stored else existing
         listed |= {each for each in known if numbers is None or each.partition in numbers}
     return sorted(listed)
+
+
+def unmatched(selection: Selection, partitions: Collection[TopicPartition]) -> list[str]:
+    """Return the partitions that are selected by their numbers, and the topics, of which these have none."""
+    topics = {each.topic for each in partitions}
+    bare = [topic for topic, numbers in selection.items() if numbers is None and topic not in topics]
+    listed = {TopicPartition(topic, each) for topic, numbers in selection.items() for each in numbers or ()}
+    return [*sorted(bare), *map(str, sorted(listed.difference(partitions)))]
 
 
 # Targets

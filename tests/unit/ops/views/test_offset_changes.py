@@ -23,6 +23,7 @@ from kiel_groups.ops.views.offset_changes import (
     parse_time,
     select,
     status_of,
+    unmatched,
 )
 
 A0, A1, A2, B0, C0 = (TopicPartition(*each) for each in (("a", 0), ("a", 1), ("a", 2), ("b", 0), ("c", 0)))
@@ -94,6 +95,7 @@ def test_partitions_are_selected() -> None:
     assert select(GROUP, None, stored=True) == [A0, A1, B0]
     assert select(GROUP, {"a": frozenset({1, 2})}, stored=False) == [A1, A2]
     assert select(GROUP, {"a": frozenset({1, 2}), "b": None}, stored=True) == [A1, B0]
+    assert unmatched({"a": frozenset({0, 9}), "b": None, "c": None}, [A0, B0]) == ["c", "a:9"]
 
 
 def test_a_partition_that_does_not_exist_is_named() -> None:
