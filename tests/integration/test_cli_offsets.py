@@ -1,4 +1,4 @@
-"""``kiel-groups offsets`` on real servers: what operators do with offsets, and what they may not while a group is live."""
+"""``kiel-groups offsets`` on real servers: what operators do with offsets, and what a live group does not permit."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from dataclasses import replace
 from itertools import groupby
 from typing import TypeAlias
 
-from kazoo.exceptions import NodeExistsError, NoNodeError, NotEmptyError, RolledBackError
+from kazoo.exceptions import BadVersionError, NodeExistsError, NoNodeError, NotEmptyError, RolledBackError
 
 from kiel_groups.backoff import Backoff
 from kiel_groups.clients.net.cluster_metadata import ClusterMetadata
@@ -427,8 +427,10 @@ def _write_znodes(
             if isinstance(outcome, Exception) and not isinstance(outcome, RolledBackError)
         ]
         if failed:
-            changed = changed_meanwhile(layout.group, [partition for partition, _ in failed])
-            raise CoordinationError(f"{changed}; {start:,} of {len(changes):,} offsets are written; try again")
+            why = changed_meanwhile(layout.group, [partition for partition, _ in failed])
+            if not isinstance(failed[0][1], (BadVersionError, NodeExistsError, NoNodeError)):
+                why = f"group {layout.group}: ZooKeeper refuses the offset of {failed[0][0]}: {failed[0][1]!r:.200}"
+            raise CoordinationError(f"{why}; {start:,} of {len(changes):,} offsets are written; try again")
     for topic, listed in groupby(changes, key=lambda each: each.partition.topic):
         if all(each.after is None for each in listed):
             with suppress(NoNodeError, NotEmptyError):  # Other partitions have offsets.
