@@ -386,6 +386,7 @@ def _carry_out(
     verb = "Delete" if plan.is_deletion else "Set"
     begun = "" if plan.found.exists else ", which begins with them"
     if not is_confirmed(f"{verb} {changing} of group {plan.group}{begun}?", dry_run=dry_run, yes=yes):
+        lines.say("info", f"group {plan.group}: {changing} to {verb.lower()}; --dry-run changes nothing")
         return DONE
     if file is not None:
         write_offsets_file(file, new_file(plan.group, plan.lost).encode())

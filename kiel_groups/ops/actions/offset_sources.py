@@ -8,20 +8,21 @@ Read and write the offsets of one group, wherever they are: in znodes, or in Kaf
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from itertools import groupby
 from typing import TypeAlias
 
-from kazoo.exceptions import NodeExistsError, NoNodeError, NotEmptyError, RolledBackError
+from kazoo.exceptions import BadVersionError, NodeExistsError, NoNodeError, NotEmptyError, RolledBackError
 
 from kiel_groups.backoff import Backoff
 from kiel_groups.clients.net.cluster_metadata import ClusterMetadata
 from kiel_groups.config import BROKER_V1, ZOOKEEPER_STORE, BrokerConfig, check_name
 from kiel_groups.errors import BrokerError, ConfigError, CoordinationError, ProtocolError
-from kiel_groups.group.znodes.contents import Snapshot, encode_offset, parse_offset, whole_number
-from kiel_groups.group.znodes.layout import GroupLayout
+from kiel_groups.group.znodes.contents import FirstOffsets, Snapshot, encode_offset, parse_offset, whole_number
+from kiel_groups.group.znodes.layout import GroupLayout, topic_path
 from kiel_groups.group.znodes.round_contents import refusal_by_programs
 from kiel_groups.members.brokers.offset_requests import StoredInKafka, find_kafka_offsets
 from kiel_groups.members.partition_handler import StoreAnswer
@@ -203,6 +204,7 @@ class ZooKeeperOffsets:
             new, deleted = _divided(changes)
             if new:
                 asyncio.run(_store_in_kafka(found, new, self._timeout_s))
+                _note_starts(client, layout, new)
             return self._delete_in_kafka(client, layout, found, deleted) if deleted else ""
 
     def _delete_in_kafka(
@@ -218,9 +220,12 @@ class ZooKeeperOffsets:
         brokers = ",".join(map(str, found.brokers))
         try:
             in_session(brokers, self._timeout_s, lambda session: _delete(session, found.group, deleted))
-        except ConfigError:
-            if any(each.topic not in topics for each in deleted):
-                raise
+        except ConfigError:  # The brokers are too old.
+            if left := {each.topic for each in deleted} - topics:
+                raise ConfigError(
+                    "brokers delete single offsets in Kafka on request from 2.4 on, and these are older; name all"
+                    f" partitions of {some(sorted(left))}, so that the group no longer counts the topic as its own"
+                ) from None
             remark = "Kafka keeps the offsets until they expire; the group no longer counts the topic as its own"
         for topic in sorted(topics):
             with suppress(NoNodeError):
@@ -422,8 +427,10 @@ def _write_znodes(
             if isinstance(outcome, Exception) and not isinstance(outcome, RolledBackError)
         ]
         if failed:
-            changed = changed_meanwhile(layout.group, [partition for partition, _ in failed])
-            raise CoordinationError(f"{changed}; {start:,} of {len(changes):,} offsets are written; try again")
+            why = changed_meanwhile(layout.group, [partition for partition, _ in failed])
+            if not isinstance(failed[0][1], (BadVersionError, NodeExistsError, NoNodeError)):
+                why = f"group {layout.group}: ZooKeeper refuses the offset of {failed[0][0]}: {failed[0][1]!r:.200}"
+            raise CoordinationError(f"{why}; {start:,} of {len(changes):,} offsets are written; try again")
     for topic, listed in groupby(changes, key=lambda each: each.partition.topic):
         if all(each.after is None for each in listed):
             with suppress(NoNodeError, NotEmptyError):  # Other partitions have offsets.
@@ -459,6 +466,23 @@ async def _store_in_kafka(found: GroupOffsets, new: Mapping[TopicPartition, int]
             await asyncio.sleep(pause_s if waiting else 0)
     finally:
         cluster.close()
+
+
+def _note_starts(client: Client, layout: GroupLayout, new: Mapping[TopicPartition, int]) -> None:
+    """
+    Note the topics in which the group has offsets in Kafka, which do not tell, unless the group has read them before.
+
+    The new offsets are the first ones of the group there.
+    """
+    client.ensure_path(layout.starts)
+    for topic in sorted({each.topic for each in new}):
+        stat = client.exists(topic_path(topic))
+        if stat is None:
+            continue  # Deleted meanwhile.
+        offsets = {each.partition: at for each, at in new.items() if each.topic == topic}
+        with suppress(NodeExistsError):
+            first = FirstOffsets(stat.czxid, time.time_ns() // 1_000_000, offsets)
+            client.create(layout.topic_starts(topic), first.encode())
 
 
 async def _delete(session: BrokerSession, group: str, partitions: Collection[TopicPartition]) -> None:

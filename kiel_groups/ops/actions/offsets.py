@@ -27,6 +27,7 @@ from kiel_groups.ops.views.offset_changes import (
     check_exist,
     compute_changes,
     select,
+    unmatched,
 )
 from kiel_groups.wording import counted, some
 
@@ -89,10 +90,14 @@ class OffsetsPlan:
         if not found.members:
             return
         if not self.is_deletion:
+            why = (
+                "brokers take them of a group without members"
+                if found.store == IN_BROKERS
+                else "they overwrite offsets"
+            )
             raise ConfigError(
                 f"group {found.group} has {counted(found.members, 'live member')}: {some(found.members)}; stop"
-                f" them first ('kiel-groups describe {found.group}' shows when they are gone), because they"
-                " overwrite the offsets of their partitions"
+                f" them first, because {why}; 'kiel-groups describe {found.group}' shows when they are gone"
             )
         if read := sorted({each.partition.topic for each in self.changes} & found.subscribed):
             raise ConfigError(
@@ -178,10 +183,8 @@ def plan_import(
     offsets = file.offsets
     if selection is not None:
         offsets = {p: at for p, at in offsets.items() if p.topic in selection and _has(selection, p)}
-        listed = {TopicPartition(topic, each) for topic, numbers in selection.items() for each in numbers or ()}
-        missing = [*(listed - offsets.keys()), *(selection.keys() - {each.topic for each in offsets})]
-        if missing:
-            raise ConfigError(f"the file has no offset of {some(sorted(map(str, missing)))}")
+        if missing := unmatched(selection, offsets):
+            raise ConfigError(f"the file has no offset of {some(missing)}")
     topics = {each.topic for each in offsets}
     must_exist = not is_new and file.group != group
     found = source.read(group, topics, store=store, must_exist=must_exist, topics_exist=True)
@@ -240,10 +243,9 @@ def plan_delete(
     """
     found = source.read(group, selection or (), store=store, with_logs=False)
     partitions = select(found, selection, stored=True)
-    listed = {TopicPartition(topic, each) for topic, numbers in (selection or {}).items() for each in numbers or ()}
-    missing = [*(listed - set(partitions)), *((selection or {}).keys() - {each.topic for each in partitions})]
+    missing = unmatched(selection or {}, partitions)
     if missing or not partitions:
-        what = f" of {some(sorted(map(str, missing)))}" if missing else ""
+        what = f" of {some(missing)}" if missing else ""
         raise ConfigError(f"group {group} has no offset{what}; 'kiel-groups offsets show {group}' shows those it has")
     changes = tuple(OffsetChange(each, found.offsets.get(each), None) for each in partitions)
     return OffsetsPlan(found, changes, is_deletion=True)

@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from itertools import count
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -90,8 +91,14 @@ def new_file(
 
 
 def restore_path(group: str, at: datetime | None = None) -> Path:
-    """Return the default path of a restore file: in the current directory, named after the group and the time."""
-    return Path(f"kiel-groups-{quote(group, safe='')[:_LONGEST_PART]}-{_utc(at):%Y%m%dT%H%M%SZ}.json")
+    """
+    Return the default path of a restore file, at which there is no file yet.
+
+    It is in the current directory, and named after the group and the time.
+    """
+    name = f"kiel-groups-{quote(group, safe='')[:_LONGEST_PART]}-{_utc(at):%Y%m%dT%H%M%SZ}"
+    paths = (Path(f"{name}{'' if number == 1 else f'-{number}'}.json") for number in count(1))
+    return next(path for path in paths if not path.exists())
 
 
 def kafka_lines(group: str, offsets: Mapping[TopicPartition, int]) -> str:
@@ -195,7 +202,7 @@ def _parse_json(text: str, name: str) -> OffsetsFile:
 def _unique(pairs: list[tuple[str, Any]], text: str, name: str) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) < len(pairs):
-        twice = next(key for key, count in Counter(key for key, _ in pairs).items() if count > 1)
+        twice = next(key for key, times in Counter(key for key, _ in pairs).items() if times > 1)
         raise ConfigError(f"{_place(text, name, twice)}: {twice!r:.300} occurs twice")
     return found
 

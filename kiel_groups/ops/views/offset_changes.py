@@ -39,6 +39,7 @@ __all__ = [
     "parse_time",
     "select",
     "status_of",
+    "unmatched",
 ]
 
 
@@ -235,6 +236,14 @@ def select(found: GroupOffsets, selection: Selection | None, *, stored: bool) ->
     return sorted(listed)
 
 
+def unmatched(selection: Selection, partitions: Collection[TopicPartition]) -> list[str]:
+    """Return the partitions that are selected by their numbers, and the topics, of which these have none."""
+    topics = {each.topic for each in partitions}
+    bare = [topic for topic, numbers in selection.items() if numbers is None and topic not in topics]
+    listed = {TopicPartition(topic, each) for topic, numbers in selection.items() for each in numbers or ()}
+    return [*sorted(bare), *map(str, sorted(listed.difference(partitions)))]
+
+
 # Targets
 
 
@@ -294,12 +303,13 @@ def _time_note(at: FoundTime, asked_ms: int, end: int) -> str:
         return f"its record is of {_utc(at.time_ms)}, {_apart(at.time_ms - asked_ms)}"
     if at.offset >= end:
         return "the log's end: nothing is as late"
-    # The found segment was last written before the time, and the next one after it. The broker does not say when. If no
-    # segment is as old, the time is in the first one, or before the log.
+    # The found segment was last modified before the time, and the next one after it. The broker does not say when. If
+    # no segment is as old, the time is in the first one, or before the log.
     later = [each for each in at.segments if each > at.offset]
     if not later:
-        return "a segment's start"
-    return f"a segment's start: up to {counted(later[min(1, len(later) - 1)] - at.offset, 'record')} early"
+        return "by segments' last modification"
+    most = later[min(1, len(later) - 1)] - at.offset
+    return f"by segments' last modification: up to {counted(most, 'record')} early"
 
 
 def _apart(difference_ms: int) -> str:

@@ -117,7 +117,10 @@ def test_no_file_is_overwritten(tmp_path: Path) -> None:
         write_offsets_file(tmp_path / "missing" / "o.json", "new")
 
 
-def test_the_name_of_a_restore_file() -> None:
+def test_the_name_of_a_restore_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
     assert restore_path("shop", AT) == Path("kiel-groups-shop-20261128T130500Z.json")
     assert restore_path("../a b", AT) == Path("kiel-groups-..%2Fa%20b-20261128T130500Z.json")
     assert len(restore_path("x" * 5000, AT).name) < 255
+    restore_path("shop", AT).touch()
+    assert restore_path("shop", AT) == Path("kiel-groups-shop-20261128T130500Z-2.json")
