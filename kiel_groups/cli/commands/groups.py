@@ -129,7 +129,7 @@ def delete(
     found = {
         plan.lost.group: (restore_file or restore_path(plan.lost.group))
         for plan in plans
-        if plan.lost.offsets or plan.lost.settings is not None
+        if plan.lost.offsets or plan.lost.znodes
     }
     files = {group: str(path) for group, path in found.items()}
     if as_json:
@@ -142,8 +142,11 @@ def delete(
     if not is_confirmed(f"Delete {counted(plans, 'group')}?", dry_run=dry_run, yes=yes):
         return DONE
     for plan in plans:
-        if path := found.get(plan.lost.group):
-            write_offsets_file(path, new_file(plan.lost.group, plan.lost.offsets, settings=plan.lost.settings).encode())
+        lost = plan.lost
+        if path := found.get(lost.group):
+            text = new_file(lost.group, lost.offsets, znodes=lost.znodes).encode()
+            # The settings of connectors may have passwords.
+            write_offsets_file(path, text, is_secret=any(name.startswith("connect/") for name in lost.znodes))
     for plan in plans:
         _apply(cluster, plan)
         group = plan.lost.group

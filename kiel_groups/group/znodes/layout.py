@@ -15,6 +15,7 @@ __all__ = [
     "BROKER_IDS",
     "TOPICS",
     "ROOT",
+    "RESTORED",
     "SPARK_GROUPS",
     "topic_path",
     "partition_state_path",
@@ -40,6 +41,9 @@ KIEL_GROUPS = "/kiel/groups"
 
 #: The prefix of the groups in which Spark queries and archives commit if they are given no group.
 SPARK_GROUPS = "kiel-spark-"
+
+#: The znodes below ``/kiel-groups/<group>`` that the restore file of a deleted group has, with those below them.
+RESTORED = ("config", "weights", "starts", "connect")
 
 #: Separates a candidate's uuid from the sequence number that ZooKeeper appends.
 CANDIDATE_INFIX = "-n_"

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from kiel_groups.config import BROKER_V1
 from kiel_groups.errors import ConfigError, CoordinationError, ProtocolError
 from kiel_groups.group.znodes.contents import Snapshot, parse_offset, whole_number
-from kiel_groups.group.znodes.layout import SPARK_GROUPS, GroupLayout, WorkerLayout, connector_of
+from kiel_groups.group.znodes.layout import RESTORED, SPARK_GROUPS, GroupLayout, WorkerLayout, connector_of
 from kiel_groups.group.znodes.transactions import LARGEST_BYTES, Create, Delete, size_of
 from kiel_groups.model import CONNECT_TYPE, TopicPartition
 from kiel_groups.ops.views.group_view import GroupView
@@ -25,8 +25,9 @@ class GroupDeletion:
     A group without live members, and what deleting it loses.
 
     ``losses`` names each kind of data that is lost; ``notes`` say what stays, and who may bring the group back.
-    ``offsets`` and ``settings`` (the data of the group's ``config`` znode, or None) are what a restore file has.
-    ``committed_ms`` is the time of the last commit in epoch milliseconds, None if it is unknown.
+    ``offsets`` and ``znodes`` are what a restore file has, znodes by their paths below ``/kiel-groups/<group>``, each
+    byte of their data as a character. ``committed_ms`` is the time of the last commit in epoch milliseconds, None if it
+    is unknown.
     """
 
     group: str
@@ -34,7 +35,7 @@ class GroupDeletion:
     losses: tuple[str, ...]
     notes: tuple[str, ...]
     offsets: Mapping[TopicPartition, int]
-    settings: str | None = None
+    znodes: Mapping[str, str] = field(default_factory=dict)
     committed_ms: int | None = None
 
 
@@ -58,14 +59,12 @@ def deletion_of_znodes(group: str, znodes: Snapshot) -> GroupDeletion:
     if alive := list(_live_names(layout, znodes)):
         raise _refusal(group, alive)
     offsets, committed_ms, unreadable = _offsets(layout, znodes)
-    # The first worker of a group writes the settings of programs again.
-    settings = znodes.get(layout.config) if view.is_of_consumers else None
     if view.offsets_in_kafka:
         offsets = {}
     losses = [*_lost_offsets(offsets)]
     if unreadable:
         losses.append(f"{counted(unreadable, 'offset')} that {'is' if unreadable == 1 else 'are'} no number")
-    if settings is not None:
+    if layout.config in znodes:
         losses.append("its settings")
     return GroupDeletion(
         group,
@@ -73,7 +72,7 @@ def deletion_of_znodes(group: str, znodes: Snapshot) -> GroupDeletion:
         (*losses, *_further_losses(view, layout, znodes)),
         tuple(_notes(view)),
         offsets,
-        None if settings is None else settings.data.decode(errors="replace"),
+        dict(_restored(layout, znodes)),
         committed_ms,
     )
 
@@ -171,25 +170,30 @@ def _offsets(layout: GroupLayout, znodes: Snapshot) -> tuple[dict[TopicPartition
 
 
 def _further_losses(view: GroupView, layout: GroupLayout, znodes: Snapshot) -> Iterator[str]:
-    """Yield what a restore file does not have."""
-    unsaved = "which a restore file does not have"
+    """Yield what is lost beside offsets and settings."""
     if view.weights:
-        yield (
-            f"the weights of {counted(view.weights, 'partition')}, {unsaved}; 'kiel-groups weights show"
-            f" {view.group} --json' prints them"
-        )
+        yield f"the weights of {counted(view.weights, 'partition')}"
     if view.history:
-        yield "the history of its plans"
+        yield "the history of its plans, which the restore file does not have"
     workers = WorkerLayout(layout.group)
     connectors = sorted(_children(workers.connectors, znodes))
     if connectors:
         names = some(connector_of(name) or name for name in connectors)
-        yield f"the configurations of {counted(connectors, 'connector')}, {unsaved}: {names:.200}"
+        yield f"the configurations of {counted(connectors, 'connector')}: {names:.200}"
     sources = {name: len(_children(f"{workers.offsets}/{name}", znodes)) for name in _children(workers.offsets, znodes)}
     if any(sources.values()):
         names = some(connector_of(name) or name for name, count in sorted(sources.items()) if count)
         places = counted(sum(sources.values()), "source offset")
-        yield f"{places}, {unsaved}: connectors of these names start from the beginning: {names:.200}"
+        yield f"{places}, without which connectors of these names start from the beginning: {names:.200}"
+
+
+def _restored(layout: GroupLayout, znodes: Snapshot) -> Iterator[tuple[str, str]]:
+    """Yield the path and the data of each znode that a restore file has."""
+    workers, folders = WorkerLayout(layout.group), [f"{layout.root}/{name}" for name in RESTORED]
+    for path, znode in sorted(znodes.items()):
+        # Workers write their statuses again.
+        if _is_below(path, folders) and not _is_below(path, (workers.statuses, workers.owners)):
+            yield path.removeprefix(f"{layout.root}/"), znode.data.decode("latin-1")
 
 
 def _children(folder: str, znodes: Snapshot) -> list[str]:

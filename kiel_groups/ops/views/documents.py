@@ -263,7 +263,7 @@ def deletion_document(lost: GroupDeletion, restore_file: str) -> dict[str, Any]:
         "loses": list(lost.losses),
         "notes": list(lost.notes),
         "offsets": {str(partition): offset for partition, offset in sorted(lost.offsets.items())},
-        "settings": lost.settings,
+        "znodes": sorted(lost.znodes),
         "committed_at": lost.committed_ms,
         "restore_file": restore_file or None,
     }

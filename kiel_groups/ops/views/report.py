@@ -520,6 +520,6 @@ def deletion_report(lost: GroupDeletion, place: str, restore_file: str, now_ms: 
     facts += [("note", note) for note in lost.notes]
     if lost.committed_ms:
         facts.append(("last commit", ago(lost.committed_ms, now_ms)))
-    facts.append(("restore file", restore_file or "none: there are no offsets and no settings to restore"))
+    facts.append(("restore file", restore_file or "none: there is nothing to restore"))
     kind = f" of type {lost.protocol_type}" if lost.protocol_type not in ("", PROTOCOL_TYPE) else ""
     return [Text(f"delete group {lost.group}{kind} {place}", style="bold"), _facts_grid(facts), ""]

@@ -93,7 +93,7 @@ def test_a_group_is_deleted_with_all_its_znodes() -> None:
     tree = tree_of({**LEFT, **others, "/kiel/groups/g/members": Znode(), "/kiel-groups/g/unknown/x": Znode()})
     planned = plan_of(tree)
     assert planned.lost.offsets == OFFSETS
-    assert planned.lost.settings == LEFT["/kiel-groups/g/config"].data.decode()
+    assert planned.lost.znodes == {"config": LEFT["/kiel-groups/g/config"].data.decode()}
     assert planned.lost.losses == ("the offsets of 3 partitions of t", "its settings")
     planned.apply(client_of(tree))
     assert [path for path in tree.znodes if "/g" in f"{path}/".replace("/gg/", "").replace("/groups", "")] == []
@@ -182,14 +182,12 @@ def lost(znodes: Snapshot, group: str = "g") -> GroupDeletion:
     return deletion_of_znodes(group, znodes)
 
 
-def test_what_a_restore_file_lacks_is_named() -> None:
-    """The weights, for example; the command that prints them is named."""
+def test_weights_are_lost_and_in_the_restore_file() -> None:
+    """They are bytes, each of which is a character in the file."""
     weights = Znode(encode_weights({TopicPartition("t", 1): 2.0}))
-    (*_, text) = lost({**LEFT, "/kiel-groups/g/weights": weights}).losses
-    assert text == (
-        "the weights of 1 partition, which a restore file does not have;"
-        " 'kiel-groups weights show g --json' prints them"
-    )
+    found = lost({**LEFT, "/kiel-groups/g/weights": weights})
+    assert found.losses[-1] == "the weights of 1 partition"
+    assert found.znodes["weights"].encode("latin-1") == weights.data
 
 
 def test_offsets_in_kafka_stay() -> None:
@@ -203,30 +201,31 @@ def test_the_group_of_a_spark_query_says_so() -> None:
     """Its name tells it; another group that no member has ever joined may be a query's, too."""
     of_spark = lost({"/consumers/kiel-spark-ab/offsets/t/0": Znode(b"5", modified_ms=PLANNED_MS)}, "kiel-spark-ab")
     assert of_spark.notes[0].startswith("a Spark query or an archive commits here how far it is")
-    assert (of_spark.committed_ms, of_spark.settings) == (PLANNED_MS, None)
+    assert (of_spark.committed_ms, of_spark.znodes) == (PLANNED_MS, {})
     other = lost({"/consumers/g/offsets/t/0": Znode(b"5"), "/consumers/g/offsets/t/1": Znode(b"many")})
     assert other.notes[0].startswith("no member has ever joined: another program")
     assert other.losses == ("the offsets of 1 partition of t", "1 offset that is no number")
 
 
 def test_the_group_of_workers_names_its_connectors() -> None:
-    """Their configurations and the places of sources are lost. The next worker writes the settings again."""
+    """Their configurations and the places of sources are lost, and in the restore file, without their statuses."""
     root = "/kiel-groups/g/connect"
-    tree = tree_of(
-        {
-            "/kiel-groups/g/config": Znode(RoundSettings("connect").encode()),
-            root: Znode(b'{"offset":3,"version":1}'),
-            f"{root}/connectors/a%2Fb": Znode(b"{}"),
-            f"{root}/offsets/a%2Fb/1234": Znode(b"{}"),
-            f"{root}/status/a%2Fb/0": Znode(b"{}"),
-        }
-    )
+    kept = {
+        "config": RoundSettings("connect").encode(),
+        "connect": b'{"offset":3,"version":1}',
+        "connect/connectors/a%2Fb": b"{}",
+        "connect/offsets/a%2Fb/1234": b'{"offset":"\xc3\xa4"}',
+    }
+    znodes = {f"/kiel-groups/g/{path}": Znode(data) for path, data in kept.items()}
+    tree = tree_of({**znodes, f"{root}/status/a%2Fb/0": Znode(b"{}")})
     planned = plan_of(tree)
     found = planned.lost
-    assert (found.protocol_type, found.settings, found.offsets) == ("connect", None, {})
+    assert (found.protocol_type, found.offsets) == ("connect", {})
+    assert {path: data.encode("latin-1") for path, data in found.znodes.items() if data} == kept
     assert found.losses == (
-        "the configurations of 1 connector, which a restore file does not have: a/b",
-        "1 source offset, which a restore file does not have: connectors of these names start from the beginning: a/b",
+        "its settings",
+        "the configurations of 1 connector: a/b",
+        "1 source offset, without which connectors of these names start from the beginning: a/b",
     )
     assert "the offsets of sinks are in groups of their own" in found.notes[-1]
     planned.apply(client_of(tree))
