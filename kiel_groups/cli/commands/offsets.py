@@ -341,7 +341,7 @@ def _carry_out(lines: Lines, plan: OffsetsPlan, how: _Change) -> int:
     """Show a plan, ask, write the former offsets to the restore file, and apply the plan."""
     from kiel_groups.cli.terminal.rendering import show, show_json
     from kiel_groups.ops.actions.offsets_file import new_file, restore_path, write_offsets_file
-    from kiel_groups.ops.views.offset_changes import changes_document, changes_table
+    from kiel_groups.ops.views.offset_changes import changes_document, changes_table, time_remark
 
     if not how.dry_run:
         plan.check()
@@ -358,6 +358,8 @@ def _carry_out(lines: Lines, plan: OffsetsPlan, how: _Change) -> int:
         show_json(document)
     else:
         show(changes_table(plan.changes))
+    if remark := time_remark(plan.changes):
+        lines.say("info", remark)
     if plan.left_out:
         lines.say("warning", f"left out, because they do not exist: {some(plan.left_out)}")
     if how.dry_run:
