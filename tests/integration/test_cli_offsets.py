@@ -95,8 +95,9 @@ def test_offsets_of_a_stopped_group_are_shown_reset_restored_and_deleted(
         assert after(restored) == [5]
         assert stored_offsets(client, name, topic) == {0: 5, 1: 2}
 
-        document, _ = run("reset", name, "--topic", f"{topic}:0", "--by-duration", "1h", "--dry-run", *at)
-        assert document["changes"][0]["note"] == f"by segments' last modification: up to {ends[0]} records early"
+        document, remark = run("reset", name, "--topic", f"{topic}:0", "--by-duration", "1h", "--dry-run", *at)
+        assert document["changes"][0]["note"] == f"segment's start, up to {ends[0]} records early"
+        assert "by the segment's last modification" in remark
         run("delete", name, "--topic", gone, "--yes", *at)
         assert client.get_children(layout.offsets) == [topic]
         _, error = run("delete", name, "--topic", f"{topic}:7", "--yes", *at, status=2)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
@@ -37,12 +38,54 @@ store_option = click.option(
     help="Where a group of other clients in ZooKeeper has its offsets.  [default: where it has some]",
 )
 new_option = click.option("--new", "is_new", is_flag=True, help="The group may not exist yet: begin it.")
-restore_option = click.option(
-    "--restore-file",
-    type=_path,
-    metavar="FILE",
-    help="Where to write the former offsets.  [default: kiel-groups-GROUP-TIME.json]",
-)
+
+
+class _Change(NamedTuple):
+    """The options of a command that changes offsets, beside those that say which change."""
+
+    cluster: ClusterAddress
+    store: str | None
+    as_json: bool
+    dry_run: bool
+    yes: bool
+    restore_file: Path | None
+
+
+def _cluster_options(command: Callable[..., int]) -> Callable[..., int]:
+    """Add the options that say where the group and its offsets are: ``cluster`` and ``store``."""
+
+    @store_option
+    @cluster_options
+    @wraps(command)
+    def with_store(*, cluster: ClusterAddress, store: str | None, **options: Any) -> int:
+        if cluster.is_of_brokers and store is not None:
+            raise click.UsageError(
+                "'--store' does not go with '--coordination brokers', whose groups have their offsets in Kafka.",
+                click.get_current_context(),
+            )
+        return command(cluster=cluster, store=store, **options)
+
+    return with_store
+
+
+def _changes_offsets(command: Callable[..., int]) -> Callable[..., int]:
+    """Add the options of a command that changes offsets, whose function gets a ``_Change`` as ``how``."""
+
+    @_cluster_options
+    @json_option
+    @change_options
+    @click.option(
+        "--restore-file",
+        type=_path,
+        metavar="FILE",
+        help="Where to write the former offsets.  [default: kiel-groups-GROUP-TIME.json]",
+    )
+    @wraps(command)
+    def with_change(**options: Any) -> int:
+        how = _Change(**{name: options.pop(name) for name in _Change._fields})
+        return command(how=how, **options)
+
+    return with_change
 
 
 @click.group(epilog=EPILOG)
@@ -53,8 +96,7 @@ def offsets() -> None:
 @offsets.command(epilog=EPILOG)
 @group_argument
 @topics_option
-@store_option
-@cluster_options
+@_cluster_options
 @json_option
 @click.pass_obj
 def show(
@@ -69,7 +111,6 @@ def show(
     from kiel_groups.cli.terminal import rendering
     from kiel_groups.ops.views.offset_changes import offsets_document, offsets_table, parse_selection, select
 
-    _check_store(cluster, store)
     selection = parse_selection(topics) if topics else None
     found = cluster.offsets().read(group, selection or (), store=store)
     partitions = sorted({*select(found, selection, stored=True), *select(found, selection, stored=False)})
@@ -108,11 +149,7 @@ def _kinds(command: Callable[..., int]) -> Callable[..., int]:
 @all_topics_option
 @_kinds
 @new_option
-@store_option
-@cluster_options
-@json_option
-@change_options
-@restore_option
+@_changes_offsets
 @click.pass_context
 def reset(
     context: click.Context,
@@ -123,12 +160,7 @@ def reset(
     all_topics: bool,
     from_file: Path | None,
     is_new: bool,
-    store: str | None,
-    cluster: ClusterAddress,
-    as_json: bool,
-    dry_run: bool,
-    yes: bool,
-    restore_file: Path | None,
+    how: _Change,
     **kinds: Any,
 ) -> int:
     """
@@ -144,16 +176,15 @@ def reset(
     given = [name for name, value in kinds.items() if value is not None and value is not False]
     if len(given) + (from_file is not None) != 1:
         raise click.UsageError("give one of the options --to-…, --shift-by, --by-duration and --from-file.", context)
-    _check_store(cluster, store)
     selection = _selection(context, topics, all_topics, may_lack=from_file is not None)
-    source = cluster.offsets()
+    source = how.cluster.offsets()
     if from_file is not None:
         file = read_offsets_file(from_file, group)
-        plan = plan_import(source, group, file, selection, store=store, is_new=is_new)
+        plan = plan_import(source, group, file, selection, store=how.store, is_new=is_new)
     else:
         target = _target(given[0], kinds[given[0]])
-        plan = plan_reset(source, group, selection, target, store=store, is_new=is_new)
-    return _carry_out(context.obj, cluster, plan, as_json, dry_run, yes, restore_file)
+        plan = plan_reset(source, group, selection, target, store=how.store, is_new=is_new)
+    return _carry_out(context.obj, plan, how)
 
 
 def _target(kind: str, value: Any) -> Target:
@@ -180,8 +211,7 @@ def _target(kind: str, value: Any) -> Target:
     show_default=True,
     help="'kafka' is for ImportZkOffsets of Kafka 0.8.",
 )
-@store_option
-@cluster_options
+@_cluster_options
 @click.pass_obj
 def export(
     lines: Lines,
@@ -200,7 +230,6 @@ def export(
     from kiel_groups.ops.actions.offsets_file import kafka_lines, new_file, write_offsets_file
     from kiel_groups.ops.views.offset_changes import parse_selection, select
 
-    _check_store(cluster, store)
     selection = parse_selection(topics) if topics else None
     found = cluster.offsets().read(group, selection or (), store=store, with_logs=False)
     selected = {p: found.offsets[p] for p in select(found, selection, stored=True) if p in found.offsets}
@@ -221,11 +250,7 @@ def export(
 @group_argument
 @click.argument("file", type=_path)
 @new_option
-@store_option
-@cluster_options
-@json_option
-@change_options
-@restore_option
+@_changes_offsets
 @click.pass_obj
 def import_offsets(
     lines: Lines,
@@ -234,12 +259,7 @@ def import_offsets(
     group: str,
     file: Path,
     is_new: bool,
-    store: str | None,
-    cluster: ClusterAddress,
-    as_json: bool,
-    dry_run: bool,
-    yes: bool,
-    restore_file: Path | None,
+    how: _Change,
 ) -> int:
     """
     Set the offsets of a group without members as in FILE.
@@ -250,23 +270,18 @@ def import_offsets(
     from kiel_groups.ops.actions.offsets import plan_import
     from kiel_groups.ops.actions.offsets_file import read_offsets_file
 
-    _check_store(cluster, store)
     read = read_offsets_file(file, group)
     if read.group not in ("", group):
         lines.say("info", f"{file} has the offsets of group {read.group}")
-    plan = plan_import(cluster.offsets(), group, read, store=store, is_new=is_new)
-    return _carry_out(lines, cluster, plan, as_json, dry_run, yes, restore_file)
+    plan = plan_import(how.cluster.offsets(), group, read, store=how.store, is_new=is_new)
+    return _carry_out(lines, plan, how)
 
 
 @offsets.command(epilog=EPILOG)
 @group_argument
 @click.argument("new_group")
 @click.option("--overwrite", is_flag=True, help="Also if NEW_GROUP has offsets.")
-@store_option
-@cluster_options
-@json_option
-@change_options
-@restore_option
+@_changes_offsets
 @click.pass_obj
 def copy(
     lines: Lines,
@@ -275,30 +290,20 @@ def copy(
     group: str,
     new_group: str,
     overwrite: bool,
-    store: str | None,
-    cluster: ClusterAddress,
-    as_json: bool,
-    dry_run: bool,
-    yes: bool,
-    restore_file: Path | None,
+    how: _Change,
 ) -> int:
     """Begin NEW_GROUP at the offsets of a group, which may be live. Its members need the same offset store."""
     from kiel_groups.ops.actions.offsets import plan_copy
 
-    _check_store(cluster, store)
-    plan = plan_copy(cluster.offsets(), group, new_group, overwrite=overwrite, store=store)
-    return _carry_out(lines, cluster, plan, as_json, dry_run, yes, restore_file)
+    plan = plan_copy(how.cluster.offsets(), group, new_group, overwrite=overwrite, store=how.store)
+    return _carry_out(lines, plan, how)
 
 
 @offsets.command(epilog=EPILOG)
 @group_argument
 @topics_option
 @all_topics_option
-@store_option
-@cluster_options
-@json_option
-@change_options
-@restore_option
+@_changes_offsets
 @click.pass_context
 def delete(
     context: click.Context,
@@ -307,12 +312,7 @@ def delete(
     group: str,
     topics: tuple[str, ...],
     all_topics: bool,
-    store: str | None,
-    cluster: ClusterAddress,
-    as_json: bool,
-    dry_run: bool,
-    yes: bool,
-    restore_file: Path | None,
+    how: _Change,
 ) -> int:
     """
     Delete offsets of topics that no live member reads.
@@ -321,18 +321,9 @@ def delete(
     """
     from kiel_groups.ops.actions.offsets import plan_delete
 
-    _check_store(cluster, store)
     selection = _selection(context, topics, all_topics)
-    plan = plan_delete(cluster.offsets(), group, selection, store=store)
-    return _carry_out(context.obj, cluster, plan, as_json, dry_run, yes, restore_file)
-
-
-def _check_store(cluster: ClusterAddress, store: str | None) -> None:
-    if cluster.is_of_brokers and store is not None:
-        raise click.UsageError(
-            "'--store' does not go with '--coordination brokers', whose groups have their offsets in Kafka.",
-            click.get_current_context(),
-        )
+    plan = plan_delete(how.cluster.offsets(), group, selection, store=how.store)
+    return _carry_out(context.obj, plan, how)
 
 
 def _selection(
@@ -346,38 +337,32 @@ def _selection(
     return parse_selection(topics) if topics else None
 
 
-def _carry_out(
-    lines: Lines,
-    cluster: ClusterAddress,
-    plan: OffsetsPlan,
-    as_json: bool,
-    dry_run: bool,
-    yes: bool,
-    restore_file: Path | None,
-) -> int:
+def _carry_out(lines: Lines, plan: OffsetsPlan, how: _Change) -> int:
     """Show a plan, ask, write the former offsets to the restore file, and apply the plan."""
     from kiel_groups.cli.terminal.rendering import show, show_json
     from kiel_groups.ops.actions.offsets_file import new_file, restore_path, write_offsets_file
-    from kiel_groups.ops.views.offset_changes import changes_document, changes_table
+    from kiel_groups.ops.views.offset_changes import changes_document, changes_table, time_remark
 
-    if not dry_run:
+    if not how.dry_run:
         plan.check()
-    file = (restore_file or restore_path(plan.group)) if plan.lost else None
-    if as_json:
+    file = (how.restore_file or restore_path(plan.group)) if plan.lost else None
+    if how.as_json:
         document = {
-            "dry_run": dry_run,
+            "dry_run": how.dry_run,
             "group": plan.group,
             "store": plan.found.store,
             "changes": changes_document(plan.changes),
             "left_out": list(map(str, plan.left_out)),
-            "restore_file": None if file is None or dry_run else str(file),
+            "restore_file": None if file is None or how.dry_run else str(file),
         }
         show_json(document)
     else:
         show(changes_table(plan.changes))
+    if remark := time_remark(plan.changes):
+        lines.say("info", remark)
     if plan.left_out:
         lines.say("warning", f"left out, because they do not exist: {some(plan.left_out)}")
-    if dry_run:
+    if how.dry_run:
         plan.check()
     changing = counted(plan.changing, "offset")
     if not plan.changing and not plan.znodes:
@@ -386,13 +371,13 @@ def _carry_out(
     verb = "Delete" if plan.is_deletion else "Set"
     begun = "" if plan.found.exists else ", which begins with them"
     begun += f", and create {counted(plan.znodes, 'znode')} of the file" if plan.znodes else ""
-    if not is_confirmed(f"{verb} {changing} of group {plan.group}{begun}?", dry_run=dry_run, yes=yes):
+    if not is_confirmed(f"{verb} {changing} of group {plan.group}{begun}?", dry_run=how.dry_run, yes=how.yes):
         lines.say("info", f"group {plan.group}: {changing} to {verb.lower()}; --dry-run changes nothing")
         return DONE
     if file is not None:
         write_offsets_file(file, new_file(plan.group, plan.lost).encode())
         lines.say("info", f"the former offsets are in {file}; 'kiel-groups offsets import' sets them again")
-    if remark := plan.apply(cluster.offsets()):
+    if remark := plan.apply(how.cluster.offsets()):
         lines.say("info", remark)
     created = f"; {counted(plan.znodes, 'znode')} of the file created" if plan.znodes else ""
     lines.say("info", f"group {plan.group}: {changing} {'deleted' if plan.is_deletion else 'set'}{created}")

@@ -190,9 +190,10 @@ def plan_import(
     topics = {each.topic for each in offsets}
     must_exist = not is_new and file.group != group
     found = source.read(group, topics, store=store, must_exist=must_exist, topics_exist=True)
-    check_exist(
-        found, {topic: frozenset(each.partition for each in offsets if each.topic == topic) for topic in topics}
-    )
+    numbers: dict[str, set[int]] = {}
+    for topic, number in offsets:
+        numbers.setdefault(topic, set()).add(number)
+    check_exist(found, {topic: frozenset(listed) for topic, listed in numbers.items()})
     _check_logs(found, offsets)
     given = {partition: FoundTime(offset) for partition, offset in offsets.items()}
     znodes = {} if found.has_settings or found.store == IN_BROKERS else file.znodes

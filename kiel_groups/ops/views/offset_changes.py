@@ -39,6 +39,7 @@ __all__ = [
     "parse_time",
     "select",
     "status_of",
+    "time_remark",
     "unmatched",
 ]
 
@@ -48,6 +49,9 @@ IN_BROKERS = "brokers"
 
 #: Topics, and their partitions or None for all.
 Selection = Mapping[str, frozenset[int] | None]
+
+#: How the note of a change begins whose time was looked up by segment.
+_SEGMENT = "segment's start"
 
 _UNITS_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
 _SHORT = re.compile(r"([0-9]{1,15})(ms|s|m|h|d|w)")
@@ -307,9 +311,16 @@ def _time_note(at: FoundTime, asked_ms: int, end: int) -> str:
     # no segment is as old, the time is in the first one, or before the log.
     later = [each for each in at.segments if each > at.offset]
     if not later:
-        return "by segments' last modification"
+        return _SEGMENT
     most = later[min(1, len(later) - 1)] - at.offset
-    return f"by segments' last modification: up to {counted(most, 'record')} early"
+    return f"{_SEGMENT}, up to {counted(most, 'record')} early"
+
+
+def time_remark(changes: Iterable[OffsetChange]) -> str:
+    """Return how times were looked up where records have none, or ""."""
+    if not any(each.note.startswith(_SEGMENT) for each in changes):
+        return ""
+    return "records have no times there: a time finds a segment, by the segment's last modification"
 
 
 def _apart(difference_ms: int) -> str:

@@ -23,6 +23,7 @@ from kiel_groups.ops.views.offset_changes import (
     parse_time,
     select,
     status_of,
+    time_remark,
     unmatched,
 )
 
@@ -145,15 +146,16 @@ def test_what_has_no_offset_is_not_shifted() -> None:
         (FoundTime(40, 1_007_200_000), "its record is of 1970-01-12T15:46:40Z, 2.0 h later"),
         (FoundTime(40, 2**63 - 1), f"its record is of {2**63 - 1}, 106751991155.7 d later"),
         (FoundTime(100), "the log's end: nothing is as late"),
-        (FoundTime(40, None, (10, 40, 70, 90, 100)), "by segments' last modification: up to 50 records early"),
-        (FoundTime(90, None, (10, 40, 70, 90, 100)), "by segments' last modification: up to 10 records early"),
-        (FoundTime(40), "by segments' last modification"),
+        (FoundTime(40, None, (10, 40, 70, 90, 100)), "segment's start, up to 50 records early"),
+        (FoundTime(90, None, (10, 40, 70, 90, 100)), "segment's start, up to 10 records early"),
+        (FoundTime(40), "segment's start"),
     ],
 )
 def test_how_far_a_record_is_from_a_time(found: FoundTime, note: str) -> None:
     """A record's time is told; of a segment, how many records may be earlier than the time."""
     changes = compute_changes(GROUP, [A0], Target("time", 1_000_000_000), {A0: found})
     assert changes == (OffsetChange(A0, 50, found.offset, note),)
+    assert bool(time_remark(changes)) == note.startswith("segment's start")
 
 
 def test_the_offsets_of_a_file_stay_within_the_log() -> None:
