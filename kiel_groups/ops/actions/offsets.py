@@ -196,8 +196,10 @@ def plan_import(
     check_exist(found, {topic: frozenset(listed) for topic, listed in numbers.items()})
     _check_logs(found, offsets)
     given = {partition: FoundTime(offset) for partition, offset in offsets.items()}
-    znodes = {} if found.has_settings or found.store == IN_BROKERS else file.znodes
-    return OffsetsPlan(found, compute_changes(found, offsets, Target("file"), given), znodes=znodes)
+    is_back = file.group == group and not found.has_settings and found.store != IN_BROKERS
+    return OffsetsPlan(
+        found, compute_changes(found, offsets, Target("file"), given), znodes=file.znodes if is_back else {}
+    )
 
 
 def plan_copy(
