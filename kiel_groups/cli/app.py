@@ -97,7 +97,7 @@ _MEANT = {
     "stop": "cluster down",
 }
 
-#: How similar a word must be to ``release`` to be a typing error: it acts on live members.
+#: How similar a word must be to one of these, or to ``release``, which acts on live members, to be a typing error.
 _TYPING_ERROR: Final = 0.8
 
 #: The modules of commands that share one.
@@ -145,7 +145,7 @@ class _LazyGroup(click.Group):
 def _command_meant(word: str) -> str:
     """Return the command that a word of a user means, or "" if that is not clear."""
     near = get_close_matches(word, [*_COMMANDS, *_MEANT], 1)
-    if near == ["release"]:
+    if near and (near[0] in _MEANT or near == ["release"]):
         near = get_close_matches(word, near, 1, _TYPING_ERROR)
     meant = _MEANT.get(near[0], near[0]) if near else ""
     return meant if meant.partition(" ")[0] in _COMMANDS else ""
