@@ -182,7 +182,9 @@ class ZooKeeperOffsets:
             raise BrokerError(f"group {group}: {found.problem}")
         return {partition: each.offset for partition, each in found.offsets.items()}
 
-    def write(self, found: GroupOffsets, changes: Sequence[OffsetChange], znodes: Mapping[str, str]) -> str:
+    def write(
+        self, found: GroupOffsets, changes: Sequence[OffsetChange], znodes: Mapping[str, str] | None = None
+    ) -> str:
         """
         Write changes, and the missing ``znodes`` of a group without settings. Return a remark for people, or "".
 
@@ -194,7 +196,7 @@ class ZooKeeperOffsets:
         """
         layout = GroupLayout(found.group)
         with zookeeper(self._hosts, timeout_s=self._timeout_s) as client:
-            for path, data in sorted(znodes.items() if not found.has_settings else ()):
+            for path, data in sorted((znodes or {}).items() if not found.has_settings else ()):
                 with suppress(NodeExistsError):  # A member was faster, and has its own.
                     client.create(f"{layout.root}/{path}", data.encode("latin-1"), makepath=True)
             if not found.is_in_kafka:
@@ -267,7 +269,9 @@ class BrokerOffsets:
 
         return in_session(self._brokers, self._timeout_s, read)
 
-    def write(self, found: GroupOffsets, changes: Sequence[OffsetChange], znodes: Mapping[str, str]) -> str:
+    def write(
+        self, found: GroupOffsets, changes: Sequence[OffsetChange], znodes: Mapping[str, str] | None = None
+    ) -> str:
         """
         Write changes; groups of brokers have no ``znodes``. Return "".
 
