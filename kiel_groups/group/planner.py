@@ -376,11 +376,13 @@ def _entry(group_state: GroupState, moved: int, took_ms: int) -> HistoryEntry:
 def _group_state(inputs: Inputs, target: Target, leader: MemberId, cause: str, now_ms: int) -> GroupState:
     """Return the group state of the next generation, whose number is above every stored one."""
     generations = [stored.generation for stored in inputs.assignments.values() if stored is not None]
-    request_ms = inputs.dynamic_config.request.at_ms if inputs.dynamic_config.request is not None else None
+    request_ms = None
     if inputs.group_state is not None:
         generations.append(inputs.group_state.generation)
         # While the settings cannot be read, the request that was answered last stays answered.
-        request_ms = request_ms or inputs.group_state.request_ms
+        request_ms = inputs.group_state.request_ms
+    if inputs.dynamic_config.request is not None:
+        request_ms = inputs.dynamic_config.request.at_ms
     reasons: dict[str, int] = {}
     for reason in target.unassigned.values():
         reasons[reason] = reasons.get(reason, 0) + 1

@@ -42,6 +42,7 @@ def show(lines: Lines, *, group: str, zookeeper: str, as_json: bool) -> int:
     a line for each value.
     """
     from kiel_groups.cli.terminal import rendering
+    from kiel_groups.errors import ConfigError
     from kiel_groups.ops.views.config_view import effective_settings, settings_document, settings_tables
     from kiel_groups.ops.views.znodes import view_group
     from kiel_groups.ops.zookeeper_client import zookeeper as session
@@ -51,6 +52,8 @@ def show(lines: Lines, *, group: str, zookeeper: str, as_json: bool) -> int:
         check_group(client, group, zookeeper)
         refuse_programs(client, group)
         view = view_group(group, read_group(client, group))
+    if view.settings is None and not view.members:
+        raise ConfigError(f"group {group!r} has no settings: no member of kiel-groups was ever in it")
     settings = effective_settings(view)
     if as_json:
         rendering.show_json(settings_document(group, settings))

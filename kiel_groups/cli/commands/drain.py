@@ -21,7 +21,6 @@ from kiel_groups.wording import counted, some
 
 if TYPE_CHECKING:
     from kiel_groups.ops.actions.group_config import ConfigChange
-    from kiel_groups.ops.views.group_view import GroupView
     from kiel_groups.ops.zookeeper_client import Client
 
 __all__ = ["drain", "rebalance", "undrain"]
@@ -167,6 +166,7 @@ def _change(
     """Show a change, make it after a confirmation, and wait until the group has settled."""
     from kiel_groups.errors import CoordinationError
     from kiel_groups.ops.actions.group_config import await_settled
+    from kiel_groups.ops.views.config_view import outcome
     from kiel_groups.ops.zookeeper_client import zookeeper as session
     from kiel_groups.ops.zookeeper_reader import check_group
 
@@ -196,7 +196,7 @@ def _change(
             return INTERRUPTED
         except CoordinationError as error:
             raise CoordinationError(f"{error}; {stays}") from error
-    lines.say("info", _result(view, change))
+    lines.say("info", outcome(view, change.owned))
     return DONE
 
 
@@ -213,18 +213,3 @@ def _show(lines: Lines, change: ConfigChange, *, as_json: bool, dry_run: bool) -
     elif not change.changes:
         cause = change.after["rebalance"]["reason"]
         lines.say("info", f"the leader is asked for a plan; its cause in the history: operator: {cause}")
-
-
-def _result(view: GroupView, change: ConfigChange) -> str:
-    """Say what the last plan has moved, and where that leaves the members that the change names."""
-    if not view.members:
-        return f"group {view.group} has no members any more"
-    newest = view.history[0] if view.history else None
-    slots = {member.slot: len(member.owned) for member in view.members if member.slot in change.owned}
-    own = "".join(f"; {slot} owns {counted(count, 'partition')}" for slot, count in sorted(slots.items())[:4])
-    if newest is None:
-        return f"group {view.group} has settled{own}"
-    moved = counted(newest.moved, "partition has moved", "partitions have moved")
-    if not newest.moved and view.group_state is not None:
-        moved = f"no partition has moved: by {view.group_state.allocator}, the allocation is right as it is"
-    return f"group {view.group} has settled at generation {newest.generation}: {moved}{own}"

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any, NamedTuple
 
-from kazoo.exceptions import BadVersionError, NoNodeError
+from kazoo.exceptions import BadVersionError, KazooException, NoNodeError
 
 from kiel_groups.errors import ConfigError, CoordinationError
 from kiel_groups.group.znodes.contents import encode_object, parse_object
@@ -206,7 +206,10 @@ def await_settled(
     while True:
         if not client.connected:  # A read would wait without limit for a new connection.
             raise CoordinationError("the connection to ZooKeeper broke while waiting")
-        view = view_group(group, read_group(client, group))
+        try:
+            view = view_group(group, read_group(client, group))
+        except KazooException as error:
+            raise CoordinationError(f"ZooKeeper failed while waiting: {type(error).__name__}") from error
         if not (text := missing(view, request_ms)):
             return view
         if time.monotonic() >= until_s:

@@ -31,6 +31,7 @@ __all__ = [
     "kept_drained",
     "missing",
     "newly_unowned",
+    "outcome",
     "settings_document",
     "settings_tables",
 ]
@@ -204,6 +205,25 @@ def missing(view: GroupView, request_ms: int | None) -> str:
         return f"the group is {view.state}"
     still = f", still owned by {some(owners)}" if owners else ""
     return f"{counted(moving, 'partition has', 'partitions have')} not moved yet{still}"
+
+
+def outcome(view: GroupView, slots: Collection[Slot]) -> str:
+    """Say what the last plan of a settled group has moved, or why nothing, and what the members of slots own now."""
+    if not view.members:
+        return f"group {view.group} has no members any more"
+    settled = f"group {view.group} has settled"
+    if view.history and view.group_state is not None:
+        newest = view.history[0]
+        text = counted(newest.moved, "partition has moved", "partitions have moved")
+        if not newest.moved and view.group_state.fallback:
+            text = f"no partition has moved: {view.group_state.fallback}"
+        elif not newest.moved and view.away:
+            text = f"no partition has moved while {some(sorted(view.away))} is away, whose partitions are kept"
+        elif not newest.moved:
+            text = f"no partition has moved: by {view.group_state.allocator}, the allocation is right as it is"
+        settled += f" at generation {newest.generation}: {text}"
+    named = sorted((each.slot, len(each.owned)) for each in view.members if each.slot in slots)
+    return "; ".join([settled, *(f"{slot} owns {counted(owned, 'partition')}" for slot, owned in named[:4])])
 
 
 class Setting(NamedTuple):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,19 +12,20 @@ from rich.console import Console
 
 from kiel_groups.config import DebounceConfig, GroupConfig
 from kiel_groups.errors import ConfigError
-from kiel_groups.group.znodes.contents import MemberInfo, Znode
+from kiel_groups.group.znodes.contents import MemberAssignment, MemberInfo, Znode
 from kiel_groups.group.znodes.group_settings import HistoryEntry
 from kiel_groups.ops.views.config_view import (
     changes_table,
     differences,
     edited,
     effective_settings,
+    outcome,
     settings_document,
     settings_tables,
 )
 from kiel_groups.ops.views.report import history_table
 from kiel_groups.ops.views.znodes import view_group
-from tests.helpers.group_snapshots import HEALTHY, A, B, config, without
+from tests.helpers.group_snapshots import HEALTHY, A, B, config, plan, without
 
 pytestmark = pytest.mark.unit
 
@@ -35,6 +37,24 @@ FIELDS: dict[str, Any] = {
     "rebalance": {"at": 1, "reason": "x"},
     "odd": 1,
 }
+
+
+HISTORY, PLAN = "/kiel-groups/g/history/0000000004", "/kiel-groups/g/allocation"
+ENTRY = HistoryEntry(
+    generation=4,
+    cause="c" * 900,
+    leader=A,
+    moved=1,
+    members=2,
+    partitions=3,
+    took_ms=4,
+    created_at_ms=1_700_000_000_000,
+)
+AWAY = Znode(MemberAssignment(4, "m", frozenset(), away_since_ms=1).encode())
+
+
+def entry(moved: int) -> Znode:
+    return Znode(replace(ENTRY, moved=moved).encode())
 
 
 def member(name: str, settings: GroupConfig, session_timeout_ms: int = 6_000) -> Znode:
@@ -96,28 +116,33 @@ def test_what_an_allocator_process_was_started_with_is_unknown() -> None:
 def test_the_tables_fit_80_columns() -> None:
     """Text from znodes is bounded."""
     znodes = {**HEALTHY, "/kiel-groups/g/config": config(drained=["x" * 255], broker_racks={"1": "y" * 255})}
-    entry = HistoryEntry(
-        generation=7,
-        cause="c" * 900,
-        leader=A,
-        moved=1,
-        members=2,
-        partitions=3,
-        took_ms=4,
-        created_at_ms=1_700_000_000_000,
-    )
-    hostile = HistoryEntry(
-        generation=8, cause="", leader="", moved=1, members=2, partitions=3, took_ms=4, created_at_ms=10**300
-    )
+    hostile = replace(ENTRY, leader="", created_at_ms=10**300)
     console = Console(file=io.StringIO(), width=80)
     console.print(settings_tables(effective_settings(view_group("g", znodes))))
     console.print(changes_table(differences({}, {"odd": "#" * 1_000, "debounce": {"quiet_ms": 5}})))
-    console.print(history_table([hostile, entry]))
+    console.print(history_table([hostile, ENTRY]))
     assert isinstance(console.file, io.StringIO)
     text = console.file.getvalue()
     assert max(map(len, text.splitlines())) <= 80
     assert "2023-11-14 22:13:20" in text
     assert text.count("#") == 300
+
+
+@pytest.mark.parametrize(
+    ("znodes", "expected"),
+    [
+        ({}, "group g has settled; bbbb owns 1 partition"),
+        ({HISTORY: entry(2)}, "group g has settled at generation 4: 2 partitions have moved; bbbb owns 1 partition"),
+        ({HISTORY: entry(0)}, "no partition has moved: by round_robin, the allocation is right as it is; bbbb owns"),
+        ({HISTORY: entry(0), PLAN: plan(fallback="last plan kept: it raised")}, "moved: last plan kept: it raised; "),
+        ({HISTORY: entry(0), f"{PLAN}/one": AWAY}, "moved while one is away, whose partitions are kept; bbbb owns "),
+        (dict.fromkeys((f"/kiel-groups/g/members/{A}", f"/kiel-groups/g/members/{B}")), "has no members any more"),
+    ],
+)
+def test_the_outcome_says_what_moved_or_why_nothing(znodes: dict[str, Znode | None], expected: str) -> None:
+    """An operator who has asked for a plan wants to know why nothing moves."""
+    found = {path: znode for path, znode in {**HEALTHY, **znodes}.items() if znode is not None}
+    assert expected.replace("bbbb", B) in outcome(view_group("g", found), {B})
 
 
 def test_differences_are_by_setting() -> None:
