@@ -305,7 +305,7 @@ def settings_tables(settings: Iterable[Setting]) -> RenderableType:
     """Return the table of the effective settings."""
     columns = (
         Column[Setting]("setting", lambda each: each.name),
-        Column[Setting]("value", lambda each: shown_value(each.value), most_width=30),
+        Column[Setting]("value", lambda each: shown_value(each.value)),
         Column[Setting]("from", _source),
         Column[Setting]("change it by", lambda each: each.change),
     )
@@ -320,8 +320,8 @@ def changes_table(changes: Iterable[SettingChange]) -> RenderableType:
     """Return the table of values before and after a change."""
     columns = (
         Column[SettingChange]("setting", lambda each: each.name),
-        Column[SettingChange]("before", lambda each: shown_value(each.before), most_width=40),
-        Column[SettingChange]("after", lambda each: shown_value(each.after), most_width=40),
+        Column[SettingChange]("before", lambda each: shown_value(each.before)),
+        Column[SettingChange]("after", lambda each: shown_value(each.after)),
     )
     return report_table(columns, changes)
 
