@@ -219,6 +219,8 @@ def outcome(view: GroupView, slots: Collection[Slot]) -> str:
             text = f"no partition has moved: {view.group_state.fallback}"
         elif not newest.moved and view.away:
             text = f"no partition has moved while {some(sorted(view.away))} is away, whose partitions are kept"
+        elif not newest.moved and slots:  # Partitions without an owner do not count as moved.
+            text = "no partition has moved from one member to another"
         elif not newest.moved:
             text = f"no partition has moved: by {view.group_state.allocator}, the allocation is right as it is"
         settled += f" at generation {newest.generation}: {text}"

@@ -133,7 +133,7 @@ def test_the_tables_fit_80_columns() -> None:
     [
         ({}, "group g has settled; bbbb owns 1 partition"),
         ({HISTORY: entry(2)}, "group g has settled at generation 4: 2 partitions have moved; bbbb owns 1 partition"),
-        ({HISTORY: entry(0)}, "no partition has moved: by round_robin, the allocation is right as it is; bbbb owns"),
+        ({HISTORY: entry(0)}, "generation 4: no partition has moved from one member to another; bbbb owns 1 partition"),
         ({HISTORY: entry(0), PLAN: plan(fallback="last plan kept: it raised")}, "moved: last plan kept: it raised; "),
         ({HISTORY: entry(0), f"{PLAN}/one": AWAY}, "moved while one is away, whose partitions are kept; bbbb owns "),
         (dict.fromkeys((f"/kiel-groups/g/members/{A}", f"/kiel-groups/g/members/{B}")), "has no members any more"),
@@ -143,6 +143,9 @@ def test_the_outcome_says_what_moved_or_why_nothing(znodes: dict[str, Znode | No
     """An operator who has asked for a plan wants to know why nothing moves."""
     found = {path: znode for path, znode in {**HEALTHY, **znodes}.items() if znode is not None}
     assert expected.replace("bbbb", B) in outcome(view_group("g", found), {B})
+    if znodes == {HISTORY: entry(0)}:
+        right = "no partition has moved: by round_robin, the allocation is right as it is"
+        assert outcome(view_group("g", found), ()) == f"group g has settled at generation 4: {right}"
 
 
 def test_differences_are_by_setting() -> None:
