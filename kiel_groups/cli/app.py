@@ -36,10 +36,15 @@ _SECTIONS = {
         "describe": "Show a group: its problems, members, owners and lag.",
         "members": "List the members of a group, one line each.",
         "lag": "Show how far a group is behind, by partition.",
+        "history": "Show the plans of a group: when, why, and what moved.",
     },
     "Act on groups": {
         "offsets": "Show, reset, export, import, copy and delete offsets.",
+        "config": "Show and change the settings of a running group.",
         "weights": "Show and set the weights of partitions, for fair shares.",
+        "drain": "Give the partitions of a member or a host to others.",
+        "undrain": "Let a drained member or host own partitions again.",
+        "rebalance": "Have the leader of a group make a new plan now.",
         "release": "Take partitions from a member that does not release them.",
     },
     "Topics and records": {
@@ -101,7 +106,7 @@ _MEANT = {
 _TYPING_ERROR: Final = 0.8
 
 #: The modules of commands that share one.
-_SHARED_MODULES = {"connector-plugins": "connectors"}
+_SHARED_MODULES = {"connector-plugins": "connectors", "rebalance": "drain", "undrain": "drain"}
 
 
 class _LazyGroup(click.Group):

@@ -63,6 +63,7 @@ __all__ = [
     "read_assignments",
     "read_brokers",
     "read_group",
+    "read_history",
     "read_settings",
     "read_summaries",
     "read_workers",
@@ -441,6 +442,11 @@ def _readable_children(read: Any) -> list[str]:
 def read_assignments(client: Client, group: str) -> dict[str, Znode]:
     """Read the group state of a group, and the assignments below it."""
     return _read_trees(client, [GroupLayout(group).group_state])
+
+
+def read_history(client: Client, group: str) -> dict[str, Znode]:
+    """Read the recorded generations of a group."""
+    return _read_trees(client, [GroupLayout(group).history])
 
 
 def read_workers(client: Client, group: str) -> dict[str, Znode]:

@@ -14,6 +14,7 @@ from kiel_groups.ops.views.group_view import CoordinatorView, GroupView, MemberV
 __all__ = [
     "deletion_document",
     "group_document",
+    "history_document",
     "lag_document",
     "outline_document",
 ]
@@ -129,6 +130,11 @@ def _generation(entry: HistoryEntry) -> dict[str, Any]:
     }
 
 
+def history_document(group: str, entries: Iterable[HistoryEntry]) -> dict[str, Any]:
+    """Return the document of a group's plans, in the order given."""
+    return {"group": group, "history": [_generation(entry) for entry in entries]}
+
+
 def _dynamic_config(view: GroupView) -> dict[str, Any] | None:
     if view.dynamic_config is None:
         return None
@@ -193,8 +199,8 @@ def _member(member: MemberView) -> dict[str, Any]:
         "client": member.client,
         "started_at": member.started_at_ms,
         "session_timeout_ms": member.session_timeout_ms,
-        "capacity": member.capacity,
-        "rack": member.rack,
+        "capacity": member.settings.get("capacity", 1.0),
+        "rack": member.settings.get("rack"),
         "subscription": list(member.subscription or ()),
         "target": [str(partition) for partition in sorted(member.target or ())],
         "owned": [str(partition.topic_partition) for partition in member.owned],

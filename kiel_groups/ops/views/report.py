@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from datetime import UTC, datetime
 from itertools import groupby, islice
 from operator import itemgetter
 from typing import Generic, Literal, NamedTuple, TypeAlias, TypeVar
@@ -30,6 +31,7 @@ __all__ = [
     "deletion_report",
     "group_report",
     "groups_table",
+    "history_table",
     "lag_report",
     "report_table",
 ]
@@ -458,6 +460,27 @@ def _history(entries: Iterable[HistoryEntry], now_ms: int) -> Table:
     return report_table(columns, entries)
 
 
+def history_table(entries: Iterable[HistoryEntry]) -> Table:
+    """Return the table of a group's plans, with their times in UTC, for comparison with logs."""
+    columns = (
+        Column[HistoryEntry]("plan", lambda entry: str(entry.generation), is_right=True),
+        Column[HistoryEntry]("time (UTC)", lambda entry: _utc(entry.created_at_ms)),
+        Column[HistoryEntry]("leader", lambda entry: short_name(entry.leader), most_width=16),
+        Column[HistoryEntry]("members", lambda entry: f"{entry.members:,}", is_right=True),
+        Column[HistoryEntry]("moved", lambda entry: f"{entry.moved:,}", is_right=True),
+        Column[HistoryEntry]("cause", lambda entry: f"{entry.cause:.500}"),
+    )
+    return report_table(columns, entries)
+
+
+def _utc(at_ms: int) -> str:
+    """Return a time as ``2026-11-28 03:12:45``, or "?" if the znode has one that no calendar has."""
+    try:
+        return f"{datetime.fromtimestamp(at_ms / 1000, UTC):%Y-%m-%d %H:%M:%S}"
+    except (ValueError, OverflowError, OSError):
+        return "?"
+
+
 def _of_members(view: GroupView, now_ms: int) -> Sequence[Column[MemberView]]:
     """Return the columns of the table of members."""
     name, host = Column("member", _name), Column[MemberView]("host", lambda member: member.host, most_width=20)
@@ -474,10 +497,10 @@ def _of_members(view: GroupView, now_ms: int) -> Sequence[Column[MemberView]]:
     share = Column[MemberView]("partitions", lambda member: member.share, is_right=True)
     columns: list[Column[MemberView]] = [name, host, pid, joined, share]
     columns.append(Column("lag", lambda member: _lag_text(member.owned), is_right=True))
-    if any(member.capacity not in (None, 1) for member in view.members):
-        columns.append(Column("capacity", lambda member: f"{member.capacity:g}", is_right=True))
-    if any(member.rack for member in view.members):
-        columns.append(Column("rack", lambda member: member.rack or ""))
+    if any("capacity" in member.settings for member in view.members):
+        columns.append(Column("capacity", lambda member: str(member.settings.get("capacity", 1)), is_right=True))
+    if any("rack" in member.settings for member in view.members):
+        columns.append(Column("rack", lambda member: str(member.settings.get("rack", ""))))
     return columns
 
 

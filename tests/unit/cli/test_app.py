@@ -84,7 +84,7 @@ def test_wrong_usage_exits_with_2(capsys: pytest.CaptureFixture[str], arguments:
 @pytest.mark.parametrize(
     ("word", "meant"),
     [
-        *[("releas", "release"), ("replace", ""), ("topic", "topics"), ("lags", "lag"), ("nothing-like-it", "")],
+        *[("releas", "release"), ("leases", ""), ("topic", "topics"), ("lags", "lag"), ("nothing-like-it", "")],
         *[("delete", "groups delete"), ("deleet", "groups delete"), ("lst", "groups list"), ("--list", "groups list")],
         *[("status", "describe"), ("--describe", "describe"), ("--lag", "lag"), ("--replace", "")],
     ],
