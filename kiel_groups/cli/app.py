@@ -132,7 +132,8 @@ class _LazyGroup(click.Group):
         return super().resolve_command(ctx, args)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        if args and args[0].startswith("--") and not ctx.resilient_parsing:
+        known = {name for parameter in self.get_params(ctx) for name in parameter.opts}
+        if args and args[0].startswith("--") and args[0] not in known and not ctx.resilient_parsing:
             # kafka-consumer-groups names its commands by options, such as --describe.
             name = args[0].removeprefix("--")
             meant = _MEANT.get(name, name)

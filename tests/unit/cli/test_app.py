@@ -97,6 +97,12 @@ def test_the_command_that_is_meant_is_suggested(capsys: pytest.CaptureFixture[st
     assert (f"Did you mean '{meant}'?" in err) if meant else ("Did you mean" not in err)
 
 
+def test_an_option_with_the_name_of_a_command_is_an_option(capsys: pytest.CaptureFixture[str]) -> None:
+    """``--config`` names a file, and ``config`` is a command."""
+    assert app.run(["--config", "/nowhere.toml", "demo", "--help"]) == 2
+    assert "--config: /nowhere.toml cannot be read" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("word", app._MEANT)
 def test_each_suggestion_is_a_command(capsys: pytest.CaptureFixture[str], word: str) -> None:
     """A word of Kafka's tools suggests a command that exists, or nothing."""
