@@ -96,16 +96,16 @@ class ClusterIdentity(NamedTuple):
         if self.cluster_id is not None and named.cluster_id is not None:
             if self.cluster_id == named.cluster_id:
                 return ""
-            return f"the cluster's id is {self.cluster_id} in ZooKeeper, and {named.cluster_id} at the brokers"
+            return f"ZooKeeper has the cluster id {self.cluster_id}, and the brokers have {named.cluster_id}"
         ours, theirs = (side.topics.keys() - INTERNAL_TOPICS for side in (self, named))
         agreement = [self._agrees(topic, named) for topic in ours & theirs]
         same, other = agreement.count(True), agreement.count(False)
         if other + min(len(ours - theirs), len(theirs - ours)) <= same:
             return ""
         if not ours & theirs:
-            return f"ZooKeeper has the topics {some(sorted(ours))}, and the brokers {some(sorted(theirs))}"
+            return f"ZooKeeper has the topics {some(sorted(ours))}, and the brokers have {some(sorted(theirs))}"
         alike = counted(same, "topic is", "topics are")
-        return f"{alike} the same in both, of {len(ours):,} in ZooKeeper and {len(theirs):,} at the brokers"
+        return f"{alike} the same, of {len(ours):,} that ZooKeeper has, and {len(theirs):,} that the brokers have"
 
     def _agrees(self, topic: str, named: ClusterIdentity) -> bool | None:
         """Return whether both sides have the same replicas of a topic; None if that cannot be said."""

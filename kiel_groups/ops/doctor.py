@@ -7,12 +7,13 @@ Nothing is changed. Each server has a limit of time, so a dead one is a finding.
 from __future__ import annotations
 
 import asyncio
+import os
 import struct
 import time
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from difflib import get_close_matches
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from kazoo.exceptions import NoAuthError, NoNodeError
 from kazoo.protocol.serialization import CloseInstance, Connect
@@ -42,10 +43,10 @@ from kiel_groups.ops.views.cluster_checks import (
     check_chroot,
     check_clock,
     check_ensemble,
-    check_lists,
     check_mixed,
     check_rights,
     check_server,
+    check_shared,
     check_znodes,
     lasting,
     rights_needed,
@@ -110,20 +111,19 @@ def examine(
 # ZooKeeper's servers, each asked on its own: a session would choose one of them.
 
 
-async def _ask_servers(addresses: Iterable[HostPort], timeout_s: float) -> list[ServerAnswer]:
-    return await asyncio.gather(*(_ask_server(address, timeout_s) for address in addresses))
+async def _ask_servers(addresses: Sequence[HostPort], timeout_s: float) -> list[ServerAnswer]:
+    answers = await asyncio.gather(*(_ask_server(address, timeout_s) for address in addresses))
+    serving = [each.address for each in answers if not each.problem]
+    strangers = await _strangers(serving, timeout_s)
+    return [each._replace(is_stranger=each.address in strangers) for each in answers]
 
 
 async def _ask_server(address: HostPort, timeout_s: float) -> ServerAnswer:
     try:
         async with asyncio.timeout(timeout_s):
-            granted, least, most = [await _granted(address, asked) for asked in (ASKED_MS, 1, 2**31 - 1)]
-    except TimeoutError:
-        return ServerAnswer(address, f"no answer within {timeout_s:g} s")
-    except asyncio.IncompleteReadError:
-        return ServerAnswer(address, "it closes connections, as a server without a quorum does")
-    except (OSError, struct.error) as error:
-        return ServerAnswer(address, getattr(error, "strerror", None) or str(error) or type(error).__name__)
+            granted, least, most = [(await _open(address, asked)).time_out for asked in (ASKED_MS, 1, 2**31 - 1)]
+    except (OSError, TimeoutError, asyncio.IncompleteReadError, struct.error) as error:
+        return ServerAnswer(address, _reason(error, timeout_s))
     fields: dict[str, str] = {}
     with suppress(OSError, TimeoutError):
         async with asyncio.timeout(timeout_s):
@@ -132,18 +132,55 @@ async def _ask_server(address: HostPort, timeout_s: float) -> ServerAnswer:
     return ServerAnswer(address, "", version[:20], fields.get("Mode", "")[:20], granted, least, most)
 
 
-async def _granted(address: HostPort, asked_ms: int) -> int:
-    """Open a session, end it at once, and return its timeout in milliseconds."""
+def _reason(error: Exception, timeout_s: float) -> str:
+    if isinstance(error, TimeoutError) and not error.errno:
+        return f"no answer within {timeout_s:g} s"
+    if isinstance(error, asyncio.IncompleteReadError):
+        return "it closes connections, as a server without a quorum does"
+    number = getattr(error, "errno", None)
+    # asyncio replaces the text of a refused connection by one with its own names.
+    return os.strerror(number) if isinstance(number, int) and number > 0 else str(error) or type(error).__name__
+
+
+async def _strangers(addresses: Sequence[HostPort], timeout_s: float) -> set[HostPort]:
+    """
+    Return the servers that are not of the ensemble of the first one: they do not know a session that it has opened.
+
+    A server that does not answer now is no stranger.
+    """
+    found: set[HostPort] = set()
+    if len(addresses) > 1:
+        with suppress(OSError, TimeoutError, asyncio.IncompleteReadError, struct.error):
+            async with asyncio.timeout(timeout_s):
+                session = await _open(addresses[0], ASKED_MS, leave_open=True)
+                for address in addresses[1:]:
+                    answer = await _open(address, ASKED_MS, (session.session_id, session.passwd), leave_open=True)
+                    if answer.time_out <= 0:
+                        found.add(address)
+                await _open(addresses[0], ASKED_MS, (session.session_id, session.passwd))
+    return found
+
+
+async def _open(
+    address: HostPort, asked_ms: int, session: tuple[int, bytes] = (0, bytes(16)), *, leave_open: bool = False
+) -> Any:
+    """
+    Open a session at a server, or continue one, and end it unless it is to be left open.
+
+    Returns:
+        Kazoo's answer, with the session's timeout in milliseconds, which is 0 if the server does not know the session.
+    """
     reader, writer = await asyncio.open_connection(address.host, address.port)
     try:
-        request = Connect(0, 0, asked_ms, 0, bytes(16), False).serialize()
+        request = Connect(0, 0, asked_ms, *session, False).serialize()
         writer.write(struct.pack(">i", len(request)) + request)
         (size,) = struct.unpack(">i", await reader.readexactly(4))
         answer, _ = Connect.deserialize(await reader.readexactly(min(max(0, size), 1024)), 0)
-        closing = struct.pack(">ii", 1, CloseInstance.type)
-        writer.write(struct.pack(">i", len(closing)) + closing)
-        await reader.read(1024)
-        return int(answer.time_out)
+        if answer.time_out > 0 and not leave_open:
+            closing = struct.pack(">ii", 1, CloseInstance.type)
+            writer.write(struct.pack(">i", len(closing)) + closing)
+            await reader.read(1024)
+        return answer
     finally:
         writer.close()
 
@@ -231,10 +268,17 @@ def _examine_brokers(addresses: Sequence[HostPort], groups: Sequence[str], timeo
     first = next((each.identity for each in answers if each.identity is not None), None)
     for answer, identity in answers:
         difference = "" if first is None or identity is None else first.difference(identity)
-        yield check_broker(answer._replace(difference=difference.replace("in ZooKeeper", "at the first")))
+        difference = difference.replace("ZooKeeper", "the first broker").replace("the brokers have", "this one has")
+        yield check_broker(answer._replace(difference=difference))
     if first is None:
         return
-    found = BrokerGroups(",".join(map(str, addresses)), timeout_s=timeout_s).load_all(with_lag=False)
+    try:
+        found = BrokerGroups(",".join(map(str, addresses)), timeout_s=timeout_s).load_all(with_lag=False)
+    except ConfigError:
+        if groups:
+            raise
+        yield Check("groups", "these brokers coordinate none (Kafka 0.8); '--zookeeper' shows those in ZooKeeper")
+        return
     views = {view.group: view for view in found.groups}
     for group in groups:
         _check_known(group, views)
@@ -244,7 +288,7 @@ def _examine_brokers(addresses: Sequence[HostPort], groups: Sequence[str], timeo
     problems = [
         Finding("coordinators", problem, "start the brokers that lead __consumer_offsets") for problem in found.problems
     ]
-    yield Check(_of_groups(shown), "", (*problems, *findings))
+    yield Check(_of_groups(shown), "what their coordinators know", (*problems, *findings))
 
 
 def _check_known(group: str, known: Collection[str]) -> None:
@@ -286,18 +330,19 @@ class _Examination:
     def checks(self, groups: Sequence[str]) -> Iterator[Check]:
         registered = {path: znode for path, znode in read_brokers(self._client).items() if path != BROKER_IDS}
         elsewhere = {} if registered else _brokers_elsewhere(self._client)
-        yield check_chroot(self._servers, self._client.chroot, len(registered), elsewhere)
+        chroot = check_chroot(self._servers, self._client.chroot, len(registered), elsewhere)
+        yield chroot._replace(findings=(*chroot.findings, *_unreadable_brokers(registered)))
         asked = asyncio.run(self._ask_brokers(registered))
         identity = self._identity(registered, asked)
         for answer, theirs in asked:
-            difference = "" if theirs is None else identity.difference(theirs)
-            yield check_broker(answer._replace(difference=difference))
-        yield Check("registrations", counted(registered, "broker"), tuple(_unreadable_brokers(registered)))
+            difference = identity.difference(theirs) if theirs is not None else ""
+            doubt = theirs is not None and not difference and identity.may_differ(theirs)
+            yield check_broker(answer._replace(difference=difference, is_doubtful=doubt))
         names = list_groups(self._client)
         for group in groups:
             check_group(self._client, group, f"{self._servers}{self._client.chroot}")
         self._topics = list_topics(self._client)
-        yield check_lists({ROOT: names, CONSUMERS: names, TOPICS: self._topics})
+        yield check_shared({ROOT: names, CONSUMERS: names, TOPICS: self._topics}, self._rights(("/", ROOT, CONSUMERS)))
         yield from self._groups(groups or names)
         if any(not each.release.startswith("Kafka 0.8") and each.release for each, _ in asked):
             yield from self._mixed([each.name.rpartition(" ")[2] for each, theirs in asked if theirs is not None])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
@@ -26,7 +27,15 @@ from kiel_groups.group.znodes.contents import (
     whole_number,
 )
 from kiel_groups.group.znodes.group_settings import HistoryEntry, parse_weights
-from kiel_groups.group.znodes.layout import CONSUMERS, ROOT, TOPICS, GroupLayout, consumer_root, topic_path
+from kiel_groups.group.znodes.layout import (
+    CONSUMERS,
+    ROOT,
+    TOPICS,
+    GroupLayout,
+    connector_of,
+    consumer_root,
+    topic_path,
+)
 from kiel_groups.group.znodes.round_contents import RoundAssignment, RoundMember, RoundSettings, RoundState
 from kiel_groups.group.znodes.worker_contents import (
     ConfigChange,
@@ -51,7 +60,7 @@ __all__ = [
     "check_clock",
     "check_ensemble",
     "check_lines",
-    "check_lists",
+    "check_shared",
     "check_mixed",
     "check_rights",
     "check_server",
@@ -95,7 +104,8 @@ class ServerAnswer(NamedTuple):
 
     ``problem`` is why it opens no session, or "". ``version`` and ``mode`` are "" if it keeps them to itself, as
     servers do whose ``4lw.commands.whitelist`` lacks ``srvr``. The timeouts of sessions are those that it grants if
-    ``ASKED_MS``, as little as possible, or as much as possible is asked for.
+    ``ASKED_MS``, as little as possible, or as much as possible is asked for. ``is_stranger``: it is of another ensemble
+    than the first server that serves.
     """
 
     address: HostPort
@@ -105,6 +115,7 @@ class ServerAnswer(NamedTuple):
     granted_ms: int = 0
     least_ms: int = 0
     most_ms: int = 0
+    is_stranger: bool = False
 
 
 def check_server(server: ServerAnswer) -> Check:
@@ -130,18 +141,17 @@ def check_server(server: ServerAnswer) -> Check:
 
 def check_ensemble(servers: Sequence[ServerAnswer]) -> Check:
     """Check that the servers are those of one ensemble."""
-    alone = [str(each.address) for each in servers if each.mode == "standalone"]
-    leaders = [str(each.address) for each in servers if each.mode == "leader"]
-    text = ""
-    if len(servers) > 1 and alone:
-        text = f"{some(alone)} {'is' if len(alone) == 1 else 'are'} standalone, so these servers are no ensemble"
-    elif len(leaders) > 1:
-        text = f"{some(leaders)} lead, so these servers are of several ensembles"
-    remedy = "give the servers of one ensemble: members in two ensembles each believe that they own all partitions"
-    findings = (Finding("ensembles", text, remedy),) if text else ()
-    return Check(
-        "ensemble", counted([each for each in servers if not each.problem], "server serves", "servers serve"), findings
-    )
+    serving = [each for each in servers if not each.problem]
+    strangers = [str(each.address) for each in serving if each.is_stranger]
+    found = [
+        Finding(
+            "ensembles",
+            f"{some(strangers)}: of another ensemble than {serving[0].address}, whose sessions are not known there",
+            "give the servers of one ensemble: members of two ensembles both own all partitions",
+        )
+    ]
+    text = counted(serving, "server serves", "servers serve")
+    return Check("ensemble", text, tuple(found) if strangers else ())
 
 
 def check_chroot(
@@ -175,6 +185,7 @@ class BrokerAnswer(NamedTuple):
 
     ``name`` has its id, if ZooKeeper registers it. ``problem`` is why it does not answer, or "". ``release`` is the
     earliest release of Kafka that it may be of. ``difference`` is why it is of another cluster, or "" if it is not.
+    ``is_doubtful``: it names other addresses than those that are registered, and nothing proves another cluster.
     ``is_too_new``: it refuses the requests of this package.
     """
 
@@ -182,6 +193,7 @@ class BrokerAnswer(NamedTuple):
     problem: str = ""
     release: str = ""
     difference: str = ""
+    is_doubtful: bool = False
     is_too_new: bool = False
 
 
@@ -197,13 +209,14 @@ def check_broker(broker: BrokerAnswer) -> Check:
             Finding(
                 "other-cluster",
                 f"{broker.name} is of another cluster: {broker.difference}",
-                "give the brokers and the ZooKeeper of one cluster; consumers refuse this pair when they start",
+                "give servers of one cluster; a consumer refuses these when it starts",
             )
         )
     if broker.is_too_new:
         remedy = "this version of kiel-groups reads from Kafka 0.8 to 3.9"
         findings.append(Finding("too-new", f"{broker.name} does not know the fetch requests of Kafka 0.8", remedy))
-    return Check(broker.name, broker.release or "release unknown", tuple(findings))
+    doubt = "; it names other addresses than those registered, as behind a proxy" if broker.is_doubtful else ""
+    return Check(broker.name, (broker.release or "release unknown") + doubt, tuple(findings))
 
 
 #: How far a znode may be written in the future, in milliseconds, before clocks count as different.
@@ -234,7 +247,7 @@ def check_clock(newest_ms: int, now_ms: int) -> Check:
 
 def _seconds(milliseconds: int) -> str:
     seconds = milliseconds / 1000
-    return f"{seconds:,.0f} s" if seconds >= 10 else f"{seconds:.3g} s"
+    return f"{seconds:,.0f} s" if seconds >= 10 else f"{seconds:.2g} s"
 
 
 # What several groups share.
@@ -245,10 +258,20 @@ def _seconds(milliseconds: int) -> str:
 _ROOM, _FULL = 1 << 20, 0.8
 
 
-def check_lists(names: Mapping[str, Iterable[str]]) -> Check:
-    """Check that the names below paths fit into an answer of ZooKeeper."""
+def check_shared(names: Mapping[str, Collection[str]], granted: Rights) -> Check:
+    """
+    Check the znodes that all groups share.
+
+    Args:
+        names: The names below paths, which have to fit into an answer of ZooKeeper.
+        granted: What anyone may do with the folders of groups, and with the root, below which they are created.
+    """
+    needed = dict.fromkeys((ROOT, CONSUMERS), _READ | _CREATE)
+    if not needed.keys() <= granted.keys():
+        needed["/"] = _CREATE
     sizes = {path: _size_of_names(below) for path, below in names.items()}
-    return Check("lists", f"of {', '.join(sorted(sizes))}", tuple(_full(sizes)))
+    listed = ", ".join(sorted(sizes))
+    return Check("shared znodes", f"sizes and ACLs of {listed}", (*_full(sizes), *check_rights(needed, granted)))
 
 
 def _size_of_names(names: Iterable[str]) -> int:
@@ -277,15 +300,13 @@ _FOLDER = _READ | _CREATE | _DELETE
 
 
 def rights_needed(group: str, paths: Collection[str]) -> dict[str, int]:
-    """Return the rights that members, who have no identity in ZooKeeper, need for those of a group's paths that exist."""
+    """Return the rights that members need for those of a group's paths that exist; ``check_shared`` has the others."""
     layout = GroupLayout(group)
     needed = dict.fromkeys((*layout.parents, layout.starts, layout.history), _FOLDER)
-    needed |= {ROOT: _READ | _CREATE, CONSUMERS: _READ | _CREATE}
     needed |= {layout.group_state: _FOLDER | _WRITE, layout.config: _READ, layout.weights: _READ}
     parents = (f"{layout.owners}/", f"{layout.offsets}/")
     needed |= {path: _FOLDER for path in paths if path.startswith(parents) and path.count("/") == 4}
-    shared = (ROOT, CONSUMERS)
-    return {path: rights for path, rights in needed.items() if path in paths or path in shared}
+    return {path: rights for path, rights in needed.items() if path in paths}
 
 
 def check_rights(needed: Rights, granted: Rights) -> Iterator[Finding]:
@@ -352,10 +373,14 @@ def _name(path: str) -> str:
     return path.rpartition("/")[2]
 
 
+#: The end of the ids that ``make_member_id`` makes: a time, and a session.
+_MEMBER_ID = re.compile(rb".+-\d{13}-[0-9a-f]+")
+
+
 def _candidate(data: bytes, path: str) -> None:
     if sequence(path) is None:
         raise ProtocolError(f"{path}: the name has no sequence number; the election ignores this znode")
-    if not data.decode(errors="replace").isprintable() or not data:
+    if _MEMBER_ID.fullmatch(data) is None:
         raise ProtocolError(f"{path}: a member id was expected, found {data[:40]!r}")
 
 
@@ -411,7 +436,7 @@ _OF_WORKERS = {
     "workers/*": _Kind(WorkerInfo.parse, _MEMBERS),
     "connect": _Kind(parse_config_offset, _CORRECT),
     "connect/connectors/*": _Kind(
-        lambda data, path: StoredConnector.parse(_name(path), data, path),
+        lambda data, path: StoredConnector.parse(connector_of(_name(path)) or "", data, path),
         "kiel-groups connectors config NAME --file FILE, or connectors delete NAME",
     ),
     "connect/history/*": _Kind(ConfigChange.parse, _HARMLESS),

@@ -60,8 +60,11 @@ def test_what_is_no_proof(named: ClusterIdentity) -> None:
 @pytest.mark.parametrize(
     ("named", "why"),
     [
-        (cluster("other", 1, 2, topics={"bids": {0: (1,)}}), "has the topics clicks, orders, and the brokers bids"),
-        (cluster("other", 5, 6, topics={"orders": {0: (5, 6), 1: (6, 5)}}), "0 topics are the same in both, of 2"),
+        (
+            cluster("other", 1, 2, topics={"bids": {0: (1,)}}),
+            "topics clicks, orders, and the brokers have bids",
+        ),
+        (cluster("other", 5, 6, topics={"orders": {0: (5, 6), 1: (6, 5)}}), "0 topics are the same, of 2 that"),
         (cluster("other", 1, 2, topics={"orders": {0: (2, 1), 1: (1, 2)}, "clicks": {0: (1, 2)}}), "0 topics are"),
         (cluster("other", 1, 2, topics={"clicks": ORDERS["clicks"], "a": {0: (1,)}, "b": {0: (1,)}}), ""),
     ],
@@ -70,14 +73,16 @@ def test_what_is_no_proof(named: ClusterIdentity) -> None:
 def test_another_cluster_is_recognised_by_its_topics(named: ClusterIdentity, why: str) -> None:
     """Addresses and most topics differ."""
     ours = cluster("ours", 1, 2, topics={**ORDERS, "x": {0: (1,)}, "y": {0: (2,)}}) if not why else OURS
-    assert (why or "1 topic is the same in both, of 4 in ZooKeeper and 3 at the brokers") in ours.difference(named)
+    assert (why or "1 topic is the same, of 4 that ZooKeeper has, and 3 that the brokers have") in ours.difference(
+        named
+    )
 
 
 def test_the_ids_of_clusters_decide() -> None:
     """A mirror has the same topics, and a proxy other addresses."""
     ours = OURS._replace(cluster_id="A")
     assert ours.difference(cluster("mirror", 1, 2, cluster_id="B")) == (
-        "the cluster's id is A in ZooKeeper, and B at the brokers"
+        "ZooKeeper has the cluster id A, and the brokers have B"
     )
     assert ours.difference(cluster("proxy", 1, 2, topics={"bids": {0: (1,)}}, cluster_id="A")) == ""
 
