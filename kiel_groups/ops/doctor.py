@@ -449,7 +449,7 @@ def _brokers_elsewhere(client: Client) -> dict[str, int]:
         for path in paths:
             with suppress(NoNodeError, NoAuthError):
                 count = len(client.get_children(f"{path}{BROKER_IDS}"))
-                if count and path != chroot:
+                if count:
                     found[path] = count
     finally:
         client.chroot = chroot

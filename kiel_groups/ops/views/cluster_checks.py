@@ -466,10 +466,9 @@ def check_znodes(view: GroupView, znodes: Snapshot, now_ms: int) -> Iterator[Fin
     yield from _full(_sizes(znodes))
 
 
-def _kinds(view: GroupView) -> Iterator[tuple[str, _Kind]]:
-    """Return the kinds of znodes that are parsed of a group, by pattern."""
+def _kinds(view: GroupView, *, is_ours: bool) -> Iterator[tuple[str, _Kind]]:
+    """Return the kinds of znodes that are parsed of a group, by pattern; ``is_ours``: it has had a member of ours."""
     root, consumers = GroupLayout(view.group).root, consumer_root(view.group)
-    is_ours = view.settings is not None or view.group_state is not None or bool(view.members)
     below = {root: (_OF_GROUP if view.is_of_consumers else _OF_PROGRAMS) | _OF_WORKERS}
     below[consumers] = _OF_CONSUMERS | (_OF_OURS if is_ours else {})
     for folder, kinds in below.items():
@@ -479,10 +478,10 @@ def _kinds(view: GroupView) -> Iterator[tuple[str, _Kind]]:
 
 
 def _unreadable(view: GroupView, znodes: Snapshot) -> Iterator[Finding]:
-    by_pattern = dict(_kinds(view))
-    patterns = {tuple(pattern.split("/")): kind for pattern, kind in by_pattern.items()}
-    by_length: dict[int, list[tuple[tuple[str, ...], _Kind]]] = defaultdict(list)
-    for parts, kind in patterns.items():
+    layout = GroupLayout(view.group)
+    by_length: dict[int, list[tuple[list[str], _Kind]]] = defaultdict(list)
+    for pattern, kind in _kinds(view, is_ours=layout.config in znodes or layout.group_state in znodes):
+        parts = pattern.split("/")
         by_length[len(parts)].append((parts, kind))
     for path, znode in sorted(znodes.items()):
         names = path.split("/")

@@ -151,7 +151,7 @@ MAY_BE_EMPTY = (W.status("c/1"), W.config)
 @pytest.mark.parametrize("garbage", GARBAGE, ids=range(len(GARBAGE)))
 def test_garbage_in_any_znode_is_found(data: dict[str, bytes], path: str, garbage: bytes) -> None:
     """The finding names the znode and what to do, in a bounded text; there is no traceback."""
-    if (not garbage and path in MAY_BE_EMPTY) or (garbage > b"{}" and garbage[:1] == b"{" and path.startswith(G.ids)):
+    if (not garbage and path in MAY_BE_EMPTY) or (b"version" in garbage and path.startswith(G.ids)):
         return
     findings = [each for each in found({**data, path: garbage}) if path in each.text]
     assert [each.kind for each in findings] == ["unreadable"]
