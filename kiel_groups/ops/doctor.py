@@ -98,13 +98,15 @@ def examine(
     yield from map(check_server, answers)
     if len(answers) > 1:
         yield check_ensemble(answers)
-    if all(each.problem for each in answers):
+    serving = ",".join(str(each.address) for each in answers if not each.problem)
+    if not serving:
         return
     try:
-        with zookeeper(zookeeper_hosts, timeout_s=timeout_s) as client:
+        # A session that tries a server which does not answer would wait for it.
+        with zookeeper(f"{serving}{config.chroot}", timeout_s=timeout_s) as client:
             yield from _Examination(client, servers, addresses, timeout_s).checks(groups)
     except ChrootMissingError:
-        with zookeeper(servers, timeout_s=timeout_s) as client:
+        with zookeeper(serving, timeout_s=timeout_s) as client:
             yield check_chroot(servers, config.chroot, 0, _brokers_elsewhere(client), exists=False)
 
 
@@ -252,7 +254,8 @@ async def _ask_broker(
     except TimeoutError:
         return _Asked(BrokerAnswer(name, f"no answer within {timeout_s:g} s"), None)
     except KielGroupsError as error:
-        return _Asked(BrokerAnswer(name, str(error)), None)
+        reason = str(error).removeprefix("no broker answered: ").removeprefix(f"{address}: ")
+        return _Asked(BrokerAnswer(name, reason), None)
     finally:
         cluster.close()
 
@@ -332,6 +335,7 @@ class _Examination:
         elsewhere = {} if registered else _brokers_elsewhere(self._client)
         chroot = check_chroot(self._servers, self._client.chroot, len(registered), elsewhere)
         yield chroot._replace(findings=(*chroot.findings, *_unreadable_brokers(registered)))
+        self._newest_ms = max((znode.modified_ms for znode in registered.values()), default=0)
         asked = asyncio.run(self._ask_brokers(registered))
         identity = self._identity(registered, asked)
         for answer, theirs in asked:

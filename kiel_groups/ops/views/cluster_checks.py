@@ -143,15 +143,12 @@ def check_ensemble(servers: Sequence[ServerAnswer]) -> Check:
     """Check that the servers are those of one ensemble."""
     serving = [each for each in servers if not each.problem]
     strangers = [str(each.address) for each in serving if each.is_stranger]
-    found = [
-        Finding(
-            "ensembles",
-            f"{some(strangers)}: of another ensemble than {serving[0].address}, whose sessions are not known there",
-            "give the servers of one ensemble: members of two ensembles both own all partitions",
-        )
-    ]
-    text = counted(serving, "server serves", "servers serve")
-    return Check("ensemble", text, tuple(found) if strangers else ())
+    findings: tuple[Finding, ...] = ()
+    if strangers:
+        text = f"{some(strangers)}: of another ensemble than {serving[0].address}, whose sessions are not known there"
+        remedy = "give the servers of one ensemble: members of two ensembles both own all partitions"
+        findings = (Finding("ensembles", text, remedy),)
+    return Check("ensemble", counted(serving, "server serves", "servers serve"), findings)
 
 
 def check_chroot(
