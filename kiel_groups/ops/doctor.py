@@ -65,6 +65,9 @@ __all__ = ["examine"]
 #: How long until a group with a finding is read again, in seconds; see ``lasting``.
 _PAUSE_S = 2.0
 
+#: The longest text of a finding about a group, in characters.
+_MOST_TEXT = 1_000
+
 #: How many paths below the root are searched for brokers, if the chroot has none.
 _MOST_CHROOTS = 100
 
@@ -307,7 +310,10 @@ def _of_groups(views: Sequence[GroupView]) -> str:
 def _named(group: str, findings: Iterable[Finding]) -> Iterator[Finding]:
     """Yield the findings of a group with the group's name in front."""
     for each in findings:
-        yield Finding(each.kind, f"group {group}: {each.text}", each.remedy, False, each.partitions, each.members)
+        text = f"group {group}: {each.text}"
+        # Names of znodes may be long.
+        text = text if len(text) <= _MOST_TEXT else f"{text[:_MOST_TEXT]}…"
+        yield Finding(each.kind, text, each.remedy[:_MOST_TEXT], False, each.partitions, each.members)
 
 
 def _now_ms() -> int:
@@ -441,7 +447,7 @@ def _unreadable_brokers(registered: Snapshot) -> Iterator[Finding]:
             ClusterIdentity.registered({0: znode.data})
             parse_broker(znode.data, path)
         except ProtocolError as error:
-            yield Finding("unreadable", str(error), "restart that broker: it registers again")
+            yield Finding("unreadable", str(error)[:_MOST_TEXT], "restart that broker: it registers again")
 
 
 def _brokers_elsewhere(client: Client) -> dict[str, int]:

@@ -100,12 +100,13 @@ async def check_cluster(session: Session, cluster: ClusterMetadata) -> None:
         SessionLostError: The session is over.
     """
     try:
+        theirs = ClusterIdentity(cluster.addresses_by_id)
+        brokers = await _registrations(session, theirs.brokers)
+        if not theirs.brokers or theirs.addresses & ClusterIdentity.registered(brokers).addresses:
+            return
         numbers = map(whole_number, await session.children(BROKER_IDS) or [])
-        ids = sorted(number for number in numbers if number is not None)
-        nodes = await session.get_many([f"{BROKER_IDS}/{node_id}" for node_id in ids])
-        brokers = {node_id: node and node.data for node_id, node in zip(ids, nodes, strict=True)}
-        ours, theirs = ClusterIdentity.registered(brokers), ClusterIdentity(cluster.addresses_by_id)
-        if not ours.may_differ(theirs):
+        brokers = await _registrations(session, [number for number in numbers if number is not None])
+        if not ClusterIdentity.registered(brokers).may_differ(theirs):
             return
         cluster_id = await session.get(CLUSTER_ID)
         theirs = await cluster.identity(with_id=cluster_id is not None)
@@ -125,6 +126,12 @@ async def check_cluster(session: Session, cluster: ClusterMetadata) -> None:
             f" ZooKeeper registers {some(sorted(ours.addresses))}; {difference}. Give the brokers and the ZooKeeper of"
             " one cluster"
         )
+
+
+async def _registrations(session: Session, ids: Collection[int]) -> dict[int, bytes | None]:
+    """Return the data of the znodes of these brokers."""
+    nodes = await session.get_many([f"{BROKER_IDS}/{node_id}" for node_id in ids])
+    return {node_id: node and node.data for node_id, node in zip(ids, nodes, strict=True)}
 
 
 async def refuse_programs(session: Session, layout: GroupLayout, settings: Node | None) -> None:
