@@ -30,7 +30,7 @@ from kiel_groups.errors import (
 )
 from kiel_groups.group.cluster_identity import ClusterIdentity
 from kiel_groups.group.znodes.contents import Snapshot, parse_broker, parse_broker_version
-from kiel_groups.group.znodes.layout import BROKER_IDS, CLUSTER_ID, CONSUMERS, ROOT, TOPICS, topic_path
+from kiel_groups.group.znodes.layout import BROKER_IDS, CLUSTER_ID, CONSUMERS, ROOT, TOPICS, GroupLayout, topic_path
 from kiel_groups.metrics import Metrics
 from kiel_groups.ops.broker_reader import BrokerGroups
 from kiel_groups.ops.views.checks import Finding
@@ -412,7 +412,9 @@ class _Examination:
         if keep:
             self._views.append(view)
         # Without any topic, brokers are missing, and not the topics of this group.
-        known = znodes if self._topics else {path: znode for path, znode in znodes.items() if "/offsets/" not in path}
+        layout = GroupLayout(group)
+        of_topics = () if self._topics else (f"{layout.offsets}/", f"{layout.starts}/")
+        known = {path: znode for path, znode in znodes.items() if not path.startswith(of_topics)}
         yield from check_znodes(view, known, _now_ms())
         if view.is_of_consumers:
             needed = rights_needed(group, [path for path, znode in znodes.items() if not znode.closed])

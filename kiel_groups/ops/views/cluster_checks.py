@@ -129,7 +129,7 @@ def check_server(server: ServerAnswer) -> Check:
                 Finding(
                     "unreachable",
                     f"ZooKeeper's server {server.address} does not serve: {server.problem}",
-                    "start it, or look at its log: a server that sees less than half of its ensemble serves nobody",
+                    "start it, or look at its log: without a majority of its ensemble, a server opens no session",
                 ),
             ),
         )
@@ -171,7 +171,7 @@ def check_chroot(
     if elsewhere:
         places = some(f"{counted(count, 'broker')} below {path or '/'}" for path, count in sorted(elsewhere.items()))
         remedy = some((f"give --zookeeper {hosts}{path}" for path in sorted(elsewhere)), 1)
-        return Check(subject, "no broker", (Finding("chroot", f"{what}; there are {places}", remedy),))
+        return Check(subject, "no broker", (Finding("chroot", f"{what}; elsewhere: {places}", remedy),))
     remedy = "start the brokers; if they are running, their zookeeper.connect names other servers"
     return Check(subject, "no broker", (Finding("brokerless", what, remedy),))
 

@@ -248,7 +248,7 @@ def test_brokers_and_chroots() -> None:
     """Where brokers are registered, whether they answer, and whether they are those of ZooKeeper."""
     assert check_chroot("z:1", "/x", 3, {}).findings == ()
     elsewhere = check_chroot("z:1", "/x", 0, {"/kafka": 3, "": 1}, exists=False).findings[0]
-    assert elsewhere.text == "the chroot /x does not exist; there are 1 broker below /, 3 brokers below /kafka"
+    assert elsewhere.text == "the chroot /x does not exist; elsewhere: 1 broker below /, 3 brokers below /kafka"
     assert elsewhere.remedy == "give --zookeeper z:1 and 1 more"
     assert [each.kind for each in check_chroot("z:1", "", 0, {}).findings] == ["brokerless"]
     broker = BrokerAnswer("broker 1 at b:9092", release="Kafka 0.8")
@@ -281,7 +281,7 @@ def test_a_check_is_one_line_and_its_problems() -> None:
         console.print(check_lines(check_chroot("z:1", "", 2, {})))
     assert [line.rstrip() for line in capture.get().splitlines()] == [
         "wrong  chroot /: no broker",
-        "       no broker is registered below /; there are 1 broker below /kafka",
+        "       no broker is registered below /; elsewhere: 1 broker below /kafka",
         "       → give --zookeeper z:1/kafka",
         "ok     chroot /: 2 brokers are registered",
     ]
