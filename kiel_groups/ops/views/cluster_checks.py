@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
@@ -26,7 +25,7 @@ from kiel_groups.group.znodes.contents import (
     parse_topic,
     whole_number,
 )
-from kiel_groups.group.znodes.group_settings import HistoryEntry, parse_weights
+from kiel_groups.group.znodes.group_settings import HistoryEntry, is_member_id, parse_weights
 from kiel_groups.group.znodes.layout import (
     CONSUMERS,
     ROOT,
@@ -370,14 +369,10 @@ def _name(path: str) -> str:
     return path.rpartition("/")[2]
 
 
-#: The end of the ids that ``make_member_id`` makes: a time, and a session.
-_MEMBER_ID = re.compile(rb".+-\d{13}-[0-9a-f]+")
-
-
 def _candidate(data: bytes, path: str) -> None:
     if sequence(path) is None:
         raise ProtocolError(f"{path}: the name has no sequence number; the election ignores this znode")
-    if _MEMBER_ID.fullmatch(data) is None:
+    if not is_member_id(data.decode(errors="replace")):
         raise ProtocolError(f"{path}: a member id was expected, found {data[:40]!r}")
 
 
