@@ -36,6 +36,7 @@ _SECTIONS = {
         "describe": "Show a group: its problems, members, owners and lag.",
         "members": "List the members of a group, one line each.",
         "lag": "Show how far a group is behind, by partition.",
+        "doctor": "Check servers and groups: reachable, sound, of one cluster.",
         "history": "Show the plans of a group: when, why, and what moved.",
     },
     "Act on groups": {
