@@ -63,8 +63,10 @@ __all__ = [
     "read_assignments",
     "read_brokers",
     "read_group",
+    "read_lags",
     "read_settings",
     "read_summaries",
+    "read_topics",
     "read_workers",
     "refuse_programs",
 ]
@@ -284,6 +286,18 @@ def read_group(client: Client, group: str) -> dict[str, Znode]:
     members = [(path, znode.data) for path, znode in found.items() if path.startswith(f"{layout.members}/")]
     topics |= {topic for path, data in members for topic in _subscribed(path, data)}
     return found | _read(client, [topic_path(topic) for topic in sorted(topics)])
+
+
+def read_topics(client: Client, topics: Iterable[str]) -> dict[str, Znode]:
+    """Read the znodes of topics, as far as these exist."""
+    return _read(client, [topic_path(topic) for topic in sorted(topics)])
+
+
+def read_lags(client: Client, view: GroupView, timeout_s: float) -> tuple[dict[TopicPartition, int], str]:
+    """Return the known lags of a group's partitions, and why some are unknown, "" if none is."""
+    loaded = _with_lag((view,), read_brokers(client), list_topics(client), timeout_s, StoreTracker())
+    (ended,) = loaded.groups
+    return {each.topic_partition: each.lag for each in ended.partitions if each.lag is not None}, loaded.lag_problem
 
 
 def read_settings(hosts: str, group: str) -> GroupSettings | None:
