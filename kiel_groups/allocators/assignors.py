@@ -18,7 +18,7 @@ from kiel_groups.allocators.adapter import (
 )
 from kiel_groups.allocators.contiguous_ranges import ranges
 from kiel_groups.allocators.group_spec import Allocator, GroupAllocator, GroupSpec
-from kiel_groups.allocators.registry import ALLOCATORS, look_up
+from kiel_groups.allocators.registry import ALLOCATORS, installed_allocators, look_up, named_allocator
 from kiel_groups.errors import AllocatorError, ConfigError
 from kiel_groups.model import TopicPartition
 
@@ -349,8 +349,9 @@ def assignors_of(
     Return the assignors that a member offers to its group, in the order of preference.
 
     Args:
-        given: A name of ``ASSIGNORS``, an ``Assignor``, an allocator function, or a sequence of these. None means
-            ``range`` and then ``roundrobin``, as in kafka-python; a member that offers others offers only these.
+        given: A name of ``ASSIGNORS``, the name of an installed allocator, an ``Assignor``, an allocator function, or
+            a sequence of these. None means ``range`` and then ``roundrobin``, as in kafka-python; a member that offers
+            others offers only these.
         setting: The setting to name in an error.
 
     Raises:
@@ -371,6 +372,8 @@ def assignors_of(
 
 
 def _assignor_of(given: object, setting: str) -> Assignor:
+    if isinstance(given, str) and given not in ASSIGNORS and given in installed_allocators():
+        return AllocatorAssignor(named_allocator(given, setting), setting)
     if isinstance(given, str):
         return look_up(given, ASSIGNORS, "assignor", setting)
     if not isinstance(given, type):

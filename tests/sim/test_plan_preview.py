@@ -22,7 +22,7 @@ from tests.sim.world import STATIC_GRACE_MS, World, at_rest
 
 pytestmark = pytest.mark.sim
 
-SEEDS = int(os.environ.get("SIM_PLANS", "200"))
+SEEDS = int(os.environ.get("SIM_PLANS", "100"))
 PIECES = 4
 #: How long a join, a leave and two plans take at most.
 PLANNED_S = 4.0

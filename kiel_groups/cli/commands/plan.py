@@ -26,7 +26,7 @@ __all__ = ["plan"]
 
 @click.command(epilog=EPILOG)
 @click.argument("group", shell_complete=complete_groups)
-@click.option("--add-member", "added", type=click.IntRange(min=1), default=0, metavar="N", help="N members join.")
+@click.option("--add-member", "added", type=click.IntRange(min=0), default=0, metavar="N", help="N members join.")
 @click.option(
     "--remove-member",
     "removed",

@@ -64,6 +64,8 @@ def preview_group(
     znodes = own | read_brokers(client) | read_topics(client, {*change.topics, *change.partitions})
     now_ms = time.time_ns() // 1_000_000
     before = inputs_of(group, znodes, now_ms, GroupConfig(group=group).static_grace_ms)
+    if not before.members and not change.added:
+        raise ConfigError(_NO_MEMBERS.format(group))
     after = changed_inputs(group, before, change, znodes, now_ms)
     notes: list[str] = []
     chosen = _allocator(group, before, notes) if allocator is None else allocator
@@ -85,6 +87,9 @@ def preview_group(
         chroot=str(client.chroot),
         notes=notes,
     )
+
+
+_NO_MEMBERS = "group {} has no members, so nothing is planned; --add-member N and --topics plan for new ones"
 
 
 def _allocator(group: str, inputs: Inputs, notes: list[str]) -> Allocator:
@@ -122,8 +127,10 @@ async def preview_group_of_brokers(
     if not session.has_coordinators:
         raise UnknownGroupError(f"group {group!r} does not exist {session.place}, nor does any other")
     described = (await describe_group(session, group)).described
-    if described.state == "Dead" and not change.added:
-        raise UnknownGroupError(f"group {group!r} does not exist {session.place}, or has no members")
+    if not described.members and not change.added:
+        raise ConfigError(
+            _NO_MEMBERS.format(group) if described.state == "Empty" else _NONE.format(group, session.place)
+        )
     if described.protocol_type not in ("", PROTOCOL_TYPE):
         raise ConfigError(
             f"the members of group {group} are of type {described.protocol_type!r}; they have no partitions"
@@ -133,6 +140,9 @@ async def preview_group_of_brokers(
     chosen = _assignor(group, described.protocol) if assignor is None else assignor
     topics = {name: tuple(each.partition for each in topic.partitions) for name, topic in session.topics.items()}
     return preview_assignment(described, topics, change, chosen)
+
+
+_NONE = "group {!r} does not exist {}, or has no members"
 
 
 def _assignor(group: str, protocol: str) -> Assignor:

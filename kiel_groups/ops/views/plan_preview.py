@@ -60,10 +60,10 @@ class GroupChange:
     """
     A change that may happen to a group; without arguments, none.
 
-    ``added`` is how many members join, on the host ``added_on`` ("" for that of the newest member). ``removed`` names members that leave: member ids, the session at their end, or
-    instance ids; with ``host``, all members of that host leave, too. ``topics`` is what every member subscribes to, ()
-    for what it does now. ``partitions`` has the number of partitions to which topics grow, ``weights`` the loads of
-    partitions, None for those that the group has.
+    ``added`` is how many members join, on the host ``added_on`` ("" for that of the newest member). ``removed`` names
+    members that leave: member ids, the session at their end, or instance ids; with ``host``, all members of that host
+    leave, too. ``topics`` is what every member subscribes to, () for what it does now. ``partitions`` has the number of
+    partitions to which topics grow, ``weights`` the loads of partitions, None for those that the group has.
     """
 
     added: int = 0
@@ -441,11 +441,11 @@ def preview_assignment(
 def preview_report(preview: PlanPreview, *, only_moves: bool) -> Iterator[RenderableType]:
     """Yield the moves in one line, the notes, the balance of members, and the partitions; of these only the moved."""
     moves = preview.moves
-    among = [each for each in moves if each.before is not None and each.after is not None]
-    others = len(moves) - len(among)
+    first, last = (sum(each.before is None for each in moves), sum(each.after is None for each in moves))
     text = f"group {preview.group}, allocated by {preview.allocator}: "
-    text += counted(among, "partition moves", "partitions move")
-    yield Text(text + (f", {others:,} without an owner before or after" if others else ""))
+    text += counted(len(moves) - first - last, "partition moves", "partitions move")
+    text += f", {first:,} had no owner" if first else ""
+    yield Text(text + (f", {last:,} have none afterwards" if last else ""))
     for line in filter(None, (preview.fallback, *_unassigned(preview), *preview.notes)):
         yield Text(f"  {line}")
     if not only_moves:
