@@ -115,8 +115,8 @@ _ZOOKEEPER_SESSION_MS, _BROKERS_SESSION_MS = 10_000, 30_000
     "--allocator",
     metavar="NAME",
     help="Used if this member leads: round_robin, sticky, weighted, lag_aware, rack_aware, range, an installed one,"
-    " or your MODULE:FUNCTION. With brokers also Java's roundrobin, and several by commas, of which the group takes the first"
-    " that all members offer.  [default: round_robin; with brokers range,roundrobin]",
+    " or your MODULE:FUNCTION. With brokers also Java's roundrobin, and several by commas, of which the group takes the"
+    " first that all members offer.  [default: round_robin; with brokers range,roundrobin]",
     shell_complete=complete_allocators,
 )
 @click.option(
