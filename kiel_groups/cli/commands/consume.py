@@ -49,8 +49,7 @@ _WITHOUT_A_GROUP = ("partitions",)
 _IN_ZOOKEEPER = {
     "store": "brokers store the offsets of their groups",
     "instance_id": "groups of brokers have no static members yet",
-    "capacity": "members of groups of brokers do not tell it to each other yet",
-    "rack": "members of groups of brokers do not tell it to each other yet",
+    "rack": "leaders of groups of brokers do not know the racks of partitions",
 }
 
 _ZOOKEEPER_SESSION_MS, _BROKERS_SESSION_MS = 10_000, 30_000
@@ -285,6 +284,7 @@ def _by_brokers(context: click.Context, options: dict[str, Any]) -> dict[str, An
     return {
         "coordination": BROKERS,
         "partition_allocator": load_assignors(options["allocator"], "--allocator"),
+        "capacity": options["capacity"],
     }
 
 

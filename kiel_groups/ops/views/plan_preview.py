@@ -7,6 +7,7 @@ The leader's own functions compute it, from the same inputs; those that only the
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 from typing import Any, NamedTuple, TypeVar
@@ -16,7 +17,13 @@ from rich.table import Table
 from rich.text import Text
 
 from kiel_groups.allocators import Allocator, loads_of, sticky, weighted
-from kiel_groups.allocators.assignors import Assignor, AssignorMember, run_assignor
+from kiel_groups.allocators.assignors import (
+    AllocatorAssignor,
+    Assignor,
+    AssignorMember,
+    parse_member,
+    run_assignor,
+)
 from kiel_groups.errors import AllocatorError, ConfigError, ProtocolError
 from kiel_groups.group.planner import Inputs, absences, allocate, fallback_target, limit_claims, members_by_slot
 from kiel_groups.group.znodes.contents import (
@@ -409,8 +416,7 @@ def preview_assignment(
     wanted = change.topics or tuple(sorted({topic for each in subscriptions.values() for topic in each.topics}))
     _check_added(group, change, wanted)
     after = {
-        # In the next rebalance, each member tells what it owns now.
-        member: replace(each, topics=own, user_data=assignor.metadata(own, sorted(before[member])))
+        member: AssignorMember(own, _told(assignor, each, own, before[member]))
         for member, each in subscriptions.items()
         if member not in gone
         for own in [change.topics or each.topics]
@@ -433,6 +439,16 @@ def preview_assignment(
         loads=loads_of(sorted(_owners(allocation)), {}),
         notes=(*notes, *outcome.findings),
     )
+
+
+def _told(
+    assignor: Assignor, member: AssignorMember, topics: tuple[str, ...], owned: frozenset[TopicPartition]
+) -> bytes | None:
+    """Return the user data of a member in the next rebalance, in which it tells what it owns now."""
+    if isinstance(assignor, AllocatorAssignor):
+        with suppress(ValueError):
+            assignor = assignor.of_member(parse_member(member.user_data).capacity)
+    return assignor.metadata(topics, sorted(owned))
 
 
 # The report and the document.

@@ -11,7 +11,7 @@ import pytest
 from rich.console import Console
 
 from kiel_groups.allocators import Allocator, lag_aware, rack_aware, round_robin, sticky, weighted
-from kiel_groups.allocators.assignors import ASSIGNORS, encode_owned
+from kiel_groups.allocators.assignors import ASSIGNORS, encode_member
 from kiel_groups.errors import AllocatorError, ConfigError, ProtocolError
 from kiel_groups.group.planner import DRAINED
 from kiel_groups.group.znodes.contents import DONE, GroupState, MemberAssignment, MemberInfo, Snapshot, Znode
@@ -262,9 +262,12 @@ def test_a_group_of_brokers_is_assigned_by_its_assignor() -> None:
         "new-1": some(3),
     }
     assert "ids of new members are random" in text(found)
-    stale = encode_owned(some(0, 1, 2, 3))
+    stale = encode_member(some(0, 1, 2, 3))
     group = described("kiel-sticky", ("c-1", (1, 3), stale), ("c-2", (0, 2), None))
     assert preview_assignment(group, topics, GroupChange(), ASSIGNORS["sticky"]).moves == ()
+    large = described("kiel-sticky", ("c-1", (1, 3), encode_member((), 3.0)), ("c-2", (0, 2), None))
+    by_capacity = preview_assignment(large, topics, GroupChange(), ASSIGNORS["sticky"])
+    assert {slot: len(owned) for slot, owned in by_capacity.after.items()} == {"c-1": 3, "c-2": 1}
     gone = preview_assignment(group, topics, GroupChange(removed=("c-2",)), ASSIGNORS["sticky"])
     assert gone.after == {"c-1": some(0, 1, 2, 3)}
 
