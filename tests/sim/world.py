@@ -91,7 +91,7 @@ class World(GroupWorld):
         self.operator: KazooClient = fake_client(Host(self.ensemble))
         self.operator.start()
         self.operator.ensure_path(TOPICS)
-        for number, rack in enumerate(RACKS):
+        for number, rack in enumerate(RACKS if scenario.allocator == "rack_aware" else RACKS[:1]):
             registration = json.dumps({"host": "broker", "port": 9092, "rack": rack}).encode()
             self.operator.create(f"{BROKER_IDS}/{number}", registration, makepath=True)
         self.brokers = Brokers(self, BROKERS if self.store == BROKER_V0 else 0)
