@@ -64,9 +64,9 @@ __all__ = [
     "read_brokers",
     "read_group",
     "read_lags",
+    "read_plan_inputs",
     "read_settings",
     "read_summaries",
-    "read_topics",
     "read_workers",
     "refuse_programs",
 ]
@@ -288,9 +288,14 @@ def read_group(client: Client, group: str) -> dict[str, Znode]:
     return found | _read(client, [topic_path(topic) for topic in sorted(topics)])
 
 
-def read_topics(client: Client, topics: Iterable[str]) -> dict[str, Znode]:
-    """Read the znodes of topics, as far as these exist."""
-    return _read(client, [topic_path(topic) for topic in sorted(topics)])
+def read_plan_inputs(client: Client, group: str, topics: Iterable[str]) -> dict[str, Znode]:
+    """Read what a leader plans from: members, settings, assignments, brokers, the members' topics, and ``topics``."""
+    layout = GroupLayout(group)
+    found = _read_trees(client, [layout.members, layout.group_state, BROKER_IDS])
+    found |= _read(client, [layout.config, layout.weights])
+    members = [(path, znode.data) for path, znode in found.items() if path.startswith(f"{layout.members}/")]
+    subscribed = {topic for path, data in members for topic in _subscribed(path, data)}
+    return found | _read(client, [topic_path(topic) for topic in sorted(subscribed.union(topics))])
 
 
 def read_lags(client: Client, view: GroupView, timeout_s: float) -> tuple[dict[TopicPartition, int], str]:

@@ -25,10 +25,9 @@ from kiel_groups.ops.views.znodes import view_group
 from kiel_groups.ops.zookeeper_client import Client, place_of
 from kiel_groups.ops.zookeeper_reader import (
     check_group,
-    read_brokers,
     read_group,
     read_lags,
-    read_topics,
+    read_plan_inputs,
     refuse_programs,
 )
 from kiel_groups.wire.consumer_protocol import PROTOCOL_TYPE
@@ -57,11 +56,9 @@ def preview_group(
     """
     check_group(client, check_name(group, "group"), place_of(client))
     refuse_programs(client, group)
-    own = read_group(client, group)
-    # A partial read of the members would show a wrong plan.
-    if closed := [path for path, znode in own.items() if znode.closed]:
-        raise ConfigError(f"group {group}: an ACL denies reading {closed[0]}")
-    znodes = own | read_brokers(client) | read_topics(client, {*change.topics, *change.partitions})
+    znodes = read_plan_inputs(client, group, {*change.topics, *change.partitions})
+    if closed := [path for path, znode in znodes.items() if znode.closed]:
+        raise ConfigError(f"group {group}: an ACL denies reading {closed[0]}, without which no plan can be computed")
     now_ms = time.time_ns() // 1_000_000
     before = inputs_of(group, znodes, now_ms, GroupConfig(group=group).static_grace_ms)
     if not before.members and not change.added:
@@ -71,7 +68,7 @@ def preview_group(
     chosen = _allocator(group, before, notes) if allocator is None else allocator
     lags: Mapping[TopicPartition, int] = {}
     if getattr(chosen, "uses_lag", False):
-        view = view_group(group, own)
+        view = view_group(group, read_group(client, group))
         if view.leader is None or view.leader in view.member_ids:
             lags, problem = read_lags(client, view, timeout_s)
         else:
