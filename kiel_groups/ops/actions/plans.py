@@ -91,7 +91,11 @@ _NO_MEMBERS = "group {} has no members, so nothing is planned; --add-member N an
 
 def _allocator(group: str, inputs: Inputs, notes: list[str]) -> Allocator:
     """Return the allocator of the group: that of its settings, else that of its newest plan, else the default."""
-    name = inputs.dynamic_config.allocator or (inputs.group_state.allocator if inputs.group_state else "")
+    name, newest = inputs.dynamic_config.allocator, inputs.group_state
+    if name is None and newest is not None:
+        name = newest.allocator
+        if newest.fallback:
+            notes.append(f"the group's allocator failed at its newest plan, so {name} is assumed: {newest.fallback}")
     if not name:
         notes.append("the group has no plan yet; its leader's own allocator is not known, round_robin is assumed")
         return round_robin

@@ -96,8 +96,8 @@ class PlanPreview:
     The present plan of a group, and the one that its leader would make.
 
     ``before`` and ``after`` have the partitions of each slot, or of each member of a group of brokers. ``names`` has
-    short names for those whose id is long. ``loads`` are the loads of all partitions in ``after``, 1 each if the group
-    has no weights. ``unassigned`` maps partitions that get no owner to the reason. ``fallback`` describes what replaces
+    short names for those whose id is long. ``loads`` are those of all partitions, 1 each if the group has no
+    weights. ``unassigned`` maps partitions that get no owner to the reason. ``fallback`` describes what replaces
     the plan of an allocator that fails, or is "". ``notes`` are sentences about what the preview cannot know.
     """
 
@@ -132,9 +132,8 @@ class PlanPreview:
         return "" if slot is None else self.names.get(slot, slot)
 
     def load(self, owned: Iterable[TopicPartition]) -> float:
-        """Return the load of partitions. One that is gone afterwards counts as the mean of the others."""
-        usual = sum(self.loads.values()) / len(self.loads) if self.loads else 1
-        return sum(self.loads.get(each, usual) for each in owned)
+        """Return the load of partitions."""
+        return sum(self.loads[each] for each in owned)
 
 
 def _owners(allocation: Allocation) -> dict[TopicPartition, Slot]:
@@ -284,7 +283,7 @@ def preview_plan(
         before=before.stored,
         after=target.allocation,
         names={slot: _new_name(slot) if slot in new else short_name(slot) for slot in dynamic},
-        loads=loads_of(sorted(_owners(target.allocation)), after.weights),
+        loads=loads_of(_owners(before.stored).keys() | _owners(target.allocation), after.weights),
         has_weights=bool(after.weights),
         unassigned=target.unassigned,
         fallback=target.fallback,
@@ -436,7 +435,7 @@ def preview_assignment(
         before=before,
         after=allocation,
         names={member: short_name(member) for member in ids} | {member: _new_name(member) for member in new},
-        loads=loads_of(sorted(_owners(allocation)), {}),
+        loads=loads_of(_owners(before).keys() | _owners(allocation), {}),
         notes=(*notes, *outcome.findings),
     )
 
