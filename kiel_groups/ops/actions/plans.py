@@ -66,6 +66,9 @@ def preview_group(
     after = changed_inputs(group, before, change, znodes, now_ms)
     notes: list[str] = []
     chosen = _allocator(group, before, notes) if allocator is None else allocator
+    uses_racks = getattr(chosen, "uses_racks", False)
+    if uses_racks and (change.added or change.partitions):
+        notes.append("planned without the racks of new members and partitions, which are not known")
     lags: Mapping[TopicPartition, int] = {}
     if getattr(chosen, "uses_lag", False):
         view = view_group(group, read_group(client, group))
@@ -79,7 +82,7 @@ def preview_group(
         before,
         after,
         chosen,
-        racks=racks_of(after, znodes) if getattr(chosen, "uses_racks", False) else {},
+        racks=racks_of(after, znodes) if uses_racks else {},
         lags=lags,
         chroot=str(client.chroot),
         notes=notes,
