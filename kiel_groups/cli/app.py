@@ -38,6 +38,7 @@ _COMMANDS = {
     "groups": "List the groups of a cluster.",
     "describe": "Show a group: its problems, members, owners and lag.",
     "lag": "Show how far a group is behind, by partition.",
+    "doctor": "Check servers and groups: reachable, sound, of one cluster.",
     "offsets": "Show, reset, export, import, copy and delete offsets.",
     "plan": "Show what a leader would plan if members, topics or weights change.",
     "weights": "Show and set the weights of partitions, for fair shares.",

@@ -11,6 +11,7 @@ from kiel_groups.ops.views.checks import Finding
 from kiel_groups.ops.views.group_view import CoordinatorView, GroupView, MemberView, PartitionView, lag_of
 
 __all__ = [
+    "finding_document",
     "group_document",
     "history_document",
     "lag_document",
@@ -59,7 +60,7 @@ def group_document(
         "partitions_of_unknown_lag": _unknown_lags(view.partitions),
         "lag_problem": lag_problem or None,
     }
-    wrong = [_finding(finding) for finding in findings]
+    wrong = [finding_document(finding) for finding in findings]
     if view.coordinator is not None:
         return _coordinated(view, view.coordinator, lag, wrong)
     group_state, settings = view.group_state, view.settings
@@ -175,8 +176,8 @@ def _unknown_lags(partitions: Iterable[PartitionView]) -> int:
     return sum(partition.lag is None for partition in partitions)
 
 
-def _finding(finding: Finding) -> dict[str, Any]:
-    """Return a problem of a group."""
+def finding_document(finding: Finding) -> dict[str, Any]:
+    """Return a problem of a group, or of its cluster."""
     return {
         "kind": finding.kind,
         "text": finding.text,
