@@ -38,6 +38,7 @@ _SECTIONS = {
         "lag": "Show how far a group is behind, by partition.",
         "doctor": "Check servers and groups: reachable, sound, of one cluster.",
         "history": "Show the plans of a group: when, why, and what moved.",
+        "plan": "Show what a leader would plan after a change; make none.",
     },
     "Act on groups": {
         "offsets": "Show, reset, export, import, copy and delete offsets.",

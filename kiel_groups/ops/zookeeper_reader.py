@@ -64,6 +64,8 @@ __all__ = [
     "read_brokers",
     "read_group",
     "read_history",
+    "read_lags",
+    "read_plan_inputs",
     "read_settings",
     "read_summaries",
     "read_workers",
@@ -285,6 +287,23 @@ def read_group(client: Client, group: str) -> dict[str, Znode]:
     members = [(path, znode.data) for path, znode in found.items() if path.startswith(f"{layout.members}/")]
     topics |= {topic for path, data in members for topic in _subscribed(path, data)}
     return found | _read(client, [topic_path(topic) for topic in sorted(topics)])
+
+
+def read_plan_inputs(client: Client, group: str, topics: Iterable[str]) -> dict[str, Znode]:
+    """Read what a leader plans from: members, settings, assignments, brokers, the members' topics, and ``topics``."""
+    layout = GroupLayout(group)
+    found = _read_trees(client, [layout.members, layout.group_state, BROKER_IDS])
+    found |= _read(client, [layout.config, layout.weights])
+    members = [(path, znode.data) for path, znode in found.items() if path.startswith(f"{layout.members}/")]
+    subscribed = {topic for path, data in members for topic in _subscribed(path, data)}
+    return found | _read(client, [topic_path(topic) for topic in sorted(subscribed.union(topics))])
+
+
+def read_lags(client: Client, view: GroupView, timeout_s: float) -> tuple[dict[TopicPartition, int], str]:
+    """Return the known lags of a group's partitions, and why some are unknown, "" if none is."""
+    loaded = _with_lag((view,), read_brokers(client), list_topics(client), timeout_s, StoreTracker())
+    (ended,) = loaded.groups
+    return {each.topic_partition: each.lag for each in ended.partitions if each.lag is not None}, loaded.lag_problem
 
 
 def read_settings(hosts: str, group: str) -> GroupSettings | None:
