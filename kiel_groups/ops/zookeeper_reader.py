@@ -142,8 +142,10 @@ class ZooKeeperGroups:
             groups: Load these groups only.
 
         Raises:
-            UnknownGroupError: One of ``groups`` does not exist.
+            ConfigError: One of ``groups`` does not exist, or its name is not legal.
         """
+        for group in groups:
+            check_name(group, "group")
         stores = StoreTracker()
         with zookeeper(self._hosts, timeout_s=self._timeout_s) as client:
             for group in groups:

@@ -13,6 +13,7 @@ from kiel_groups.ops.views.group_view import CoordinatorView, GroupView, MemberV
 from kiel_groups.ops.views.lag_trend import Trend, worst_verdict
 
 __all__ = [
+    "finding_document",
     "group_document",
     "lag_document",
     "lags_document",
@@ -61,7 +62,7 @@ def group_document(
         "partitions_of_unknown_lag": _unknown_lags(view.partitions),
         "lag_problem": lag_problem or None,
     }
-    wrong = [_finding(finding) for finding in findings]
+    wrong = [finding_document(finding) for finding in findings]
     if view.coordinator is not None:
         return _coordinated(view, view.coordinator, lag, wrong)
     group_state, settings = view.group_state, view.settings
@@ -200,7 +201,7 @@ def _unknown_lags(partitions: Iterable[PartitionView]) -> int:
     return sum(partition.lag is None for partition in partitions)
 
 
-def _finding(finding: Finding) -> dict[str, Any]:
+def finding_document(finding: Finding) -> dict[str, Any]:
     """Return a problem of a group."""
     return {
         "kind": finding.kind,

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import NamedTuple
 
 import pytest
@@ -49,7 +50,7 @@ class Case:
     def samples(self) -> list[Sample]:
         """Return what samples at a quarter of the least distance between commits, and now, see."""
         times = [commit.at_ms for commit in self.commits]
-        step = max(1, min(after - before for before, after in zip(times, times[1:], strict=False)) // 4)
+        step = max(1, min(after - before for before, after in pairwise(times)) // 4)
         last, now_ms = self.commits[-1], self.now_s * 1000
         late = [last.at_ms + (number + 1) * (now_ms - last.at_ms) // len(self.ends) for number in range(len(self.ends))]
         found = []
