@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 __all__ = ["verify"]
 
-_WINDOW_S = 10.0
-_TIMEOUT_S = 60.0
+_WINDOW_S = 10
+_TIMEOUT_S = 60
 #: The pause between two looks at the group, in seconds.
 _PAUSE_S = 1.0
 

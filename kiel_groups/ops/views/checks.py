@@ -238,7 +238,8 @@ def _unopened(view: GroupView, now_ms: int) -> Iterator[Finding]:
 def _wrongly_owned(view: GroupView, now_ms: int) -> Iterator[Finding]:
     owned: dict[MemberId, list[PartitionView]] = defaultdict(list)
     for each in view.partitions:
-        if each.owner in view.member_ids and each.target != each.owner and each.owner is not None:
+        is_wrong = each.owner in view.member_ids and each.target != each.owner and not each.is_forged
+        if is_wrong and each.owner is not None:
             owned[each.owner].append(each)
     for owner, partitions in sorted(owned.items()):
         what = counted(partitions, "partition is", "partitions are")

@@ -81,7 +81,7 @@ def trend_of(samples: Sequence[Sample]) -> Trend:
         samples: The samples of one partition, the oldest first.
     """
     if len(samples) < LEAST_SAMPLES:
-        return Trend("unknown", f"{len(samples)} of {LEAST_SAMPLES} samples, which a verdict needs")
+        return Trend("unknown", f"{len(samples)} of the {LEAST_SAMPLES} samples of a known lag that a verdict needs")
     first, last = samples[0], samples[-1]
     if not last.lag:
         return Trend("ok")

@@ -147,7 +147,7 @@ def test_few_samples_allow_no_verdict() -> None:
     """Nine samples, or ten with fewer than four commits, are too few, whatever they show; the reason says so."""
     samples = [Sample(number * 1000, 10, 20) for number in range(LEAST_SAMPLES)]
     assert trend_of(samples) == Trend("stuck", "no commit for 9 s, with a lag of 10")
-    assert trend_of(samples[1:]) == Trend("unknown", "9 of 10 samples, which a verdict needs")
+    assert trend_of(samples[1:]) == Trend("unknown", "9 of the 10 samples of a known lag that a verdict needs")
     assert trend_of([*samples[1:], Sample(10_000, 11, 30)]) == Trend(
         "unknown", "only 1 commit in 9 s: sample for longer"
     )
@@ -172,7 +172,7 @@ def test_trends_are_kept_for_each_group_within_bounds() -> None:
     assert worst_verdict(found) == "stuck"
     assert trend_lines(found) == [
         "stuck: t:0: no commit for 0 s, with a lag of 94",
-        "unknown: v:0: 0 of 10 samples, which a verdict needs",
+        "unknown: v:0: 0 of the 10 samples of a known lag that a verdict needs",
     ]
     trends.take([view("g", u=(1, 1))], 21)
     assert (trends.trends("h"), list(trends.trends("g"))) == ({}, [TopicPartition("u", 0)])
