@@ -15,6 +15,7 @@ from kiel_groups.ops.views.lag_trend import Trend, worst_verdict
 __all__ = [
     "finding_document",
     "group_document",
+    "history_document",
     "lag_document",
     "lags_document",
     "outline_document",
@@ -129,6 +130,11 @@ def _generation(entry: HistoryEntry) -> dict[str, Any]:
         "took_ms": entry.took_ms,
         "created_at": entry.created_at_ms,
     }
+
+
+def history_document(group: str, entries: Iterable[HistoryEntry]) -> dict[str, Any]:
+    """Return the document of a group's plans, in the order given."""
+    return {"group": group, "history": [_generation(entry) for entry in entries]}
 
 
 def _dynamic_config(view: GroupView) -> dict[str, Any] | None:
