@@ -237,8 +237,11 @@ def _unopened(view: GroupView, now_ms: int) -> Iterator[Finding]:
 
 def _wrongly_owned(view: GroupView, now_ms: int) -> Iterator[Finding]:
     owned: dict[MemberId, list[PartitionView]] = defaultdict(list)
+    twice = set(view.assigned_twice)
     for each in view.partitions:
-        is_wrong = each.owner in view.member_ids and each.target != each.owner and not each.is_forged
+        is_wrong = each.owner in view.member_ids and each.target != each.owner
+        # Other findings have the cause, and its remedy; to release the member would not help.
+        is_wrong = is_wrong and not each.is_forged and each.topic_partition not in twice
         if is_wrong and each.owner is not None:
             owned[each.owner].append(each)
     for owner, partitions in sorted(owned.items()):
@@ -353,8 +356,8 @@ def _assigned_twice(view: GroupView, now_ms: int) -> Iterator[Finding]:
         by, remedy = (
             (
                 "by hand",
-                "the leader writes no such plan; undo the change below"
-                f" {GroupLayout(view.group).group_state}, or delete that znode: the leader plans again",
+                "the next plan of the leader replaces the assignments;"
+                f" 'kiel-groups rebalance {view.group}' has it made now",
             )
             if view.coordinator is None
             else (
