@@ -39,6 +39,7 @@ _COMMANDS = {
     "describe": "Show a group: its problems, members, owners and lag.",
     "lag": "Show how far groups are behind, and whether that grows.",
     "verify": "Check that a group works; exit with 1 if not.",
+    "doctor": "Check servers and groups: reachable, sound, of one cluster.",
     "offsets": "Show, reset, export, import, copy and delete offsets.",
     "weights": "Show and set the weights of partitions, for fair shares.",
     "history": "Show the plans of a group: when, why, and what moved.",

@@ -46,6 +46,7 @@ from kiel_groups.wire.message_sets.decoder import NoRecords, PartialMessage, dec
 from kiel_groups.wire.message_sets.encoder import encode_message_set
 from kiel_groups.wire.metadata import (
     BrokerAddress,
+    ClusterIdRequest,
     MetadataRequest,
     MetadataResponse,
     PartitionMetadata,
@@ -190,6 +191,7 @@ REQUESTS: list[Request[Any]] = [
     DescribeGroupsRequest(()),
     ApiVersionsRequest(),
     FetchProbeRequest(),
+    ClusterIdRequest(),
     TopicIdsRequest(("t",)),
     CreateTopicsRequest({}, 1),
     CreatePartitionsRequest({}, 1),

@@ -208,7 +208,7 @@ def _unknown_lags(partitions: Iterable[PartitionView]) -> int:
 
 
 def finding_document(finding: Finding) -> dict[str, Any]:
-    """Return a problem of a group."""
+    """Return a problem of a group, or of its cluster."""
     return {
         "kind": finding.kind,
         "text": finding.text,
