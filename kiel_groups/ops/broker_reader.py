@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Generator, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import NamedTuple, Self, TypeVar
@@ -193,27 +193,36 @@ class BrokerGroups:
             UnknownGroupError: There is no such group; the text suggests a similar name, if there is one.
             BrokerError: The group has no coordinator now, or it does not answer.
         """
-        if not group:
-            raise ConfigError("group: '' is not the name of a group")
-        return in_session(self._brokers, self._timeout_s, lambda session: _load_group(session, group))
+        return self.load_all(with_lag=True, groups=[group])
 
-    def follow(self, group: str) -> Generator[LoadedGroups | KielGroupsError, None, None]:
+    def follow(self, *groups: str) -> Generator[LoadedGroups | KielGroupsError, None, None]:
         """
-        Load the group whenever the caller requests the next item, and yield it, or the error if the load failed.
+        Load groups whenever the caller requests the next item, and yield them, or the error if the load failed.
+
+        All groups are loaded if none is named.
 
         Raises:
             ConfigError: As for ``load``.
         """
         while True:
             try:
-                yield self.load(group)
+                yield self.load_all(with_lag=True, groups=groups)
             except ConfigError:
                 raise
             except KielGroupsError as error:
                 yield error
 
-    def load_all(self, *, with_lag: bool) -> LoadedGroups:
-        """Load all groups, with ``with_lag`` also their offsets and lag."""
+    def load_all(self, *, with_lag: bool, groups: Sequence[str] = ()) -> LoadedGroups:
+        """
+        Load all groups, with ``with_lag`` also their offsets and lag; only ``groups``, always with lag, if given.
+
+        Raises:
+            UnknownGroupError: One of ``groups`` does not exist.
+        """
+        if "" in groups:
+            raise ConfigError("group: '' is not the name of a group")
+        if groups:
+            return in_session(self._brokers, self._timeout_s, lambda session: _load_named(session, groups))
         return in_session(self._brokers, self._timeout_s, lambda session: _load_groups(session, with_lag))
 
     def look_up(self, group: str) -> FoundGroup:
@@ -225,9 +234,9 @@ class BrokerGroups:
         return [view.group for view in self.load_all(with_lag=False).groups]
 
 
-async def _load_group(session: BrokerSession, group: str) -> LoadedGroups:
-    described, offsets = await find_group(session, group)
-    return await _with_lag(session, (view_of(session, described, offsets),), [offsets.problem])
+async def _load_named(session: BrokerSession, groups: Sequence[str]) -> LoadedGroups:
+    found = [await find_group(session, group) for group in groups]
+    return await _with_lag(session, _views(session, found), [offsets.problem for _, offsets in found])
 
 
 async def _load_groups(session: BrokerSession, with_lag: bool) -> LoadedGroups:
