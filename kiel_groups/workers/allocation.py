@@ -53,7 +53,7 @@ def rotate_work(members: Collection[str], works: Collection[Work], previous: Map
 
 # Let workers keep the work that they had, as far as loads allow that, so that a restart or a join moves little.
 #
-# Connectors and tasks cost differently, so each kind is divided by itself: the loads of each kind differ by at most one.
+# Connectors and tasks cost differently, so each kind is divided by itself: loads of each kind differ by at most one.
 # Where some members get one piece more than others, those that had most get it. So no allocation with such loads moves
 # fewer pieces. Among members that had as many tasks, those with fewer connectors get the task more.
 
