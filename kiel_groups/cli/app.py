@@ -32,7 +32,7 @@ _USER_ERRORS = (ConfigError, ChrootMissingError)
 #: need no import.
 _COMMANDS = {
     "cluster": "Run a real Kafka and ZooKeeper on this machine.",
-    "topics": "List, create, describe, grow and delete topics.",
+    "topics": "List, create, describe, configure, grow and delete topics.",
     "produce": "Send lines as records.",
     "consume": "Print records, as a member of a group or alone.",
     "groups": "List the groups of a cluster.",
