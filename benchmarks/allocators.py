@@ -2,7 +2,7 @@
 Measure what an allocator costs when a group changes: CPU time, and partitions that move.
 
     python -m benchmarks.allocators [--size MEMBERSxPARTITIONS]... [--only NAME]... [--rounds N] [--patience SECONDS]
-                                    [--without-peer] [--json FILE]
+                                    [--without-peer] [--quick] [--json FILE]
 
 No servers run. A group of members with one subscription has topics of 100 partitions. It is allocated for the first
 time, then a member joins, and then another one leaves. Each time is that of ``run_allocator``, as the leader calls it,
@@ -155,6 +155,7 @@ def measured(
 @click.option("--rounds", type=click.IntRange(min=1), default=3, show_default=True)
 @click.option("--patience", "patience_s", type=click.FloatRange(min=0), default=10.0, show_default=True)
 @click.option("--without-peer", is_flag=True, help="Leave out kafka-python.")
+@click.option("--quick", is_flag=True, help="One round of the two smallest sizes.")
 @click.option("--json", "path", type=click.Path(dir_okay=False, writable=True, path_type=Path))
 def main(
     sizes: tuple[tuple[int, int], ...],
@@ -162,8 +163,11 @@ def main(
     rounds: int,
     patience_s: float,
     without_peer: bool,
+    quick: bool,
     path: Path | None,
 ) -> None:
+    if quick:
+        sizes, rounds = sizes or SIZES[:2], 1
     python = None if without_peer else available_peer("kafka-python")
     rows: list[dict[str, object]] = []
     click.echo(f"{'size':>12}  {'allocator':<20} {'event':<6} {'s':>9} {'moves':>8} {'least':>8}")

@@ -1,7 +1,7 @@
 """
 Measure what a large group costs on a real ZooKeeper: time to settle, requests, bytes, heartbeats, memory.
 
-    python -m benchmarks.scale [--size MEMBERSxPARTITIONS]... [--processes N] [--json FILE] [--plot FILE]
+    python -m benchmarks.scale [--size MEMBERSxPARTITIONS]... [--processes N] [--quick] [--json FILE]
 
 There are no brokers: topics of 100 partitions and committed offsets are written to ZooKeeper as a cluster leaves them,
 and members fetch nothing. Each member has a session of its own; some processes share the members, and one more process
@@ -233,8 +233,9 @@ def line_of(row: dict[str, Any]) -> str:
 @click.command()
 @click.option("--size", "sizes", type=Size(), multiple=True, help="MEMBERSxPARTITIONS, partitions in hundreds.")
 @click.option("--processes", type=click.IntRange(min=1), default=4, show_default=True)
+@click.option("--quick", is_flag=True, help="Ten members and 1,000 partitions only.")
 @click.option("--json", "path", type=click.Path(dir_okay=False, writable=True, path_type=Path))
-def main(sizes: Sequence[tuple[int, int]], processes: int, path: Path | None) -> None:
+def main(sizes: Sequence[tuple[int, int]], processes: int, quick: bool, path: Path | None) -> None:
     # The embedded server's heap is small; 200,000 znodes and 1,000 sessions need more.
     os.environ["_JAVA_OPTIONS"] = "-Xmx1g"
     rows: list[dict[str, Any]] = []
@@ -243,7 +244,7 @@ def main(sizes: Sequence[tuple[int, int]], processes: int, path: Path | None) ->
         rows.append(row)
         click.echo(line_of(row))
 
-    for members, partitions in sizes or SIZES:
+    for members, partitions in sizes or ([(10, 1_000)] if quick else SIZES):
         measure(members, partitions, processes, show)
     if path is not None:
         path.write_text(json.dumps(rows, indent=1), encoding="utf-8")

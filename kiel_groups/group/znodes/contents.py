@@ -32,11 +32,13 @@ __all__ = [
     "parse_offset",
     "parse_owner",
     "parse_preferred_leaders",
+    "parse_replicas",
     "parse_topic",
     "SettingDifference",
     "parse_broker",
     "parse_broker_rack",
     "parse_broker_version",
+    "parse_endpoints",
     "parse_leader",
     "typed_field",
     "whole_number",
@@ -140,6 +142,7 @@ class MemberInfo:
 
     ``session_timeout_ms`` is the timeout that the server granted. ``instance_id`` is the name by which a static member
     keeps its slot, or None for a dynamic member. The znode has ``capacity`` and ``rack`` only if they were set.
+    ``settings`` are those of ``GroupConfig.changed_settings``, for operators.
     """
 
     member_id: MemberId
@@ -152,6 +155,7 @@ class MemberInfo:
     instance_id: str | None = None
     capacity: float = 1.0
     rack: str | None = None
+    settings: tuple[tuple[str, int], ...] = ()
 
     @property
     def slot(self) -> Slot:
@@ -171,6 +175,7 @@ class MemberInfo:
                 "started_at": self.started_at_ms,
                 **({"capacity": self.capacity} if self.capacity != 1 else {}),
                 **({"rack": self.rack} if self.rack is not None else {}),
+                **({"settings": dict(self.settings)} if self.settings else {}),
             }
         )
 
@@ -179,6 +184,8 @@ class MemberInfo:
         fields = parse_object(data, path)
         topics = typed_field(fields, "subscription", list, path)
         instance_id = fields.get("instance_id")
+        # Nothing depends on them, so other data is no reason to leave the member out.
+        settings = fields["settings"] if isinstance(fields.get("settings"), dict) else {}
         try:
             for topic in topics:
                 check_name(topic, "subscription")
@@ -198,6 +205,7 @@ class MemberInfo:
             instance_id=instance_id,
             capacity=capacity,
             rack=rack,
+            settings=tuple((name, value) for name, value in settings.items() if isinstance(value, int)),
         )
 
 
@@ -208,7 +216,8 @@ class GroupState:
 
     ``partitions`` and ``members`` are counts. ``unassigned`` counts partitions per reason. ``unassigned_names`` has the
     first hundred of these partitions. ``fallback`` describes what replaced the plan of a failed allocator, or is "" if
-    the allocator did not fail.
+    the allocator did not fail. ``request_ms`` is the time of the last operator's request that a plan answers; see
+    ``PlanRequest``.
     """
 
     generation: int
@@ -222,6 +231,7 @@ class GroupState:
     unassigned_names: tuple[str, ...] = ()
     fallback: str = ""
     created_at_ms: int = 0
+    request_ms: int | None = None
 
     def encode(self) -> bytes:
         return encode_object(
@@ -238,6 +248,7 @@ class GroupState:
                 "unassigned_names": list(self.unassigned_names),
                 "fallback": self.fallback,
                 "created_at": self.created_at_ms,
+                **({"rebalance": self.request_ms} if self.request_ms is not None else {}),
             }
         )
 
@@ -262,6 +273,7 @@ class GroupState:
             unassigned_names=tuple(names) if isinstance(names, list) else (),
             fallback=str(fields.get("fallback", "")),
             created_at_ms=fields["created_at"] if isinstance(fields.get("created_at"), int) else 0,
+            request_ms=fields["rebalance"] if isinstance(fields.get("rebalance"), int) else None,
         )
 
 
@@ -408,12 +420,17 @@ def parse_topic(data: bytes, path: str) -> tuple[int, ...]:
     return tuple(sorted(found))
 
 
-def parse_preferred_leaders(data: bytes, path: str) -> dict[int, int]:
-    """Return the preferred leader of each partition of a topic, its first replica, from the topic's znode."""
+def parse_replicas(data: bytes, path: str) -> dict[int, tuple[int, ...]]:
+    """Return the replicas of each partition of a topic, from the topic's znode; a partition without any is left out."""
     parse_topic(data, path)
     replicas = {int(text): its for text, its in parse_object(data, path)["partitions"].items()}
-    first = {number: its[0] for number, its in replicas.items() if isinstance(its, list) and its}
-    return {number: broker for number, broker in first.items() if type(broker) is int}
+    listed = {number: tuple(its) for number, its in replicas.items() if isinstance(its, list) and its}
+    return {number: its for number, its in listed.items() if all(type(broker) is int for broker in its)}
+
+
+def parse_preferred_leaders(data: bytes, path: str) -> dict[int, int]:
+    """Return the preferred leader of each partition of a topic, its first replica, from the topic's znode."""
+    return {number: replicas[0] for number, replicas in parse_replicas(data, path).items()}
 
 
 def parse_broker(data: bytes, path: str) -> HostPort:
@@ -423,6 +440,17 @@ def parse_broker(data: bytes, path: str) -> HostPort:
     if not address.host or not 0 < address.port < 65536:
         raise ProtocolError(f"{path}: a host and a port from 1 to 65535 were expected, found {address}")
     return address
+
+
+def parse_endpoints(data: bytes, path: str) -> frozenset[HostPort]:
+    """Return the addresses of all listeners of a broker, from its znode; brokers of 0.8 have one."""
+    fields = parse_object(data, path)
+    listed = fields.get("endpoints")
+    names = [each.partition("://")[2] for each in listed if isinstance(each, str)] if isinstance(listed, list) else []
+    parts = [name.rpartition(":") for name in names]
+    numbered = [(host.strip("[]"), whole_number(port, 65_535)) for host, _, port in parts if host]
+    found = {HostPort(host, port) for host, port in numbered if port}
+    return frozenset(found) if found else frozenset({parse_broker(data, path)})
 
 
 def parse_broker_rack(data: bytes, path: str) -> str | None:

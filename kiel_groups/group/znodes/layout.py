@@ -13,6 +13,7 @@ from kiel_groups.model import MemberId, Slot, TopicPartition
 __all__ = [
     "GroupLayout",
     "BROKER_IDS",
+    "CLUSTER_ID",
     "TOPICS",
     "ROOT",
     "SPARK_GROUPS",
@@ -36,6 +37,7 @@ ROOT = "/kiel-groups"
 CONSUMERS = "/consumers"
 BROKER_IDS = "/brokers/ids"
 TOPICS = "/brokers/topics"
+CLUSTER_ID = "/cluster/id"
 KIEL_GROUPS = "/kiel/groups"
 
 #: The prefix of the groups in which Spark queries and archives commit if they are given no group.

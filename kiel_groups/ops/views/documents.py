@@ -11,7 +11,9 @@ from kiel_groups.ops.views.checks import Finding
 from kiel_groups.ops.views.group_view import CoordinatorView, GroupView, MemberView, PartitionView, lag_of
 
 __all__ = [
+    "finding_document",
     "group_document",
+    "history_document",
     "lag_document",
     "outline_document",
 ]
@@ -58,7 +60,7 @@ def group_document(
         "partitions_of_unknown_lag": _unknown_lags(view.partitions),
         "lag_problem": lag_problem or None,
     }
-    wrong = [_finding(finding) for finding in findings]
+    wrong = [finding_document(finding) for finding in findings]
     if view.coordinator is not None:
         return _coordinated(view, view.coordinator, lag, wrong)
     group_state, settings = view.group_state, view.settings
@@ -127,6 +129,11 @@ def _generation(entry: HistoryEntry) -> dict[str, Any]:
     }
 
 
+def history_document(group: str, entries: Iterable[HistoryEntry]) -> dict[str, Any]:
+    """Return the document of a group's plans, in the order given."""
+    return {"group": group, "history": [_generation(entry) for entry in entries]}
+
+
 def _dynamic_config(view: GroupView) -> dict[str, Any] | None:
     if view.dynamic_config is None:
         return None
@@ -169,8 +176,8 @@ def _unknown_lags(partitions: Iterable[PartitionView]) -> int:
     return sum(partition.lag is None for partition in partitions)
 
 
-def _finding(finding: Finding) -> dict[str, Any]:
-    """Return a problem of a group."""
+def finding_document(finding: Finding) -> dict[str, Any]:
+    """Return a problem of a group, or of its cluster."""
     return {
         "kind": finding.kind,
         "text": finding.text,
