@@ -44,9 +44,10 @@ class GroupedConsumer(Consumer):
             unless brokers coordinate the group.
         deserializer: Converts a message's bytes to a value. Without a deserializer, records hold bytes.
         partition_allocator: ``fn(members, partitions)``, ``"round_robin"`` (the default), ``"sticky"``,
-            ``"weighted"``, ``"lag_aware"``, ``"rack_aware"`` or ``"range"``; used while this member leads the group. If
-            brokers coordinate the group, also ``"roundrobin"`` (Java's), or a list, of which the group takes the first
-            that all members offer; the default is Java's ``"range"``, then ``"roundrobin"``.
+            ``"weighted"``, ``"lag_aware"``, ``"rack_aware"`` or ``"range"``, or the name of an installed package's
+            (entry points ``kiel_groups.allocators``); used while this member leads the group. If brokers coordinate
+            the group, also ``"roundrobin"`` (Java's), or a list, of which the group takes the first that all members
+            offer; the default is Java's ``"range"``, then ``"roundrobin"``.
         autocommit: Whether the consumer commits finished records by itself.
         max_wait_time: How long a broker may wait for ``min_bytes`` before it responds, in milliseconds.
         min_bytes: How many bytes a broker waits for.

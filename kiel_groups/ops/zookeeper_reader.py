@@ -36,7 +36,6 @@ from kiel_groups.group.znodes.layout import (
     ROOT,
     GroupLayout,
     WorkerLayout,
-    consumer_root,
     topic_path,
 )
 from kiel_groups.group.znodes.round_contents import program_type, refusal_by_programs
@@ -65,6 +64,8 @@ __all__ = [
     "read_brokers",
     "read_group",
     "read_history",
+    "read_lags",
+    "read_plan_inputs",
     "read_settings",
     "read_summaries",
     "read_workers",
@@ -280,12 +281,29 @@ def read_group(client: Client, group: str) -> dict[str, Znode]:
     is empty if there is no such group. Znodes whose ACL denies reading are ``closed``.
     """
     layout = GroupLayout(group)
-    found = _read_trees(client, [layout.root, consumer_root(group), layout.kiel_members])
+    found = _read_trees(client, list(layout.roots))
     folders = (f"{layout.owners}/", f"{layout.offsets}/", f"{layout.starts}/")
     topics = {path.split("/")[4] for path in found if path.startswith(folders)}
     members = [(path, znode.data) for path, znode in found.items() if path.startswith(f"{layout.members}/")]
     topics |= {topic for path, data in members for topic in _subscribed(path, data)}
     return found | _read(client, [topic_path(topic) for topic in sorted(topics)])
+
+
+def read_plan_inputs(client: Client, group: str, topics: Iterable[str]) -> dict[str, Znode]:
+    """Read what a leader plans from: members, settings, assignments, brokers, the members' topics, and ``topics``."""
+    layout = GroupLayout(group)
+    found = _read_trees(client, [layout.members, layout.group_state, BROKER_IDS])
+    found |= _read(client, [layout.config, layout.weights])
+    members = [(path, znode.data) for path, znode in found.items() if path.startswith(f"{layout.members}/")]
+    subscribed = {topic for path, data in members for topic in _subscribed(path, data)}
+    return found | _read(client, [topic_path(topic) for topic in sorted(subscribed.union(topics))])
+
+
+def read_lags(client: Client, view: GroupView, timeout_s: float) -> tuple[dict[TopicPartition, int], str]:
+    """Return the known lags of a group's partitions, and why some are unknown, "" if none is."""
+    loaded = _with_lag((view,), read_brokers(client), list_topics(client), timeout_s, StoreTracker())
+    (ended,) = loaded.groups
+    return {each.topic_partition: each.lag for each in ended.partitions if each.lag is not None}, loaded.lag_problem
 
 
 def read_settings(hosts: str, group: str) -> GroupSettings | None:
@@ -510,7 +528,13 @@ def _read(client: Client, paths: Sequence[str], parents: list[str] | None = None
                 continue
             # zkCli and Kafka write null if no data is given.
             found[path] = Znode(
-                data or b"", stat.ephemeralOwner, stat.ctime, stat.mtime, czxid=stat.czxid, mzxid=stat.mzxid
+                data or b"",
+                stat.ephemeralOwner,
+                stat.ctime,
+                stat.mtime,
+                czxid=stat.czxid,
+                mzxid=stat.mzxid,
+                version=stat.version,
             )
             if parents is not None and stat.numChildren:
                 parents.append(path)

@@ -118,14 +118,14 @@ def complete_members(context: click.Context, parameter: click.Parameter, typed: 
 
 
 def complete_allocators(context: click.Context, parameter: click.Parameter, typed: str) -> list[str]:
-    """Return the built-in allocators with this prefix; with those of Java, if brokers coordinate groups."""
+    """Return the allocators that have this prefix; with those of Java, if brokers coordinate groups."""
+    from kiel_groups.allocators import ALLOCATORS, installed_allocators
+
     if _setting(context, "coordination") == BROKERS:
         from kiel_groups.allocators.assignors import ASSIGNORS
 
-        return _matching(typed, ASSIGNORS)
-    from kiel_groups.allocators import ALLOCATORS
-
-    return _matching(typed, ALLOCATORS)
+        return _matching(typed, {**ASSIGNORS, **installed_allocators()})
+    return _matching(typed, {**ALLOCATORS, **installed_allocators()})
 
 
 def complete_clusters(context: click.Context, parameter: click.Parameter, typed: str) -> list[str]:

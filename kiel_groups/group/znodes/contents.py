@@ -54,7 +54,8 @@ class Znode:
     ``session`` is the session that an ephemeral znode belongs to, or 0 for a persistent znode. ``created_ms`` and
     ``modified_ms`` are epoch milliseconds on the clock of the ZooKeeper server that led at the time. ``czxid`` and
     ``mzxid`` are the ids of the transactions that created and last wrote the znode; ids ascend over all znodes.
-    ``closed``: the znode's ACL refuses this reader, so neither the other fields nor the children are known.
+    ``version`` counts the writes of its data. ``closed``: the znode's ACL refuses this reader, so neither the other
+    fields nor the children are known.
     """
 
     data: bytes = b""
@@ -64,6 +65,7 @@ class Znode:
     closed: bool = False
     czxid: int = 0
     mzxid: int = 0
+    version: int = 0
 
 
 #: Path below the chroot → znode. A snapshot is not atomic: each level of the tree is read after the level above it.

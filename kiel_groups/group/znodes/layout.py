@@ -16,6 +16,7 @@ __all__ = [
     "CLUSTER_ID",
     "TOPICS",
     "ROOT",
+    "RESTORED",
     "SPARK_GROUPS",
     "topic_path",
     "partition_state_path",
@@ -42,6 +43,9 @@ KIEL_GROUPS = "/kiel/groups"
 
 #: The prefix of the groups in which Spark queries and archives commit if they are given no group.
 SPARK_GROUPS = "kiel-spark-"
+
+#: The znodes below ``/kiel-groups/<group>`` that the restore file of a deleted group has, with those below them.
+RESTORED = ("config", "weights", "starts", "connect")
 
 #: Separates a candidate's uuid from the sequence number that ZooKeeper appends.
 CANDIDATE_INFIX = "-n_"
@@ -154,6 +158,11 @@ class GroupLayout:
     def kiel_members(self) -> str:
         """The path under which kiel registers its members. kiel computes assignments without owner znodes."""
         return f"{KIEL_GROUPS}/{self.group}/members"
+
+    @property
+    def roots(self) -> tuple[str, str, str]:
+        """The paths below which all znodes of the group are: this package's, Kafka's and kiel's."""
+        return self.root, consumer_root(self.group), f"{KIEL_GROUPS}/{self.group}"
 
     @cached_property
     def parents(self) -> tuple[str, ...]:
