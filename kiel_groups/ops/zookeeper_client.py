@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import TypeAlias
 
@@ -20,12 +20,16 @@ from kiel_groups.config import HostPort, ZooKeeperConfig
 from kiel_groups.errors import ChrootMissingError, CoordinationError, NoZooKeeperError
 from kiel_groups.group.znodes.contents import parse_object, typed_field
 from kiel_groups.group.znodes.layout import BROKER_IDS
+from kiel_groups.group.znodes.transactions import Operation
 from kiel_groups.zookeeper.kazoo_client import check_hosts, no_answer
+from kiel_groups.zookeeper.pending_requests import first_error, transaction_of
 
 __all__ = [
     "Client",
     "answers",
     "await_brokers",
+    "children_of",
+    "commit",
     "broker_ids",
     "controller_id",
     "create_chroot",
@@ -103,12 +107,23 @@ def create_chroot(hosts: str) -> None:
         client.ensure_path(config.chroot or "/")
 
 
-def broker_ids(client: Client) -> list[int]:
-    """Return the ids of the brokers that are registered now, ascending."""
+def commit(client: Client, operations: Sequence[Operation]) -> tuple[Operation, Exception] | None:
+    """Send operations as one transaction. Return the one that ZooKeeper refuses, with its error, or None."""
+    failed = first_error(transaction_of(client, operations).commit())
+    return None if failed is None else (operations[failed[0]], failed[1])
+
+
+def children_of(client: Client, path: str) -> list[str]:
+    """Return the names of a znode's children, in alphabetical order; none if there is no such znode."""
     try:
-        return sorted(int(name) for name in client.get_children(BROKER_IDS) if name.isdecimal())
+        return sorted(client.get_children(path))
     except NoNodeError:
         return []
+
+
+def broker_ids(client: Client) -> list[int]:
+    """Return the ids of the brokers that are registered now, ascending."""
+    return sorted(int(name) for name in children_of(client, BROKER_IDS) if name.isdecimal())
 
 
 def is_registered(client: Client, broker_id: int) -> bool:

@@ -30,6 +30,7 @@ from kiel_groups.group.znodes.transactions import Answer, Check, Create, Delete,
 __all__ = [
     "MOVED",
     "answer_of",
+    "first_error",
     "reports_move",
     "transaction_of",
     "PendingRequests",
@@ -78,14 +79,17 @@ def reports_move(results: Any) -> bool:
     return isinstance(results, list) and any(isinstance(result, SessionMovedError) for result in results)
 
 
+def first_error(results: Sequence[Any]) -> tuple[int, Exception] | None:
+    """Return the index and the error of the operation that refused a transaction; None if it was executed."""
+    errors = [(index, result) for index, result in enumerate(results) if isinstance(result, Exception)]
+    return next((each for each in errors if not isinstance(each[1], _BYSTANDERS)), errors[0] if errors else None)
+
+
 def answer_of(results: Sequence[Any]) -> Answer:
     """Convert kazoo's results to an answer. kazoo returns a transaction's errors among the results, and raises none."""
-    errors = [(index, result) for index, result in enumerate(results) if isinstance(result, Exception)]
-    for index, error in errors:
-        if not isinstance(error, _BYSTANDERS):
-            return Refused(index, next((known for kind, known in _FAILURES if isinstance(error, kind)), Failure.OTHER))
-    if errors:
-        return Refused(0, Failure.OTHER)
+    if failed := first_error(results):
+        index, error = failed
+        return Refused(index, next((known for kind, known in _FAILURES if isinstance(error, kind)), Failure.OTHER))
     return Done(
         versions=tuple([result.version if isinstance(result, ZnodeStat) else None for result in results]),
         paths=tuple([result if isinstance(result, str) else None for result in results]),

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
@@ -13,10 +12,6 @@ from kiel_groups.cli.parameters.cluster_address import ClusterAddress, complete_
 from kiel_groups.cli.parameters.options import change_options, cluster_options, is_confirmed, json_option
 from kiel_groups.cli.terminal.messages import DONE, EPILOG, FAILED, Lines
 from kiel_groups.wording import counted
-
-if TYPE_CHECKING:
-    from kiel_groups.ops.actions.broker_groups import CoordinatedDeletion
-    from kiel_groups.ops.actions.groups import ZnodesDeletion
 
 __all__ = ["groups"]
 
@@ -118,6 +113,7 @@ def delete(
     delete groups from Kafka 1.1 on.
     """
     from kiel_groups.cli.terminal.rendering import show, show_json
+    from kiel_groups.ops.actions import groups as actions
     from kiel_groups.ops.actions.offsets_file import new_file, restore_path, write_offsets_file
     from kiel_groups.ops.views.documents import deletion_document
     from kiel_groups.ops.views.report import deletion_report
@@ -125,59 +121,28 @@ def delete(
     wanted = list(dict.fromkeys(names))
     if restore_file is not None and len(wanted) > 1:
         raise click.UsageError("--restore-file goes with one group; without it, each group has a file of its own.")
-    plans = _plan(cluster, wanted)
-    found = {
-        plan.lost.group: (restore_file or restore_path(plan.lost.group))
-        for plan in plans
-        if plan.lost.offsets or plan.lost.znodes
-    }
-    files = {group: str(path) for group, path in found.items()}
+    plans = [
+        cluster.ask(partial(actions.plan_deletion, group=group), partial(actions.plan_deletion_at_brokers, group=group))
+        for group in wanted
+    ]
+    files = {each.group: restore_file or restore_path(each.group) for each in plans if each.offsets or each.znodes}
     if as_json:
-        documents = [deletion_document(plan.lost, files.get(plan.lost.group, "")) for plan in plans]
+        documents = [deletion_document(each, str(files.get(each.group, ""))) for each in plans]
         show_json({"dry_run": dry_run, "groups": documents})
     else:
         now_ms = time.time_ns() // 1_000_000
-        for plan in plans:
-            show(*deletion_report(plan.lost, cluster.place, files.get(plan.lost.group, ""), now_ms))
+        for each in plans:
+            show(*deletion_report(each, cluster.place, str(files.get(each.group, "")), now_ms))
     if not is_confirmed(f"Delete {counted(plans, 'group')}?", dry_run=dry_run, yes=yes):
         return DONE
-    for plan in plans:
-        lost = plan.lost
-        if path := found.get(lost.group):
-            text = new_file(lost.group, lost.offsets, znodes=lost.znodes).encode()
+    for each in plans:
+        if path := files.get(each.group):
+            text = new_file(each.group, each.offsets, znodes=each.znodes).encode()
             # The settings of connectors may have passwords.
-            write_offsets_file(path, text, is_secret=any(name.startswith("connect/") for name in lost.znodes))
-    for plan in plans:
-        _apply(cluster, plan)
-        group = plan.lost.group
+            write_offsets_file(path, text, is_secret=any(name.startswith("connect/") for name in each.znodes))
+    for each in plans:
+        group = each.group
+        cluster.ask(partial(actions.delete_znodes, deletion=each), partial(actions.delete_at_brokers, group=group))
         back = f"; 'kiel-groups offsets import {group} {files[group]}' restores it" if group in files else ""
         lines.say("info", f"group {group} is deleted{back}")
     return DONE
-
-
-def _plan(cluster: ClusterAddress, names: Sequence[str]) -> list[ZnodesDeletion] | list[CoordinatedDeletion]:
-    if cluster.is_of_brokers:
-        from kiel_groups.ops.actions import broker_groups
-        from kiel_groups.ops.broker_reader import BrokerSession, in_session
-
-        async def plan(session: BrokerSession) -> list[CoordinatedDeletion]:
-            return [await broker_groups.plan_deletion(session, group) for group in names]
-
-        return in_session(cluster.hosts, cluster.timeout_s, plan)
-    from kiel_groups.ops.actions import groups as znodes
-    from kiel_groups.ops.zookeeper_client import zookeeper
-
-    with zookeeper(cluster.hosts, timeout_s=cluster.timeout_s) as client:
-        return [znodes.plan_deletion(client, group) for group in names]
-
-
-def _apply(cluster: ClusterAddress, plan: ZnodesDeletion | CoordinatedDeletion) -> None:
-    from kiel_groups.ops.actions.groups import ZnodesDeletion
-    from kiel_groups.ops.broker_reader import in_session
-    from kiel_groups.ops.zookeeper_client import zookeeper
-
-    if isinstance(plan, ZnodesDeletion):
-        with zookeeper(cluster.hosts, timeout_s=cluster.timeout_s) as client:
-            plan.apply(client)
-    else:
-        in_session(cluster.hosts, cluster.timeout_s, plan.apply)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Container, Iterator, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
@@ -242,11 +243,11 @@ def config(
     show all, with their sources.
     """
     from kiel_groups.cli.terminal.rendering import show, show_json
-    from kiel_groups.ops.actions.topic_config import TopicConfig
+    from kiel_groups.ops.actions import topic_config as actions
 
     values = _settings(settings, unset)
-    topic = TopicConfig(cluster.hosts, cluster.timeout_s, by_brokers=cluster.is_of_brokers)
-    change = topic.plan(name, values, tuple(dict.fromkeys(unset)))
+    wanted: dict[str, Any] = {"topic": name, "values": values, "unset": tuple(dict.fromkeys(unset))}
+    change = cluster.ask(partial(actions.plan_in_zookeeper, **wanted), partial(actions.plan_by_brokers, **wanted))
     if not values and not unset:
         _show_config(change, by_brokers=cluster.is_of_brokers, as_json=as_json)
         return DONE
@@ -257,7 +258,9 @@ def config(
     if change.before == change.after:
         lines.say("info", f"topic {name} has these settings already")
     elif is_confirmed(f"Change the settings of {name}?", dry_run=dry_run, yes=yes):
-        topic.apply(change)
+        cluster.ask(
+            partial(actions.apply_in_zookeeper, change=change), partial(actions.apply_by_brokers, change=change)
+        )
         lines.say("info", f"the settings of topic {name} are changed")
     return DONE
 

@@ -7,8 +7,8 @@ If a server fails or is slow, there are no names to complete.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Awaitable, Callable, Iterable
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import click
 
@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from kiel_groups.ops.actions.broker_topics import BrokerTopics
     from kiel_groups.ops.actions.offset_sources import OffsetSource
     from kiel_groups.ops.actions.topics import ZooKeeperTopics
-    from kiel_groups.ops.broker_reader import BrokerGroups
+    from kiel_groups.ops.broker_reader import BrokerGroups, BrokerSession
+    from kiel_groups.ops.zookeeper_client import Client
     from kiel_groups.ops.zookeeper_reader import ZooKeeperGroups
 
 __all__ = [
@@ -30,6 +31,8 @@ __all__ = [
     "complete_servers",
     "complete_topics",
 ]
+
+T = TypeVar("T")
 
 #: The names of what coordinates a group.
 BROKERS, ZOOKEEPER = "brokers", "zookeeper"
@@ -54,6 +57,17 @@ class ClusterAddress(NamedTuple):
     def place(self) -> str:
         """The cluster as texts for users name it."""
         return f"at brokers {self.hosts}" if self.is_of_brokers else f"in ZooKeeper at {self.hosts}"
+
+    def ask(self, in_zookeeper: Callable[[Client], T], at_brokers: Callable[[BrokerSession], Awaitable[T]]) -> T:
+        """Call the function for this coordination with a session, and return its result."""
+        if self.is_of_brokers:
+            from kiel_groups.ops.broker_reader import in_session
+
+            return in_session(self.hosts, self.timeout_s, at_brokers)
+        from kiel_groups.ops.zookeeper_client import zookeeper
+
+        with zookeeper(self.hosts, timeout_s=self.timeout_s) as client:
+            return in_zookeeper(client)
 
     def groups(self) -> ZooKeeperGroups | BrokerGroups:
         """Return what reads the groups."""

@@ -1,59 +1,31 @@
-"""Delete groups that ZooKeeper coordinates, or that other clients keep there, and what an empty group leaves."""
+"""Delete groups: those in ZooKeeper, of any client, those that brokers coordinate, and what an empty group leaves."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 
-from kazoo.exceptions import NoNodeError, RolledBackError
+from kazoo.exceptions import NoNodeError
 
-from kiel_groups.errors import CoordinationError
-from kiel_groups.group.znodes.contents import Snapshot
+from kiel_groups.errors import BrokerError, ConfigError, CoordinationError
 from kiel_groups.group.znodes.layout import CONSUMERS, ROOT, GroupLayout
-from kiel_groups.group.znodes.transactions import Create, Delete
-from kiel_groups.ops.views.deletion import GroupDeletion, deletion_of_znodes, deletion_transactions
-from kiel_groups.ops.zookeeper_client import Client, place_of
+from kiel_groups.group.znodes.transactions import Delete
+from kiel_groups.ops.broker_reader import BrokerSession, ask_coordinator, find_group
+from kiel_groups.ops.views.deletion import GroupDeletion, deletion_of_answers, deletion_of_znodes, deletion_transactions
+from kiel_groups.ops.zookeeper_client import Client, commit, place_of
 from kiel_groups.ops.zookeeper_reader import check_group, read_group
+from kiel_groups.wire.error_codes import GROUP_ID_NOT_FOUND, NO_ERROR
+from kiel_groups.wire.group_requests import DeleteGroupsRequest
 from kiel_groups.wording import counted
 
-__all__ = ["ZnodesDeletion", "plan_deletion", "remove_empty_group"]
+__all__ = ["delete_at_brokers", "delete_znodes", "plan_deletion", "plan_deletion_at_brokers", "remove_empty_group"]
 
 log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class ZnodesDeletion:
-    """What deleting a group loses, and its znodes as they were read."""
-
-    lost: GroupDeletion
-    znodes: Snapshot
-
-    def apply(self, client: Client) -> None:
-        """
-        Delete all znodes of the group, on the condition that no member has joined and none has changed.
-
-        The deletion is one transaction, or several for a group of several thousand partitions; see
-        ``deletion_transactions``.
-
-        Raises:
-            CoordinationError: A member has joined meanwhile, or a znode has changed; the text says what was deleted.
-        """
-        group, deleted = self.lost.group, 0
-        for operations in deletion_transactions(group, self.znodes):
-            if failed := _failed(client, operations):
-                before = f"{counted(deleted, 'znode')} were deleted before" if deleted else "nothing was deleted"
-                raise CoordinationError(
-                    f"group {group} has changed meanwhile, at {failed}; {before}. A member has joined, or another"
-                    f" program commits its offsets: 'kiel-groups describe {group}' shows the group"
-                )
-            deleted += len(operations)
-
-
-def plan_deletion(client: Client, group: str) -> ZnodesDeletion:
+def plan_deletion(client: Client, group: str) -> GroupDeletion:
     """
-    Find what deleting a group loses.
+    Find what deleting a group from ZooKeeper loses.
 
     Args:
         client: The caller's own session.
@@ -65,23 +37,65 @@ def plan_deletion(client: Client, group: str) -> ZnodesDeletion:
         CoordinationError: An ACL hides some znodes, so members may be alive.
     """
     check_group(client, group, place_of(client))
-    znodes = read_group(client, group)
-    return ZnodesDeletion(deletion_of_znodes(group, znodes), znodes)
+    return deletion_of_znodes(group, read_group(client, group))
 
 
-def _failed(client: Client, operations: Sequence[Create | Delete]) -> str:
-    """Send operations as one transaction. Return the path of the one that ZooKeeper refuses, or ""."""
-    transaction = client.transaction()
-    for operation in operations:
-        if isinstance(operation, Create):
-            transaction.create(operation.path)
-        else:
-            transaction.delete(operation.path, operation.version)
-    for operation, outcome in zip(operations, transaction.commit(), strict=True):
-        # Those before the refused one are rolled back.
-        if isinstance(outcome, Exception) and not isinstance(outcome, RolledBackError):
-            return f"{operation.path} ({type(outcome).__name__})"
-    return ""
+def delete_znodes(client: Client, deletion: GroupDeletion) -> None:
+    """
+    Delete all znodes of a group, on the condition that no member has joined and none has changed.
+
+    The deletion is one transaction, or several for a group of several thousand partitions; see
+    ``deletion_transactions``.
+
+    Raises:
+        CoordinationError: A member has joined meanwhile, or a znode has changed; the text says what was deleted.
+    """
+    group, deleted = deletion.group, 0
+    for operations in deletion_transactions(group, deletion.snapshot):
+        if failed := commit(client, operations):
+            before = f"{counted(deleted, 'znode')} were deleted before" if deleted else "nothing was deleted"
+            raise CoordinationError(
+                f"group {group} has changed meanwhile, at {failed[0].path} ({type(failed[1]).__name__}); {before}. A"
+                " member has joined, or another program commits its offsets: 'kiel-groups describe"
+                f" {group}' shows the group"
+            )
+        deleted += len(operations)
+
+
+async def plan_deletion_at_brokers(session: BrokerSession, group: str) -> GroupDeletion:
+    """
+    Find what deleting a group loses that brokers coordinate. They take such requests from Kafka 1.1 on.
+
+    Raises:
+        UnknownGroupError: There is no such group.
+        ConfigError: Members are alive, and the text names them; or the brokers are too old for such requests.
+        BrokerError: The group has no coordinator now, it does not answer, or some offsets are unknown.
+    """
+    found, offsets = await find_group(session, group)
+    deletion = deletion_of_answers(found.described, offsets.offsets)
+    if DeleteGroupsRequest.API_KEY not in session.ranges:
+        raise ConfigError(
+            f"group {group!r} is not deleted: brokers delete groups on request from Kafka 1.1 on, and these are older."
+            " They forget a group without members when its offsets have expired, offsets.retention.minutes (a setting"
+            " of the brokers, by default a day) after its last commit"
+        )
+    if offsets.problem:
+        raise BrokerError(f"group {group!r} is not deleted: the restore file would be incomplete: {offsets.problem}")
+    return deletion
+
+
+async def delete_at_brokers(session: BrokerSession, group: str) -> None:
+    """
+    Delete a group and its offsets, unless a member has joined.
+
+    Raises:
+        BrokerError: A member has joined meanwhile, or the coordinator does not answer or refuses.
+    """
+    _, answer = await ask_coordinator(session, group, DeleteGroupsRequest((group,)), lambda found: found.values())
+    error = answer.get(group, NO_ERROR)
+    # An earlier request whose answer was lost may have deleted the group.
+    if error not in (NO_ERROR, GROUP_ID_NOT_FOUND):
+        raise error.exception(f"group {group!r} is not deleted")
 
 
 def remove_empty_group(client: Client, group: str) -> bool:
@@ -99,10 +113,7 @@ def remove_empty_group(client: Client, group: str) -> bool:
     folders = [path for path in reversed(layout.parents) if path not in (ROOT, CONSUMERS)]
     ours = [path for path in folders if path.startswith(f"{ROOT}/")]
     for these in (folders, ours):
-        transaction = client.transaction()
-        for path in these:
-            transaction.delete(path)
-        if not any(isinstance(outcome, Exception) for outcome in transaction.commit()):
+        if commit(client, [Delete(path) for path in these]) is None:
             log.debug("group %s: the group was empty; deleted %s", group, counted(these, "parent znode"))
             return True
     with suppress(NoNodeError):

@@ -20,7 +20,7 @@ from kiel_groups.errors import ConfigError, ProtocolError
 from kiel_groups.group.znodes.contents import MemberInfo, parse_owner, whole_number
 from kiel_groups.group.znodes.layout import GroupLayout
 from kiel_groups.model import MemberId, TopicPartition
-from kiel_groups.ops.zookeeper_client import Client
+from kiel_groups.ops.zookeeper_client import Client, children_of
 from kiel_groups.wording import counted
 
 __all__ = [
@@ -120,7 +120,7 @@ def plan_release(client: Client, group: str, member_id: MemberId, *, wait_ms: in
     if not owned:
         raise ConfigError(
             f"group {group} has no member {member_id!r}, and no owner znode names one; "
-            + (f"'kiel-groups describe {group}' lists its members" if _children(client, layout.members) else _EMPTY)
+            + (f"'kiel-groups describe {group}' lists its members" if children_of(client, layout.members) else _EMPTY)
         )
     return Release(group, member_id, False, owned, LONGEST_SESSION_MS if wait_ms is None else wait_ms)
 
@@ -135,7 +135,7 @@ def find_member_id(client: Client, group: str, name: str) -> MemberId:
     """
     layout = GroupLayout(check_name(group, "group"))
     check_name(name, "member")
-    members = _children(client, layout.members)
+    members = children_of(client, layout.members)
     if name in members:
         return name
     called = [each for each in members if each.endswith(f"-{name}") or _instance_id(client, layout, each) == name]
@@ -166,11 +166,11 @@ def _session_timeout_ms(client: Client, layout: GroupLayout, member_id: MemberId
 
 def _owned(client: Client, layout: GroupLayout, member_id: MemberId) -> dict[TopicPartition, int]:
     """Return the partitions of a member, each with the creation zxid of its owner znode."""
-    topics = _children(client, layout.owners)
+    topics = children_of(client, layout.owners)
     partitions = [
         TopicPartition(topic, number)
         for topic in topics
-        for name in _children(client, layout.topic_owners(topic))
+        for name in children_of(client, layout.topic_owners(topic))
         if (number := whole_number(name)) is not None
     ]
     owned = {}
@@ -181,13 +181,6 @@ def _owned(client: Client, layout: GroupLayout, member_id: MemberId) -> dict[Top
             if parse_owner(data, layout.owner(partition)) == member_id:
                 owned[partition] = stat.czxid
     return owned
-
-
-def _children(client: Client, path: str) -> list[str]:
-    try:
-        return sorted(client.get_children(path))
-    except NoNodeError:
-        return []
 
 
 def _any_left(client: Client, layout: GroupLayout, owned: Mapping[TopicPartition, int]) -> bool:

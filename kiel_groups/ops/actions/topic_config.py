@@ -11,16 +11,16 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from difflib import get_close_matches
-from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from kazoo.exceptions import BadVersionError, NodeExistsError, NoNodeError
 
 from kiel_groups.errors import ConfigError, CoordinationError
 from kiel_groups.group.znodes.contents import encode_object, parse_broker_version, parse_object, typed_field
+from kiel_groups.group.znodes.transactions import Create, Put
 from kiel_groups.ops.actions.topics import check_present
-from kiel_groups.ops.broker_reader import BrokerSession, in_session
-from kiel_groups.ops.zookeeper_client import Client, place_of, zookeeper
+from kiel_groups.ops.broker_reader import BrokerSession
+from kiel_groups.ops.zookeeper_client import Client, commit, place_of
 from kiel_groups.ops.zookeeper_reader import list_topics, read_brokers
 from kiel_groups.wire.error_codes import NO_ERROR
 from kiel_groups.wire.framing import Request
@@ -34,7 +34,6 @@ from kiel_groups.wire.topic_configs import (
 from kiel_groups.wording import some
 
 __all__ = [
-    "TopicConfig",
     "TopicConfigChange",
     "TopicSetting",
     "apply_by_brokers",
@@ -63,8 +62,7 @@ class TopicConfigChange:
     A change of the settings that a topic has itself.
 
     ``settings`` has those that are known now: in ZooKeeper, those of the topic alone. ``version`` is the version of the
-    znode that has them; None if there is no znode, or brokers were asked. ``is_old`` says that all brokers are older
-    than 0.9.
+    znode that has them; None if there is no znode, or brokers were asked.
     """
 
     topic: str
@@ -72,7 +70,6 @@ class TopicConfigChange:
     values: Mapping[str, str]
     unset: tuple[str, ...]
     version: int | None = None
-    is_old: bool = False
 
     @property
     def before(self) -> dict[str, str]:
@@ -176,9 +173,6 @@ def plan_in_zookeeper(
         values=values,
         unset=unset,
         version=version,
-        is_old=all(
-            parse_broker_version(znode.data, path) < 2 for path, znode in read_brokers(client).items() if znode.data
-        ),
     )
     change.check()
     return change
@@ -192,25 +186,24 @@ def apply_in_zookeeper(client: Client, change: TopicConfigChange) -> None:
         CoordinationError: Another client has changed the settings since they were read.
     """
     path, data = f"/config/topics/{change.topic}", encode_object({"version": 1, "config": change.after})
-    transaction = client.transaction()
     if change.version is None:
         client.ensure_path("/config/topics")
-        transaction.create(path, data)
-    else:
-        transaction.set_data(path, data, change.version)
-    # Brokers of 0.8 take the topic out of its quotes, whatever is between the first and the last character.
-    told: Any = change.topic if change.is_old else {"version": 1, "entity_type": "topics", "entity_name": change.topic}
-    quoted = f'"{told}"'.encode() if change.is_old else encode_object(told)
-    transaction.create(f"{_CHANGES}/config_change_", quoted, sequence=True)
-    results = transaction.commit()
-    if any(isinstance(result, BadVersionError | NodeExistsError | NoNodeError) for result in results):
-        raise CoordinationError(
-            f"topic {change.topic!r}: nothing was changed: another client has changed its settings meanwhile; look at"
-            " them again"
-        )
-    for result in results:
-        if isinstance(result, Exception):
-            raise CoordinationError(f"ZooKeeper refused to write {path}: {result!r}") from result
+    notice = encode_object({"version": 1, "entity_type": "topics", "entity_name": change.topic})
+    if all(parse_broker_version(each.data, where) < 2 for where, each in read_brokers(client).items() if each.data):
+        # Brokers of 0.8 take the topic out of its quotes, whatever is between the first and the last character.
+        notice = f'"{change.topic}"'.encode()
+    operations = (
+        Create(path, data) if change.version is None else Put(path, data, change.version),
+        Create(f"{_CHANGES}/config_change_", notice, sequence=True),
+    )
+    if failed := commit(client, operations):
+        error = failed[1]
+        if isinstance(error, BadVersionError | NodeExistsError | NoNodeError):
+            raise CoordinationError(
+                f"topic {change.topic!r}: nothing was changed: another client has changed its settings meanwhile; look"
+                " at them again"
+            )
+        raise CoordinationError(f"ZooKeeper refused to write {path}: {error!r}") from error
 
 
 async def plan_by_brokers(
@@ -264,35 +257,3 @@ async def _send(session: BrokerSession, change: TopicConfigChange, *, validate_o
     (answer,) = await session.ask_any(request)
     if answer.error is not NO_ERROR:
         raise ConfigError(f"topic {change.topic!r}: the brokers refuse its settings: {answer.text or answer.error}")
-
-
-class TopicConfig:
-    """
-    The settings of topics, through ZooKeeper or by requests to brokers. The calls block.
-
-    Args:
-        hosts: The connection string of ZooKeeper, or ``host:port`` of some brokers, separated by commas.
-        timeout_s: How long to wait for the first answer, in seconds.
-        by_brokers: Whether ``hosts`` are brokers.
-    """
-
-    def __init__(self, hosts: str, timeout_s: float, *, by_brokers: bool) -> None:
-        self._hosts = hosts
-        self._timeout_s = timeout_s
-        self._by_brokers = by_brokers
-
-    def plan(self, topic: str, values: Mapping[str, str], unset: tuple[str, ...]) -> TopicConfigChange:
-        """Return a change, with the present settings; see ``plan_in_zookeeper`` and ``plan_by_brokers``."""
-        if self._by_brokers:
-            work = partial(plan_by_brokers, topic=topic, values=values, unset=unset)
-            return in_session(self._hosts, self._timeout_s, work)
-        with zookeeper(self._hosts, timeout_s=self._timeout_s) as client:
-            return plan_in_zookeeper(client, topic, values, unset)
-
-    def apply(self, change: TopicConfigChange) -> None:
-        """Make a change; see ``apply_in_zookeeper`` and ``apply_by_brokers``."""
-        if self._by_brokers:
-            in_session(self._hosts, self._timeout_s, partial(apply_by_brokers, change=change))
-            return
-        with zookeeper(self._hosts, timeout_s=self._timeout_s) as client:
-            apply_in_zookeeper(client, change)

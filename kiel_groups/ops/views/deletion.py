@@ -27,7 +27,7 @@ class GroupDeletion:
     ``losses`` names each kind of data that is lost; ``notes`` say what stays, and who may bring the group back.
     ``offsets`` and ``znodes`` are what a restore file has, znodes by their paths below ``/kiel-groups/<group>``, each
     byte of their data as a character. ``committed_ms`` is the time of the last commit in epoch milliseconds, None if it
-    is unknown.
+    is unknown. ``snapshot`` has all znodes of the group as they were read; the deletion requires that none has changed.
     """
 
     group: str
@@ -37,6 +37,7 @@ class GroupDeletion:
     offsets: Mapping[TopicPartition, int]
     znodes: Mapping[str, str] = field(default_factory=dict)
     committed_ms: int | None = None
+    snapshot: Snapshot = field(default_factory=dict, repr=False)
 
 
 def deletion_of_znodes(group: str, znodes: Snapshot) -> GroupDeletion:
@@ -74,6 +75,7 @@ def deletion_of_znodes(group: str, znodes: Snapshot) -> GroupDeletion:
         offsets,
         dict(_restored(layout, znodes)),
         committed_ms,
+        znodes,
     )
 
 

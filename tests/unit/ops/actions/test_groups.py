@@ -14,7 +14,7 @@ from kiel_groups.group.znodes.contents import Snapshot, Znode
 from kiel_groups.group.znodes.group_settings import encode_weights
 from kiel_groups.group.znodes.round_contents import RoundSettings
 from kiel_groups.model import TopicPartition
-from kiel_groups.ops.actions.groups import ZnodesDeletion
+from kiel_groups.ops.actions.groups import delete_znodes
 from kiel_groups.ops.views import deletion
 from kiel_groups.ops.views.deletion import GroupDeletion, deletion_of_answers, deletion_of_znodes, deletion_transactions
 from kiel_groups.wire.error_codes import NO_ERROR
@@ -65,7 +65,7 @@ def client_of(tree: Tree, between: Any = lambda number: None) -> Any:
             return tree.perform(Transaction(operations), 1, 2, 0)[0]
 
         return SimpleNamespace(
-            create=lambda path: operations.append(Create(path, b"", [], 0)),
+            create=lambda path, data, **_: operations.append(Create(path, data, [], 0)),
             delete=lambda path, version: operations.append(Delete(path, version)),
             commit=commit,
         )
@@ -73,9 +73,8 @@ def client_of(tree: Tree, between: Any = lambda number: None) -> Any:
     return SimpleNamespace(transaction=transaction)
 
 
-def plan_of(tree: Tree) -> ZnodesDeletion:
-    znodes = znodes_of(tree)
-    return ZnodesDeletion(deletion_of_znodes("g", znodes), znodes)
+def plan_of(tree: Tree) -> GroupDeletion:
+    return deletion_of_znodes("g", znodes_of(tree))
 
 
 def join(tree: Tree, member: str = "g_host-3-cccc") -> None:
@@ -92,10 +91,10 @@ def test_a_group_is_deleted_with_all_its_znodes() -> None:
     others = {"/consumers/gg/offsets/t/0": Znode(b"1"), "/kiel-groups/gg/config": Znode()}
     tree = tree_of({**LEFT, **others, "/kiel/groups/g/members": Znode(), "/kiel-groups/g/unknown/x": Znode()})
     planned = plan_of(tree)
-    assert planned.lost.offsets == OFFSETS
-    assert planned.lost.znodes == {"config": LEFT["/kiel-groups/g/config"].data.decode()}
-    assert planned.lost.losses == ("the offsets of 3 partitions of t", "its settings")
-    planned.apply(client_of(tree))
+    assert planned.offsets == OFFSETS
+    assert planned.znodes == {"config": LEFT["/kiel-groups/g/config"].data.decode()}
+    assert planned.losses == ("the offsets of 3 partitions of t", "its settings")
+    delete_znodes(client_of(tree), planned)
     assert [path for path in tree.znodes if "/g" in f"{path}/".replace("/gg/", "").replace("/groups", "")] == []
     assert {*others, "/brokers/topics/t", "/kiel/groups"} <= tree.znodes.keys()
 
@@ -153,7 +152,7 @@ def test_a_member_that_joins_meanwhile_stops_the_deletion(monkeypatch: pytest.Mo
                 kept |= tree.znodes
 
         with pytest.raises(CoordinationError, match="group g has changed meanwhile, at /") as refused:
-            planned.apply(client_of(tree, between))
+            delete_znodes(client_of(tree, between), planned)
         assert tree.znodes.keys() == kept.keys()
         assert ("nothing was deleted" in str(refused.value)) == (joins_at == 0)
 
@@ -162,7 +161,7 @@ def test_several_transactions_delete_everything(monkeypatch: pytest.MonkeyPatch)
     """Each fits into a request of ZooKeeper."""
     monkeypatch.setattr(deletion, "LARGEST_BYTES", 600)
     tree = tree_of(LEFT)
-    plan_of(tree).apply(client_of(tree))
+    delete_znodes(client_of(tree), plan_of(tree))
     assert [path for path in tree.znodes if path.startswith(("/kiel-groups/", "/consumers/"))] == []
 
 
@@ -174,7 +173,7 @@ def test_a_change_meanwhile_stops_the_deletion(path: str) -> None:
     before = set(tree.znodes)
     tree.znodes[path] = tree.znodes[path]._replace(version=1)
     with pytest.raises(CoordinationError, match=rf"at {path} \(BadVersionError\); nothing was deleted"):
-        planned.apply(client_of(tree))
+        delete_znodes(client_of(tree), planned)
     assert set(tree.znodes) == before
 
 
@@ -219,7 +218,7 @@ def test_the_group_of_workers_names_its_connectors() -> None:
     znodes = {f"/kiel-groups/g/{path}": Znode(data) for path, data in kept.items()}
     tree = tree_of({**znodes, f"{root}/status/a%2Fb/0": Znode(b"{}")})
     planned = plan_of(tree)
-    found = planned.lost
+    found = planned
     assert (found.protocol_type, found.offsets) == ("connect", {})
     assert {path: data.encode("latin-1") for path, data in found.znodes.items() if data} == kept
     assert found.losses == (
@@ -228,7 +227,7 @@ def test_the_group_of_workers_names_its_connectors() -> None:
         "1 source offset, without which connectors of these names start from the beginning: a/b",
     )
     assert "the offsets of sinks are in groups of their own" in found.notes[-1]
-    planned.apply(client_of(tree))
+    delete_znodes(client_of(tree), planned)
     assert [path for path in tree.znodes if path.startswith("/kiel-groups/")] == []
 
 
