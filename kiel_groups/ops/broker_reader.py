@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
 from typing import NamedTuple, Self, TypeVar
 
 from kiel_groups.backoff import Backoff
@@ -16,6 +15,7 @@ from kiel_groups.members.brokers.transport import ClusterTransport, FindError
 from kiel_groups.members.brokers.versions import GroupVersions
 from kiel_groups.metrics import Metrics
 from kiel_groups.model import INTERNAL_TOPICS, TopicPartition
+from kiel_groups.ops import loaded_groups
 from kiel_groups.ops.loaded_groups import CONNECT_MS, FoundGroup, LoadedGroups, LogEnds, find_log_ends
 from kiel_groups.ops.views.answers import view_coordinated_group
 from kiel_groups.ops.views.group_view import GroupView
@@ -318,13 +318,7 @@ async def _names(session: BrokerSession) -> list[str]:
 
 async def unknown_group(session: BrokerSession, group: str) -> UnknownGroupError:
     """Return the error about a group that does not exist; its text suggests a similar name, if there is one."""
-    found = await _names(session)
-    text = f"group {group!r} does not exist {session.place}"
-    if near := get_close_matches(group, found, 1):
-        return UnknownGroupError(f"{text}; did you mean {near[0]!r}?")
-    if found:
-        return UnknownGroupError(f"{text}; 'kiel-groups groups' lists the {len(found)} that do")
-    return UnknownGroupError(f"{text}, nor does any other that has members")
+    return loaded_groups.unknown_group(group, session.place, await _names(session), " that has members")
 
 
 #: While a coordinator is being found, elected, or reads its offsets. A broker answers so for some seconds at most.

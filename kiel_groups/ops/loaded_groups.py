@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from typing import NamedTuple
@@ -12,14 +12,14 @@ from typing import NamedTuple
 from kiel_groups.clients.net.cluster_metadata import ClusterMetadata
 from kiel_groups.clients.net.offset_lookup import ask_leaders, segment_starts
 from kiel_groups.config import BrokerConfig, HostPort
-from kiel_groups.errors import KielGroupsError
+from kiel_groups.errors import KielGroupsError, UnknownGroupError
 from kiel_groups.metrics import Metrics
 from kiel_groups.model import TopicPartition
 from kiel_groups.ops.views.group_view import GroupView
-from kiel_groups.wire.list_offsets import LATEST
+from kiel_groups.wire.list_offsets import EARLIEST, LATEST
 from kiel_groups.wording import some
 
-__all__ = ["CONNECT_MS", "FoundGroup", "LoadedGroups", "LogEnds", "find_log_ends"]
+__all__ = ["CONNECT_MS", "FoundGroup", "LoadedGroups", "LogEnds", "Logs", "find_log_ends", "find_logs", "unknown_group"]
 
 #: How long a tool waits for a connection to a broker, in milliseconds.
 CONNECT_MS = 2_000
@@ -54,6 +54,32 @@ class FoundGroup(NamedTuple):
     def similar_to(cls, group: str, names: Sequence[str]) -> FoundGroup:
         """Return that a group does not exist, and which of these has a similar name."""
         return cls(None, next(iter(get_close_matches(group, names, 1)), ""))
+
+
+def unknown_group(group: str, place: str, names: Sequence[str], aside: str = "") -> UnknownGroupError:
+    """
+    Return the error about a group that does not exist.
+
+    Args:
+        group: The group.
+        place: Where it was looked for, such as "in ZooKeeper at zk-1:2181".
+        names: The groups that exist; the text suggests one with a similar name.
+        aside: What the text adds if there are none.
+    """
+    text = f"group {group!r} does not exist {place}"
+    if near := get_close_matches(group, names, 1):
+        return UnknownGroupError(f"{text}; did you mean {near[0]!r}?")
+    if names:
+        return UnknownGroupError(f"{text}; 'kiel-groups groups' lists the {len(names)} that do")
+    return UnknownGroupError(f"{text}, nor does any other{aside}")
+
+
+class Logs(NamedTuple):
+    """Where logs begin and end, as far as their leaders answered; ``problem`` is why some are missing, or ""."""
+
+    starts: Mapping[TopicPartition, int]
+    ends: Mapping[TopicPartition, int]
+    problem: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,3 +137,13 @@ async def find_log_ends(
         return LogEnds(found, str(error))
     finally:
         cluster.close()
+
+
+async def find_logs(
+    brokers: Collection[HostPort], partitions: Collection[TopicPartition], *, timeout_s: float = 5.0
+) -> Logs:
+    """Ask the leaders where the logs begin and end; arguments as for ``find_log_ends``."""
+    starts, ends = await asyncio.gather(
+        *(find_log_ends(brokers, partitions, at=at, timeout_s=timeout_s) for at in (EARLIEST, LATEST))
+    )
+    return Logs(starts.offsets, ends.offsets, starts.problem or ends.problem)

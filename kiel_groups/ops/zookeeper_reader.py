@@ -12,14 +12,13 @@ import time
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from difflib import get_close_matches
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from kazoo.exceptions import NoAuthError, NoNodeError
 
 from kiel_groups.config import HostPort, check_name
-from kiel_groups.errors import ConfigError, CoordinationError, KielGroupsError, ProtocolError, UnknownGroupError
+from kiel_groups.errors import ConfigError, CoordinationError, KielGroupsError, ProtocolError
 from kiel_groups.group.commit_note import NotedOffset, NotedText
 from kiel_groups.group.znodes.contents import (
     GroupSettings,
@@ -34,16 +33,17 @@ from kiel_groups.group.znodes.layout import (
     CONSUMERS,
     KIEL_GROUPS,
     ROOT,
+    TOPICS,
     GroupLayout,
     WorkerLayout,
     topic_path,
 )
 from kiel_groups.group.znodes.round_contents import program_type, refusal_by_programs
 from kiel_groups.model import TopicPartition
-from kiel_groups.ops.loaded_groups import FoundGroup, LoadedGroups, LogEnds, find_log_ends
+from kiel_groups.ops.loaded_groups import FoundGroup, LoadedGroups, LogEnds, find_log_ends, unknown_group
 from kiel_groups.ops.views.group_view import GroupView, StoreTracker
 from kiel_groups.ops.views.znodes import view_group
-from kiel_groups.ops.zookeeper_client import Client, broker_ids, zookeeper
+from kiel_groups.ops.zookeeper_client import Client, broker_ids, children_of, zookeeper
 from kiel_groups.wire.offsets import OFFSETS_TOPIC
 from kiel_groups.wording import some
 
@@ -55,6 +55,7 @@ __all__ = [
     "ZooKeeperGroups",
     "broker_addresses",
     "check_group",
+    "consumed_topics",
     "doubtful_brokers",
     "group_reader",
     "list_groups",
@@ -80,8 +81,6 @@ LOOK_S = 2.0
 
 #: The folders of a group without which its lag is not known, and (empty) the group's own znodes.
 _OF_OFFSETS = ("", "offsets", "starts")
-
-_TOPICS = "/brokers/topics"
 
 
 class ZooKeeperGroups:
@@ -402,25 +401,19 @@ def check_group(client: Client, group: str, place: str) -> None:
         CoordinationError: The groups cannot be listed; see ``list_groups``.
     """
     groups = list_groups(client)
-    if group in groups:
-        return
-    text = f"group {group!r} does not exist in ZooKeeper at {place}"
-    if near := get_close_matches(group, groups, 1):
-        raise UnknownGroupError(f"{text}; did you mean {near[0]!r}?")
-    if groups:
-        raise UnknownGroupError(f"{text}; 'kiel-groups groups' lists the {len(groups)} that do")
-    aside = "" if broker_ids(client) else ", and no broker: is the chroot right?"
-    raise UnknownGroupError(f"{text}, nor does any other{aside}")
+    if group not in groups:
+        aside = "" if groups or broker_ids(client) else ", and no broker: is the chroot right?"
+        raise unknown_group(group, f"in ZooKeeper at {place}", groups, aside)
 
 
 def list_topics(client: Client) -> list[str]:
     """Return the names of all topics, in alphabetical order."""
-    return sorted(_children_of(client.get_children_async(_TOPICS)))
+    return children_of(client, TOPICS)
 
 
 def list_members(client: Client, group: str) -> list[str]:
     """Return the ids of a group's members, in alphabetical order."""
-    return sorted(_children_of(client.get_children_async(GroupLayout(group).members)))
+    return children_of(client, GroupLayout(group).members)
 
 
 def read_summaries(client: Client, groups: Iterable[str], *, offsets: bool) -> dict[str, dict[str, Znode]]:
@@ -456,7 +449,7 @@ def read_summaries(client: Client, groups: Iterable[str], *, offsets: bool) -> d
         client, [each for each in of_consumers if each.config not in found[each.group]]
     ):
         found[layout.group] |= {f"{layout.owners}/{topic}": Znode() for topic in topics}
-    consumed = {group: _consumed_topics(znodes) for group, znodes in found.items()}
+    consumed = {group: consumed_topics(znodes) for group, znodes in found.items()}
     read = _read(client, [topic_path(topic) for topic in sorted(set().union(*consumed.values()))])
     for group, names_of_topics in consumed.items():
         found[group] |= {path: read[path] for path in map(topic_path, names_of_topics) if path in read}
@@ -467,7 +460,8 @@ def read_summaries(client: Client, groups: Iterable[str], *, offsets: bool) -> d
 _OF_TOPICS = ("starts", "owners", "offsets")
 
 
-def _consumed_topics(paths: Iterable[str]) -> set[str]:
+def consumed_topics(paths: Iterable[str]) -> set[str]:
+    """Return the topics in which a group has, or had, owners or offsets, by the paths of its znodes."""
     parts = (path.split("/") for path in paths)
     return {each[4] for each in parts if len(each) > 4 and each[3] in _OF_TOPICS}
 

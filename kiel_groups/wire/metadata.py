@@ -27,8 +27,8 @@ __all__ = [
     "MetadataRequest",
     "MetadataResponse",
     "BrokerAddress",
-    "ControllerRequest",
-    "ClusterIdRequest",
+    "ClusterAnswer",
+    "ClusterRequest",
     "TopicMetadata",
     "PartitionMetadata",
     "TopicIdsRequest",
@@ -99,39 +99,26 @@ class MetadataRequest(Request[MetadataResponse]):
     topics: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class ControllerRequest(Request[int]):
-    """Ask for the id of the controller; -1 if there is none. In KRaft mode, brokers name any broker."""
+class ClusterAnswer(NamedTuple):
+    """The id of the cluster, "" if it has none, and of the controller: -1 for none, any broker in KRaft mode."""
 
-    API_KEY, API_VERSION, ANSWER_NAME = 3, 1, "a metadata response"
+    cluster_id: str
+    controller: int
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterRequest(Request[ClusterAnswer]):
+    """Ask for the ids of the cluster and its controller, with Metadata v2, which brokers know from 0.10.1 on."""
+
+    API_KEY, API_VERSION, ANSWER_NAME = 3, 2, "a cluster response"
     BODY = fields(topics=array(STRING))
-    # No topic is asked for, so none is in the answer.
+    # The brokers with their racks, the ids, and no topics, because none is asked for.
     ANSWER = structure(
-        lambda _brokers, controller, _topics: controller,
-        array(tuple_of(INT32, STRING, INT32, NULLABLE_STRING)),
-        INT32,
-        array(STRING),
+        lambda _brokers, cluster_id, controller, _topics: ClusterAnswer(cluster_id, controller),
+        *(array(tuple_of(INT32, STRING, INT32, NULLABLE_STRING)), NULLABLE_STRING, INT32, array(INT32)),
     )
 
     topics: ClassVar[tuple[str, ...]] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class ClusterIdRequest(Request[str | None]):
-    """Ask for the id of the cluster, with Metadata v2, which brokers know from 0.10.1 on. No topic is asked about."""
-
-    API_KEY, API_VERSION, ANSWER_NAME = 3, 2, "a cluster-id response"
-    BODY = fields(topics=array(STRING))
-    # The brokers with their racks, the id, the controller, and no topics.
-    ANSWER = structure(
-        lambda *answer: answer[1] or None,
-        array(tuple_of(INT32, STRING, INT32, NULLABLE_STRING)),
-        NULLABLE_STRING,
-        INT32,
-        array(INT32),
-    )
-
-    topics: tuple[str, ...] = ()
 
 
 # Metadata v10: ask for the ids of topics, which brokers have from 2.8 on. A topic that is created again has another id.

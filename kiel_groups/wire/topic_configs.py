@@ -17,6 +17,7 @@ from kiel_groups.wire.primitives import (
     INT32,
     NULLABLE_STRING,
     STRING,
+    FieldType,
     array,
     fields,
     mapping,
@@ -31,7 +32,6 @@ __all__ = [
     "ConfigAnswer",
     "ConfigEntry",
     "DescribeConfigsRequest",
-    "DescribedConfig",
     "IncrementalAlterConfigsRequest",
 ]
 
@@ -49,45 +49,34 @@ class ConfigEntry(NamedTuple):
     source: int
 
 
-class DescribedConfig(NamedTuple):
-    """The settings of a topic, or an error with the broker's own text."""
-
-    error: ErrorCode
-    text: str
-    settings: Mapping[str, ConfigEntry]
-
-
 class ConfigAnswer(NamedTuple):
-    """The outcome of a change, with the broker's own text."""
+    """The outcome for a topic, with the broker's own text of an error; and its settings, if these were asked for."""
 
     error: ErrorCode
     text: str
+    settings: Mapping[str, ConfigEntry] = {}
 
 
-_SYNONYM = tuple_of(STRING, NULLABLE_STRING, INT8)
+def _answer(*settings: FieldType[Mapping[str, ConfigEntry]]) -> FieldType[tuple[ConfigAnswer, ...]]:
+    def make(error: ErrorCode, text: str, _type: int, _name: str, *found: Mapping[str, ConfigEntry]) -> ConfigAnswer:
+        return ConfigAnswer(error, text, *found)
+
+    return throttled(array(structure(make, ERROR, NULLABLE_STRING, INT8, STRING, *settings)))
+
+
 _ENTRY = structure(
     lambda value, _read_only, source, _sensitive, _synonyms: ConfigEntry(value, source),
-    NULLABLE_STRING,
-    *(INT8,) * 3,
-    array(_SYNONYM),
-)
-_DESCRIBED = structure(
-    lambda error, text, _type, _name, settings: DescribedConfig(error, text, settings),
-    *(ERROR, NULLABLE_STRING, INT8, STRING),
-    mapping(STRING, _ENTRY, "setting"),
-)
-_CHANGED = throttled(
-    array(structure(lambda error, text, *_: ConfigAnswer(error, text), ERROR, NULLABLE_STRING, INT8, STRING))
+    *(NULLABLE_STRING, INT8, INT8, INT8, array(tuple_of(STRING, NULLABLE_STRING, INT8))),
 )
 
 
 @dataclass(frozen=True, slots=True)
-class DescribeConfigsRequest(Request[tuple[DescribedConfig, ...]]):
+class DescribeConfigsRequest(Request[tuple[ConfigAnswer, ...]]):
     """Ask for all settings of a topic."""
 
     API_KEY, API_VERSION, ANSWER_NAME = 32, 1, "a describe-configs response"
     BODY = fields(resources=array(tuple_of(INT8, STRING, INT32)), synonyms=INT8)
-    ANSWER = throttled(array(_DESCRIBED))
+    ANSWER = _answer(mapping(STRING, _ENTRY, "setting"))
 
     topic: str
     synonyms: ClassVar[bool] = False
@@ -102,7 +91,7 @@ class DescribeConfigsRequest(Request[tuple[DescribedConfig, ...]]):
 class AlterConfigsRequest(Request[tuple[ConfigAnswer, ...]]):
     """Replace all settings that a topic has itself."""
 
-    API_KEY, API_VERSION, ANSWER_NAME, ANSWER = 33, 0, "an alter-configs response", _CHANGED
+    API_KEY, API_VERSION, ANSWER_NAME, ANSWER = 33, 0, "an alter-configs response", _answer()
     BODY = fields(
         resources=array(tuple_of(INT8, STRING, mapping(STRING, STRING, "setting"))),
         validate_only=INT8,
@@ -122,7 +111,7 @@ class AlterConfigsRequest(Request[tuple[ConfigAnswer, ...]]):
 class IncrementalAlterConfigsRequest(Request[tuple[ConfigAnswer, ...]]):
     """Set some settings of a topic, and delete others from it."""
 
-    API_KEY, API_VERSION, ANSWER_NAME, ANSWER = 44, 0, "an incremental-alter-configs response", _CHANGED
+    API_KEY, API_VERSION, ANSWER_NAME, ANSWER = 44, 0, "an incremental-alter-configs response", _answer()
     BODY = fields(
         resources=array(tuple_of(INT8, STRING, array(tuple_of(STRING, INT8, STRING)))),
         validate_only=INT8,

@@ -47,8 +47,7 @@ from kiel_groups.wire.message_sets.decoder import NoRecords, PartialMessage, dec
 from kiel_groups.wire.message_sets.encoder import encode_message_set
 from kiel_groups.wire.metadata import (
     BrokerAddress,
-    ClusterIdRequest,
-    ControllerRequest,
+    ClusterRequest,
     MetadataRequest,
     MetadataResponse,
     PartitionMetadata,
@@ -199,7 +198,7 @@ REQUESTS: list[Request[Any]] = [
     DeleteGroupsRequest(("g",)),
     ApiVersionsRequest(),
     FetchProbeRequest(),
-    ClusterIdRequest(),
+    ClusterRequest(),
     TopicIdsRequest(("t",)),
     CreateTopicsRequest({}, 1),
     CreatePartitionsRequest({}, 1),
@@ -207,7 +206,6 @@ REQUESTS: list[Request[Any]] = [
     DescribeConfigsRequest("t"),
     AlterConfigsRequest("t", {}, validate_only=True),
     IncrementalAlterConfigsRequest("t", {}, (), validate_only=True),
-    ControllerRequest(),
 ]
 
 small_counts = st.lists(

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -24,10 +24,9 @@ from kiel_groups.wording import counted, some
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from kiel_groups.config import HostPort
-    from kiel_groups.model import TopicPartition
     from kiel_groups.ops.actions.topic_config import TopicConfigChange
     from kiel_groups.ops.actions.topics import TopicState
+    from kiel_groups.ops.loaded_groups import Logs
 
 __all__ = ["topics"]
 
@@ -330,44 +329,23 @@ def delete(lines: Lines, /, *, names: tuple[str, ...], cluster: ClusterAddress, 
 @click.pass_obj
 def describe(lines: Lines, /, *, names: tuple[str, ...], cluster: ClusterAddress, as_json: bool) -> int:
     """Show the partitions of topics. Lists leaders, replicas, replicas in sync (isr), and where logs start and end."""
-    from kiel_groups.cli.terminal.rendering import show, show_json
-
-    states, brokers, alive = cluster.topics().describe(names)
-    logs = _logs(lines, brokers, states)
-    if as_json:
-        show_json([_as_json(state, logs, alive) for state in states])
-    else:
-        for state in states:
-            show(*_title(state, alive), _table(state, logs, alive))
-    return DONE
-
-
-class _Logs(NamedTuple):
-    """The start and end offsets of the logs whose leaders answered."""
-
-    starts: Mapping[TopicPartition, int]
-    ends: Mapping[TopicPartition, int]
-
-    def of(self, partition: TopicPartition) -> tuple[int | None, int | None]:
-        return self.starts.get(partition), self.ends.get(partition)
-
-
-def _logs(lines: Lines, brokers: Sequence[HostPort], states: Sequence[TopicState]) -> _Logs:
-    """Ask the leaders for the start and end offsets of logs. Print a warning if a leader does not answer."""
     import asyncio
 
-    from kiel_groups.ops.loaded_groups import find_log_ends
-    from kiel_groups.wire.list_offsets import EARLIEST, LATEST
+    from kiel_groups.cli.terminal.rendering import show, show_json
+    from kiel_groups.ops.loaded_groups import find_logs
 
+    states, brokers, alive = cluster.topics().describe(names)
     led = [each.topic_partition for state in states for each in state.partitions if each.leader is not None]
-
-    async def ask() -> _Logs:
-        starts, ends = await asyncio.gather(*(find_log_ends(brokers, led, at=at) for at in (EARLIEST, LATEST)))
-        if starts.problem or ends.problem:
-            lines.say("warning", f"where the logs start and end is not fully known: {starts.problem or ends.problem}")
-        return _Logs(starts.offsets, ends.offsets)
-
-    return asyncio.run(ask())
+    logs = asyncio.run(find_logs(brokers, led))
+    if logs.problem:
+        lines.say("warning", f"where the logs start and end is not fully known: {logs.problem}")
+    documents = [_as_json(state, logs, alive) for state in states]
+    if as_json:
+        show_json(documents)
+    else:
+        for state, document in zip(states, documents, strict=True):
+            show(*_title(state, alive), _table(document["partitions"]))
+    return DONE
 
 
 def _title(state: TopicState, alive: Container[int]) -> Iterator[str]:
@@ -390,18 +368,19 @@ def _is_dead(leader: int | None, alive: Container[int]) -> bool:
     return leader is not None and leader not in alive
 
 
-def _table(state: TopicState, logs: _Logs, alive: Container[int]) -> Table:
+def _table(partitions: Iterable[Mapping[str, Any]]) -> Table:
+    """Return the table of a topic from the partitions of its document."""
     from kiel_groups.cli.terminal.rendering import plain_table
 
     numbers = ("partition", "leader", "start", "end", "offsets")
     table = plain_table("partition", "leader", "replicas", "isr", "start", "end", "offsets", right=numbers)
-    for each in state.partitions:
-        start, end = logs.of(each.topic_partition)
+    for each in partitions:
+        start, end = each["start"], each["end"]
         table.add_row(
-            str(each.topic_partition.partition),
-            "none" if each.leader is None else f"{each.leader}{' dead' if _is_dead(each.leader, alive) else ''}",
-            ",".join(map(str, each.replicas)),
-            ",".join(map(str, each.isr)),
+            str(each["partition"]),
+            "none" if each["leader"] is None else f"{each['leader']}{' dead' if each['leader_is_dead'] else ''}",
+            ",".join(map(str, each["replicas"])),
+            ",".join(map(str, each["isr"])),
             "?" if start is None else str(start),
             "?" if end is None else str(end),
             "?" if start is None or end is None else f"{end - start:,}",
@@ -409,24 +388,21 @@ def _table(state: TopicState, logs: _Logs, alive: Container[int]) -> Table:
     return table
 
 
-def _as_json(state: TopicState, logs: _Logs, alive: Container[int]) -> dict[str, Any]:
-    partitions = []
-    for each in state.partitions:
-        start, end = logs.of(each.topic_partition)
-        partitions.append(
+def _as_json(state: TopicState, logs: Logs, alive: Container[int]) -> dict[str, Any]:
+    return {
+        "topic": state.topic,
+        "config": None if state.config is None else dict(state.config),
+        "being_deleted": state.is_being_deleted,
+        "partitions": [
             {
                 "partition": each.topic_partition.partition,
                 "leader": each.leader,
                 "leader_is_dead": _is_dead(each.leader, alive),
                 "replicas": each.replicas,
                 "isr": each.isr,
-                "start": start,
-                "end": end,
+                "start": logs.starts.get(each.topic_partition),
+                "end": logs.ends.get(each.topic_partition),
             }
-        )
-    return {
-        "topic": state.topic,
-        "config": None if state.config is None else dict(state.config),
-        "being_deleted": state.is_being_deleted,
-        "partitions": partitions,
+            for each in state.partitions
+        ],
     }

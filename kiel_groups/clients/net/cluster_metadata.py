@@ -38,7 +38,7 @@ from kiel_groups.metrics import Metrics
 from kiel_groups.model import TopicPartition
 from kiel_groups.wire.error_codes import LEADER_NOT_AVAILABLE, UNKNOWN_TOPIC_OR_PARTITION
 from kiel_groups.wire.framing import Request
-from kiel_groups.wire.metadata import ClusterIdRequest, MetadataRequest, MetadataResponse, TopicIdsRequest
+from kiel_groups.wire.metadata import ClusterRequest, MetadataRequest, MetadataResponse, TopicIdsRequest
 from kiel_groups.wire.versions import ApiVersionsRequest, FetchProbeRequest, VersionRange
 from kiel_groups.wording import counted, some
 
@@ -301,8 +301,8 @@ class ClusterMetadata:
         """
         answer, cluster_id = await self.all_metadata(), None
         node_id = min(self._brokers, default=None)
-        if with_id and node_id is not None and await self.knows(node_id, ClusterIdRequest):
-            cluster_id = await self.send(node_id, ClusterIdRequest())
+        if with_id and node_id is not None and await self.knows(node_id, ClusterRequest):
+            cluster_id = (await self.send(node_id, ClusterRequest())).cluster_id or None
         topics = {each.topic: {part.partition: part.replicas for part in each.partitions} for each in answer.topics}
         return ClusterIdentity(self.addresses_by_id, topics, cluster_id)
 

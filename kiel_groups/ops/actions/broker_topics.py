@@ -37,7 +37,7 @@ from kiel_groups.wire.error_codes import (
     ErrorCode,
 )
 from kiel_groups.wire.framing import Request
-from kiel_groups.wire.metadata import ControllerRequest, MetadataRequest, MetadataResponse, TopicMetadata
+from kiel_groups.wire.metadata import ClusterRequest, MetadataRequest, MetadataResponse, TopicMetadata
 from kiel_groups.wire.topic_changes import (
     CreatePartitionsRequest,
     CreateTopicsRequest,
@@ -90,12 +90,12 @@ class BrokerTopics:
         }
 
     def brokers(self) -> list[LiveBroker]:
-        """Return the live brokers, by their ids. Brokers of 0.9, and in KRaft mode, do not name the controller."""
+        """Return the live brokers, by their ids. Those before 0.10.1, and in KRaft mode, do not name the controller."""
 
         async def read(session: BrokerSession) -> list[LiveBroker]:
             controller = None
-            if session.knows(ControllerRequest()) and _QUORUM not in session.ranges:
-                controller = await session.ask_any(ControllerRequest())
+            if session.knows(ClusterRequest()) and _QUORUM not in session.ranges:
+                controller = (await session.ask_any(ClusterRequest())).controller
             return [
                 LiveBroker(number, address, None if controller is None else number == controller)
                 for number, address in sorted(session.brokers.items())

@@ -15,15 +15,16 @@ from dataclasses import replace
 from itertools import groupby
 from typing import TypeAlias
 
-from kazoo.exceptions import BadVersionError, NodeExistsError, NoNodeError, NotEmptyError, RolledBackError
+from kazoo.exceptions import BadVersionError, NodeExistsError, NoNodeError, NotEmptyError
 
 from kiel_groups.backoff import Backoff
 from kiel_groups.clients.net.cluster_metadata import ClusterMetadata
 from kiel_groups.config import BROKER_V1, ZOOKEEPER_STORE, BrokerConfig, check_name
-from kiel_groups.errors import BrokerError, ConfigError, CoordinationError, ProtocolError
-from kiel_groups.group.znodes.contents import FirstOffsets, Snapshot, encode_offset, parse_offset, whole_number
+from kiel_groups.errors import BrokerError, ConfigError, CoordinationError
+from kiel_groups.group.znodes.contents import FirstOffsets, Snapshot, encode_offset
 from kiel_groups.group.znodes.layout import GroupLayout, topic_path
 from kiel_groups.group.znodes.round_contents import refusal_by_programs
+from kiel_groups.group.znodes.transactions import Create, Delete, Operation, Put, chunks
 from kiel_groups.members.brokers.offset_requests import StoredInKafka, find_kafka_offsets
 from kiel_groups.members.partition_handler import StoreAnswer
 from kiel_groups.metrics import Metrics
@@ -38,18 +39,15 @@ from kiel_groups.ops.broker_reader import (
     unknown_group,
     view_of,
 )
-from kiel_groups.ops.loaded_groups import CONNECT_MS, find_log_ends
+from kiel_groups.ops.loaded_groups import CONNECT_MS, find_logs
 from kiel_groups.ops.views.group_view import GroupView, MemberView
-from kiel_groups.ops.views.offset_changes import (
-    IN_BROKERS,
-    GroupOffsets,
-    OffsetChange,
-)
-from kiel_groups.ops.views.znodes import view_group
-from kiel_groups.ops.zookeeper_client import Client, zookeeper
+from kiel_groups.ops.views.offset_changes import IN_BROKERS, GroupOffsets, OffsetChange
+from kiel_groups.ops.views.znodes import stored_offsets, view_group
+from kiel_groups.ops.zookeeper_client import Client, commit, zookeeper
 from kiel_groups.ops.zookeeper_reader import (
     broker_addresses,
     check_group,
+    consumed_topics,
     doubtful_brokers,
     list_topics,
     read_brokers,
@@ -57,15 +55,11 @@ from kiel_groups.ops.zookeeper_reader import (
     refuse_programs,
 )
 from kiel_groups.wire.error_codes import NO_ERROR, ErrorCode
-from kiel_groups.wire.list_offsets import EARLIEST
 from kiel_groups.wire.offsets import OFFSETS_TOPIC, OffsetCommitRequestV2, OffsetDeleteRequest
 from kiel_groups.wording import counted, some
 
 __all__ = ["BrokerOffsets", "OffsetSource", "ZooKeeperOffsets", "changed_meanwhile"]
 
-
-#: The operations of one transaction: their paths stay far below the 1 MB that ZooKeeper takes.
-_MOST_OPERATIONS = 500
 
 #: The generation and the member id of a commit that comes from no member.
 _NO_GENERATION, _NO_MEMBER = -1, ""
@@ -122,27 +116,27 @@ class ZooKeeperOffsets:
             existing = set(list_topics(client))
             if topics_exist:
                 check_present(topics, existing, f"in ZooKeeper at {self._hosts}")
-            view = view_group(group, read_summaries(client, [group], offsets=False)[group])
+            registered, znodes = read_brokers(client), read_summaries(client, [group], offsets=True)[group]
+            view, stored = view_group(group, znodes), stored_offsets(group, znodes)
             if view.closed:
                 raise CoordinationError(f"an ACL denies reading {some(view.closed)}")
-            registered, layout = read_brokers(client), GroupLayout(group)
-            offsets, versions = _read_znodes(client, layout)
-            begun = {name for path in (layout.owners, layout.starts) for name in _children(client, path)}
-            wanted = {*topics, *_subscribed(view), *begun, *(each.topic for each in versions)} & existing
+            wanted = {*topics, *_subscribed(view), *consumed_topics(znodes)} & existing
             numbers = {topic: tuple(sorted(partitions_of(client, topic))) for topic in sorted(wanted)}
         settled = None if view.settings is None else view.settings.store
         in_kafka: Mapping[TopicPartition, int] = {}
         if (settled or store or BROKER_V1) == BROKER_V1:
             is_known = BROKER_V1 in (settled, store)
             in_kafka = self._find_in_kafka(group, registered, numbers, existing, is_known=is_known)
-        store = _store_of(group, settled, store, in_znodes=bool(versions), in_kafka=bool(in_kafka))
+        store = _store_of(group, settled, store, in_znodes=bool(stored), in_kafka=bool(in_kafka))
         read = GroupOffsets(
             group,
             store,
-            in_kafka if store == BROKER_V1 else offsets,
+            in_kafka
+            if store == BROKER_V1
+            else {p: each.offset for p, each in stored.items() if each.offset is not None},
             numbers,
-            exists=bool(versions or in_kafka or view.was_joined),
-            versions={} if store == BROKER_V1 else versions,
+            exists=bool(stored or in_kafka or view.was_joined),
+            versions={} if store == BROKER_V1 else {p: each.znode.version for p, each in stored.items()},
             members=tuple(map(_described, view.members)),
             foreign=tuple(f"{each.name} (under {each.path.rpartition('/')[0]})" for each in view.foreign_members),
             subscribed=_subscribed(view),
@@ -300,32 +294,6 @@ OffsetSource: TypeAlias = ZooKeeperOffsets | BrokerOffsets
 # What is read
 
 
-def _read_znodes(client: Client, layout: GroupLayout) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int]]:
-    """Return the readable offsets in a group's znodes, and the version of each znode."""
-    topics = _children(client, layout.offsets)
-    partitions = [
-        TopicPartition(topic, number)
-        for topic in topics
-        for name in _children(client, layout.topic_offsets(topic))
-        if (number := whole_number(name)) is not None
-    ]
-    offsets, versions = {}, {}
-    for partition, read in [(each, client.get_async(layout.offset(each))) for each in partitions]:
-        with suppress(NoNodeError):  # Deleted meanwhile.
-            data, stat = read.get()
-            versions[partition] = stat.version
-            with suppress(ProtocolError):
-                offsets[partition] = parse_offset(data or b"", layout.offset(partition))
-    return offsets, versions
-
-
-def _children(client: Client, path: str) -> list[str]:
-    try:
-        return sorted(client.get_children(path))
-    except NoNodeError:
-        return []
-
-
 def _store_of(group: str, settled: str | None, given: str | None, *, in_znodes: bool, in_kafka: bool) -> str:
     """Return where the offsets of a group are that ZooKeeper coordinates."""
     if settled is not None:
@@ -390,12 +358,8 @@ def _partitions(numbers: Mapping[str, Iterable[int]]) -> list[TopicPartition]:
 
 async def _with_logs(found: GroupOffsets, timeout_s: float) -> GroupOffsets:
     """Add where the logs of existing topics begin and end."""
-    partitions = _partitions(found.topics)
-    starts, ends = await asyncio.gather(
-        find_log_ends(found.brokers, partitions, at=EARLIEST, timeout_s=timeout_s),
-        find_log_ends(found.brokers, partitions, timeout_s=timeout_s),
-    )
-    return replace(found, starts=starts.offsets, ends=ends.offsets, problem=starts.problem or ends.problem)
+    logs = await find_logs(found.brokers, _partitions(found.topics), timeout_s=timeout_s)
+    return replace(found, **logs._asdict())
 
 
 # What is written
@@ -410,34 +374,28 @@ def _divided(changes: Iterable[OffsetChange]) -> tuple[dict[TopicPartition, int]
 def _write_znodes(
     client: Client, layout: GroupLayout, versions: Mapping[TopicPartition, int], changes: Sequence[OffsetChange]
 ) -> None:
-    """Write changes of znodes that have these versions, in transactions of some hundred."""
+    """Write changes of znodes that have these versions, in transactions of some hundred operations."""
     for topic in sorted({each.partition.topic for each in changes if each.after is not None}):
         client.ensure_path(layout.topic_offsets(topic))
-    for start in range(0, len(changes), _MOST_OPERATIONS):
-        portion = changes[start : start + _MOST_OPERATIONS]
-        transaction = client.transaction()
-        for partition, _, after, _ in portion:
-            path, version = layout.offset(partition), versions.get(partition)
-            if after is None:
-                transaction.delete(path, -1 if version is None else version)
-            elif version is None:
-                transaction.create(path, encode_offset(after))
-            else:
-                transaction.set_data(path, encode_offset(after), version)
-        failed = [
-            (change.partition, outcome)
-            for change, outcome in zip(portion, transaction.commit(), strict=True)
-            if isinstance(outcome, Exception) and not isinstance(outcome, RolledBackError)
-        ]
-        if failed:
-            why = changed_meanwhile(layout.group, [partition for partition, _ in failed])
-            if not isinstance(failed[0][1], (BadVersionError, NodeExistsError, NoNodeError)):
-                why = f"group {layout.group}: ZooKeeper refuses the offset of {failed[0][0]}: {failed[0][1]!r:.200}"
-            raise CoordinationError(f"{why}; {start:,} of {len(changes):,} offsets are written; try again")
+    partitions, written = {layout.offset(each.partition): each.partition for each in changes}, 0
+    for portion in chunks(_operation(layout.offset(p), versions.get(p), after) for p, _, after, _ in changes):
+        if failed := commit(client, portion):
+            partition, error = partitions[failed[0].path], failed[1]
+            why = changed_meanwhile(layout.group, [partition])
+            if not isinstance(error, (BadVersionError, NodeExistsError, NoNodeError)):
+                why = f"group {layout.group}: ZooKeeper refuses the offset of {partition}: {error!r:.200}"
+            raise CoordinationError(f"{why}; {written:,} of {len(changes):,} offsets are written; try again")
+        written += len(portion)
     for topic, listed in groupby(changes, key=lambda each: each.partition.topic):
         if all(each.after is None for each in listed):
             with suppress(NoNodeError, NotEmptyError):  # Other partitions have offsets.
                 client.delete(layout.topic_offsets(topic))
+
+
+def _operation(path: str, version: int | None, offset: int | None) -> Operation:
+    if offset is None:
+        return Delete(path, -1 if version is None else version)
+    return Create(path, encode_offset(offset)) if version is None else Put(path, encode_offset(offset), version)
 
 
 def changed_meanwhile(group: str, partitions: Sequence[TopicPartition]) -> str:

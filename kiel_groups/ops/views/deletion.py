@@ -6,13 +6,13 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from kiel_groups.config import BROKER_V1
-from kiel_groups.errors import ConfigError, CoordinationError, ProtocolError
-from kiel_groups.group.znodes.contents import Snapshot, parse_offset, whole_number
+from kiel_groups.errors import ConfigError, CoordinationError
+from kiel_groups.group.znodes.contents import Snapshot
 from kiel_groups.group.znodes.layout import RESTORED, SPARK_GROUPS, GroupLayout, WorkerLayout, connector_of
 from kiel_groups.group.znodes.transactions import LARGEST_BYTES, Create, Delete, size_of
 from kiel_groups.model import CONNECT_TYPE, TopicPartition
 from kiel_groups.ops.views.group_view import GroupView
-from kiel_groups.ops.views.znodes import view_group
+from kiel_groups.ops.views.znodes import stored_offsets, view_group
 from kiel_groups.wire.group_requests import DescribedGroup
 from kiel_groups.wording import counted, some
 
@@ -59,9 +59,9 @@ def deletion_of_znodes(group: str, znodes: Snapshot) -> GroupDeletion:
         )
     if alive := list(_live_names(layout, znodes)):
         raise _refusal(group, alive)
-    offsets, committed_ms, unreadable = _offsets(layout, znodes)
-    if view.offsets_in_kafka:
-        offsets = {}
+    found = stored_offsets(group, znodes)
+    readable = {partition: each.offset for partition, each in found.items() if each.offset is not None}
+    offsets, unreadable = {} if view.offsets_in_kafka else readable, len(found) - len(readable)
     losses = [*_lost_offsets(offsets)]
     if unreadable:
         losses.append(f"{counted(unreadable, 'offset')} that {'is' if unreadable == 1 else 'are'} no number")
@@ -74,7 +74,7 @@ def deletion_of_znodes(group: str, znodes: Snapshot) -> GroupDeletion:
         tuple(_notes(view)),
         offsets,
         dict(_restored(layout, znodes)),
-        committed_ms,
+        max((each.znode.modified_ms for each in found.values()), default=None),
         znodes,
     )
 
@@ -154,21 +154,6 @@ def _name(path: str) -> str:
 
 def _is_below(path: str, roots: Iterable[str]) -> bool:
     return any(path == root or path.startswith(f"{root}/") for root in roots)
-
-
-def _offsets(layout: GroupLayout, znodes: Snapshot) -> tuple[dict[TopicPartition, int], int | None, int]:
-    """Return the offsets in ZooKeeper, the time of the last commit, and the number of unreadable offsets."""
-    offsets, committed_ms, unreadable = {}, None, 0
-    for path, znode in znodes.items():
-        folder, number = _folder(path), whole_number(_name(path))
-        if number is None or _folder(folder) != layout.offsets:
-            continue
-        try:
-            offsets[TopicPartition(_name(folder), number)] = parse_offset(znode.data, path)
-        except ProtocolError:
-            unreadable += 1
-        committed_ms = max(committed_ms or 0, znode.modified_ms)
-    return offsets, committed_ms, unreadable
 
 
 def _further_losses(view: GroupView, layout: GroupLayout, znodes: Snapshot) -> Iterator[str]:

@@ -358,20 +358,6 @@ def _lag(found: GroupOffsets, partition: TopicPartition) -> int | None:
     return None if offset is None or end is None else max(0, end - offset)
 
 
-def offsets_table(found: GroupOffsets, partitions: Collection[TopicPartition]) -> RenderableType:
-    """Return the table of ``offsets show``."""
-    columns: list[Column[TopicPartition]] = [
-        Column("topic", lambda each: each.topic),
-        Column("partition", lambda each: str(each.partition), is_right=True),
-        Column("committed", lambda each: _shown(found.offsets.get(each)), is_right=True),
-        Column("log start", lambda each: _shown(found.starts.get(each)), is_right=True),
-        Column("log end", lambda each: _shown(found.ends.get(each)), is_right=True),
-        Column("lag", lambda each: _shown(_lag(found, each)), is_right=True),
-        Column("", lambda each: status_of(found, each)),
-    ]
-    return report_table(columns, partitions)
-
-
 def offsets_document(found: GroupOffsets, partitions: Iterable[TopicPartition]) -> dict[str, Any]:
     """Return the document of ``offsets show --json``."""
     return {
@@ -381,8 +367,7 @@ def offsets_document(found: GroupOffsets, partitions: Iterable[TopicPartition]) 
         "problem": found.problem,
         "partitions": [
             {
-                "topic": each.topic,
-                "partition": each.partition,
+                **each._asdict(),
                 "committed": found.offsets.get(each),
                 "log_start": found.starts.get(each),
                 "log_end": found.ends.get(each),
@@ -394,31 +379,32 @@ def offsets_document(found: GroupOffsets, partitions: Iterable[TopicPartition]) 
     }
 
 
-def changes_table(changes: Iterable[OffsetChange]) -> RenderableType:
-    """Return the table of a change: each partition's offset before and after."""
-    columns: list[Column[OffsetChange]] = [
-        Column("topic", lambda each: each.partition.topic),
-        Column("partition", lambda each: str(each.partition.partition), is_right=True),
-        Column("before", lambda each: _shown(each.before), is_right=True),
-        Column("after", lambda each: _shown(each.after), is_right=True),
-        Column("", lambda each: each.note),
-    ]
-    return report_table(columns, changes)
+def offsets_table(found: GroupOffsets, partitions: Iterable[TopicPartition]) -> RenderableType:
+    """Return the table of ``offsets show``."""
+    rows = offsets_document(found, partitions)["partitions"]
+    return _table(rows, "topic", "partition", "committed", "log_start", "log_end", "lag", "status")
 
 
 def changes_document(changes: Iterable[OffsetChange]) -> list[dict[str, Any]]:
     """Return the changes for ``--json``; an offset that is deleted is null after."""
     return [
-        {
-            "topic": each.partition.topic,
-            "partition": each.partition.partition,
-            "before": each.before,
-            "after": each.after,
-            "note": each.note,
-        }
-        for each in changes
+        {**each.partition._asdict(), "before": each.before, "after": each.after, "note": each.note} for each in changes
     ]
 
 
-def _shown(number: int | None) -> str:
-    return "-" if number is None else str(number)
+def changes_table(changes: Iterable[OffsetChange]) -> RenderableType:
+    """Return the table of a change: each partition's offset before and after."""
+    return _table(changes_document(changes), "topic", "partition", "before", "after", "note")
+
+
+def _table(rows: Iterable[dict[str, Any]], topic: str, *numbers_and_text: str) -> RenderableType:
+    """Return the table of rows of a document: a topic, numbers, and a text without a heading."""
+    *numbers, text = numbers_and_text
+
+    def column(name: str) -> Column[dict[str, Any]]:
+        def cell(row: dict[str, Any]) -> str:
+            return "-" if row[name] is None else str(row[name])
+
+        return Column("" if name == text else name.replace("_", " "), cell, is_right=name in numbers)
+
+    return report_table([column(name) for name in (topic, *numbers_and_text)], rows)

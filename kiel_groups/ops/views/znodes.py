@@ -39,7 +39,7 @@ from kiel_groups.group.znodes.round_contents import (
 from kiel_groups.model import MemberId, Slot, TopicPartition
 from kiel_groups.ops.views.group_view import ForeignMember, GroupView, MemberView, PartitionView
 
-__all__ = ["view_group"]
+__all__ = ["OffsetFound", "stored_offsets", "view_group"]
 
 
 _Value = TypeVar("_Value")
@@ -104,6 +104,11 @@ def view_group(group: str, znodes: Snapshot, log_ends: Mapping[TopicPartition, i
         closed=reading.closed,
         further=tuple(sorted(further)),
     )
+
+
+def stored_offsets(group: str, znodes: Snapshot) -> dict[TopicPartition, OffsetFound]:
+    """Return what the offset znodes of a group have, among these znodes; unreadable offsets, too."""
+    return _Reading(GroupLayout(group), znodes).offsets()
 
 
 def _member(
@@ -238,7 +243,7 @@ class _OwnerFound(NamedTuple):
     znode: Znode
 
 
-class _OffsetFound(NamedTuple):
+class OffsetFound(NamedTuple):
     """The committed offset of a partition, None if it is unreadable, and the offset znode."""
 
     offset: int | None
@@ -399,10 +404,10 @@ class _Reading:
             for partition, _, znode in self._partitions(self._layout.owners)
         }
 
-    def offsets(self) -> dict[TopicPartition, _OffsetFound]:
+    def offsets(self) -> dict[TopicPartition, OffsetFound]:
         """Return the committed offset of each partition that has one."""
         return {
-            partition: _OffsetFound(self._parsed(parse_offset, path), znode)
+            partition: OffsetFound(self._parsed(parse_offset, path), znode)
             for partition, path, znode in self._partitions(self._layout.offsets)
         }
 

@@ -30,7 +30,8 @@ from kiel_groups.wire.list_offsets import (
 )
 from kiel_groups.wire.metadata import (
     BrokerAddress,
-    ClusterIdRequest,
+    ClusterAnswer,
+    ClusterRequest,
     MetadataRequest,
     MetadataResponse,
     PartitionMetadata,
@@ -294,12 +295,12 @@ def test_mapping_of_results_keeps_every_partition() -> None:
 
 def test_the_id_of_a_cluster_is_asked_for_without_topics() -> None:
     """Brokers have a rack or none, and a cluster an id or none."""
-    assert ClusterIdRequest().encode_body() == array()
+    assert ClusterRequest().encode_body() == array()
     brokers = array(
         int32(1) + string("a") + int32(9092) + string("east"), int32(2) + string("b") + int32(9092) + int16(-1)
     )
-    assert ClusterIdRequest.decode_response(brokers + string("id") + int32(1) + array()) == "id"
-    assert ClusterIdRequest.decode_response(brokers + int16(-1) + int32(1) + array()) is None
+    assert ClusterRequest.decode_response(brokers + string("id") + int32(1) + array()) == ClusterAnswer("id", 1)
+    assert ClusterRequest.decode_response(brokers + int16(-1) + int32(1) + array()) == ClusterAnswer("", 1)
 
 
 # Metadata v10, the only request in the flexible format

@@ -9,13 +9,11 @@ import pytest
 from kiel_groups.errors import ProtocolError
 from kiel_groups.wire.error_codes import NO_ERROR, error_code
 from kiel_groups.wire.framing import Request
-from kiel_groups.wire.metadata import ControllerRequest
 from kiel_groups.wire.topic_configs import (
     AlterConfigsRequest,
     ConfigAnswer,
     ConfigEntry,
     DescribeConfigsRequest,
-    DescribedConfig,
     IncrementalAlterConfigsRequest,
 )
 from tests.helpers.reference_codec import int16, int32, string
@@ -30,7 +28,6 @@ def int8(value: int) -> bytes:
 DESCRIBE = DescribeConfigsRequest("t")
 REPLACE = AlterConfigsRequest("t", {"k": "v", "l": "w"}, validate_only=True)
 CHANGE = IncrementalAlterConfigsRequest("t", {"k": "v"}, ("l",), validate_only=False)
-CONTROLLER = ControllerRequest()
 
 TOPIC = int8(2) + string("t")
 NULL = int16(-1)
@@ -41,7 +38,6 @@ BODIES: list[tuple[Request[Any], bytes]] = [
     (DESCRIBE, int32(1) + TOPIC + int32(-1) + int8(0)),
     (REPLACE, int32(1) + TOPIC + int32(2) + string("k") + string("v") + string("l") + string("w") + int8(1)),
     (CHANGE, int32(1) + TOPIC + int32(2) + SET + string("l") + int8(1) + string("") + int8(0)),
-    (CONTROLLER, int32(0)),
 ]
 
 ENTRY = string("k") + string("v") + int8(0) + int8(1) + int8(0)
@@ -51,15 +47,10 @@ RESPONSES: list[tuple[Request[Any], bytes, Any]] = [
     (
         DESCRIBE,
         int32(7) + int32(1) + int16(0) + NULL + TOPIC + int32(2) + ENTRY + SYNONYMS + NO_VALUE,
-        (DescribedConfig(NO_ERROR, "", {"k": ConfigEntry("v", 1), "l": ConfigEntry("", 5)}),),
+        (ConfigAnswer(NO_ERROR, "", {"k": ConfigEntry("v", 1), "l": ConfigEntry("", 5)}),),
     ),
     (REPLACE, int32(7) + int32(1) + int16(40) + string("bad") + TOPIC, (ConfigAnswer(error_code(40), "bad"),)),
     (CHANGE, int32(7) + int32(1) + int16(0) + NULL + TOPIC, (ConfigAnswer(NO_ERROR, ""),)),
-    (
-        CONTROLLER,
-        int32(1) + int32(5) + string("h") + int32(9092) + string("rack") + int32(5) + int32(0),
-        5,
-    ),
 ]
 
 

@@ -178,7 +178,8 @@ def test_a_change_meanwhile_stops_the_deletion(path: str) -> None:
 
 
 def lost(znodes: Snapshot, group: str = "g") -> GroupDeletion:
-    return deletion_of_znodes(group, znodes)
+    parents = {path.rpartition("/")[0]: Znode() for path in znodes}
+    return deletion_of_znodes(group, {**parents, **znodes})
 
 
 def test_weights_are_lost_and_in_the_restore_file() -> None:
