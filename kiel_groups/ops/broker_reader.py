@@ -74,13 +74,14 @@ class BrokerSession:
     Args:
         brokers: ``host:port`` of some brokers, separated by commas.
         timeout_s: How long a broker may take for an answer, in seconds.
+        of_groups: False if the brokers need not coordinate groups: their releases are not asked for.
 
     Raises:
         ConfigError: An address is not legal. On entering: the brokers are too old, or too new.
         NoBrokersError: On entering: no broker answers.
     """
 
-    def __init__(self, brokers: str, *, timeout_s: float) -> None:
+    def __init__(self, brokers: str, *, timeout_s: float, of_groups: bool = True) -> None:
         hosts = parse_hosts(brokers, KAFKA_PORT, "brokers")
         limit_ms = max(1, round(timeout_s * 1000))
         config = BrokerConfig(hosts=hosts, connect_timeout_ms=min(CONNECT_MS, limit_ms), request_timeout_ms=limit_ms)
@@ -89,6 +90,7 @@ class BrokerSession:
         self.timeout_s = timeout_s
         self.metadata = MetadataResponse((), ())
         self._versions = GroupVersions()
+        self._of_groups = of_groups
 
     @property
     def ranges(self) -> frozenset[int]:
@@ -162,7 +164,8 @@ class BrokerSession:
     async def __aenter__(self) -> Self:
         try:
             await self.refresh()
-            await self._versions.probe(self.cluster)
+            if self._of_groups:
+                await self._versions.probe(self.cluster)
         except BaseException:
             self.cluster.close()
             raise
@@ -172,7 +175,9 @@ class BrokerSession:
         self.cluster.close()
 
 
-def in_session(brokers: str, timeout_s: float, work: Callable[[BrokerSession], Awaitable[T]]) -> T:
+def in_session(
+    brokers: str, timeout_s: float, work: Callable[[BrokerSession], Awaitable[T]], *, of_groups: bool = True
+) -> T:
     """
     Open a session, call ``work`` with it, and return its result. The call blocks; its thread runs no event loop.
 
@@ -181,7 +186,7 @@ def in_session(brokers: str, timeout_s: float, work: Callable[[BrokerSession], A
     """
 
     async def run() -> T:
-        async with BrokerSession(brokers, timeout_s=timeout_s) as session:
+        async with BrokerSession(brokers, timeout_s=timeout_s, of_groups=of_groups) as session:
             return await work(session)
 
     return asyncio.run(run())
@@ -473,7 +478,11 @@ async def _committed(session: BrokerSession, group: str, partitions: tuple[Topic
 
 
 async def ask_coordinator(
-    session: BrokerSession, group: str, request: Request[T], errors: Callable[[T], Iterable[ErrorCode]]
+    session: BrokerSession,
+    group: str,
+    request: Request[T],
+    errors: Callable[[T], Iterable[ErrorCode]],
+    repeated: frozenset[int] = _STARTING_CODES,
 ) -> tuple[int, T]:
     """
     Ask the coordinator of a group; while it moves or starts, find it again, for as long as a request may take.
@@ -483,6 +492,7 @@ async def ask_coordinator(
         group: The group.
         request: The request, which is repeated after a failure.
         errors: Returns the error codes of an answer.
+        repeated: The codes after which the request is repeated.
 
     Returns:
         The node id of the coordinator, and its answer.
@@ -504,10 +514,10 @@ async def ask_coordinator(
             who = f"its coordinator, {session.name_of(coordinator)},"
             failure = BrokerError(f"group {group!r}: {who} does not answer: {error}")
         else:
-            starting = [code for code in errors(answer) if code in _STARTING]
-            if not starting:
+            passing = [code for code in errors(answer) if code.number in repeated]
+            if not passing:
                 return coordinator, answer
-            failure = starting[0].exception(f"group {group!r}: {session.name_of(coordinator)} does not coordinate it")
+            failure = passing[0].exception(f"group {group!r}: {session.name_of(coordinator)} does not coordinate it")
         pause_s = backoff.next_s()
         if asyncio.get_running_loop().time() + pause_s > until_s:
             raise failure

@@ -41,6 +41,9 @@ from kiel_groups.wording import counted, some
 __all__ = [
     "FIRST_READ_PAUSE_S",
     "LONGEST_READ_PAUSE_S",
+    "NO_GENERATION",
+    "NO_MEMBER",
+    "PASSING",
     "REPEATED",
     "Fetched",
     "fetch_stored",
@@ -189,11 +192,11 @@ _NO_GROUP = "kiel-groups-of-no-name"
 _STORE_TRIES = 6
 
 #: The generation and the member id of a commit that comes from no member.
-_NO_GENERATION, _NO_MEMBER = -1, ""
+NO_GENERATION, NO_MEMBER = -1, ""
 
 #: After these codes, the same request may succeed later. A coordinator does not know a topic until the controller has
 #: told it, and has no leader for its own log while that log moves.
-_PASSING = REPEATED | {
+PASSING = REPEATED | {
     UNKNOWN_TOPIC_OR_PARTITION.number,
     LEADER_NOT_AVAILABLE.number,
     NOT_ENOUGH_REPLICAS.number,
@@ -226,12 +229,12 @@ class StoredInKafka:
 
     async def read(self, partitions: Collection[TopicPartition]) -> ReadOffsets:
         """Read offsets; see ``KafkaOffsets.read``."""
-        found, failures = await fetch_stored(self._group, partitions, self._ask, self._note, _PASSING)
+        found, failures = await fetch_stored(self._group, partitions, self._ask, self._note, PASSING)
         return ReadOffsets({p: OffsetAndMetadata(each.offset, each.metadata) for p, each in found.items()}, failures)
 
     async def store(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> Mapping[TopicPartition, StoreAnswer]:
         """Ask the coordinator once to store offsets; see ``KafkaOffsets.store``."""
-        request = OffsetCommitRequestV1(self._group, _NO_GENERATION, _NO_MEMBER, offsets)
+        request = OffsetCommitRequestV1(self._group, NO_GENERATION, NO_MEMBER, offsets)
         try:
             answers = await self._ask(request)
         except KielGroupsError as error:
@@ -293,7 +296,7 @@ def _meaning(code: ErrorCode | None) -> StoreAnswer:
         return StoreAnswer.STORED
     if code == OFFSET_METADATA_TOO_LARGE:
         return StoreAnswer.TOO_LONG
-    return StoreAnswer.UNKNOWN if code is None or code.number in _PASSING else _REFUSED
+    return StoreAnswer.UNKNOWN if code is None or code.number in PASSING else _REFUSED
 
 
 async def check_kafka_offsets(cluster: ClusterMetadata, group: str) -> None:

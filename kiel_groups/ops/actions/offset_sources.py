@@ -12,22 +12,19 @@ import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from itertools import groupby
 from typing import TypeAlias
 
 from kazoo.exceptions import BadVersionError, NodeExistsError, NoNodeError, NotEmptyError
 
-from kiel_groups.backoff import Backoff
-from kiel_groups.clients.net.cluster_metadata import ClusterMetadata
-from kiel_groups.config import BROKER_V1, ZOOKEEPER_STORE, BrokerConfig, check_name
+from kiel_groups.config import BROKER_V1, ZOOKEEPER_STORE, check_name
 from kiel_groups.errors import BrokerError, ConfigError, CoordinationError
 from kiel_groups.group.znodes.contents import FirstOffsets, Snapshot, encode_offset
 from kiel_groups.group.znodes.layout import GroupLayout, topic_path
 from kiel_groups.group.znodes.round_contents import refusal_by_programs
 from kiel_groups.group.znodes.transactions import Create, Delete, Operation, Put, chunks
-from kiel_groups.members.brokers.offset_requests import StoredInKafka, find_kafka_offsets
-from kiel_groups.members.partition_handler import StoreAnswer
-from kiel_groups.metrics import Metrics
+from kiel_groups.members.brokers.offset_requests import NO_GENERATION, NO_MEMBER, PASSING, find_kafka_offsets
 from kiel_groups.model import OffsetAndMetadata, TopicPartition
 from kiel_groups.ops.actions.topics import check_present, partitions_of
 from kiel_groups.ops.broker_reader import (
@@ -39,7 +36,7 @@ from kiel_groups.ops.broker_reader import (
     unknown_group,
     view_of,
 )
-from kiel_groups.ops.loaded_groups import CONNECT_MS, find_logs
+from kiel_groups.ops.loaded_groups import find_logs
 from kiel_groups.ops.views.group_view import GroupView, MemberView
 from kiel_groups.ops.views.offset_changes import IN_BROKERS, GroupOffsets, OffsetChange
 from kiel_groups.ops.views.znodes import stored_offsets, view_group
@@ -55,16 +52,10 @@ from kiel_groups.ops.zookeeper_reader import (
     refuse_programs,
 )
 from kiel_groups.wire.error_codes import NO_ERROR, ErrorCode
-from kiel_groups.wire.offsets import OFFSETS_TOPIC, OffsetCommitRequestV2, OffsetDeleteRequest
+from kiel_groups.wire.offsets import OFFSETS_TOPIC, OffsetCommitRequestV1, OffsetDeleteRequest
 from kiel_groups.wording import counted, some
 
 __all__ = ["BrokerOffsets", "OffsetSource", "ZooKeeperOffsets", "changed_meanwhile"]
-
-
-#: The generation and the member id of a commit that comes from no member.
-_NO_GENERATION, _NO_MEMBER = -1, ""
-
-_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 1.0
 
 
 class ZooKeeperOffsets:
@@ -198,7 +189,9 @@ class ZooKeeperOffsets:
                 return ""
             new, deleted = _divided(changes)
             if new:
-                asyncio.run(_store_in_kafka(found, new, self._timeout_s))
+                brokers = ",".join(map(str, found.brokers))
+                store = partial(_store, group=found.group, new=new)
+                in_session(brokers, self._timeout_s, store, of_groups=False)
                 _note_starts(client, layout, new)
             return self._delete_in_kafka(client, layout, found, deleted) if deleted else ""
 
@@ -277,10 +270,7 @@ class BrokerOffsets:
 
         async def write(session: BrokerSession) -> None:
             if new:
-                offsets = {partition: OffsetAndMetadata(offset) for partition, offset in new.items()}
-                request = OffsetCommitRequestV2(found.group, _NO_GENERATION, _NO_MEMBER, offsets)
-                _, answer = await ask_coordinator(session, found.group, request, lambda codes: codes.values())
-                _check_codes(found.group, answer, new, "stored")
+                await _store(session, found.group, new)
             if deleted:
                 await _delete(session, found.group, deleted)
 
@@ -402,31 +392,13 @@ def changed_meanwhile(group: str, partitions: Sequence[TopicPartition]) -> str:
     return f"group {group}: another client has changed the offset of {some(partitions)} meanwhile"
 
 
-async def _store_in_kafka(found: GroupOffsets, new: Mapping[TopicPartition, int], timeout_s: float) -> None:
-    """Store offsets in Kafka for a group that ZooKeeper coordinates; repeat it while the coordinator moves."""
-    config = BrokerConfig(hosts=found.brokers, connect_timeout_ms=CONNECT_MS)
-    cluster, backoff = ClusterMetadata(config, Metrics()), Backoff(_FIRST_PAUSE_S, _LONGEST_PAUSE_S)
-    brokers, waiting = StoredInKafka(cluster, found.group, Metrics()), dict(new)
-    until_s = asyncio.get_running_loop().time() + timeout_s
-    try:
-        await cluster.refresh({each.topic for each in new}, "offsets")
-        while waiting:
-            # A text would be a member's note; an offset without one is an operator's.
-            answers = await brokers.store({p: OffsetAndMetadata(at) for p, at in waiting.items()})
-            if refused := [
-                p for p, answer in answers.items() if answer not in (StoreAnswer.STORED, StoreAnswer.UNKNOWN)
-            ]:
-                raise BrokerError(f"group {found.group}: the coordinator refuses the offsets of {some(refused)}")
-            waiting = {p: at for p, at in waiting.items() if answers[p] is StoreAnswer.UNKNOWN}
-            pause_s = backoff.next_s()
-            if waiting and asyncio.get_running_loop().time() + pause_s > until_s:
-                raise BrokerError(
-                    f"group {found.group}: it is not known whether the offsets of {some(waiting)} are stored: the"
-                    " coordinator does not answer"
-                )
-            await asyncio.sleep(pause_s if waiting else 0)
-    finally:
-        cluster.close()
+async def _store(session: BrokerSession, group: str, new: Mapping[TopicPartition, int]) -> None:
+    """Store offsets in Kafka. Raise BrokerError if the coordinator refuses, or does not answer."""
+    # A text would be a member's note; an offset without one is an operator's.
+    offsets = {partition: OffsetAndMetadata(offset) for partition, offset in new.items()}
+    request = OffsetCommitRequestV1(group, NO_GENERATION, NO_MEMBER, offsets)
+    _, answer = await ask_coordinator(session, group, request, lambda codes: codes.values(), PASSING)
+    _check_codes(group, answer, new, "stored")
 
 
 def _note_starts(client: Client, layout: GroupLayout, new: Mapping[TopicPartition, int]) -> None:
