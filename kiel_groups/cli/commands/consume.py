@@ -408,8 +408,9 @@ def _checked_names(cluster: ClusterAddress, topics: Sequence[str], group: str) -
         GroupConfigError: Brokers coordinate the group, and its members are programs, such as workers.
     """
     from kiel_groups.group.znodes.round_contents import refusal_by_programs
+    from kiel_groups.ops.actions.topics import check_present
 
-    cluster.topics().check_present(topics)
+    check_present(topics, cluster.topics().names(), cluster.place)
     view, similar = cluster.groups().look_up(group)
     if view is None:
         return f"group {group!r} is new{f'; did you mean {similar!r}?' if similar else ''}"

@@ -23,10 +23,19 @@ __all__ = ["offsets"]
 group_argument = click.argument("group", shell_complete=complete_groups)
 _path = click.Path(dir_okay=False, path_type=Path)
 
+
+def _parsed(context: click.Context, parameter: click.Parameter, names: tuple[str, ...]) -> Selection | None:
+    """Return the partitions that ``--topic`` names, or None if it is not given."""
+    from kiel_groups.ops.views.offset_changes import parse_selection
+
+    return parse_selection(names) if names and not context.resilient_parsing else None
+
+
 topics_option = click.option(
     "--topic",
-    "topics",
+    "selection",
     multiple=True,
+    callback=_parsed,
     metavar="TOPIC[:0,1]",
     shell_complete=complete_topics,
     help="A topic, or some of its partitions; may be repeated.",
@@ -100,7 +109,14 @@ def offsets() -> None:
 @json_option
 @click.pass_obj
 def show(
-    lines: Lines, /, *, group: str, topics: tuple[str, ...], store: str | None, cluster: ClusterAddress, as_json: bool
+    lines: Lines,
+    /,
+    *,
+    group: str,
+    selection: Selection | None,
+    store: str | None,
+    cluster: ClusterAddress,
+    as_json: bool,
 ) -> int:
     """
     Show the offsets of a group beside its logs.
@@ -109,9 +125,8 @@ def show(
     gone.
     """
     from kiel_groups.cli.terminal import rendering
-    from kiel_groups.ops.views.offset_changes import offsets_document, offsets_table, parse_selection, select
+    from kiel_groups.ops.views.offset_changes import offsets_document, offsets_table, select
 
-    selection = parse_selection(topics) if topics else None
     found = cluster.offsets().read(group, selection or (), store=store)
     partitions = sorted({*select(found, selection, stored=True), *select(found, selection, stored=False)})
     if as_json:
@@ -156,7 +171,7 @@ def reset(
     /,
     *,
     group: str,
-    topics: tuple[str, ...],
+    selection: Selection | None,
     all_topics: bool,
     from_file: Path | None,
     is_new: bool,
@@ -176,7 +191,8 @@ def reset(
     given = [name for name, value in kinds.items() if value is not None and value is not False]
     if len(given) + (from_file is not None) != 1:
         raise click.UsageError("give one of the options --to-…, --shift-by, --by-duration and --from-file.", context)
-    selection = _selection(context, topics, all_topics, may_lack=from_file is not None)
+    if selection is not None or from_file is None:
+        _check_selection(context, selection, all_topics)
     source = how.cluster.offsets()
     if from_file is not None:
         file = read_offsets_file(from_file, group)
@@ -219,7 +235,7 @@ def export(
     *,
     group: str,
     file: Path | None,
-    topics: tuple[str, ...],
+    selection: Selection | None,
     layout: str,
     store: str | None,
     cluster: ClusterAddress,
@@ -228,9 +244,8 @@ def export(
     from kiel_groups.cli.terminal.rendering import show_lines
     from kiel_groups.errors import ConfigError
     from kiel_groups.ops.actions.offsets_file import kafka_lines, new_file, write_offsets_file
-    from kiel_groups.ops.views.offset_changes import parse_selection, select
+    from kiel_groups.ops.views.offset_changes import select
 
-    selection = parse_selection(topics) if topics else None
     found = cluster.offsets().read(group, selection or (), store=store, with_logs=False)
     selected = {p: found.offsets[p] for p in select(found, selection, stored=True) if p in found.offsets}
     if not selected:
@@ -252,15 +267,7 @@ def export(
 @new_option
 @_changes_offsets
 @click.pass_obj
-def import_offsets(
-    lines: Lines,
-    /,
-    *,
-    group: str,
-    file: Path,
-    is_new: bool,
-    how: _Change,
-) -> int:
+def import_offsets(lines: Lines, /, *, group: str, file: Path, is_new: bool, how: _Change) -> int:
     """
     Set the offsets of a group without members as in FILE.
 
@@ -283,15 +290,7 @@ def import_offsets(
 @click.option("--overwrite", is_flag=True, help="Also if NEW_GROUP has offsets.")
 @_changes_offsets
 @click.pass_obj
-def copy(
-    lines: Lines,
-    /,
-    *,
-    group: str,
-    new_group: str,
-    overwrite: bool,
-    how: _Change,
-) -> int:
+def copy(lines: Lines, /, *, group: str, new_group: str, overwrite: bool, how: _Change) -> int:
     """Begin NEW_GROUP at the offsets of a group, which may be live. Its members need the same offset store."""
     from kiel_groups.ops.actions.offsets import plan_copy
 
@@ -306,13 +305,7 @@ def copy(
 @_changes_offsets
 @click.pass_context
 def delete(
-    context: click.Context,
-    /,
-    *,
-    group: str,
-    topics: tuple[str, ...],
-    all_topics: bool,
-    how: _Change,
+    context: click.Context, /, *, group: str, selection: Selection | None, all_topics: bool, how: _Change
 ) -> int:
     """
     Delete offsets of topics that no live member reads.
@@ -321,20 +314,14 @@ def delete(
     """
     from kiel_groups.ops.actions.offsets import plan_delete
 
-    selection = _selection(context, topics, all_topics)
+    _check_selection(context, selection, all_topics)
     plan = plan_delete(how.cluster.offsets(), group, selection, store=how.store)
     return _carry_out(context.obj, plan, how)
 
 
-def _selection(
-    context: click.Context, topics: tuple[str, ...], all_topics: bool, *, may_lack: bool = False
-) -> Selection | None:
-    """Return the partitions that the options name, or None for all."""
-    from kiel_groups.ops.views.offset_changes import parse_selection
-
-    if (topics and all_topics) or not (topics or all_topics or may_lack):
+def _check_selection(context: click.Context, selection: Selection | None, all_topics: bool) -> None:
+    if (selection is None) != all_topics:
         raise click.UsageError("give either --topic, once or several times, or --all-topics.", context)
-    return parse_selection(topics) if topics else None
 
 
 def _carry_out(lines: Lines, plan: OffsetsPlan, how: _Change) -> int:

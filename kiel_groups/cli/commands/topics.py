@@ -68,21 +68,12 @@ def brokers(*, cluster: ClusterAddress, as_json: bool) -> int:
 
     found = cluster.topics().brokers()
     if as_json:
-        show_json(
-            [
-                {
-                    "broker": each.node_id,
-                    "address": None if each.address is None else str(each.address),
-                    "controller": each.is_controller,
-                }
-                for each in found
-            ]
-        )
+        show_json([each._asdict() for each in found])
     elif found:
         table = plain_table("broker", "address", "controller", right=("broker",))
         for each in found:
-            controller = {None: "?", False: "", True: "yes"}[each.is_controller]
-            table.add_row(str(each.node_id), str(each.address or "none in plain text"), controller)
+            controller = {None: "?", False: "", True: "yes"}[each.controller]
+            table.add_row(str(each.broker), each.address or "none in plain text", controller)
         show(table)
     else:
         show(f"no broker is registered {cluster.place}")
@@ -131,7 +122,7 @@ def create(
     quiet: bool,
 ) -> int:
     """Create topics, and wait until every partition has a leader."""
-    from kiel_groups.ops.actions.topics import check_topic
+    from kiel_groups.ops.actions.topics import check_absent, check_topic
 
     wanted, found = list(dict.fromkeys(names)), cluster.topics()
     for name in wanted:
@@ -142,7 +133,7 @@ def create(
     if if_missing:
         existing = {name: size.partitions for name, size in found.sizes().items() if name in wanted}
     else:
-        found.check_absent(wanted)
+        check_absent(wanted, found.names())
     source = click.get_current_context().get_parameter_source("partitions")
     asked = None if source is click.core.ParameterSource.DEFAULT else partitions
     for name in wanted:
@@ -311,8 +302,10 @@ def _change_table(change: TopicConfigChange) -> Table:
 @click.pass_obj
 def delete(lines: Lines, /, *, names: tuple[str, ...], cluster: ClusterAddress, yes: bool, quiet: bool) -> int:
     """Delete topics with all their records."""
+    from kiel_groups.ops.actions.topics import check_present
+
     wanted, found = list(dict.fromkeys(names)), cluster.topics()
-    found.check_present(wanted)
+    check_present(wanted, found.names(), cluster.place)
     if not yes:
         confirm(f"Delete {', '.join(wanted)} with all records?")
     for name in wanted:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import NamedTuple, TypeVar
 
@@ -97,7 +97,7 @@ class BrokerTopics:
             if session.knows(ClusterRequest()) and _QUORUM not in session.ranges:
                 controller = (await session.ask_any(ClusterRequest())).controller
             return [
-                LiveBroker(number, address, None if controller is None else number == controller)
+                LiveBroker(number, str(address), None if controller is None else number == controller)
                 for number, address in sorted(session.brokers.items())
             ]
 
@@ -112,18 +112,6 @@ class BrokerTopics:
             return DescribedTopics(states, list(session.brokers.values()), frozenset(session.brokers))
 
         return self._with(read)
-
-    def check_absent(self, names: Collection[str]) -> None:
-        """Check that no topic has one of these names. Raise ConfigError, which names up to ten, if one does."""
-        check_absent(names, self._metadata())
-
-    def check_present(self, names: Collection[str]) -> None:
-        """Check that a topic of each of these names exists. Raise UnknownTopicError if one does not."""
-
-        async def check(session: BrokerSession) -> None:
-            check_present(names, session.topics, session.place)
-
-        self._with(check)
 
     def await_brokers(self, count: int, timeout_s: float) -> None:
         """Wait until ``count`` brokers are alive, at most ``timeout_s`` seconds; a timeout raises no error."""

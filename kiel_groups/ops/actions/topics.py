@@ -104,11 +104,11 @@ class TopicSize(NamedTuple):
 
 
 class LiveBroker(NamedTuple):
-    """A live broker; ``address`` is None if it registers none in plain text, ``is_controller`` if that is unknown."""
+    """A live broker; ``address`` is None if it registers none in plain text, ``controller`` if that is unknown."""
 
-    node_id: int
-    address: HostPort | None
-    is_controller: bool | None
+    broker: int
+    address: str | None
+    controller: bool | None
 
 
 class DescribedTopics(NamedTuple):
@@ -141,11 +141,13 @@ def check_topic(topic: str, partitions: int) -> None:
 
 
 def check_absent(names: Iterable[str], found: Collection[str]) -> None:
+    """Check that no topic that was found has one of these names. Raise ConfigError, which names up to ten."""
     if there := [name for name in names if name in found]:
         raise existing_topics(there)
 
 
 def check_present(names: Iterable[str], found: Collection[str], place: str) -> None:
+    """Check that topics of these names were found at ``place``. Raise UnknownTopicError if one was not."""
     if missing := [name for name in names if name not in found]:
         raise unknown_topics(missing, found, place)
 
@@ -223,7 +225,7 @@ class ZooKeeperTopics:
             controller, registered = controller_id(client), read_brokers(client)
             addresses = {number: registered.get(f"{BROKER_IDS}/{number}") for number in broker_ids(client)}
             return [
-                LiveBroker(number, next(iter(broker_addresses({str(number): znode})), None), number == controller)
+                LiveBroker(number, next(map(str, broker_addresses({str(number): znode})), None), number == controller)
                 for number, znode in addresses.items()
                 if znode is not None
             ]
@@ -238,14 +240,6 @@ class ZooKeeperTopics:
             return DescribedTopics(states, broker_addresses(read_brokers(client)), alive)
 
         return self._with(read)
-
-    def check_absent(self, names: Collection[str]) -> None:
-        """Check that no topic has one of these names. Raise ConfigError, which names up to ten, if one does."""
-        check_absent(names, self.names())
-
-    def check_present(self, names: Collection[str]) -> None:
-        """Check that a topic of each of these names exists. Raise UnknownTopicError if one does not."""
-        self._with(lambda client: check_present(names, list_topics(client), f"in ZooKeeper at {place_of(client)}"))
 
     def await_brokers(self, count: int, timeout_s: float) -> None:
         """Wait until ``count`` brokers are alive, at most ``timeout_s`` seconds; a timeout raises no error."""
