@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 
 
 #: The first and the longest pause before an order is tried again that could not be performed, in seconds.
-FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 5.0
+FIRST_ORDER_PAUSE_S, LONGEST_ORDER_PAUSE_S = 0.1, 5.0
 
 
 class OffsetOrders:
@@ -83,7 +83,7 @@ class OffsetOrders:
 
     async def run(self) -> None:
         """Perform orders until this task is cancelled."""
-        backoff = Backoff(FIRST_PAUSE_S, LONGEST_PAUSE_S)
+        backoff = Backoff(FIRST_ORDER_PAUSE_S, LONGEST_ORDER_PAUSE_S)
         while True:
             self._due.clear()
             if await self._perform_all():
