@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import socket
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -149,13 +149,13 @@ def place_order(client: Client, group: str, offsets: Mapping[TopicPartition, int
     if not _has_members(client, layout):
         raise ConfigError(f"group {group} has no members that could perform an order; set its offsets directly")
     created = _check(client, offsets)
-    order, notice = _new_order(client, layout, offsets)
+    order, notice, version = _new_order(client, layout, offsets)
     entries = [
         (layout.order(order.order_id, partition), OrderedOffset(offset, created[partition.topic]).encode())
         for partition, offset in sorted(offsets.items())
     ]
     try:
-        _write(client, layout, notice, entries)
+        _write(client, layout, notice, version, entries)
     except BaseException:
         with suppress(KazooException, CoordinationError):
             order.withdraw(client)
@@ -201,37 +201,41 @@ def _check(client: Client, offsets: Mapping[TopicPartition, int]) -> dict[str, i
 
 def _new_order(
     client: Client, layout: GroupLayout, offsets: Mapping[TopicPartition, int]
-) -> tuple[OffsetOrder, tuple[bytes, int | None]]:
-    """Return a new order, its notice, and the version of the znode that the notice replaces, None if there is none."""
-    session_id, stat = _session_id(client), client.exists(layout.orders)
-    if stat is not None and stat.numChildren:
+) -> tuple[OffsetOrder, OrderNotice, int]:
+    """Return a new order, its notice, and the version of the znode that the notice replaces."""
+    with suppress(NodeExistsError):
+        client.create(layout.orders)
+    session_id, (_, stat) = _session_id(client), client.get(layout.orders)
+    if stat.numChildren:
         raise CoordinationError(_in_progress(client, layout))
-    version = None if stat is None else stat.version
-    order_id = f"{unsigned_hex(session_id)}-{0 if version is None else version + 1}"
+    order_id = f"{unsigned_hex(session_id)}-{stat.version}"
     by, topics = f"{socket.gethostname()}:{os.getpid()}", tuple(sorted({each.topic for each in offsets}))
-    notice = OrderNotice(order_id, topics, by, round(1000 * time.time())).encode()
-    return OffsetOrder(layout.group, order_id, dict(offsets), session_id), (notice, version)
+    notice = OrderNotice(order_id, topics, by, round(1000 * time.time()))
+    return OffsetOrder(layout.group, order_id, dict(offsets), session_id), notice, stat.version
 
 
 def _write(
-    client: Client, layout: GroupLayout, notice: tuple[bytes, int | None], entries: list[tuple[str, bytes]]
+    client: Client, layout: GroupLayout, notice: OrderNotice, version: int, entries: Sequence[tuple[str, bytes]]
 ) -> None:
-    """Create the znodes of an order, in transactions that each write the notice, so that all members look again."""
-    data, version = notice
-    for start in range(0, len(entries), MOST_OPERATIONS - 1):
+    """
+    Create the znodes of an order, and then write the notice, which has all members look for orders.
+
+    Each transaction expects the version that had no orders. So of two commands, only one writes its notice.
+    """
+    most = MOST_OPERATIONS - 1
+    for start in range(0, len(entries), most):
         transaction = client.transaction()
-        if version is None:
-            transaction.create(layout.orders, data)
+        if start + most < len(entries):
+            transaction.check(layout.orders, version)
         else:
-            transaction.set_data(layout.orders, data, version)
-        for path, entry in entries[start : start + MOST_OPERATIONS - 1]:
+            transaction.set_data(layout.orders, notice.encode(), version)
+        for path, entry in entries[start : start + most]:
             transaction.create(path, entry, ephemeral=True)
         outcomes = transaction.commit()
         if any(isinstance(outcome, BadVersionError | NodeExistsError) for outcome in outcomes):
             raise CoordinationError(_in_progress(client, layout))
         if refused := [each for each in outcomes if isinstance(each, KazooException)]:
             raise CoordinationError(f"group {layout.group}: ZooKeeper refuses the order: {refused!r:.200}")
-        version = 0 if version is None else version + 1
 
 
 def _in_progress(client: Client, layout: GroupLayout) -> str:
