@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Literal, NamedTuple
 
 from kiel_groups.errors import ConfigError
@@ -457,6 +457,29 @@ class GroupConfig:
             loop_stall_ms=self.loop_stall_ms,
             static_grace_ms=self.static_grace_ms,
         )
+
+    @property
+    def member_settings(self) -> dict[str, int]:
+        """The settings that may differ from member to member, for operators; a bool is an int, too."""
+        names = (
+            "static_grace_ms",
+            "max_poll_interval_ms",
+            "loop_stall_ms",
+            "drain_alarm_ms",
+            "allocator_timeout_ms",
+            "reconcile_interval_ms",
+            "autocommit",
+            "auto_commit_interval_ms",
+            "retry_backoff_ms",
+        )
+        debounce = {f"debounce.{each.name}": getattr(self.debounce, each.name) for each in fields(DebounceConfig)}
+        return debounce | {name: getattr(self, name) for name in names}
+
+    @property
+    def changed_settings(self) -> dict[str, int]:
+        """The settings of ``member_settings`` that differ from their defaults."""
+        defaults = GroupConfig(group="-").member_settings
+        return {name: value for name, value in self.member_settings.items() if value != defaults[name]}
 
 
 #: Larger than any realistic ratio of two members.

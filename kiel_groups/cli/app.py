@@ -38,7 +38,13 @@ _COMMANDS = {
     "groups": "List the groups of a cluster.",
     "describe": "Show a group: its problems, members, owners and lag.",
     "lag": "Show how far a group is behind, by partition.",
+    "offsets": "Show, reset, export, import, copy and delete offsets.",
     "weights": "Show and set the weights of partitions, for fair shares.",
+    "history": "Show the plans of a group: when, why, and what moved.",
+    "config": "Show and change the settings of a running group.",
+    "drain": "Give the partitions of a member or a host to others.",
+    "undrain": "Let a drained member or host own partitions again.",
+    "rebalance": "Have the leader of a group make a new plan now.",
     "release": "Take partitions from a member that does not release them.",
     "serve": "Allocate the partitions of a group without consuming.",
     "workers": "Run and show workers, which share connectors and their tasks.",
@@ -53,7 +59,7 @@ _COMMANDS = {
 _TYPING_ERROR: Final = 0.8
 
 #: The modules of commands that share one.
-_SHARED_MODULES = {"connector-plugins": "connectors"}
+_SHARED_MODULES = {"connector-plugins": "connectors", "rebalance": "drain", "undrain": "drain"}
 
 
 class _LazyGroup(click.Group):

@@ -11,7 +11,7 @@ Rules
   4. Each write of a publication is sent after the previous one was answered with ``Done``. A refused write means that
      another leader was elected or another process wrote: the plan is void, and everything is read again. The same
      applies to a write whose outcome is unknown.
-  5. A plan that changes nothing is not published.
+  5. A plan that changes nothing is not published, unless an operator has asked for it.
 """
 
 from __future__ import annotations

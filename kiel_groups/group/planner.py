@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from kiel_groups.allocators import GroupSpec, MemberSpec, PartitionSpec
 from kiel_groups.group.znodes.contents import DONE, PUBLISHING, GroupState, MemberAssignment, MemberInfo
-from kiel_groups.group.znodes.group_settings import DynamicConfig, HistoryEntry, Weights, record
+from kiel_groups.group.znodes.group_settings import DynamicConfig, HistoryEntry, PlanRequest, Weights, record
 from kiel_groups.group.znodes.layout import GroupLayout
 from kiel_groups.group.znodes.transactions import Check, Create, Delete, Operation, Put, chunks
 from kiel_groups.model import Allocation, MemberId, Slot, TopicPartition
@@ -198,6 +198,13 @@ class Inputs:
         )
 
     @property
+    def request(self) -> PlanRequest | None:
+        """The operator's request that no published plan answers yet."""
+        request = self.dynamic_config.request
+        answered = None if self.group_state is None else self.group_state.request_ms
+        return None if request is None or request.at_ms == answered else request
+
+    @property
     def stored(self) -> dict[Slot, frozenset[TopicPartition]]:
         """The partitions of each slot whose stored assignment is readable."""
         return {slot: stored.partitions for slot, stored in self.assignments.items() if stored is not None}
@@ -246,9 +253,10 @@ def plan(
     """
     Return the writes that make the stored assignments match the target.
 
-    Return None if nothing has to be published: the group state and the assignments match already, or the group never
-    had a member. A plan that fits into one transaction is published by one transaction. During a larger publication,
-    the group state is ``publishing`` from the first transaction until the last.
+    Return None if nothing has to be published: the group state and the assignments match already and no operator has
+    asked for a plan, or the group never had a member. A plan that fits into one transaction is published by one
+    transaction. During a larger publication, the group state is ``publishing`` from the first transaction until the
+    last.
 
     Args:
         layout: The group's paths.
@@ -316,11 +324,11 @@ def _is_material(changes: Iterable[Operation], layout: GroupLayout, inputs: Inpu
 
 def _is_equivalent(stored: GroupState, fresh: GroupState) -> bool:
     """
-    Whether the stored group state is ``done``, with the same counts, reasons and allocator as the fresh one.
+    Whether the stored group state is ``done``, with the same counts, reasons, allocator and request as the fresh one.
 
     Two texts of ``fallback`` are equivalent unless only one is empty: the allocator's error may differ in every plan.
     """
-    compared = ("members", "partitions", "unassigned", "allocator")
+    compared = ("members", "partitions", "unassigned", "allocator", "request_ms")
     same = all(getattr(stored, name) == getattr(fresh, name) for name in compared)
     return stored.state == DONE and same and bool(stored.fallback) == bool(fresh.fallback)
 
@@ -368,8 +376,13 @@ def _entry(group_state: GroupState, moved: int, took_ms: int) -> HistoryEntry:
 def _group_state(inputs: Inputs, target: Target, leader: MemberId, cause: str, now_ms: int) -> GroupState:
     """Return the group state of the next generation, whose number is above every stored one."""
     generations = [stored.generation for stored in inputs.assignments.values() if stored is not None]
+    request_ms = None
     if inputs.group_state is not None:
         generations.append(inputs.group_state.generation)
+        # While the settings cannot be read, the request that was answered last stays answered.
+        request_ms = inputs.group_state.request_ms
+    if inputs.dynamic_config.request is not None:
+        request_ms = inputs.dynamic_config.request.at_ms
     reasons: dict[str, int] = {}
     for reason in target.unassigned.values():
         reasons[reason] = reasons.get(reason, 0) + 1
@@ -385,6 +398,7 @@ def _group_state(inputs: Inputs, target: Target, leader: MemberId, cause: str, n
         unassigned_names=tuple(str(partition) for partition in sorted(target.unassigned)[:NAMED_UNASSIGNED]),
         fallback=target.fallback,
         created_at_ms=now_ms,
+        request_ms=request_ms,
     )
 
 
@@ -448,17 +462,20 @@ def describe_change(before: Inputs | None, after: Inputs) -> str:
         return ""
     if before is None:
         # This leader cannot tell a leave from an expiry: only the previous leader saw the members that are gone.
-        causes = [f"leader change, {counted(after.members, 'member', 'members')}"]
+        causes = [*_requested(after.request), f"leader change, {counted(after.members, 'member', 'members')}"]
         causes += [f"join of {slot}" for slot in sorted(after.members.keys() - after.assignments.keys())]
         causes += [
             f"leave or expiry of {slot}"
             for slot in sorted(after.assignments.keys() - after.members.keys() - after.away.keys())
         ]
         return _shortened(causes)
-    causes = [
-        *_membership_changes(before, after),
-        *(["config"] if after.dynamic_config != before.dynamic_config else []),
-    ]
+    request = after.dynamic_config.request
+    if request == before.dynamic_config.request:
+        request = None
+    causes = [*_requested(request), *_membership_changes(before, after)]
+    # The reason of a request says what the operator has changed with it.
+    if request is None and after.dynamic_config != before.dynamic_config:
+        causes.append("config")
     # Until the weights are read again, both are the same object: skip the comparison of up to 100,000 weights.
     if after.weights is not before.weights and after.weights != before.weights:
         causes.append("weights")
@@ -473,6 +490,10 @@ def describe_change(before: Inputs | None, after: Inputs) -> str:
         elif now != then:
             causes.append(f"new partitions of {topic}")
     return _shortened(causes)
+
+
+def _requested(request: PlanRequest | None) -> list[str]:
+    return [] if request is None else [f"operator: {request.reason}"]
 
 
 def _shortened(causes: list[str]) -> str:

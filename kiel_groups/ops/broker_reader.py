@@ -47,11 +47,14 @@ __all__ = [
     "CommittedOffsets",
     "CoordinatedGroup",
     "GroupList",
+    "ask_coordinator",
     "committed_offsets",
     "describe_group",
     "list_groups",
     "members_type",
     "offsets_of_groups",
+    "unknown_group",
+    "view_of",
 ]
 
 
@@ -226,9 +229,9 @@ async def _load_group(session: BrokerSession, group: str) -> LoadedGroups:
         raise UnknownGroupError(f"group {group!r} does not exist {session.place}, nor does any other")
     described = await describe_group(session, group)
     offsets = await committed_offsets(session, group)
-    (view,) = _views(session, [(described, offsets)])
+    view = view_of(session, described, offsets)
     if not view.exists:
-        raise await _unknown(session, group)
+        raise await unknown_group(session, group)
     return await _with_lag(session, (view,), [offsets.problem])
 
 
@@ -241,6 +244,11 @@ async def _load_groups(session: BrokerSession, with_lag: bool) -> LoadedGroups:
     offsets = await offsets_of_groups(session, (each.described.group for each in found.groups))
     views = _views(session, zip(found.groups, offsets, strict=True))
     return await _with_lag(session, views, [each.problem for each in offsets], found.problems)
+
+
+def view_of(session: BrokerSession, group: CoordinatedGroup, offsets: CommittedOffsets) -> GroupView:
+    """Return the view of a group without the ends of its logs."""
+    return _views(session, [(group, offsets)])[0]
 
 
 def _views(
@@ -279,7 +287,7 @@ async def _look_up(session: BrokerSession, group: str) -> FoundGroup:
     if not session.has_coordinators:
         return FoundGroup(None)
     described, offsets = await describe_group(session, group), await committed_offsets(session, group)
-    (view,) = _views(session, [(described, offsets)])
+    view = view_of(session, described, offsets)
     if view.exists:
         return FoundGroup(view)
     return FoundGroup.similar_to(group, await _names(session))
@@ -289,7 +297,8 @@ async def _names(session: BrokerSession) -> list[str]:
     return [each.described.group for each in (await list_groups(session)).groups]
 
 
-async def _unknown(session: BrokerSession, group: str) -> UnknownGroupError:
+async def unknown_group(session: BrokerSession, group: str) -> UnknownGroupError:
+    """Return the error about a group that does not exist; its text suggests a similar name, if there is one."""
     found = await _names(session)
     text = f"group {group!r} does not exist {session.place}"
     if near := get_close_matches(group, found, 1):
@@ -359,7 +368,7 @@ async def describe_group(session: BrokerSession, group: str) -> CoordinatedGroup
         return (each.error for each in answer)
 
     request = DescribeGroupsRequest((group,))
-    coordinator, (described,) = await _ask_coordinator(session, group, request, error_of)
+    coordinator, (described,) = await ask_coordinator(session, group, request, error_of)
     if described.error != NO_ERROR:
         raise described.error.exception(f"group {group!r} cannot be described")
     return CoordinatedGroup(described, coordinator)
@@ -419,7 +428,7 @@ def _partitions(session: BrokerSession) -> tuple[TopicPartition, ...]:
 async def _committed(session: BrokerSession, group: str, partitions: tuple[TopicPartition, ...]) -> CommittedOffsets:
     if not partitions:
         return CommittedOffsets({})
-    _, answer = await _ask_coordinator(
+    _, answer = await ask_coordinator(
         session, group, OffsetFetchRequestV1(group, partitions), lambda found: (each.error for each in found.values())
     )
     refused = {
@@ -434,7 +443,7 @@ async def _committed(session: BrokerSession, group: str, partitions: tuple[Topic
     return CommittedOffsets(offsets, f"the offsets of {what} are refused, first {first}: {refused[first]}")
 
 
-async def _ask_coordinator(
+async def ask_coordinator(
     session: BrokerSession, group: str, request: Request[T], errors: Callable[[T], Iterable[ErrorCode]]
 ) -> tuple[int, T]:
     """Ask the coordinator of a group; while it moves or starts, find it again, for as long as a request may take."""

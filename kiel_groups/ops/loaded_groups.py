@@ -10,7 +10,7 @@ from difflib import get_close_matches
 from typing import NamedTuple
 
 from kiel_groups.clients.net.cluster_metadata import ClusterMetadata
-from kiel_groups.clients.net.offset_lookup import ask_leaders
+from kiel_groups.clients.net.offset_lookup import ask_leaders, segment_starts
 from kiel_groups.config import BrokerConfig, HostPort
 from kiel_groups.errors import KielGroupsError
 from kiel_groups.metrics import Metrics
@@ -59,13 +59,17 @@ class FoundGroup(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class LogEnds:
     """
-    The next offset of each partition whose leader answered.
+    The next offset of each partition whose leader answered, or its offset at the time that was asked for.
 
-    ``problem`` is the reason why offsets are missing, or "" if none is missing.
+    ``problem`` is the reason why offsets are missing, or "" if none is missing. For a time, ``times_ms`` has the times
+    of the messages that were found; where messages have none, ``segments`` has the first offsets of the log's segments,
+    ascending, and its end.
     """
 
     offsets: dict[TopicPartition, int] = field(default_factory=dict)
     problem: str = ""
+    times_ms: dict[TopicPartition, int] = field(default_factory=dict)
+    segments: dict[TopicPartition, tuple[int, ...]] = field(default_factory=dict)
 
 
 async def find_log_ends(
@@ -76,12 +80,12 @@ async def find_log_ends(
     timeout_s: float = 5.0,
 ) -> LogEnds:
     """
-    Ask the leaders of partitions where the logs end, or begin. Errors are returned as the ``problem``.
+    Ask the leaders of partitions where the logs end, begin, or were at a time. Errors are returned as the ``problem``.
 
     Args:
         brokers: Addresses of brokers, to ask for the leaders.
         partitions: Partitions of existing topics: a broker may be set to create a topic that it is asked about.
-        at: LATEST, or EARLIEST for where the logs begin.
+        at: LATEST, or EARLIEST for where the logs begin, or a time in epoch milliseconds: see ``list_offsets``.
         timeout_s: Time for the whole look-up, in seconds; offsets that are not known by then are left out.
     """
     if not partitions:
@@ -94,8 +98,11 @@ async def find_log_ends(
     try:
         async with asyncio.timeout(timeout_s):
             await cluster.refresh({partition.topic for partition in partitions}, "asked")
-            failures = await ask_leaders(cluster, partitions, at, found)
-            return LogEnds(found, str(failures[min(failures)].error) if failures else "")
+            times_ms: dict[TopicPartition, int] = {}
+            failures = await ask_leaders(cluster, partitions, at, found, times_ms=times_ms)
+            problem = str(failures[min(failures)].error) if failures else ""
+            undated = found.keys() - times_ms.keys() if at >= 0 else ()
+            return LogEnds(found, problem, times_ms, await segment_starts(cluster, undated))
     except TimeoutError:
         late = {cluster.leader_of(partition) for partition in partitions if partition not in found}
         who = some(f"broker {number} at {place}" for number, place in cluster.brokers.items() if number in late)

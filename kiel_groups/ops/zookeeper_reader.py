@@ -56,6 +56,7 @@ __all__ = [
     "ZooKeeperGroups",
     "broker_addresses",
     "check_group",
+    "doubtful_brokers",
     "group_reader",
     "list_groups",
     "list_members",
@@ -63,6 +64,7 @@ __all__ = [
     "read_assignments",
     "read_brokers",
     "read_group",
+    "read_history",
     "read_settings",
     "read_summaries",
     "read_workers",
@@ -189,7 +191,7 @@ def _with_lag(
 ) -> LoadedGroups:
     """Add the log ends of existing topics only, because a broker may create a missing topic when asked for it."""
     existing, addresses = frozenset(topics), broker_addresses(brokers)
-    found, problem = asyncio.run(_with_kafka_offsets(views, addresses, _doubtful(brokers), existing, timeout_s))
+    found, problem = asyncio.run(_with_kafka_offsets(views, addresses, doubtful_brokers(brokers), existing, timeout_s))
     known = tuple(map(stores.take, found))
     partitions = {
         each.topic_partition for view in known for each in view.partitions if each.topic_partition.topic in existing
@@ -238,7 +240,7 @@ def _with_found(view: GroupView, read: FoundOffsets | None) -> GroupView:
     return view.with_kafka_offsets(found)
 
 
-def _doubtful(brokers: Snapshot) -> list[HostPort] | None:
+def doubtful_brokers(brokers: Snapshot) -> list[HostPort] | None:
     """Return the brokers that may be of 0.8.1 by their znodes, or None if one is of 0.8.0, which writes a blank."""
     found = []
     for path, znode in sorted(brokers.items()):
@@ -441,6 +443,11 @@ def _readable_children(read: Any) -> list[str]:
 def read_assignments(client: Client, group: str) -> dict[str, Znode]:
     """Read the group state of a group, and the assignments below it."""
     return _read_trees(client, [GroupLayout(group).group_state])
+
+
+def read_history(client: Client, group: str) -> dict[str, Znode]:
+    """Read the recorded generations of a group."""
+    return _read_trees(client, [GroupLayout(group).history])
 
 
 def read_workers(client: Client, group: str) -> dict[str, Znode]:

@@ -1,4 +1,4 @@
-"""OffsetCommit and OffsetFetch: v0 stores a group's offsets in ZooKeeper through any broker, later ones in Kafka."""
+"""OffsetCommit and OffsetFetch: v0 keeps a group's offsets in ZooKeeper, later ones in Kafka; and OffsetDelete."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from kiel_groups.wire.primitives import (
     by_partition,
     fields,
     structure,
+    throttled,
     tuple_of,
 )
 
@@ -29,6 +30,8 @@ __all__ = [
     "OffsetCommitRequestV1",
     "OffsetCommitRequestV2",
     "OffsetFetchRequestV1",
+    "DeletedOffsets",
+    "OffsetDeleteRequest",
 ]
 
 
@@ -160,3 +163,32 @@ class OffsetFetchRequestV1(OffsetFetchRequest):
     """
 
     API_VERSION = 1
+
+
+class DeletedOffsets(NamedTuple):
+    """The outcome for the group, and, unless that is an error, for each partition."""
+
+    error: ErrorCode
+    partitions: Mapping[TopicPartition, ErrorCode]
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetDeleteRequest(Request[DeletedOffsets]):
+    """
+    Delete offsets of a group in Kafka, from 2.4 on, through the group's coordinator.
+
+    It refuses the partitions of topics that live members subscribe to. A partition without an offset is no error.
+    """
+
+    API_KEY, API_VERSION, ANSWER_NAME = 47, 0, "an offset-delete response"
+    BODY = fields(group=STRING, numbers=_NO_VALUES)
+    # Unlike in other answers, the time for which the broker has delayed it comes second.
+    ANSWER = structure(DeletedOffsets, ERROR, throttled(by_partition(ERROR)))
+
+    group: str
+    partitions: tuple[TopicPartition, ...]
+
+    @property
+    def numbers(self) -> Mapping[TopicPartition, None]:
+        """The partitions as the request has them: numbers without values."""
+        return dict.fromkeys(self.partitions)

@@ -16,6 +16,7 @@ from kiel_groups.clients import GroupedConsumer
 from kiel_groups.embedded import Cluster
 from kiel_groups.errors import ForeignMemberError
 from kiel_groups.group.znodes.layout import GroupLayout
+from kiel_groups.ops.actions.offsets_file import read_offsets_file
 from kiel_groups.ops.loaded_groups import LoadedGroups
 from kiel_groups.ops.views.group_view import GroupView
 from kiel_groups.ops.zookeeper_reader import ZooKeeperGroups
@@ -102,6 +103,11 @@ async def test_exported_offsets_are_changed_and_imported(
     await await_committed(cluster_39, name, topic, 40)
     await tool_run("ExportZkOffsets", exported, "--group", name)
     offsets = dict(line.rsplit(":", 1) for line in exported.read_text().split())
+    ours = await asyncio.to_thread(
+        kiel_groups, "offsets", "export", name, "--format", "kafka", "--zookeeper", cluster_39.zk_hosts
+    )
+    assert sorted(ours.stdout.split()) == sorted(exported.read_text().split())
+    assert read_offsets_file(exported, name).group == name
     with zookeeper(cluster_39) as client:
         assert offsets == {
             f"/consumers/{name}/offsets/{topic}/{partition}": str(offset)

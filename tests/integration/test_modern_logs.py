@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import re
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -182,6 +184,12 @@ async def test_reading_from_a_time_starts_at_the_first_record_of_that_time(
     words = ["--from", "5m", "--brokers", ",".join(cluster.brokers), "--max", "2", "--timeout", "20"]
     outcome = await asyncio.to_thread(kiel_groups, "consume", dated, *words)
     assert (outcome.stdout.split(), outcome.returncode) == (["20", "10"], 0), outcome.stderr
+    reset = ["reset", unique("group"), "--new", "--topic", dated, "--by-duration", "25m", "--dry-run", "--json"]
+    at = ["--coordination", "brokers", "--brokers", ",".join(cluster.brokers)]
+    outcome = await asyncio.to_thread(kiel_groups, "offsets", *reset, *at)
+    (change,) = json.loads(outcome.stdout)["changes"]
+    assert change["after"] == 2
+    assert re.fullmatch(r"its record is of .*Z, (14|15)\.\d min later", change["note"])
     first, second, now_ms = TopicPartition(dated, 0), TopicPartition(undated, 0), int(time.time() * 1000)
     async with SingleConsumer(cluster.brokers) as consumer:
         minutes = {ago: now_ms - ago * 60_000 for ago in (120, 20, 0)}

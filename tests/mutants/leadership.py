@@ -49,6 +49,13 @@ MUTANTS = (
         "tests/unit/group/test_planner.py",
     ),
     Mutant(
+        "an operator's request for a plan is not answered if nothing moves",
+        "group/planner.py",
+        'compared = ("members", "partitions", "unassigned", "allocator", "request_ms")',
+        'compared = ("members", "partitions", "unassigned", "allocator")',
+        "tests/unit/group/test_planner.py",
+    ),
+    Mutant(
         "a plan is compared with the group state instead of the stored assignments",
         "group/planner.py",
         "        not _is_material(changes, layout, inputs)\n        and inputs.group_state is not None",

@@ -53,10 +53,12 @@ from kiel_groups.wire.metadata import (
     TopicMetadata,
 )
 from kiel_groups.wire.offsets import (
+    DeletedOffsets,
     FetchedOffset,
     OffsetCommitRequest,
     OffsetCommitRequestV1,
     OffsetCommitRequestV2,
+    OffsetDeleteRequest,
     OffsetFetchRequest,
     OffsetFetchRequestV1,
 )
@@ -183,6 +185,7 @@ REQUESTS: list[Request[Any]] = [
     OffsetCommitRequestV1("g", 1, "m", {}),
     OffsetCommitRequestV2("g", 1, "m", {}),
     OffsetFetchRequestV1("g", ()),
+    OffsetDeleteRequest("g", ()),
     ListGroupsRequest(),
     DescribeGroupsRequest(()),
     ApiVersionsRequest(),
@@ -227,6 +230,7 @@ ANSWERS: list[tuple[type[Request[Any]], object]] = [
     (ListOffsetsRequestV1, {P0: FoundOffset(NO_ERROR, 1_700_000_000_000, 5), P1: FoundOffset(UNKNOWN, -1, -1)}),
     (OffsetCommitRequest, {P0: NO_ERROR, P1: UNKNOWN}),
     (OffsetFetchRequest, {P0: FetchedOffset(5, "note", NO_ERROR), P1: FetchedOffset(-1, "", UNKNOWN)}),
+    (OffsetDeleteRequest, DeletedOffsets(NO_ERROR, {P0: NO_ERROR, P1: UNKNOWN})),
     (FindCoordinatorRequest, FoundCoordinator(NO_ERROR, BROKERS[0])),
     (JoinGroupRequest, JoinGroupResponse(NO_ERROR, 7, "range", "m-1", "m-1", {"m-1": b"topics", "m-2": b""})),
     (SyncGroupRequest, SyncGroupResponse(NO_ERROR, b"partitions")),

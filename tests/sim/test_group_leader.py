@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TypeAlias
 
@@ -11,6 +12,7 @@ from kiel_groups.allocators import round_robin
 from kiel_groups.group.znodes.group_settings import HistoryEntry
 from kiel_groups.group.znodes.transactions import Answer, Operation, Unknown
 from kiel_groups.members.zookeeper.leader import LeaderDriver
+from tests.sim.consumer import Consumer
 from tests.sim.world import World, at_rest
 
 pytestmark = pytest.mark.sim
@@ -71,6 +73,24 @@ def test_the_next_candidate_leads_when_the_leader_is_gone() -> None:
         leader.kill()
         world.run_for(12.0)
         assert sum(consumer.member.leads for consumer in others) == 1
+
+
+def test_an_operators_request_is_answered_once() -> None:
+    """
+    If the leader dies before it answers a request for a plan, its successor does. A later leader does not answer it
+    again.
+    """
+    with at_rest(members=3, topics=(4,)) as world:
+        settings = json.loads(world.ensemble.tree.znodes[world.layout.config].data)
+        request = {"rebalance": {"at": 7, "reason": "disks"}}
+        world.operator.set(world.layout.config, json.dumps(settings | request).encode())
+        killed: list[Consumer] = []
+        for _ in range(2):
+            killed += [each for each in world.consumers if each.member.leads and each not in killed]
+            killed[-1].kill()
+            world.run_for(12.0)
+            assert ["operator: disks" in cause for cause in causes(world)].count(True) == 1
+        assert "operator: disks, leader change" in "".join(causes(world))
 
 
 def test_a_leader_that_resigned_raises_no_ownership_alarm() -> None:

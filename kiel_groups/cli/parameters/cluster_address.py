@@ -14,6 +14,7 @@ import click
 
 if TYPE_CHECKING:
     from kiel_groups.ops.actions.broker_topics import BrokerTopics
+    from kiel_groups.ops.actions.offset_sources import OffsetSource
     from kiel_groups.ops.actions.topics import ZooKeeperTopics
     from kiel_groups.ops.broker_reader import BrokerGroups
     from kiel_groups.ops.zookeeper_reader import ZooKeeperGroups
@@ -62,6 +63,13 @@ class ClusterAddress(NamedTuple):
         from kiel_groups.ops.zookeeper_reader import ZooKeeperGroups
 
         return ZooKeeperGroups(self.hosts, timeout_s=self.timeout_s)
+
+    def offsets(self) -> OffsetSource:
+        """Return what reads and changes the offsets of groups."""
+        from kiel_groups.ops.actions.offset_sources import BrokerOffsets, ZooKeeperOffsets
+
+        kind = BrokerOffsets if self.is_of_brokers else ZooKeeperOffsets
+        return kind(self.hosts, timeout_s=self.timeout_s)
 
     def topics(self) -> ZooKeeperTopics | BrokerTopics:
         """Return what reads and changes the topics."""

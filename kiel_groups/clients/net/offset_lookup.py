@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Collection, Iterable, Mapping
+from contextlib import suppress
 from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from kiel_groups.backoff import Backoff
@@ -42,6 +43,7 @@ __all__ = [
     "list_offsets",
     "log_range",
     "policy_offsets",
+    "segment_starts",
 ]
 
 log = logging.getLogger(__name__)
@@ -54,6 +56,8 @@ _TRIES = 8
 #: of records, so the wait is worth it. The beginning of a log hardly changes, so its look-up does not retry.
 LEADERLESS_PATIENCE_S = 2.0
 
+#: Of how many segments the first offsets are asked for.
+_MOST_SEGMENTS = 10_000
 
 #: How errors begin.
 _WHAT = "the offsets of {} cannot be listed"
@@ -200,8 +204,14 @@ async def ask_leaders(
     at: At,
     found: dict[TopicPartition, int],
     timeout_ms: int | None = None,
+    times_ms: dict[TopicPartition, int] | None = None,
 ) -> dict[TopicPartition, Failure]:
-    """Ask all leaders once, concurrently. Add offsets to ``found`` as leaders answer, and return the failures."""
+    """
+    Ask all leaders once, concurrently. Add offsets to ``found`` as leaders answer, and return the failures.
+
+    With ``times_ms``, add to it the times of the messages that were found for a time, as far as messages have times.
+    """
+    times_ms = {} if times_ms is None else times_ms
     failures: dict[TopicPartition, Failure] = {}
     by_leader: dict[int, list[TopicPartition]] = {}
     leaderless: list[TopicPartition] = []
@@ -213,7 +223,7 @@ async def ask_leaders(
         failures = {tp: Failure(error, True) for tp, error in missing.items()}
 
     async def ask(leader: int) -> None:
-        for tp, result in (await _ask_leader(cluster, leader, by_leader[leader], at, timeout_ms)).items():
+        for tp, result in (await _ask_leader(cluster, leader, by_leader[leader], at, timeout_ms, times_ms)).items():
             if isinstance(result, int):
                 found[tp] = result
             else:
@@ -226,25 +236,59 @@ async def ask_leaders(
     return failures
 
 
+async def segment_starts(
+    cluster: Cluster, partitions: Iterable[TopicPartition]
+) -> dict[TopicPartition, tuple[int, ...]]:
+    """
+    Ask all leaders once for the first offsets of the segments of logs, ascending, and then the log ends.
+
+    A time is looked up as precisely as by these. A partition whose leader does not answer is left out.
+    """
+    by_leader: dict[int, list[TopicPartition]] = {}
+    for tp in partitions:
+        if (leader := cluster.leader_of(tp)) is not None:
+            by_leader.setdefault(leader, []).append(tp)
+    found: dict[TopicPartition, tuple[int, ...]] = {}
+
+    async def ask(leader: int) -> None:
+        request = ListOffsetsRequest(dict.fromkeys(by_leader[leader], OffsetQuery(LATEST, _MOST_SEGMENTS)))
+        with suppress(KielGroupsError):
+            answer = (await cluster.send(leader, request)).partitions
+            found.update((p, each.offsets[::-1]) for p, each in answer.items() if each.error == NO_ERROR)
+
+    await asyncio.gather(*map(ask, by_leader))
+    return found
+
+
 async def _ask_leader(
-    cluster: Cluster, leader: int, partitions: list[TopicPartition], at: At, timeout_ms: int | None
+    cluster: Cluster,
+    leader: int,
+    partitions: list[TopicPartition],
+    at: At,
+    timeout_ms: int | None,
+    times_ms: dict[TopicPartition, int],
 ) -> dict[TopicPartition, int | Failure]:
     times = dict.fromkeys(partitions, at) if isinstance(at, int) else {tp: at[tp] for tp in partitions}
     try:
         if any(time >= 0 for time in times.values()) and await cluster.knows(leader, ListOffsetsRequestV1):
-            return await _ask_by_message(cluster, leader, times, timeout_ms)
+            return await _ask_by_message(cluster, leader, times, timeout_ms, times_ms)
         return await _ask_by_segment(cluster, leader, times, timeout_ms)
     except KielGroupsError as error:
         return dict.fromkeys(partitions, Failure(error, error.retriable))
 
 
 async def _ask_by_message(
-    cluster: Cluster, leader: int, times: Mapping[TopicPartition, int], timeout_ms: int | None
+    cluster: Cluster,
+    leader: int,
+    times: Mapping[TopicPartition, int],
+    timeout_ms: int | None,
+    times_ms: dict[TopicPartition, int],
 ) -> dict[TopicPartition, int | Failure]:
-    """Ask a leader that knows the times of messages."""
+    """Ask a leader that knows the times of messages, and add those of the found ones to ``times_ms``."""
 
     async def ask(times: Mapping[TopicPartition, int]) -> dict[TopicPartition, int | Failure | None]:
         answer = await cluster.send(leader, ListOffsetsRequestV1(times), timeout_ms=timeout_ms)
+        times_ms.update((p, each.timestamp) for p, each in answer.items() if times.get(p, 0) > 0 <= each.timestamp)
         return {tp: _read_found(tp, answer.get(tp), time) for tp, time in times.items()}
 
     results = await ask(times)

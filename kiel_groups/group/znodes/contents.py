@@ -142,6 +142,7 @@ class MemberInfo:
 
     ``session_timeout_ms`` is the timeout that the server granted. ``instance_id`` is the name by which a static member
     keeps its slot, or None for a dynamic member. The znode has ``capacity`` and ``rack`` only if they were set.
+    ``settings`` are those of ``GroupConfig.changed_settings``, for operators.
     """
 
     member_id: MemberId
@@ -154,6 +155,7 @@ class MemberInfo:
     instance_id: str | None = None
     capacity: float = 1.0
     rack: str | None = None
+    settings: tuple[tuple[str, int], ...] = ()
 
     @property
     def slot(self) -> Slot:
@@ -173,6 +175,7 @@ class MemberInfo:
                 "started_at": self.started_at_ms,
                 **({"capacity": self.capacity} if self.capacity != 1 else {}),
                 **({"rack": self.rack} if self.rack is not None else {}),
+                **({"settings": dict(self.settings)} if self.settings else {}),
             }
         )
 
@@ -181,6 +184,8 @@ class MemberInfo:
         fields = parse_object(data, path)
         topics = typed_field(fields, "subscription", list, path)
         instance_id = fields.get("instance_id")
+        # Nothing depends on them, so other data is no reason to leave the member out.
+        settings = fields["settings"] if isinstance(fields.get("settings"), dict) else {}
         try:
             for topic in topics:
                 check_name(topic, "subscription")
@@ -200,6 +205,7 @@ class MemberInfo:
             instance_id=instance_id,
             capacity=capacity,
             rack=rack,
+            settings=tuple((name, value) for name, value in settings.items() if isinstance(value, int)),
         )
 
 
@@ -210,7 +216,8 @@ class GroupState:
 
     ``partitions`` and ``members`` are counts. ``unassigned`` counts partitions per reason. ``unassigned_names`` has the
     first hundred of these partitions. ``fallback`` describes what replaced the plan of a failed allocator, or is "" if
-    the allocator did not fail.
+    the allocator did not fail. ``request_ms`` is the time of the last operator's request that a plan answers; see
+    ``PlanRequest``.
     """
 
     generation: int
@@ -224,6 +231,7 @@ class GroupState:
     unassigned_names: tuple[str, ...] = ()
     fallback: str = ""
     created_at_ms: int = 0
+    request_ms: int | None = None
 
     def encode(self) -> bytes:
         return encode_object(
@@ -240,6 +248,7 @@ class GroupState:
                 "unassigned_names": list(self.unassigned_names),
                 "fallback": self.fallback,
                 "created_at": self.created_at_ms,
+                **({"rebalance": self.request_ms} if self.request_ms is not None else {}),
             }
         )
 
@@ -264,6 +273,7 @@ class GroupState:
             unassigned_names=tuple(names) if isinstance(names, list) else (),
             fallback=str(fields.get("fallback", "")),
             created_at_ms=fields["created_at"] if isinstance(fields.get("created_at"), int) else 0,
+            request_ms=fields["rebalance"] if isinstance(fields.get("rebalance"), int) else None,
         )
 
 

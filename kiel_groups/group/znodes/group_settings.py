@@ -7,7 +7,7 @@ import zlib
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from difflib import get_close_matches
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from kiel_groups.allocators import named_allocator
 from kiel_groups.config import DebounceConfig, check_name, check_rack
@@ -26,14 +26,18 @@ from kiel_groups.model import MemberId, Slot, TopicPartition
 
 __all__ = [
     "DynamicConfig",
+    "PlanRequest",
     "Weights",
+    "check_reason",
     "checked_weights",
     "encode_weights",
     "parse_weights",
     "printed_weights",
     "LARGEST_LOAD",
+    "LONGEST_REASON",
     "HistoryEntry",
     "generation_of",
+    "is_member_id",
     "record",
     "MOST_KEPT",
 ]
@@ -50,6 +54,22 @@ _DURATIONS = tuple(field.name for field in fields(DebounceConfig))
 _AGREED = ("version", *(field.name for field in fields(GroupSettings)))
 
 
+class PlanRequest(NamedTuple):
+    """
+    An operator's request for a plan: when it was made, in milliseconds since 1970, and the cause that the plan gets.
+
+    The leader answers it with a generation, even if no partition moves; see ``GroupState.request_ms``. A later request
+    has a later time.
+    """
+
+    at_ms: int
+    reason: str
+
+
+#: The most characters of a request's reason.
+LONGEST_REASON = 200
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DynamicConfig:
     """
@@ -57,7 +77,8 @@ class DynamicConfig:
 
     ``allocator`` is one of ``allocators.ALLOCATORS``. ``debounce`` has fields of ``DebounceConfig``, in milliseconds.
     ``static_grace_ms`` is how long the slot of an absent static member is kept. Slots in ``drained`` get no partitions.
-    ``broker_racks`` has the racks of brokers, whose registrations name none before Kafka 0.10.
+    ``broker_racks`` has the racks of brokers, whose registrations name none before Kafka 0.10. ``request`` is the last
+    request for a plan, the field ``rebalance``.
     ``unknown`` has the field names that this version does not know. A later version may know them, so they are reported
     and not refused.
     """
@@ -67,6 +88,7 @@ class DynamicConfig:
     static_grace_ms: int | None = None
     drained: frozenset[Slot] = frozenset()
     broker_racks: tuple[tuple[int, str], ...] = ()
+    request: PlanRequest | None = None
     unknown: tuple[str, ...] = ()
 
     @classmethod
@@ -86,7 +108,8 @@ class DynamicConfig:
                 static_grace_ms=_milliseconds(found.get("static_grace_ms"), "static_grace_ms"),
                 drained=_drained(found.get("drained")),
                 broker_racks=_broker_racks(found.get("broker_racks")),
-                unknown=tuple(sorted(found.keys() - {*_AGREED, *_FIELDS})),
+                request=_request(found.get("rebalance")),
+                unknown=tuple(sorted(found.keys() - {*_AGREED, *_FIELDS, "rebalance"})),
             )
         except ConfigError as error:
             raise ProtocolError(f"{path}: {error}") from error
@@ -109,11 +132,11 @@ class DynamicConfig:
         A member id ends in its session's id. The id of a departed member may stay in the list. An id that ends in the
         session's id of one of ``slots``, but is not equal to that slot, is a misspelling of that slot.
         """
-        sessions = {slot.rpartition("-")[2] for slot in slots if _MEMBER_ID.fullmatch(slot)}
+        sessions = {slot.rpartition("-")[2] for slot in slots if is_member_id(slot)}
         return tuple(
             drained
             for drained in sorted(self.drained)
-            if drained not in slots and (not _MEMBER_ID.fullmatch(drained) or drained.rpartition("-")[2] in sessions)
+            if drained not in slots and (not is_member_id(drained) or drained.rpartition("-")[2] in sessions)
         )
 
 
@@ -121,7 +144,12 @@ class DynamicConfig:
 _MEMBER_ID = re.compile(r".[^_]*_.+-\d{13}-[0-9a-f]+")
 
 #: The fields that operators may set.
-_FIELDS = tuple(field.name for field in fields(DynamicConfig) if field.name != "unknown")
+_FIELDS = tuple(field.name for field in fields(DynamicConfig) if field.name not in ("request", "unknown"))
+
+
+def is_member_id(slot: Slot) -> bool:
+    """Whether a slot is the id of a member without an instance id: after its session, no other member has that id."""
+    return _MEMBER_ID.fullmatch(slot) is not None
 
 
 def _allocator(given: Any) -> str | None:
@@ -165,6 +193,22 @@ def _broker_racks(given: Any) -> tuple[tuple[int, str], ...]:
     if None in racks or None in racks.values():
         raise ConfigError(f"broker_racks: {given!r:.80} given; expected an object of broker ids and names of racks")
     return tuple(sorted((number, rack) for number, rack in racks.items() if number is not None and rack is not None))
+
+
+def _request(given: Any) -> PlanRequest | None:
+    if given is None:
+        return None
+    at_ms, reason = (given.get("at"), given.get("reason")) if isinstance(given, Mapping) else (None, None)
+    if type(at_ms) is not int or not isinstance(reason, str):
+        raise ConfigError(f"rebalance: {given!r:.80} given; expected an object with 'at' and 'reason'")
+    return PlanRequest(at_ms, check_reason(reason))
+
+
+def check_reason(reason: str) -> str:
+    """Return the reason of a request unchanged; raise ConfigError unless it has 1 to 200 printable characters."""
+    if not 0 < len(reason) <= LONGEST_REASON or not reason.isprintable():
+        raise ConfigError(f"reason: {reason!r:.80} given; expected 1 to {LONGEST_REASON} printable characters")
+    return reason
 
 
 # The data of a group's ``weights`` znode: the load of its partitions, as an operator or a program measured it.

@@ -268,6 +268,7 @@ class SubscriptionRegistration:
             pid=self._context.runtime.pid(),
             client=self._config.client,
             started_at_ms=self._started_ms,
+            settings=tuple(sorted(self._config.changed_settings.items())),
         )
         operations: list[Operation] = [
             Create(self._path, info.encode(), ephemeral=True),

@@ -12,6 +12,7 @@ from kiel_groups.ops.views.group_view import CoordinatorView, GroupView, MemberV
 
 __all__ = [
     "group_document",
+    "history_document",
     "lag_document",
     "outline_document",
 ]
@@ -125,6 +126,11 @@ def _generation(entry: HistoryEntry) -> dict[str, Any]:
         "took_ms": entry.took_ms,
         "created_at": entry.created_at_ms,
     }
+
+
+def history_document(group: str, entries: Iterable[HistoryEntry]) -> dict[str, Any]:
+    """Return the document of a group's plans, in the order given."""
+    return {"group": group, "history": [_generation(entry) for entry in entries]}
 
 
 def _dynamic_config(view: GroupView) -> dict[str, Any] | None:

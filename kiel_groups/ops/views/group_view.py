@@ -93,7 +93,8 @@ class MemberView:
     ``subscription`` is None if the topics are unknown: brokers coordinate the group, and it rebalances, or the member's
     bytes cannot be read; programs have none. ``target`` are the partitions that the plan assigns to the member, or None
     if no plan that was read includes it. ``started_at_ms`` is in epoch milliseconds. Coordinators do not tell the
-    fields from ``leads`` on. ``joined`` and ``protocols`` are those of a program.
+    fields from ``leads`` on. ``joined`` and ``protocols`` are those of a program. ``settings`` are those of the member
+    that differ from their defaults, with its capacity and rack.
     """
 
     member_id: MemberId
@@ -109,6 +110,7 @@ class MemberView:
     instance_id: str | None = None
     joined: int | None = None
     protocols: tuple[str, ...] = ()
+    settings: Mapping[str, float | str] = field(default_factory=dict)
 
     @property
     def slot(self) -> Slot:

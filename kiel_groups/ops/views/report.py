@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from datetime import UTC, datetime
 from itertools import groupby, islice
 from operator import itemgetter
 from typing import Generic, Literal, NamedTuple, TypeAlias, TypeVar
@@ -27,6 +28,7 @@ __all__ = [
     "ago",
     "group_report",
     "groups_table",
+    "history_table",
     "lag_report",
     "report_table",
 ]
@@ -453,6 +455,27 @@ def _history(entries: Iterable[HistoryEntry], now_ms: int) -> Table:
         Column[HistoryEntry]("cause", lambda entry: entry.cause),
     )
     return report_table(columns, entries)
+
+
+def history_table(entries: Iterable[HistoryEntry]) -> Table:
+    """Return the table of a group's plans, with their times in UTC, for comparison with logs."""
+    columns = (
+        Column[HistoryEntry]("plan", lambda entry: str(entry.generation), is_right=True),
+        Column[HistoryEntry]("time (UTC)", lambda entry: _utc(entry.created_at_ms)),
+        Column[HistoryEntry]("leader", lambda entry: short_name(entry.leader), most_width=16),
+        Column[HistoryEntry]("members", lambda entry: f"{entry.members:,}", is_right=True),
+        Column[HistoryEntry]("moved", lambda entry: f"{entry.moved:,}", is_right=True),
+        Column[HistoryEntry]("cause", lambda entry: f"{entry.cause:.500}"),
+    )
+    return report_table(columns, entries)
+
+
+def _utc(at_ms: int) -> str:
+    """Return a time as ``2026-11-28 03:12:45``, or "?" if the znode has one that no calendar has."""
+    try:
+        return f"{datetime.fromtimestamp(at_ms / 1000, UTC):%Y-%m-%d %H:%M:%S}"
+    except (ValueError, OverflowError, OSError):
+        return "?"
 
 
 def _of_members(view: GroupView, now_ms: int) -> Sequence[Column[MemberView]]:

@@ -119,6 +119,11 @@ def _member(
         started_at_ms=info.started_at_ms,
         session_timeout_ms=info.session_timeout_ms,
         instance_id=info.instance_id,
+        settings={
+            **dict(info.settings),
+            **({"capacity": info.capacity} if info.capacity != 1 else {}),
+            **({"rack": info.rack} if info.rack is not None else {}),
+        },
     )
 
 

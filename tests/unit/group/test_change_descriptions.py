@@ -12,7 +12,7 @@ from kiel_groups.group.planner import (
     describe_change,
 )
 from kiel_groups.group.znodes.contents import MemberAssignment
-from kiel_groups.group.znodes.group_settings import DynamicConfig
+from kiel_groups.group.znodes.group_settings import DynamicConfig, PlanRequest
 from kiel_groups.model import TopicPartition
 from tests.helpers.plans import (
     KEPT,
@@ -50,6 +50,9 @@ CHANGES = {
     "join of c, expiry of a": Inputs(members=members("b", "c"), topics=BEFORE.topics, brokers=1),
     "leave of a": Inputs(members=members("a", topics=()) | members("b"), topics=BEFORE.topics, brokers=1),
     "config": replace(BEFORE, dynamic_config=DynamicConfig(allocator="sticky")),
+    "operator: drain of a": replace(
+        BEFORE, dynamic_config=DynamicConfig(drained=frozenset("a"), request=PlanRequest(7, "drain of a"))
+    ),
     "weights": replace(BEFORE, weights={TopicPartition("t", 0): 2}),
     "subscription of b": Inputs(
         members=members("a") | members("b", topics=("t", "u")), topics=BEFORE.topics, brokers=1
@@ -94,6 +97,10 @@ def test_a_new_leader_describes_members_that_joined_or_left_during_the_change() 
     stored = {"a": MemberAssignment(1, "a", some(0)), "gone": MemberAssignment(1, "gone", some(1)), "one": KEPT}
     after = replace(inputs("a", "b", group_state=group_state()), assignments=stored, away={"one": KEPT})
     assert describe_change(None, after) == "leader change, 2 members, join of b, leave or expiry of gone"
+    asked = replace(after, dynamic_config=DynamicConfig(request=PlanRequest(7, "disks")))
+    assert describe_change(None, asked).startswith("operator: disks, leader change")
+    answered = replace(asked, group_state=replace(group_state(), request_ms=7))
+    assert describe_change(None, answered).startswith("leader change")
 
 
 def test_many_causes_are_shortened() -> None:

@@ -14,7 +14,7 @@ from kiel_groups.group.planner import (
     plan,
 )
 from kiel_groups.group.znodes.contents import DONE, PUBLISHING, GroupState, MemberAssignment
-from kiel_groups.group.znodes.group_settings import DynamicConfig, HistoryEntry, generation_of
+from kiel_groups.group.znodes.group_settings import DynamicConfig, HistoryEntry, PlanRequest, generation_of
 from kiel_groups.group.znodes.transactions import (
     MOST_BYTES,
     MOST_OPERATIONS,
@@ -431,3 +431,21 @@ def test_a_group_without_members_gets_no_first_plan() -> None:
         publish(replace(untouched, group_state=replace(group_state(), members=2), group_state_version=0), target())
         is not None
     )
+
+
+def test_an_operators_request_is_answered_once_although_nothing_moves() -> None:
+    """
+    A request for a plan gets a generation that names it. Once it is answered, a plan that changes nothing is not
+    published, not even while the settings cannot be read.
+    """
+    settled = inputs("a", group_state=replace(group_state(), members=1, partitions=4), group_state_version=3)
+    settled = replace(settled, assignments=stored(a=some(0, 1, 2, 3)))
+    wanted = target(a=some(0, 1, 2, 3))
+    assert publish(settled, wanted) is None
+    asked = replace(settled, dynamic_config=DynamicConfig(request=PlanRequest(7, "why")))
+    answer = parsed(group_state_write(published(asked, wanted)))
+    assert (answer.generation, answer.request_ms, answer.state) == (2, 7, DONE)
+    assert publish(replace(asked, group_state=answer), wanted) is None
+    assert publish(replace(settled, group_state=answer), wanted) is None
+    later = replace(asked, group_state=answer, dynamic_config=DynamicConfig(request=PlanRequest(8, "again")))
+    assert parsed(group_state_write(published(later, wanted))).request_ms == 8

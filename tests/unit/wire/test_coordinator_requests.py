@@ -20,6 +20,7 @@ from kiel_groups.wire.error_codes import (
     REBALANCE_IN_PROGRESS,
     UNKNOWN_MEMBER_ID,
     UNSUPPORTED_VERSION,
+    error_code,
 )
 from kiel_groups.wire.framing import Request, encode_request
 from kiel_groups.wire.group_requests import (
@@ -42,9 +43,11 @@ from kiel_groups.wire.group_requests import (
 )
 from kiel_groups.wire.metadata import BrokerAddress
 from kiel_groups.wire.offsets import (
+    DeletedOffsets,
     FetchedOffset,
     OffsetCommitRequestV1,
     OffsetCommitRequestV2,
+    OffsetDeleteRequest,
     OffsetFetchRequestV1,
 )
 from kiel_groups.wire.versions import ApiVersionsRequest, ApiVersionsResponse, FetchProbeRequest, VersionRange
@@ -66,6 +69,7 @@ COMMIT_V2 = OffsetCommitRequestV2(
     "g", 7, "m-1", {A0: OffsetAndMetadata(7), A1: OffsetAndMetadata(8, "note"), B0: OffsetAndMetadata(9)}
 )
 FETCH_OFFSETS = OffsetFetchRequestV1("g", (A0, B0))
+DELETE_OFFSETS = OffsetDeleteRequest("g", (A0, A1, B0))
 LIST = ListGroupsRequest()
 DESCRIBE = DescribeGroupsRequest(("g", "h"))
 VERSIONS = ApiVersionsRequest()
@@ -87,6 +91,7 @@ BODIES: list[tuple[Request[Any], int, int, str]] = [
     (SYNC, 14, 0, "0001670000000700036d2d310000000200036d2d3100000002000100036d2d3200000000"),
     (SyncGroupRequest("g", 7, "m-2", {}), 14, 0, "0001670000000700036d2d3200000000"),
     (HEARTBEAT, 12, 0, "0001670000000700036d2d31"),
+    (DELETE_OFFSETS, 47, 0, "000167000000020001610000000200000000000000010001620000000100000000"),
     (LEAVE, 13, 0, "00016700036d2d31"),
     (
         COMMIT_V1,
@@ -151,6 +156,12 @@ RESPONSES: list[tuple[Request[Any], str, Any]] = [
     (SYNC, "0000000000020001", SyncGroupResponse(NO_ERROR, b"\0\1")),
     (SYNC, "001b00000000", SyncGroupResponse(REBALANCE_IN_PROGRESS, b"")),
     (HEARTBEAT, "001b", REBALANCE_IN_PROGRESS),
+    (DELETE_OFFSETS, "00440000000000000000", DeletedOffsets(error_code(68), {})),
+    (
+        DELETE_OFFSETS,
+        "0000000000050000000100016100000002000000000000000000010056",
+        DeletedOffsets(NO_ERROR, {A0: NO_ERROR, A1: error_code(86)}),
+    ),
     (LEAVE, "0019", UNKNOWN_MEMBER_ID),
     (
         COMMIT_V1,

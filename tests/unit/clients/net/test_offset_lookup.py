@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import pytest
 
-from kiel_groups.clients.net.offset_lookup import EARLIEST, LATEST, Cluster, ask_leaders
+from kiel_groups.clients.net.offset_lookup import EARLIEST, LATEST, Cluster, ask_leaders, segment_starts
 from kiel_groups.errors import ProtocolError
 from kiel_groups.model import TopicPartition
 from kiel_groups.wire.error_codes import NO_ERROR, error_code
@@ -70,34 +70,39 @@ class TimedLeader:
     async def send(self, target: int, request: Any, *, timeout_ms: int | None = None) -> Any:
         self.asked.append(request)
         if isinstance(request, ListOffsetsRequest):
-            return SimpleNamespace(partitions={T0: ListedOffsets(NO_ERROR, (2,))})
+            most = request.partitions[T0].max_offsets
+            return SimpleNamespace(partitions={T0: ListedOffsets(NO_ERROR, (9, 4, 2, 0) if most > 1 else (2,))})
         (at,) = request.partitions.values()
         if self.refuses and at >= 0:
             return {T0: FoundOffset(error_code(43), -1, -1)}
         found = next((n for n, time in enumerate(self.log) if time >= at), -1) if at >= 0 else len(self.log)
+        time = self.log[found] if 0 <= found < len(self.log) else -1
         self.log += self.arriving
         self.arriving = []
-        return {T0: FoundOffset(NO_ERROR, -1, found)}
+        return {T0: FoundOffset(NO_ERROR, time, found)}
 
 
 @pytest.mark.parametrize(
-    ("leader", "expected", "requests"),
+    ("leader", "expected", "time", "requests"),
     [
-        (TimedLeader(10, 20, 30), 2, 1),
-        (TimedLeader(10, 20), 2, 4),
-        (TimedLeader(-1, -1, -1, -1), 2, 5),
-        (TimedLeader(10, 20, refuses=True), 2, 5),
+        (TimedLeader(10, 20, 30), 2, {T0: 30}, 1),
+        (TimedLeader(10, 20), 2, {}, 4),
+        (TimedLeader(-1, -1, -1, -1), 2, {}, 5),
+        (TimedLeader(10, 20, refuses=True), 2, {}, 5),
     ],
     ids=["a message of that time", "only older messages", "messages without times", "a format without times"],
 )
-async def test_a_time_is_looked_up_by_message_from_0_10_1_on(leader: TimedLeader, expected: int, requests: int) -> None:
+async def test_a_time_is_looked_up_by_message_from_0_10_1_on(
+    leader: TimedLeader, expected: int, time: dict[TopicPartition, int], requests: int
+) -> None:
     """
-    The first message of the time or later is found, or the end of the log if all are older. If no message has a time,
-    the segment counts, as before 0.10.1.
+    The first message of the time or later is found, with its time, or the end of the log if all are older. If no
+    message has a time, the segment counts, as before 0.10.1.
     """
     found: dict[TopicPartition, int] = {}
-    assert await ask_leaders(cast(Cluster, leader), [T0], 25, found) == {}
-    assert found == {T0: expected}
+    times_ms: dict[TopicPartition, int] = {}
+    assert await ask_leaders(cast(Cluster, leader), [T0], 25, found, times_ms=times_ms) == {}
+    assert (found, times_ms) == ({T0: expected}, time)
     assert len(leader.asked) == requests
 
 
@@ -108,6 +113,10 @@ async def test_a_message_that_arrives_during_the_look_up_of_a_time_is_not_skippe
     found: dict[TopicPartition, int] = {}
     await ask_leaders(cast(Cluster, leader), [T0], 25, found)
     assert found == {T0: 2}
+
+
+async def test_the_starts_of_segments_are_ascending_and_end_with_the_log() -> None:
+    assert await segment_starts(cast(Cluster, TimedLeader()), [T0]) == {T0: (0, 2, 4, 9)}
 
 
 async def test_the_beginning_and_the_end_of_a_log_need_no_versions() -> None:

@@ -81,9 +81,17 @@ def test_an_illegal_instance_id_is_unreadable(instance_id: object) -> None:
 def test_capacity_and_rack_are_stored_only_if_they_were_set() -> None:
     """A member with the defaults has the znode of earlier versions; others say what they were given."""
     plain = MemberInfo(member_id="m", session_timeout_ms=1, subscription=("t",))
-    assert not {"capacity", "rack"} & json.loads(plain.encode()).keys()
-    for member in (plain, replace(plain, capacity=2.5, rack="east")):
+    assert not {"capacity", "rack", "settings"} & json.loads(plain.encode()).keys()
+    changed = replace(plain, settings=(("autocommit", False), ("debounce.quiet_ms", 5)))
+    for member in (plain, replace(plain, capacity=2.5, rack="east"), changed):
         assert MemberInfo.parse("m", member.encode(), "/path") == member
+
+
+@pytest.mark.parametrize("settings", [7, [], {"static_grace_ms": "60"}, None])
+def test_a_member_with_unreadable_settings_counts(settings: object) -> None:
+    """Settings in a member znode are for operators only, so other data is no reason to leave the member out."""
+    fields = json.loads(MemberInfo(member_id="m", session_timeout_ms=1, subscription=()).encode())
+    assert MemberInfo.parse("m", json.dumps(fields | {"settings": settings}).encode(), PATH).settings == ()
 
 
 @pytest.mark.parametrize("fields", [{"capacity": -1}, {"capacity": "2"}, {"capacity": True}, {"rack": 7}, {"rack": ""}])

@@ -55,6 +55,8 @@ def test_a_field_takes_precedence() -> None:
         (b'{"drained":["a/b"]}', "/config: drained: 'a/b' is not a legal name"),
         (b'{"broker_racks":["east"]}', "/config: broker_racks: ['east'] given; expected an object of broker ids"),
         (b'{"broker_racks":{"one":"east"}}', "/config: broker_racks: {'one': 'east'} given; expected an object of"),
+        (b'{"rebalance":5}', "/config: rebalance: 5 given; expected an object with 'at' and 'reason'"),
+        (b'{"rebalance":{"at":5,"reason":""}}', "/config: reason: '' given; expected 1 to 200 printable characters"),
         (b'{"broker_racks":{"1":7}}', "/config: broker_racks.1: 7 given; expected the name of a rack"),
     ],
 )

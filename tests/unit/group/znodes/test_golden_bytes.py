@@ -135,6 +135,14 @@ WRITTEN = {
         GroupState(generation=1, state="done", leader="m"),
         GroupState.parse,
     ),
+    "group state that answers an operator's request": Golden(
+        "/kiel-groups/g/allocation",
+        b'{"allocator":"","cause":"","created_at":0,"fallback":"","generation":1,"leader":"m","members":0,'
+        b'"partitions":0,"rebalance":7,"state":"done","unassigned":{},"unassigned_names":[],"version":1}',
+        GroupState(generation=1, state="done", leader="m", request_ms=7).encode(),
+        GroupState(generation=1, state="done", leader="m", request_ms=7),
+        GroupState.parse,
+    ),
     "member assignment": Golden(
         "/kiel-groups/g/allocation/g_box-1700000000123-10a",
         b'{"for":"g_box-1700000000123-10a","generation":7,"partitions":{"t":[2,10],"u":[0]}}',
@@ -226,6 +234,7 @@ PATHS = {
     "static member": LAYOUT.member(ID),
     "group state": LAYOUT.group_state,
     "group state of a finished publication": LAYOUT.group_state,
+    "group state that answers an operator's request": LAYOUT.group_state,
     "member assignment": LAYOUT.assignment(ID),
     "empty member assignment": LAYOUT.assignment(ID),
     "assignment of a static member that is away": LAYOUT.assignment("shelf-1"),

@@ -1,0 +1,141 @@
+"""``kiel-groups config show|set|unset``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import click
+
+from kiel_groups.cli.parameters.cluster_address import complete_groups
+from kiel_groups.cli.parameters.options import (
+    SERVER_WAIT_S,
+    change_options,
+    in_zookeeper_only,
+    is_confirmed,
+    json_option,
+    zookeeper_option,
+)
+from kiel_groups.cli.terminal.messages import DONE, EPILOG, Lines
+
+__all__ = ["config"]
+
+_coordination_option = in_zookeeper_only("brokers keep no settings of groups; give each member its own, and restart it")
+_group = click.argument("group", shell_complete=complete_groups)
+
+
+@click.group(epilog=EPILOG)
+def config() -> None:
+    """Show and change the settings of a running group."""
+
+
+@config.command(epilog=EPILOG)
+@_group
+@_coordination_option
+@zookeeper_option
+@json_option
+@click.pass_obj
+def show(lines: Lines, *, group: str, zookeeper: str, as_json: bool) -> int:
+    """
+    Show what applies in a group, where it comes from, and how to change it.
+
+    'config' is the group's own setting, which takes precedence over the leader's. A setting in which members differ has
+    a line for each value.
+    """
+    from kiel_groups.cli.terminal import rendering
+    from kiel_groups.errors import ConfigError
+    from kiel_groups.ops.views.config_view import effective_settings, settings_document, settings_tables
+    from kiel_groups.ops.views.znodes import view_group
+    from kiel_groups.ops.zookeeper_client import zookeeper as session
+    from kiel_groups.ops.zookeeper_reader import check_group, read_group, refuse_programs
+
+    with session(zookeeper, timeout_s=SERVER_WAIT_S) as client:
+        check_group(client, group, zookeeper)
+        refuse_programs(client, group)
+        view = view_group(group, read_group(client, group))
+    if view.settings is None and not view.members:
+        raise ConfigError(f"group {group!r} has no settings: no member of kiel-groups was ever in it")
+    settings = effective_settings(view)
+    if as_json:
+        rendering.show_json(settings_document(group, settings))
+    else:
+        rendering.show(settings_tables(settings))
+    if view.dynamic_config is None:
+        lines.say("warning", f"the leader refuses the group's config and follows the last valid one: {view.refused}")
+    return DONE
+
+
+@config.command("set", epilog=EPILOG)
+@_group
+@click.argument("changes", nargs=-1, required=True, metavar="SETTING=VALUE...")
+@_coordination_option
+@zookeeper_option
+@json_option
+@change_options
+@click.pass_obj
+def set_settings(
+    lines: Lines, *, group: str, changes: tuple[str, ...], zookeeper: str, as_json: bool, dry_run: bool, yes: bool
+) -> int:
+    """
+    Set settings that the leader follows at once, without a restart.
+
+    They are allocator, debounce.quiet_ms, debounce.bound_ms, debounce.initial_delay_ms, static_grace_ms, and
+    broker_racks.BROKER, the rack of a broker.
+    """
+    put = {}
+    for change in changes:
+        name, equals, value = change.partition("=")
+        if not equals or not name or not value:
+            raise click.UsageError(f"{change!r} given; expected SETTING=VALUE, such as allocator=sticky.")
+        put[name] = value
+    return _change(lines, group, put, (), zookeeper=zookeeper, as_json=as_json, dry_run=dry_run, yes=yes)
+
+
+@config.command(epilog=EPILOG)
+@_group
+@click.argument("names", nargs=-1, required=True, metavar="SETTING...")
+@_coordination_option
+@zookeeper_option
+@json_option
+@change_options
+@click.pass_obj
+def unset(
+    lines: Lines, *, group: str, names: tuple[str, ...], zookeeper: str, as_json: bool, dry_run: bool, yes: bool
+) -> int:
+    """
+    Remove settings from the group's config, so that the leader's own apply.
+
+    SETTING may also be a whole field, such as debounce or drained, and one that means nothing.
+    """
+    return _change(lines, group, {}, names, zookeeper=zookeeper, as_json=as_json, dry_run=dry_run, yes=yes)
+
+
+def _change(
+    lines: Lines,
+    group: str,
+    put: Mapping[str, str],
+    removed: Sequence[str],
+    *,
+    zookeeper: str,
+    as_json: bool,
+    dry_run: bool,
+    yes: bool,
+) -> int:
+    from kiel_groups.cli.terminal import rendering
+    from kiel_groups.ops.actions.group_config import plan_settings
+    from kiel_groups.ops.views.config_view import change_document, changes_table
+    from kiel_groups.ops.zookeeper_client import zookeeper as session
+    from kiel_groups.ops.zookeeper_reader import check_group
+
+    with session(zookeeper, timeout_s=SERVER_WAIT_S) as client:
+        check_group(client, group, zookeeper)
+        change = plan_settings(client, group, put, removed)
+        if as_json:
+            rendering.show_json(change_document(group, change.changes, {}, dry_run=dry_run))
+        elif change.changes:
+            rendering.show(changes_table(change.changes))
+        if change.after is None:
+            lines.say("info", f"nothing to change: the config of group {group} has these values")
+        elif is_confirmed(f"Change the config of group {group}?", dry_run=dry_run, yes=yes):
+            change.apply(client)
+            lines.say("info", "the leader follows the new values at once; no member needs a restart")
+    return DONE

@@ -1,0 +1,215 @@
+"""``kiel-groups drain``, ``undrain`` and ``rebalance``: have the leader plan otherwise, or again, and wait for it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from kiel_groups.cli.parameters.cluster_address import complete_groups, complete_members
+from kiel_groups.cli.parameters.options import (
+    SERVER_WAIT_S,
+    change_options,
+    in_zookeeper_only,
+    is_confirmed,
+    json_option,
+    zookeeper_option,
+)
+from kiel_groups.cli.terminal.messages import DONE, EPILOG, INTERRUPTED, Lines
+from kiel_groups.wording import counted, some
+
+if TYPE_CHECKING:
+    from kiel_groups.ops.actions.group_config import ConfigChange
+    from kiel_groups.ops.zookeeper_client import Client
+
+__all__ = ["drain", "rebalance", "undrain"]
+
+_group = click.argument("group", shell_complete=complete_groups)
+_member = click.argument("member", required=False, shell_complete=complete_members)
+_host = click.option("--host", metavar="HOST", help="All members of this host, as 'describe' shows it.")
+_drain_only = in_zookeeper_only(
+    "a coordinator gives every member its share; stop the member, and its partitions go to the others"
+)
+
+
+def _waiting(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options that all three commands share."""
+    for option in (
+        click.option(
+            "--timeout",
+            "timeout_s",
+            type=click.FloatRange(min=0),
+            default=300,
+            show_default=True,
+            metavar="SECONDS",
+            help="How long to wait until the group has settled; after that, the status is 1.",
+        ),
+        click.option("--no-wait", is_flag=True, help="Do not wait until the group has settled."),
+        change_options,
+        json_option,
+        zookeeper_option,
+    ):
+        command = option(command)
+    return command
+
+
+@click.command(epilog=EPILOG)
+@_group
+@_member
+@_host
+@click.option("--leave-unowned", is_flag=True, help="Drain even if no member is left for the partitions of a topic.")
+@_drain_only
+@_waiting
+@click.pass_context
+def drain(
+    context: click.Context, /, *, group: str, member: str | None, host: str | None, leave_unowned: bool, **options: Any
+) -> int:
+    """
+    Give the partitions of a member, or of all members of a host, to others.
+
+    MEMBER is a member id, the session at its end, as 'describe' shows it, or an instance id.
+
+    A drained member finishes its records in flight, commits, and stays in the group without partitions. 'undrain' takes
+    the drain back. A member without an instance id is forgotten when it leaves; an instance id stays drained when its
+    member starts again.
+    """
+    from kiel_groups.ops.actions.group_config import plan_drain
+
+    name = _target(context, member, host)
+    return _change(
+        context.obj,
+        lambda client: plan_drain(client, group, member, host=host, leave_unowned=leave_unowned),
+        f"Drain {name}",
+        f"the drain stays: 'kiel-groups undrain {group} {_words(member, host)}' takes it back",
+        group=group,
+        **options,
+    )
+
+
+@click.command(epilog=EPILOG)
+@_group
+@_member
+@_host
+@_drain_only
+@_waiting
+@click.pass_context
+def undrain(context: click.Context, /, *, group: str, member: str | None, host: str | None, **options: Any) -> int:
+    """
+    Let a drained member, or those of a host, own partitions again.
+
+    MEMBER is as for 'drain', also the id of a member that is gone.
+    """
+    from kiel_groups.ops.actions.group_config import plan_undrain
+
+    name = _target(context, member, host)
+    return _change(
+        context.obj,
+        lambda client: plan_undrain(client, group, member, host=host),
+        f"Undrain {name}",
+        f"the undrain stays: 'kiel-groups drain {group} {_words(member, host)}' takes it back",
+        group=group,
+        **options,
+    )
+
+
+@click.command(epilog=EPILOG)
+@_group
+@click.option("--reason", default="rebalance", metavar="TEXT", help="The cause that 'history' shows of the plan.")
+@in_zookeeper_only("a coordinator rebalances when a member joins or leaves; restart one member")
+@_waiting
+@click.pass_obj
+def rebalance(lines: Lines, /, *, group: str, reason: str, **options: Any) -> int:
+    """
+    Have the leader of a group make a new plan now.
+
+    A leader plans by itself when members, topics, settings or weights change. A further plan helps where the allocator
+    depends on something else, such as lag. It moves nothing if the allocation is right as it is.
+    """
+    from kiel_groups.ops.actions.group_config import plan_rebalance
+
+    return _change(
+        lines,
+        lambda client: plan_rebalance(client, group, reason=reason),
+        "Make a new plan",
+        "the leader makes the plan all the same",
+        group=group,
+        **options,
+    )
+
+
+def _target(context: click.Context, member: str | None, host: str | None) -> str:
+    """Return the member, or the members of a host, as texts name them. Raise UsageError unless one of both is given."""
+    if (member is None) == (host is None):
+        raise click.UsageError("give either MEMBER or --host.", context)
+    return member if member is not None else f"every member of host {host}"
+
+
+def _words(member: str | None, host: str | None) -> str:
+    return member if member is not None else f"--host {host}"
+
+
+def _change(
+    lines: Lines,
+    plan: Callable[[Client], ConfigChange],
+    what: str,
+    stays: str,
+    *,
+    group: str,
+    zookeeper: str,
+    as_json: bool,
+    dry_run: bool,
+    yes: bool,
+    no_wait: bool,
+    timeout_s: float,
+) -> int:
+    """Show a change, make it after a confirmation, and wait until the group has settled."""
+    from kiel_groups.errors import CoordinationError
+    from kiel_groups.ops.actions.group_config import await_settled
+    from kiel_groups.ops.views.config_view import outcome
+    from kiel_groups.ops.zookeeper_client import zookeeper as session
+    from kiel_groups.ops.zookeeper_reader import check_group
+
+    with session(zookeeper, timeout_s=SERVER_WAIT_S) as client:
+        check_group(client, group, zookeeper)
+        change = plan(client)
+        _show(lines, change, as_json=as_json, dry_run=dry_run)
+        whose = f", which owns {counted(sum(change.owned.values()), 'partition')}" if change.owned else ""
+        if change.after is None:
+            if dry_run:
+                return DONE
+        elif not is_confirmed(f"{what}{whose}?", dry_run=dry_run, yes=yes):
+            return DONE
+        change.apply(client)
+        if no_wait:
+            return DONE
+        try:
+            view = await_settled(
+                client,
+                group,
+                change.request_ms,
+                timeout_s=timeout_s,
+                report=lambda text: lines.say("info", f"waiting: {text}"),
+            )
+        except KeyboardInterrupt:
+            lines.say("info", stays)
+            return INTERRUPTED
+        except CoordinationError as error:
+            raise CoordinationError(f"{error}; {stays}") from error
+    lines.say("info", outcome(view, change.owned))
+    return DONE
+
+
+def _show(lines: Lines, change: ConfigChange, *, as_json: bool, dry_run: bool) -> None:
+    from kiel_groups.cli.terminal import rendering
+    from kiel_groups.ops.views.config_view import change_document, changes_table
+
+    if as_json:
+        rendering.show_json(change_document(change.group, change.changes, change.owned, dry_run=dry_run))
+    elif change.changes:
+        rendering.show(changes_table(change.changes))
+    if change.after is None:
+        lines.say("info", f"nothing to change: {some(change.owned)} is drained already")
+    elif not change.changes:
+        cause = change.after["rebalance"]["reason"]
+        lines.say("info", f"the leader is asked for a plan; its cause in the history: operator: {cause}")

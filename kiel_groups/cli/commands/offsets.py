@@ -1,0 +1,382 @@
+"""``kiel-groups offsets show|reset|export|import|copy|delete``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import wraps
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import click
+
+from kiel_groups.cli.parameters.cluster_address import ClusterAddress, complete_groups, complete_topics
+from kiel_groups.cli.parameters.options import change_options, cluster_options, is_confirmed, json_option
+from kiel_groups.cli.terminal.messages import DONE, EPILOG, Lines
+from kiel_groups.wording import counted, some
+
+if TYPE_CHECKING:
+    from kiel_groups.ops.actions.offsets import OffsetsPlan
+    from kiel_groups.ops.views.offset_changes import Selection, Target
+
+__all__ = ["offsets"]
+
+group_argument = click.argument("group", shell_complete=complete_groups)
+_path = click.Path(dir_okay=False, path_type=Path)
+
+topics_option = click.option(
+    "--topic",
+    "topics",
+    multiple=True,
+    metavar="TOPIC[:0,1]",
+    shell_complete=complete_topics,
+    help="A topic, or some of its partitions; may be repeated.",
+)
+all_topics_option = click.option("--all-topics", is_flag=True, help="All topics of the group.")
+store_option = click.option(
+    "--store",
+    type=click.Choice(["zookeeper", "broker-v0", "broker-v1"]),
+    help="Where a group of other clients in ZooKeeper has its offsets.  [default: where it has some]",
+)
+new_option = click.option("--new", "is_new", is_flag=True, help="The group may not exist yet: begin it.")
+
+
+class _Change(NamedTuple):
+    """The options of a command that changes offsets, beside those that say which change."""
+
+    cluster: ClusterAddress
+    store: str | None
+    as_json: bool
+    dry_run: bool
+    yes: bool
+    restore_file: Path | None
+
+
+def _cluster_options(command: Callable[..., int]) -> Callable[..., int]:
+    """Add the options that say where the group and its offsets are: ``cluster`` and ``store``."""
+
+    @store_option
+    @cluster_options
+    @wraps(command)
+    def with_store(*, cluster: ClusterAddress, store: str | None, **options: Any) -> int:
+        if cluster.is_of_brokers and store is not None:
+            raise click.UsageError(
+                "'--store' does not go with '--coordination brokers', whose groups have their offsets in Kafka.",
+                click.get_current_context(),
+            )
+        return command(cluster=cluster, store=store, **options)
+
+    return with_store
+
+
+def _changes_offsets(command: Callable[..., int]) -> Callable[..., int]:
+    """Add the options of a command that changes offsets, whose function gets a ``_Change`` as ``how``."""
+
+    @_cluster_options
+    @json_option
+    @change_options
+    @click.option(
+        "--restore-file",
+        type=_path,
+        metavar="FILE",
+        help="Where to write the former offsets.  [default: kiel-groups-GROUP-TIME.json]",
+    )
+    @wraps(command)
+    def with_change(**options: Any) -> int:
+        how = _Change(**{name: options.pop(name) for name in _Change._fields})
+        return command(how=how, **options)
+
+    return with_change
+
+
+@click.group(epilog=EPILOG)
+def offsets() -> None:
+    """Show, reset, export, import, copy and delete the offsets of a group."""
+
+
+@offsets.command(epilog=EPILOG)
+@group_argument
+@topics_option
+@_cluster_options
+@json_option
+@click.pass_obj
+def show(
+    lines: Lines, /, *, group: str, topics: tuple[str, ...], store: str | None, cluster: ClusterAddress, as_json: bool
+) -> int:
+    """
+    Show the offsets of a group beside its logs.
+
+    The last column says what is wrong: an offset that the log no longer has, or not yet, or one of a topic that is
+    gone.
+    """
+    from kiel_groups.cli.terminal import rendering
+    from kiel_groups.ops.views.offset_changes import offsets_document, offsets_table, parse_selection, select
+
+    selection = parse_selection(topics) if topics else None
+    found = cluster.offsets().read(group, selection or (), store=store)
+    partitions = sorted({*select(found, selection, stored=True), *select(found, selection, stored=False)})
+    if as_json:
+        rendering.show_json(offsets_document(found, partitions))
+    elif partitions:
+        rendering.show(offsets_table(found, partitions))
+    else:
+        lines.say("info", f"group {group} has no offsets{' there' if selection else ''}")
+    if found.problem:
+        lines.say("warning", f"the logs are not fully known: {found.problem}")
+    return DONE
+
+
+def _kinds(command: Callable[..., int]) -> Callable[..., int]:
+    """Add the options that say where a reset moves offsets, of which one is given."""
+    for option in reversed(
+        (
+            click.option("--to-earliest", is_flag=True, help="To the start of the log."),
+            click.option("--to-latest", is_flag=True, help="To the end of the log."),
+            click.option("--to-current", is_flag=True, help="Where it is, but within the log."),
+            click.option("--to-offset", type=click.IntRange(0), metavar="OFFSET", help="To this offset."),
+            click.option("--shift-by", type=int, metavar="N", help="By N records, back if N is negative."),
+            click.option("--to-datetime", metavar="TIME", help="To a time, such as 2026-11-28T13:05:00Z."),
+            click.option("--by-duration", metavar="TIME", help="To this long ago, such as 2h or PT2H."),
+            click.option("--from-file", type=_path, metavar="FILE", help="As in a file of 'export'."),
+        )
+    ):
+        command = option(command)
+    return command
+
+
+@offsets.command(epilog=EPILOG)
+@group_argument
+@topics_option
+@all_topics_option
+@_kinds
+@new_option
+@_changes_offsets
+@click.pass_context
+def reset(
+    context: click.Context,
+    /,
+    *,
+    group: str,
+    topics: tuple[str, ...],
+    all_topics: bool,
+    from_file: Path | None,
+    is_new: bool,
+    how: _Change,
+    **kinds: Any,
+) -> int:
+    """
+    Move the offsets of a group without members.
+
+    The options are those of kafka-consumer-groups; an offset out of the log becomes its start or end. A time finds the
+    first record of that time or later, in brokers and logs of Kafka 0.10.1 or later. Earlier records have no times:
+    there it finds the start of the last segment that was written before, so records are repeated.
+    """
+    from kiel_groups.ops.actions.offsets import plan_import, plan_reset
+    from kiel_groups.ops.actions.offsets_file import read_offsets_file
+
+    given = [name for name, value in kinds.items() if value is not None and value is not False]
+    if len(given) + (from_file is not None) != 1:
+        raise click.UsageError("give one of the options --to-…, --shift-by, --by-duration and --from-file.", context)
+    selection = _selection(context, topics, all_topics, may_lack=from_file is not None)
+    source = how.cluster.offsets()
+    if from_file is not None:
+        file = read_offsets_file(from_file, group)
+        plan = plan_import(source, group, file, selection, store=how.store, is_new=is_new)
+    else:
+        target = _target(given[0], kinds[given[0]])
+        plan = plan_reset(source, group, selection, target, store=how.store, is_new=is_new)
+    return _carry_out(context.obj, plan, how)
+
+
+def _target(kind: str, value: Any) -> Target:
+    import time
+
+    from kiel_groups.ops.views.offset_changes import Target, duration_ms, parse_time
+
+    if kind == "to_datetime":
+        return Target("time", parse_time(value))
+    if kind == "by_duration":
+        return Target("time", round(time.time() * 1000) - duration_ms(value))
+    return Target(kind.removeprefix("to_").removesuffix("_by"), 0 if value is True else value)
+
+
+@offsets.command(epilog=EPILOG)
+@group_argument
+@click.argument("file", type=_path, required=False)
+@topics_option
+@click.option(
+    "--format",
+    "layout",
+    type=click.Choice(["json", "kafka"]),
+    default="json",
+    show_default=True,
+    help="'kafka' is for ImportZkOffsets of Kafka 0.8.",
+)
+@_cluster_options
+@click.pass_obj
+def export(
+    lines: Lines,
+    /,
+    *,
+    group: str,
+    file: Path | None,
+    topics: tuple[str, ...],
+    layout: str,
+    store: str | None,
+    cluster: ClusterAddress,
+) -> int:
+    """Write the offsets of a group to a new FILE, or to standard output."""
+    from kiel_groups.cli.terminal.rendering import show_lines
+    from kiel_groups.errors import ConfigError
+    from kiel_groups.ops.actions.offsets_file import kafka_lines, new_file, write_offsets_file
+    from kiel_groups.ops.views.offset_changes import parse_selection, select
+
+    selection = parse_selection(topics) if topics else None
+    found = cluster.offsets().read(group, selection or (), store=store, with_logs=False)
+    selected = {p: found.offsets[p] for p in select(found, selection, stored=True) if p in found.offsets}
+    if not selected:
+        raise ConfigError(f"group {group} has no offsets{' of these topics' if selection else ''} to export")
+    text = kafka_lines(group, selected) if layout == "kafka" else new_file(group, selected).encode()
+    if file is None or str(file) == "-":
+        show_lines(text.splitlines())
+    else:
+        write_offsets_file(file, text)
+        lines.say("info", f"{file} has the offsets of {counted(selected, 'partition')} of group {group}")
+    if unreadable := sorted(found.stored - found.offsets.keys()):
+        lines.say("warning", f"left out, because they are no numbers: the offsets of {some(unreadable)}")
+    return DONE
+
+
+@offsets.command("import", epilog=EPILOG)
+@group_argument
+@click.argument("file", type=_path)
+@new_option
+@_changes_offsets
+@click.pass_obj
+def import_offsets(
+    lines: Lines,
+    /,
+    *,
+    group: str,
+    file: Path,
+    is_new: bool,
+    how: _Change,
+) -> int:
+    """
+    Set the offsets of a group without members as in FILE.
+
+    FILE is an export, a restore file, or one of Kafka's ExportZkOffsets or kafka-consumer-groups. A group that was
+    deleted is begun again by its restore file. Partitions that FILE does not name keep their offsets.
+    """
+    from kiel_groups.ops.actions.offsets import plan_import
+    from kiel_groups.ops.actions.offsets_file import read_offsets_file
+
+    read = read_offsets_file(file, group)
+    if read.group not in ("", group):
+        lines.say("info", f"{file} has the offsets of group {read.group}")
+    plan = plan_import(how.cluster.offsets(), group, read, store=how.store, is_new=is_new)
+    return _carry_out(lines, plan, how)
+
+
+@offsets.command(epilog=EPILOG)
+@group_argument
+@click.argument("new_group")
+@click.option("--overwrite", is_flag=True, help="Also if NEW_GROUP has offsets.")
+@_changes_offsets
+@click.pass_obj
+def copy(
+    lines: Lines,
+    /,
+    *,
+    group: str,
+    new_group: str,
+    overwrite: bool,
+    how: _Change,
+) -> int:
+    """Begin NEW_GROUP at the offsets of a group, which may be live. Its members need the same offset store."""
+    from kiel_groups.ops.actions.offsets import plan_copy
+
+    plan = plan_copy(how.cluster.offsets(), group, new_group, overwrite=overwrite, store=how.store)
+    return _carry_out(lines, plan, how)
+
+
+@offsets.command(epilog=EPILOG)
+@group_argument
+@topics_option
+@all_topics_option
+@_changes_offsets
+@click.pass_context
+def delete(
+    context: click.Context,
+    /,
+    *,
+    group: str,
+    topics: tuple[str, ...],
+    all_topics: bool,
+    how: _Change,
+) -> int:
+    """
+    Delete offsets of topics that no live member reads.
+
+    So a topic that the group has given up, or that is gone, no longer counts in its lag.
+    """
+    from kiel_groups.ops.actions.offsets import plan_delete
+
+    selection = _selection(context, topics, all_topics)
+    plan = plan_delete(how.cluster.offsets(), group, selection, store=how.store)
+    return _carry_out(context.obj, plan, how)
+
+
+def _selection(
+    context: click.Context, topics: tuple[str, ...], all_topics: bool, *, may_lack: bool = False
+) -> Selection | None:
+    """Return the partitions that the options name, or None for all."""
+    from kiel_groups.ops.views.offset_changes import parse_selection
+
+    if (topics and all_topics) or not (topics or all_topics or may_lack):
+        raise click.UsageError("give either --topic, once or several times, or --all-topics.", context)
+    return parse_selection(topics) if topics else None
+
+
+def _carry_out(lines: Lines, plan: OffsetsPlan, how: _Change) -> int:
+    """Show a plan, ask, write the former offsets to the restore file, and apply the plan."""
+    from kiel_groups.cli.terminal.rendering import show, show_json
+    from kiel_groups.ops.actions.offsets_file import new_file, restore_path, write_offsets_file
+    from kiel_groups.ops.views.offset_changes import changes_document, changes_table, time_remark
+
+    if not how.dry_run:
+        plan.check()
+    file = (how.restore_file or restore_path(plan.group)) if plan.lost else None
+    if how.as_json:
+        document = {
+            "dry_run": how.dry_run,
+            "group": plan.group,
+            "store": plan.found.store,
+            "changes": changes_document(plan.changes),
+            "left_out": list(map(str, plan.left_out)),
+            "restore_file": None if file is None or how.dry_run else str(file),
+        }
+        show_json(document)
+    else:
+        show(changes_table(plan.changes))
+    if remark := time_remark(plan.changes):
+        lines.say("info", remark)
+    if plan.left_out:
+        lines.say("warning", f"left out, because they do not exist: {some(plan.left_out)}")
+    if how.dry_run:
+        plan.check()
+    changing = counted(plan.changing, "offset")
+    if not plan.changing and plan.settings is None:
+        lines.say("info", f"group {plan.group}: the offsets are as wanted; nothing to change")
+        return DONE
+    verb = "Delete" if plan.is_deletion else "Set"
+    begun = "" if plan.found.exists else ", which begins with them"
+    if not is_confirmed(f"{verb} {changing} of group {plan.group}{begun}?", dry_run=how.dry_run, yes=how.yes):
+        lines.say("info", f"group {plan.group}: {changing} to {verb.lower()}; --dry-run changes nothing")
+        return DONE
+    if file is not None:
+        write_offsets_file(file, new_file(plan.group, plan.lost).encode())
+        lines.say("info", f"the former offsets are in {file}; 'kiel-groups offsets import' sets them again")
+    if remark := plan.apply(how.cluster.offsets()):
+        lines.say("info", remark)
+    lines.say("info", f"group {plan.group}: {changing} {'deleted' if plan.is_deletion else 'set'}")
+    return DONE

@@ -1,0 +1,323 @@
+"""
+Change what the leader of a group follows: drain members, set and unset settings, or only ask for a plan.
+
+Each change is one write of the group's ``config``, with a request that the leader answers with a generation. So a
+caller knows that the leader has seen the change, even if no partition moves; see ``await_settled``.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import Any, NamedTuple
+
+from kazoo.exceptions import BadVersionError, KazooException, NoNodeError
+
+from kiel_groups.errors import ConfigError, CoordinationError
+from kiel_groups.group.znodes.contents import encode_object, parse_object
+from kiel_groups.group.znodes.group_settings import LONGEST_REASON, DynamicConfig, check_reason
+from kiel_groups.group.znodes.layout import GroupLayout
+from kiel_groups.model import MemberId, Slot
+from kiel_groups.ops.actions.release import find_member_id
+from kiel_groups.ops.views.config_view import (
+    SettingChange,
+    check_fields,
+    differences,
+    edited,
+    kept_drained,
+    missing,
+    newly_unowned,
+)
+from kiel_groups.ops.views.group_view import GroupView
+from kiel_groups.ops.views.znodes import view_group
+from kiel_groups.ops.zookeeper_client import Client
+from kiel_groups.ops.zookeeper_reader import list_members, read_group, refuse_programs
+from kiel_groups.wording import some
+
+__all__ = [
+    "ConfigChange",
+    "await_settled",
+    "plan_drain",
+    "plan_rebalance",
+    "plan_settings",
+    "plan_undrain",
+]
+
+#: The interval between two reads of the group while a caller waits, in seconds.
+_INTERVAL_S = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigChange:
+    """
+    A change of a group's ``config``.
+
+    ``changes`` are the settings that differ, with their values before and after; there are none if all is as wanted
+    already. ``owned`` has the slots that are drained or undrained, with the number of partitions that each owns now.
+    ``after`` has the fields to write, or None for no write. ``request_ms`` is the time of the newest request for a plan
+    after the change, in milliseconds since 1970, or None if there never was one.
+    """
+
+    group: str
+    changes: tuple[SettingChange, ...]
+    owned: Mapping[Slot, int]
+    after: Mapping[str, Any] | None
+    version: int
+    request_ms: int | None
+
+    def apply(self, client: Client) -> None:
+        """
+        Write the change.
+
+        Raises:
+            CoordinationError: Another client has changed the ``config`` meanwhile; nothing was written.
+        """
+        if self.after is None:
+            return
+        try:
+            client.set(GroupLayout(self.group).config, encode_object(self.after), self.version)
+        except (BadVersionError, NoNodeError) as error:
+            raise CoordinationError(
+                f"the config of group {self.group} was changed meanwhile, so nothing was written; try again"
+            ) from error
+
+
+def plan_drain(
+    client: Client, group: str, member: str | None = None, *, host: str | None = None, leave_unowned: bool = False
+) -> ConfigChange:
+    """
+    Plan that a member, or all members of a host, get no partitions; they stay members of the group.
+
+    Args:
+        client: The caller's own session.
+        group: The group's name.
+        member: A member id, the session id at its end, or an instance id; of an absent static member, too.
+        host: The host of the members, as ``describe`` shows it, in place of ``member``.
+        leave_unowned: Whether topics may be left without a member that may own their partitions.
+
+    Raises:
+        ConfigError: There is no such member, or no member of that host; the group's ``config`` is invalid; or a topic
+            would be left without an owner.
+    """
+    current = _read(client, group)
+    was = current.check().drained
+    view = view_group(group, read_group(client, group))
+    owned = _owned(client, view, member, host)
+    unowned = newly_unowned(view, was, was | owned.keys())
+    if unowned and not leave_unowned:
+        raise ConfigError(
+            f"no member that is not drained would be left for {some(unowned)}: start another member first, or give"
+            " --leave-unowned"
+        )
+    after = {**current.fields, "drained": sorted(was | owned.keys())}
+    return current.changed(after, _reason(f"drain of {some(owned, 2)}"), owned)
+
+
+def plan_undrain(client: Client, group: str, member: str | None = None, *, host: str | None = None) -> ConfigChange:
+    """
+    Plan that a drained member, or the drained members of a host, get partitions again; arguments as ``plan_drain``.
+
+    Raises:
+        ConfigError: The member is not drained, or none of that host is; or the group's ``config`` is invalid.
+    """
+    current = _read(client, group)
+    was = current.check().drained
+    if member is not None and member in was:  # Also one that is gone.
+        owned: Mapping[Slot, int] = {member: 0}
+    else:
+        found = _owned(client, view_group(group, read_group(client, group)), member, host)
+        owned = {slot: count for slot, count in found.items() if slot in was}
+        if not owned:
+            raise ConfigError(
+                f"{some(found)} is not drained; drained in group {group}: {some(sorted(was), 10) or 'none'}"
+            )
+    after = {**current.fields, "drained": sorted(was - owned.keys())}
+    return current.changed(after, _reason(f"undrain of {some(owned, 2)}"), owned)
+
+
+def plan_rebalance(client: Client, group: str, *, reason: str = "rebalance") -> ConfigChange:
+    """
+    Plan that the leader makes a plan now.
+
+    Args:
+        client: The caller's own session.
+        group: The group's name.
+        reason: The cause of the plan in the group's history, of 1 to 200 characters.
+
+    Raises:
+        ConfigError: The group has no members, and so no leader; or the reason or the group's ``config`` is invalid.
+    """
+    check_reason(reason)
+    current = _read(client, group)
+    current.check()
+    if not current.members:
+        raise ConfigError(f"group {group} has no members now; when one joins, its leader plans without being asked")
+    return current.changed(current.fields, reason, {}, forced=True)
+
+
+def plan_settings(client: Client, group: str, put: Mapping[str, str], removed: Collection[str] = ()) -> ConfigChange:
+    """
+    Plan to set some settings in the group's ``config``, and to remove others, for which the leader's own apply then.
+
+    Args:
+        client: The caller's own session.
+        group: The group's name.
+        put: Texts of values by the names of settings, such as ``debounce.quiet_ms``.
+        removed: Names of settings, or of fields that mean nothing.
+
+    Raises:
+        ConfigError: A setting cannot be set there, or its value is invalid; or one to remove is not set.
+    """
+    current = _read(client, group)
+    after = edited(current.fields, put, removed)
+    texts = [*(f"{name}={text}" for name, text in put.items()), *(f"unset {name}" for name in removed)]
+    return current.changed(after, _reason(f"config {', '.join(texts)}"), {})
+
+
+def await_settled(
+    client: Client,
+    group: str,
+    request_ms: int | None,
+    *,
+    timeout_s: float,
+    report: Callable[[str], None] = lambda _: None,
+    sleep: Callable[[float], object] = time.sleep,
+) -> GroupView:
+    """
+    Wait until the leader has answered a request, and each member owns what the plan assigns to it.
+
+    Args:
+        client: The caller's own session.
+        group: The group's name.
+        request_ms: ``ConfigChange.request_ms``.
+        timeout_s: How long to wait, in seconds.
+        report: Called with a line about what is missing, whenever that changes.
+        sleep: Waits for a number of seconds.
+
+    Returns:
+        The group at the end, which has no members if all have left.
+
+    Raises:
+        CoordinationError: The time is over; the text says what is missing. Or the connection broke.
+    """
+    until_s, reported = time.monotonic() + timeout_s, ""
+    while True:
+        if not client.connected:  # A read would wait without limit for a new connection.
+            raise CoordinationError("the connection to ZooKeeper broke while waiting")
+        try:
+            view = view_group(group, read_group(client, group))
+        except KazooException as error:
+            raise CoordinationError(f"ZooKeeper failed while waiting: {type(error).__name__}") from error
+        if not (text := missing(view, request_ms)):
+            return view
+        if time.monotonic() >= until_s:
+            raise CoordinationError(f"group {group} did not settle within {timeout_s:g} s: {text}")
+        if text != reported:
+            report(text)
+            reported = text
+        sleep(_INTERVAL_S)
+
+
+class _Current(NamedTuple):
+    """The fields of a group's ``config``, the version of the znode, and the ids of the members, read after it."""
+
+    group: str
+    fields: Mapping[str, Any]
+    version: int
+    members: frozenset[MemberId]
+
+    @property
+    def path(self) -> str:
+        return GroupLayout(self.group).config
+
+    def check(self) -> DynamicConfig:
+        """Return the fields as the leader follows them. Raise ConfigError if the leader refuses them."""
+        try:
+            return check_fields(self.fields, self.path)
+        except ConfigError as error:
+            raise ConfigError(
+                f"the leader refuses the config of group {self.group}: {error}; 'kiel-groups config unset {self.group}"
+                " FIELD' removes that field"
+            ) from error
+
+    def changed(
+        self, after: Mapping[str, Any], reason: str, owned: Mapping[Slot, int], *, forced: bool = False
+    ) -> ConfigChange:
+        """
+        Return the change to these fields, with a request for a plan.
+
+        Args:
+            after: The fields without the request.
+            reason: The reason of the request.
+            owned: See ``ConfigChange``.
+            forced: Whether to write even if no setting changes.
+
+        Raises:
+            ConfigError: A field is invalid.
+        """
+        config = check_fields(after, self.path)
+        drained = kept_drained(config.drained, self.members)
+        after = {**after, "drained": sorted(drained)}
+        if not drained:
+            del after["drained"]
+        changes, last_ms = differences(self.fields, after), config.request.at_ms if config.request else None
+        if not changes and not forced:
+            return ConfigChange(self.group, (), owned, None, self.version, last_ms)
+        # A later request has a later time, also if the clock of its maker is behind.
+        request_ms = max(time.time_ns() // 1_000_000, (last_ms or 0) + 1)
+        after["rebalance"] = {"at": request_ms, "reason": reason}
+        return ConfigChange(self.group, changes, owned, after, self.version, request_ms)
+
+
+def _read(client: Client, group: str) -> _Current:
+    """
+    Read a group of consumers.
+
+    Raises:
+        ConfigError: No member was ever in the group.
+        GroupConfigError: The members are programs.
+        ProtocolError: The znode is no JSON object.
+    """
+    refuse_programs(client, group)
+    path = GroupLayout(group).config
+    try:
+        data, stat = client.get(path)
+    except NoNodeError:
+        raise ConfigError(f"group {group!r} has no settings: no member of kiel-groups was ever in it") from None
+    fields = parse_object(data or b"", path)
+    # Read after the settings, so that a drained member that is not there has left.
+    return _Current(group, fields, stat.version, frozenset(list_members(client, group)))
+
+
+def _reason(text: str) -> str:
+    """Return a text as the reason of a request, which has to be printable and short."""
+    return "".join(letter if letter.isprintable() else "?" for letter in text)[:LONGEST_REASON]
+
+
+def _owned(client: Client, view: GroupView, member: str | None, host: str | None) -> dict[Slot, int]:
+    """
+    Return the slot of a member, or those of all members of a host, with the number of partitions that each owns.
+
+    Raises:
+        ConfigError: There is none.
+    """
+    if host is not None:
+        owned = {each.slot: len(each.owned) for each in view.members if each.host == host}
+        if not owned:
+            hosts = sorted({each.host for each in view.members})
+            near = get_close_matches(host, hosts, 1)
+            meant = f"; did you mean {near[0]!r}?" if near else f"; there are members at {some(hosts, 10) or 'no host'}"
+            raise ConfigError(f"group {view.group} has no member at host {host!r:.80}{meant}")
+        return owned
+    assert member is not None
+    found = find_member_id(client, view.group, member)
+    owned = {each.slot: len(each.owned) for each in view.members if each.member_id == found}
+    if not owned and member in view.away:
+        return {member: 0}
+    if not owned:
+        raise ConfigError(
+            f"group {view.group} has no member {member!r:.80}; 'kiel-groups describe {view.group}' lists its members"
+        )
+    return owned

@@ -1,0 +1,514 @@
+"""
+Read and write the offsets of one group, wherever they are: in znodes, or in Kafka.
+
+``ZooKeeperOffsets`` and ``BrokerOffsets`` have the same methods. They check no rule about live members: see
+``ops.actions.offsets``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from itertools import groupby
+from typing import TypeAlias
+
+from kazoo.exceptions import BadVersionError, NodeExistsError, NoNodeError, NotEmptyError, RolledBackError
+
+from kiel_groups.backoff import Backoff
+from kiel_groups.clients.net.cluster_metadata import ClusterMetadata
+from kiel_groups.config import BROKER_V1, ZOOKEEPER_STORE, BrokerConfig, check_name
+from kiel_groups.errors import BrokerError, ConfigError, CoordinationError, ProtocolError
+from kiel_groups.group.znodes.contents import FirstOffsets, Snapshot, encode_offset, parse_offset, whole_number
+from kiel_groups.group.znodes.layout import GroupLayout, topic_path
+from kiel_groups.group.znodes.round_contents import refusal_by_programs
+from kiel_groups.members.brokers.offset_requests import StoredInKafka, find_kafka_offsets
+from kiel_groups.members.partition_handler import StoreAnswer
+from kiel_groups.metrics import Metrics
+from kiel_groups.model import OffsetAndMetadata, TopicPartition
+from kiel_groups.ops.actions.topics import check_present, partitions_of
+from kiel_groups.ops.broker_reader import (
+    BrokerSession,
+    ask_coordinator,
+    committed_offsets,
+    describe_group,
+    in_session,
+    unknown_group,
+    view_of,
+)
+from kiel_groups.ops.loaded_groups import CONNECT_MS, find_log_ends
+from kiel_groups.ops.views.group_view import GroupView, MemberView
+from kiel_groups.ops.views.offset_changes import (
+    IN_BROKERS,
+    GroupOffsets,
+    OffsetChange,
+)
+from kiel_groups.ops.views.znodes import view_group
+from kiel_groups.ops.zookeeper_client import Client, zookeeper
+from kiel_groups.ops.zookeeper_reader import (
+    broker_addresses,
+    check_group,
+    doubtful_brokers,
+    list_topics,
+    read_brokers,
+    read_summaries,
+    refuse_programs,
+)
+from kiel_groups.wire.error_codes import NO_ERROR, ErrorCode
+from kiel_groups.wire.list_offsets import EARLIEST
+from kiel_groups.wire.offsets import OFFSETS_TOPIC, OffsetCommitRequestV2, OffsetDeleteRequest
+from kiel_groups.wording import counted, some
+
+__all__ = ["BrokerOffsets", "OffsetSource", "ZooKeeperOffsets", "changed_meanwhile"]
+
+
+#: The operations of one transaction: their paths stay far below the 1 MB that ZooKeeper takes.
+_MOST_OPERATIONS = 500
+
+#: The generation and the member id of a commit that comes from no member.
+_NO_GENERATION, _NO_MEMBER = -1, ""
+
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 1.0
+
+
+class ZooKeeperOffsets:
+    """
+    The offsets of the groups in a ZooKeeper: in their znodes, or in Kafka if a group's store is ``broker-v1``.
+
+    The calls block, and raise the errors of ``zookeeper``.
+
+    Args:
+        hosts: ``host:port,host:port/chroot``.
+        timeout_s: How long to wait for ZooKeeper, and then for the brokers, in seconds.
+    """
+
+    def __init__(self, hosts: str, *, timeout_s: float = 10.0) -> None:
+        self._hosts = hosts
+        self._timeout_s = timeout_s
+
+    def read(
+        self,
+        group: str,
+        topics: Collection[str] = (),
+        *,
+        store: str | None = None,
+        must_exist: bool = True,
+        topics_exist: bool = False,
+        with_logs: bool = True,
+    ) -> GroupOffsets:
+        """
+        Read the offsets of a group.
+
+        Args:
+            group: The group's name.
+            topics: Topics whose partitions are wanted, beside those that the group has offsets of or subscribes to.
+            store: The store of a group without settings, such as one of Java consumers. By default, the one that has
+                offsets of it, or ZooKeeper's.
+            must_exist: Whether a group that does not exist is an error.
+            topics_exist: Whether one of the ``topics`` that does not exist is an error.
+            with_logs: Whether to ask the brokers where the logs begin and end.
+
+        Raises:
+            UnknownGroupError, UnknownTopicError: It does not exist; the text suggests a similar name.
+            ConfigError: The members are no consumers, or the store is not known, or not the given one.
+        """
+        check_name(group, "group")
+        with zookeeper(self._hosts, timeout_s=self._timeout_s) as client:
+            if must_exist:
+                check_group(client, group, self._hosts)
+            refuse_programs(client, group)
+            existing = set(list_topics(client))
+            if topics_exist:
+                check_present(topics, existing, f"in ZooKeeper at {self._hosts}")
+            view = view_group(group, read_summaries(client, [group], offsets=False)[group])
+            if view.closed:
+                raise CoordinationError(f"an ACL denies reading {some(view.closed)}")
+            registered, layout = read_brokers(client), GroupLayout(group)
+            offsets, versions = _read_znodes(client, layout)
+            begun = {name for path in (layout.owners, layout.starts) for name in _children(client, path)}
+            wanted = {*topics, *_subscribed(view), *begun, *(each.topic for each in versions)} & existing
+            numbers = {topic: tuple(sorted(partitions_of(client, topic))) for topic in sorted(wanted)}
+        settled = None if view.settings is None else view.settings.store
+        in_kafka: Mapping[TopicPartition, int] = {}
+        if (settled or store or BROKER_V1) == BROKER_V1:
+            is_known = BROKER_V1 in (settled, store)
+            in_kafka = self._find_in_kafka(group, registered, numbers, existing, is_known=is_known)
+        store = _store_of(group, settled, store, in_znodes=bool(versions), in_kafka=bool(in_kafka))
+        read = GroupOffsets(
+            group,
+            store,
+            in_kafka if store == BROKER_V1 else offsets,
+            numbers,
+            exists=bool(versions or in_kafka or view.was_joined),
+            versions={} if store == BROKER_V1 else versions,
+            members=tuple(map(_described, view.members)),
+            foreign=tuple(f"{each.name} (under {each.path.rpartition('/')[0]})" for each in view.foreign_members),
+            subscribed=_subscribed(view),
+            has_settings=view.settings is not None,
+            brokers=tuple(broker_addresses(registered)),
+        )
+        return asyncio.run(_with_logs(read, self._timeout_s)) if with_logs else read
+
+    def _find_in_kafka(
+        self,
+        group: str,
+        registered: Snapshot,
+        numbers: Mapping[str, Iterable[int]],
+        existing: Collection[str],
+        *,
+        is_known: bool,
+    ) -> Mapping[TopicPartition, int]:
+        """
+        Return the offsets in Kafka. Unless they are known to be there, ask only brokers that bear the question.
+
+        Those of 0.8.0 and 0.8.1 have no coordinators, and the first question for one creates the topic of the offsets.
+        """
+        doubtful = [] if is_known else doubtful_brokers(registered)
+        if not is_known and (doubtful is None or OFFSETS_TOPIC not in existing):
+            return {}
+        found = asyncio.run(
+            find_kafka_offsets(
+                broker_addresses(registered),
+                {group: _partitions(numbers)},
+                doubtful=doubtful or [],
+                timeout_s=self._timeout_s,
+            )
+        ).get(group)
+        if found is None:
+            return {}
+        if found.problem:
+            raise BrokerError(f"group {group}: {found.problem}")
+        return {partition: each.offset for partition, each in found.offsets.items()}
+
+    def write(self, found: GroupOffsets, changes: Sequence[OffsetChange], settings: str | None = None) -> str:
+        """
+        Write changes, and the ``settings`` of a group that has none. Return a remark for people, or "".
+
+        Offset znodes are written if they still have the versions in ``found``.
+
+        Raises:
+            CoordinationError: Another client has changed an offset; the text says how many are written.
+            BrokerError, ConfigError: The offsets are in Kafka, and the coordinator refuses, or does not answer.
+        """
+        layout = GroupLayout(found.group)
+        with zookeeper(self._hosts, timeout_s=self._timeout_s) as client:
+            if settings is not None and not found.has_settings:
+                client.ensure_path(layout.root)
+                with suppress(NodeExistsError):  # A member was faster, and has its own.
+                    client.create(layout.config, settings.encode())
+            if not found.is_in_kafka:
+                _write_znodes(client, layout, found.versions, changes)
+                return ""
+            new, deleted = _divided(changes)
+            if new:
+                asyncio.run(_store_in_kafka(found, new, self._timeout_s))
+                _note_starts(client, layout, new)
+            return self._delete_in_kafka(client, layout, found, deleted) if deleted else ""
+
+    def _delete_in_kafka(
+        self, client: Client, layout: GroupLayout, found: GroupOffsets, deleted: Collection[TopicPartition]
+    ) -> str:
+        """
+        Delete offsets in Kafka if the brokers can, and the first offsets of topics of which no offset is left.
+
+        Without the first offsets of a topic, the tools do not count it among those of the group.
+        """
+        topics = {each.topic for each in deleted} - {each.topic for each in found.offsets.keys() - set(deleted)}
+        remark = ""
+        brokers = ",".join(map(str, found.brokers))
+        try:
+            in_session(brokers, self._timeout_s, lambda session: _delete(session, found.group, deleted))
+        except ConfigError:  # The brokers are too old.
+            if left := {each.topic for each in deleted} - topics:
+                raise ConfigError(
+                    "brokers delete single offsets in Kafka on request from 2.4 on, and these are older; name all"
+                    f" partitions of {some(sorted(left))}, so that the group no longer counts the topic as its own"
+                ) from None
+            remark = "Kafka keeps the offsets until they expire; the group no longer counts the topic as its own"
+        for topic in sorted(topics):
+            with suppress(NoNodeError):
+                client.delete(layout.topic_starts(topic))
+        return remark
+
+
+class BrokerOffsets:
+    """
+    The offsets of the groups that brokers coordinate. The calls block, and raise the errors of ``BrokerSession``.
+
+    Args:
+        brokers: ``host:port`` of some brokers, separated by commas.
+        timeout_s: How long a broker may take for an answer, in seconds.
+    """
+
+    def __init__(self, brokers: str, *, timeout_s: float = 10.0) -> None:
+        self._brokers = brokers
+        self._timeout_s = timeout_s
+
+    def read(
+        self,
+        group: str,
+        topics: Collection[str] = (),
+        *,
+        store: str | None = None,
+        must_exist: bool = True,
+        topics_exist: bool = False,
+        with_logs: bool = True,
+    ) -> GroupOffsets:
+        """Read the offsets of a group; see ``ZooKeeperOffsets.read``. The ``store`` is not used."""
+        if not group:
+            raise ConfigError("group: '' is not the name of a group")
+
+        async def read(session: BrokerSession) -> GroupOffsets:
+            if topics_exist:
+                check_present(topics, session.topics, session.place)
+            found = await _read_from_brokers(session, group, topics, must_exist)
+            return await _with_logs(found, self._timeout_s) if with_logs else found
+
+        return in_session(self._brokers, self._timeout_s, read)
+
+    def write(self, found: GroupOffsets, changes: Sequence[OffsetChange], settings: str | None = None) -> str:
+        """
+        Write changes; groups of brokers have no ``settings``. Return "".
+
+        Raises:
+            ConfigError: The brokers are too old to delete offsets.
+            BrokerError: The coordinator refuses, because the group has got members, or does not answer.
+        """
+        new, deleted = _divided(changes)
+
+        async def write(session: BrokerSession) -> None:
+            if new:
+                offsets = {partition: OffsetAndMetadata(offset) for partition, offset in new.items()}
+                request = OffsetCommitRequestV2(found.group, _NO_GENERATION, _NO_MEMBER, offsets)
+                _, answer = await ask_coordinator(session, found.group, request, lambda codes: codes.values())
+                _check_codes(found.group, answer, new, "stored")
+            if deleted:
+                await _delete(session, found.group, deleted)
+
+        in_session(self._brokers, self._timeout_s, write)
+        return ""
+
+
+OffsetSource: TypeAlias = ZooKeeperOffsets | BrokerOffsets
+
+
+# What is read
+
+
+def _read_znodes(client: Client, layout: GroupLayout) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int]]:
+    """Return the readable offsets in a group's znodes, and the version of each znode."""
+    topics = _children(client, layout.offsets)
+    partitions = [
+        TopicPartition(topic, number)
+        for topic in topics
+        for name in _children(client, layout.topic_offsets(topic))
+        if (number := whole_number(name)) is not None
+    ]
+    offsets, versions = {}, {}
+    for partition, read in [(each, client.get_async(layout.offset(each))) for each in partitions]:
+        with suppress(NoNodeError):  # Deleted meanwhile.
+            data, stat = read.get()
+            versions[partition] = stat.version
+            with suppress(ProtocolError):
+                offsets[partition] = parse_offset(data or b"", layout.offset(partition))
+    return offsets, versions
+
+
+def _children(client: Client, path: str) -> list[str]:
+    try:
+        return sorted(client.get_children(path))
+    except NoNodeError:
+        return []
+
+
+def _store_of(group: str, settled: str | None, given: str | None, *, in_znodes: bool, in_kafka: bool) -> str:
+    """Return where the offsets of a group are that ZooKeeper coordinates."""
+    if settled is not None:
+        if given not in (None, settled):
+            raise ConfigError(f"--store: {given!r} given; the settings of group {group} have {settled!r}")
+        return settled
+    if given is None and in_znodes and in_kafka:
+        raise ConfigError(
+            f"group {group} has offsets in ZooKeeper and in Kafka, and no settings that say which of them count; give"
+            " '--store zookeeper' or '--store broker-v1'"
+        )
+    return given or (BROKER_V1 if in_kafka else ZOOKEEPER_STORE)
+
+
+async def _read_from_brokers(
+    session: BrokerSession, group: str, topics: Collection[str], must_exist: bool
+) -> GroupOffsets:
+    if not session.has_coordinators:
+        if must_exist:
+            raise await unknown_group(session, group)
+        numbers = {name: _numbers(session, name) for name in topics if name in session.topics}
+        return GroupOffsets(group, IN_BROKERS, {}, numbers, exists=False, brokers=tuple(session.brokers.values()))
+    committed = await committed_offsets(session, group)
+    view = view_of(session, await describe_group(session, group), committed)
+    if must_exist and not view.exists:
+        raise await unknown_group(session, group)
+    if not view.is_of_consumers:
+        raise refusal_by_programs(group, view.protocol_type)
+    if committed.problem:
+        raise BrokerError(f"group {group}: {committed.problem}")
+    wanted = {*topics, *_subscribed(view), *(each.topic for each in committed.offsets)}
+    return GroupOffsets(
+        group,
+        IN_BROKERS,
+        committed.offsets,
+        {name: _numbers(session, name) for name in sorted(wanted) if name in session.topics},
+        exists=view.exists,
+        members=tuple(map(_described, view.members)),
+        subscribed=_subscribed(view),
+        brokers=tuple(session.brokers.values()),
+    )
+
+
+def _numbers(session: BrokerSession, topic: str) -> tuple[int, ...]:
+    return tuple(sorted(each.partition for each in session.topics[topic].partitions))
+
+
+def _subscribed(view: GroupView) -> frozenset[str]:
+    return frozenset(topic for member in view.members for topic in member.subscription or ())
+
+
+def _described(member: MemberView) -> str:
+    host = f"host {member.host}" if member.host else ""
+    pid = f"pid {member.pid}" if member.pid else ""
+    aside = ", ".join(each for each in (host, pid) if each)
+    return f"{member.member_id} ({aside})" if aside else member.member_id
+
+
+def _partitions(numbers: Mapping[str, Iterable[int]]) -> list[TopicPartition]:
+    return [TopicPartition(topic, each) for topic, listed in numbers.items() for each in listed]
+
+
+async def _with_logs(found: GroupOffsets, timeout_s: float) -> GroupOffsets:
+    """Add where the logs of existing topics begin and end."""
+    partitions = _partitions(found.topics)
+    starts, ends = await asyncio.gather(
+        find_log_ends(found.brokers, partitions, at=EARLIEST, timeout_s=timeout_s),
+        find_log_ends(found.brokers, partitions, timeout_s=timeout_s),
+    )
+    return replace(found, starts=starts.offsets, ends=ends.offsets, problem=starts.problem or ends.problem)
+
+
+# What is written
+
+
+def _divided(changes: Iterable[OffsetChange]) -> tuple[dict[TopicPartition, int], tuple[TopicPartition, ...]]:
+    """Return the new offsets, and the partitions whose offsets are deleted."""
+    new = {each.partition: each.after for each in changes if each.after is not None}
+    return new, tuple(each.partition for each in changes if each.after is None)
+
+
+def _write_znodes(
+    client: Client, layout: GroupLayout, versions: Mapping[TopicPartition, int], changes: Sequence[OffsetChange]
+) -> None:
+    """Write changes of znodes that have these versions, in transactions of some hundred."""
+    for topic in sorted({each.partition.topic for each in changes if each.after is not None}):
+        client.ensure_path(layout.topic_offsets(topic))
+    for start in range(0, len(changes), _MOST_OPERATIONS):
+        portion = changes[start : start + _MOST_OPERATIONS]
+        transaction = client.transaction()
+        for partition, _, after, _ in portion:
+            path, version = layout.offset(partition), versions.get(partition)
+            if after is None:
+                transaction.delete(path, -1 if version is None else version)
+            elif version is None:
+                transaction.create(path, encode_offset(after))
+            else:
+                transaction.set_data(path, encode_offset(after), version)
+        failed = [
+            (change.partition, outcome)
+            for change, outcome in zip(portion, transaction.commit(), strict=True)
+            if isinstance(outcome, Exception) and not isinstance(outcome, RolledBackError)
+        ]
+        if failed:
+            why = changed_meanwhile(layout.group, [partition for partition, _ in failed])
+            if not isinstance(failed[0][1], (BadVersionError, NodeExistsError, NoNodeError)):
+                why = f"group {layout.group}: ZooKeeper refuses the offset of {failed[0][0]}: {failed[0][1]!r:.200}"
+            raise CoordinationError(f"{why}; {start:,} of {len(changes):,} offsets are written; try again")
+    for topic, listed in groupby(changes, key=lambda each: each.partition.topic):
+        if all(each.after is None for each in listed):
+            with suppress(NoNodeError, NotEmptyError):  # Other partitions have offsets.
+                client.delete(layout.topic_offsets(topic))
+
+
+def changed_meanwhile(group: str, partitions: Sequence[TopicPartition]) -> str:
+    return f"group {group}: another client has changed the offset of {some(partitions)} meanwhile"
+
+
+async def _store_in_kafka(found: GroupOffsets, new: Mapping[TopicPartition, int], timeout_s: float) -> None:
+    """Store offsets in Kafka for a group that ZooKeeper coordinates; repeat it while the coordinator moves."""
+    config = BrokerConfig(hosts=found.brokers, connect_timeout_ms=CONNECT_MS)
+    cluster, backoff = ClusterMetadata(config, Metrics()), Backoff(_FIRST_PAUSE_S, _LONGEST_PAUSE_S)
+    brokers, waiting = StoredInKafka(cluster, found.group, Metrics()), dict(new)
+    until_s = asyncio.get_running_loop().time() + timeout_s
+    try:
+        await cluster.refresh({each.topic for each in new}, "offsets")
+        while waiting:
+            # A text would be a member's note; an offset without one is an operator's.
+            answers = await brokers.store({p: OffsetAndMetadata(at) for p, at in waiting.items()})
+            if refused := [
+                p for p, answer in answers.items() if answer not in (StoreAnswer.STORED, StoreAnswer.UNKNOWN)
+            ]:
+                raise BrokerError(f"group {found.group}: the coordinator refuses the offsets of {some(refused)}")
+            waiting = {p: at for p, at in waiting.items() if answers[p] is StoreAnswer.UNKNOWN}
+            pause_s = backoff.next_s()
+            if waiting and asyncio.get_running_loop().time() + pause_s > until_s:
+                raise BrokerError(
+                    f"group {found.group}: it is not known whether the offsets of {some(waiting)} are stored: the"
+                    " coordinator does not answer"
+                )
+            await asyncio.sleep(pause_s if waiting else 0)
+    finally:
+        cluster.close()
+
+
+def _note_starts(client: Client, layout: GroupLayout, new: Mapping[TopicPartition, int]) -> None:
+    """
+    Note the topics in which the group has offsets in Kafka, which do not tell, unless the group has read them before.
+
+    The new offsets are the first ones of the group there.
+    """
+    client.ensure_path(layout.starts)
+    for topic in sorted({each.topic for each in new}):
+        stat = client.exists(topic_path(topic))
+        if stat is None:
+            continue  # Deleted meanwhile.
+        offsets = {each.partition: at for each, at in new.items() if each.topic == topic}
+        with suppress(NodeExistsError):
+            first = FirstOffsets(stat.czxid, time.time_ns() // 1_000_000, offsets)
+            client.create(layout.topic_starts(topic), first.encode())
+
+
+async def _delete(session: BrokerSession, group: str, partitions: Collection[TopicPartition]) -> None:
+    """Delete offsets in Kafka. Raise ConfigError if the brokers are too old for that."""
+    if OffsetDeleteRequest.API_KEY not in session.ranges:
+        raise ConfigError(
+            "brokers delete single offsets on request from Kafka 2.4 on, and these are older; the offsets of a group"
+            " without members expire after the brokers' offsets.retention.minutes, and from 1.1 on"
+            f" 'kiel-groups groups delete {group}' deletes all of them"
+        )
+    request = OffsetDeleteRequest(group, tuple(partitions))
+    _, answer = await ask_coordinator(session, group, request, lambda found: (found.error, *found.partitions.values()))
+    if answer.error != NO_ERROR:
+        raise answer.error.exception(f"group {group}: the offsets were not deleted")
+    _check_codes(group, answer.partitions, partitions, "deleted")
+
+
+def _check_codes(
+    group: str, answer: Mapping[TopicPartition, ErrorCode], partitions: Iterable[TopicPartition], done: str
+) -> None:
+    """Check that the coordinator has done what was asked for each partition."""
+    failed = {each: answer.get(each) for each in partitions if answer.get(each) != NO_ERROR}
+    if not failed:
+        return
+    first = min(failed)
+    code, what = failed[first], f"group {group}: {counted(failed, 'offset')} not {done}, first of {first}"
+    if code is None:
+        raise BrokerError(f"{what}: the coordinator's answer leaves it out")
+    raise code.exception(what)

@@ -1,0 +1,281 @@
+"""
+Reset, import, copy and delete the offsets of a group, wherever they are.
+
+``plan_reset`` and the other ``plan_`` functions read the group, and return an ``OffsetsPlan`` with the offset of each
+partition before and after. ``OffsetsPlan.apply`` writes it, unless an offset has changed meanwhile. A group with live
+members keeps its offsets, except those of topics that no member subscribes to: a member would overwrite them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+
+from kiel_groups.errors import BrokerError, ConfigError, CoordinationError
+from kiel_groups.model import TopicPartition
+from kiel_groups.ops.actions.offset_sources import OffsetSource, changed_meanwhile
+from kiel_groups.ops.actions.offsets_file import OffsetsFile
+from kiel_groups.ops.loaded_groups import find_log_ends
+from kiel_groups.ops.views.offset_changes import (
+    IN_BROKERS,
+    FoundTime,
+    GroupOffsets,
+    OffsetChange,
+    Selection,
+    Target,
+    check_exist,
+    compute_changes,
+    select,
+    unmatched,
+)
+from kiel_groups.wording import counted, some
+
+__all__ = [
+    "OffsetsPlan",
+    "plan_copy",
+    "plan_delete",
+    "plan_import",
+    "plan_reset",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetsPlan:
+    """
+    A change of offsets.
+
+    ``found`` is the group as it was read, and ``changes`` has each selected partition, also one whose offset stays.
+    ``left_out`` are partitions with an offset that no longer exist. ``settings`` is written if the group has none.
+    """
+
+    found: GroupOffsets
+    changes: tuple[OffsetChange, ...]
+    left_out: tuple[TopicPartition, ...] = ()
+    settings: str | None = None
+    is_deletion: bool = field(default=False, kw_only=True)
+
+    @property
+    def group(self) -> str:
+        return self.found.group
+
+    @property
+    def changing(self) -> tuple[OffsetChange, ...]:
+        """The changes of partitions whose offset does not stay."""
+        return tuple(each for each in self.changes if self.is_deletion or each.before != each.after)
+
+    @property
+    def lost(self) -> dict[TopicPartition, int]:
+        """The offsets that are overwritten or deleted."""
+        return {each.partition: each.before for each in self.changing if each.before is not None}
+
+    @property
+    def is_live(self) -> bool:
+        """Whether the group has members."""
+        return bool(self.found.members or self.found.foreign)
+
+    def check(self) -> None:
+        """
+        Check that no live member prevents the change.
+
+        Raises:
+            ConfigError: The group is live; the text says what to do.
+        """
+        found = self.found
+        if found.foreign:
+            raise ConfigError(
+                f"group {found.group} has live members of another protocol, which overwrite offsets: "
+                f"{some(found.foreign)}; stop them first"
+            )
+        if not found.members:
+            return
+        if not self.is_deletion:
+            why = (
+                "brokers take them of a group without members"
+                if found.store == IN_BROKERS
+                else "they overwrite offsets"
+            )
+            raise ConfigError(
+                f"group {found.group} has {counted(found.members, 'live member')}: {some(found.members)}; stop"
+                f" them first, because {why}; 'kiel-groups describe {found.group}' shows when they are gone"
+            )
+        if read := sorted({each.partition.topic for each in self.changes} & found.subscribed):
+            raise ConfigError(
+                f"live members of group {found.group} subscribe to {some(read)}: {some(found.members)}; stop them"
+                " first, or name topics that they do not read"
+            )
+
+    def apply(self, source: OffsetSource) -> str:
+        """
+        Make the change, unless the group has got members or another client has changed an offset.
+
+        Returns:
+            A remark for people, or "".
+
+        Raises:
+            ConfigError: As for ``check``.
+            CoordinationError: Another client has changed an offset.
+            KielGroupsError: As for ``write`` of the source.
+        """
+        topics = {each.partition.topic for each in self.changes}
+        found = source.read(self.group, topics, store=self.found.store, must_exist=False, with_logs=False)
+        replace(self, found=found).check()
+        changed = [each.partition for each in self.changing if found.offsets.get(each.partition) != each.before]
+        if changed:
+            raise CoordinationError(f"{changed_meanwhile(self.group, changed)}; nothing is written; try again")
+        return source.write(self.found, self.changing, self.settings)
+
+
+def plan_reset(
+    source: OffsetSource,
+    group: str,
+    selection: Selection | None,
+    target: Target,
+    *,
+    store: str | None = None,
+    is_new: bool = False,
+) -> OffsetsPlan:
+    """
+    Plan to move offsets.
+
+    Args:
+        source: Reads the group.
+        group: The group's name.
+        selection: The partitions, as ``parse_selection`` returns them; None for all topics of the group.
+        target: Where to, but no file: see ``plan_import``.
+        store: As for ``ZooKeeperOffsets.read``.
+        is_new: Whether the group may not exist yet.
+
+    Raises:
+        UnknownGroupError, UnknownTopicError: It does not exist; the text suggests a similar name.
+        ConfigError: A partition does not exist, or has no offset to shift; or as for ``read`` of the source.
+        BrokerError: A leader does not say where its logs begin and end.
+    """
+    found = source.read(group, selection or (), store=store, must_exist=not is_new, topics_exist=True)
+    check_exist(found, selection or {})
+    partitions = select(found, selection, stored=False)
+    if selection is None and target.kind in ("shift", "current"):
+        partitions = [each for each in partitions if each in found.offsets]
+    if not partitions:
+        raise ConfigError(f"group {group} has no offsets, and no live member; name topics by --topic")
+    _check_logs(found, partitions)
+    given = None
+    if target.kind == "time":
+        target = Target("time", max(1, target.value))
+        given = asyncio.run(_find_time(found, partitions, target.value))
+    return OffsetsPlan(found, compute_changes(found, partitions, target, given), _gone(found, selection))
+
+
+def plan_import(
+    source: OffsetSource,
+    group: str,
+    file: OffsetsFile,
+    selection: Selection | None = None,
+    *,
+    store: str | None = None,
+    is_new: bool = False,
+) -> OffsetsPlan:
+    """
+    Plan to set offsets as in a file, all of them or those of ``selection``; the rest is as for ``plan_reset``.
+
+    A group that does not exist is begun if the file is of that group. It gets the settings in the file.
+    """
+    offsets = file.offsets
+    if selection is not None:
+        offsets = {p: at for p, at in offsets.items() if p.topic in selection and _has(selection, p)}
+        if missing := unmatched(selection, offsets):
+            raise ConfigError(f"the file has no offset of {some(missing)}")
+    topics = {each.topic for each in offsets}
+    must_exist = not is_new and file.group != group
+    found = source.read(group, topics, store=store, must_exist=must_exist, topics_exist=True)
+    numbers: dict[str, set[int]] = {}
+    for topic, number in offsets:
+        numbers.setdefault(topic, set()).add(number)
+    check_exist(found, {topic: frozenset(listed) for topic, listed in numbers.items()})
+    _check_logs(found, offsets)
+    given = {partition: FoundTime(offset) for partition, offset in offsets.items()}
+    settings = None if found.has_settings or found.store == IN_BROKERS else file.settings
+    return OffsetsPlan(found, compute_changes(found, offsets, Target("file"), given), settings=settings)
+
+
+def plan_copy(
+    source: OffsetSource, group: str, new_group: str, *, overwrite: bool = False, store: str | None = None
+) -> OffsetsPlan:
+    """
+    Plan to begin a group at the offsets of another one, which may be live.
+
+    Args:
+        source: Reads both groups.
+        group: The group with the offsets.
+        new_group: The group that gets them.
+        overwrite: Whether the new group may have offsets.
+        store: As for ``ZooKeeperOffsets.read``, of the group with the offsets; a new group gets the same one.
+
+    Raises:
+        UnknownGroupError: The group does not exist.
+        ConfigError: The group has no offsets; or the new one has some, or is the same; or as for ``read``.
+    """
+    if group == new_group:
+        raise ConfigError(f"group {group} cannot be copied to itself; give another name for the new group")
+    origin = source.read(group, store=store, with_logs=False)
+    offsets = {p: at for p, at in origin.offsets.items() if p.partition in origin.topics.get(p.topic, ())}
+    if not offsets:
+        raise ConfigError(f"group {group} has no offsets to copy")
+    topics = {each.topic for each in offsets}
+    found = source.read(new_group, topics, must_exist=False, with_logs=False)
+    if not found.stored and not found.has_settings:
+        found = replace(found, store=origin.store)
+    if found.stored and not overwrite:
+        has = counted(found.stored, "partition")
+        raise ConfigError(f"group {new_group} has offsets of {has}; --overwrite replaces those that group {group} has")
+    changes = tuple(OffsetChange(p, found.offsets.get(p), at) for p, at in sorted(offsets.items()))
+    return OffsetsPlan(found, changes, _gone(origin, None))
+
+
+def plan_delete(
+    source: OffsetSource, group: str, selection: Selection | None, *, store: str | None = None
+) -> OffsetsPlan:
+    """
+    Plan to delete offsets, also of topics that no longer exist; ``selection`` None deletes all.
+
+    Raises:
+        UnknownGroupError: The group does not exist.
+        ConfigError: The group has no such offset; or as for ``read``.
+    """
+    found = source.read(group, selection or (), store=store, with_logs=False)
+    partitions = select(found, selection, stored=True)
+    missing = unmatched(selection or {}, partitions)
+    if missing or not partitions:
+        what = f" of {some(missing)}" if missing else ""
+        raise ConfigError(f"group {group} has no offset{what}; 'kiel-groups offsets show {group}' shows those it has")
+    changes = tuple(OffsetChange(each, found.offsets.get(each), None) for each in partitions)
+    return OffsetsPlan(found, changes, is_deletion=True)
+
+
+def _check_logs(found: GroupOffsets, partitions: Iterable[TopicPartition]) -> None:
+    missing = [each for each in partitions if each not in found.starts or each not in found.ends]
+    if missing:
+        why = found.problem or "the leaders do not answer"
+        raise BrokerError(f"it is not known where the logs of {some(missing)} begin and end: {why}")
+
+
+async def _find_time(
+    found: GroupOffsets, partitions: Sequence[TopicPartition], time_ms: int
+) -> dict[TopicPartition, FoundTime]:
+    look = await find_log_ends(found.brokers, partitions, at=time_ms)
+    missing = [each for each in partitions if each not in look.offsets]
+    if missing:
+        raise BrokerError(f"the time cannot be looked up in {some(missing)}: {look.problem}")
+    return {p: FoundTime(look.offsets[p], look.times_ms.get(p), look.segments.get(p, ())) for p in partitions}
+
+
+def _gone(found: GroupOffsets, selection: Selection | None) -> tuple[TopicPartition, ...]:
+    """Return the partitions with an offset that do not exist, if all topics are meant."""
+    if selection is not None:
+        return ()
+    return tuple(sorted(p for p in found.stored if p.partition not in found.topics.get(p.topic, ())))
+
+
+def _has(selection: Selection, partition: TopicPartition) -> bool:
+    numbers = selection[partition.topic]
+    return numbers is None or partition.partition in numbers

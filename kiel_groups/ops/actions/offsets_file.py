@@ -1,0 +1,252 @@
+"""
+The files of offsets: exports of a group, and what a command writes before it overwrites or deletes offsets.
+
+Three formats are read: this package's JSON, the lines of Kafka 0.8's ExportZkOffsets, and the lines
+``topic,partition,offset`` of kafka-consumer-groups.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from itertools import count
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from kiel_groups.errors import ConfigError
+from kiel_groups.group.znodes.contents import LARGEST_OFFSET, LARGEST_PARTITION, whole_number
+from kiel_groups.group.znodes.layout import GroupLayout
+from kiel_groups.model import TopicPartition
+from kiel_groups.wording import some
+
+__all__ = [
+    "OffsetsFile",
+    "kafka_lines",
+    "new_file",
+    "parse_offsets_file",
+    "read_offsets_file",
+    "restore_path",
+    "write_offsets_file",
+]
+
+
+#: The largest file that is read. 100,000 partitions need about 5 MB.
+LARGEST_BYTES = 64 << 20
+
+_VERSION = 1
+_MOST_DIGITS = len(str(LARGEST_OFFSET))
+#: The longest part of a group's name in the name of a restore file: brokers permit longer names than file systems.
+_LONGEST_PART = 150
+
+#: A line of Kafka 0.8's tools, with the path of an offset znode below the chroot.
+_ZNODE_LINE = re.compile(
+    r"/consumers/(?P<group>[^/]+)/offsets/(?P<topic>[^/:]+)/(?P<partition>[0-9]+):(?P<offset>[0-9]+)"
+)
+_EXPECTED = (
+    "expected JSON of 'kiel-groups offsets export', lines such as '/consumers/GROUP/offsets/TOPIC/0:42' of Kafka's"
+    " ExportZkOffsets, or lines such as 'TOPIC,0,42' of kafka-consumer-groups"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetsFile:
+    """
+    The offsets of a group in a file.
+
+    ``group`` is the group that they are of, or "" if the file does not say. ``made`` is when the file was made, such as
+    ``2026-11-28T13:05:00Z``, or "". ``settings`` is the data of the group's ``config`` znode, or None if the file has
+    none: only the restore file of a deleted group has it.
+    """
+
+    group: str
+    offsets: Mapping[TopicPartition, int] = field(default_factory=dict)
+    made: str = ""
+    settings: str | None = None
+
+    def encode(self) -> str:
+        """Return the file's text: JSON with one partition a line."""
+        fields: dict[str, Any] = {
+            "version": _VERSION,
+            "group": self.group,
+            "made": self.made,
+            "offsets": {str(partition): offset for partition, offset in sorted(self.offsets.items())},
+        }
+        if self.settings is not None:
+            fields["settings"] = self.settings
+        return json.dumps(fields, indent=2) + "\n"
+
+
+def new_file(
+    group: str, offsets: Mapping[TopicPartition, int], *, settings: str | None = None, at: datetime | None = None
+) -> OffsetsFile:
+    """Return a file of these offsets, made ``at`` that time, or now."""
+    return OffsetsFile(group, offsets, f"{_utc(at):%Y-%m-%dT%H:%M:%SZ}", settings)
+
+
+def restore_path(group: str, at: datetime | None = None) -> Path:
+    """
+    Return the default path of a restore file, at which there is no file yet.
+
+    It is in the current directory, and named after the group and the time.
+    """
+    name = f"kiel-groups-{quote(group, safe='')[:_LONGEST_PART]}-{_utc(at):%Y%m%dT%H%M%SZ}"
+    paths = (Path(f"{name}{'' if number == 1 else f'-{number}'}.json") for number in count(1))
+    return next(path for path in paths if not path.exists())
+
+
+def kafka_lines(group: str, offsets: Mapping[TopicPartition, int]) -> str:
+    """Return the offsets as Kafka 0.8's ImportZkOffsets reads them, one line for each."""
+    layout = GroupLayout(group)
+    return "".join(f"{layout.offset(partition)}:{offset}\n" for partition, offset in sorted(offsets.items()))
+
+
+def write_offsets_file(path: Path, text: str) -> None:
+    """
+    Write a new file, and wait until the disk has it.
+
+    Raises:
+        ConfigError: The file exists, or it cannot be written.
+    """
+    try:
+        with path.open("x", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+    except FileExistsError:
+        raise ConfigError(f"{path} exists, and is not overwritten; give the name of a new file") from None
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be written: {error.strerror}") from error
+
+
+def read_offsets_file(path: Path, group: str) -> OffsetsFile:
+    """
+    Read a file of any of the formats.
+
+    Args:
+        path: The file.
+        group: The group whose offsets are read, if the file has those of several.
+
+    Raises:
+        ConfigError: The file cannot be read, is too large, or has no offsets; the text names the line.
+    """
+    try:
+        with path.open("rb") as file:
+            data = file.read(LARGEST_BYTES + 1)
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be read: {error.strerror}") from error
+    return parse_offsets_file(data, str(path), group)
+
+
+def parse_offsets_file(data: bytes, name: str, group: str) -> OffsetsFile:
+    """Parse what a file has; ``name`` names the file in errors. The rest is as for ``read_offsets_file``."""
+    if len(data) > LARGEST_BYTES:
+        raise ConfigError(f"{name} is larger than {LARGEST_BYTES >> 20} MiB; {_EXPECTED}")
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise ConfigError(f"{name}, line {line}: this is no text; {_EXPECTED}") from None
+    parsed = _parse_json(text, name) if text.lstrip().startswith("{") else _parse_lines(text, name, group)
+    if not parsed.offsets and parsed.settings is None:
+        raise ConfigError(f"{name} has no offsets; {_EXPECTED}")
+    return parsed
+
+
+def _utc(at: datetime | None) -> datetime:
+    return datetime.now(UTC) if at is None else at.astimezone(UTC)
+
+
+def _parse_json(text: str, name: str) -> OffsetsFile:
+    try:
+        # Two equal keys are a mistake of an editor, and json would keep the last one. Python refuses to convert numbers
+        # of thousands of digits.
+        fields = json.loads(
+            text,
+            object_pairs_hook=lambda pairs: _unique(pairs, text, name),
+            parse_int=lambda digits: int(digits) if len(digits) <= _MOST_DIGITS else digits,
+        )
+    except json.JSONDecodeError as error:
+        raise ConfigError(f"{name}, line {error.lineno}: {error.msg}; {_EXPECTED}") from None
+    except RecursionError:
+        raise ConfigError(f"{name} has too many brackets; {_EXPECTED}") from None
+    version, group, made = fields.get("version"), fields.get("group"), fields.get("made", "")
+    settings, offsets = fields.get("settings"), fields.get("offsets")
+    if version != _VERSION:
+        at = _place(text, name, "version")
+        raise ConfigError(f"{at}: version {version!r:.40} found, expected {_VERSION}, which this kiel-groups reads")
+    texts = {"group": group, "made": made, "settings": "" if settings is None else settings}
+    for key, value in texts.items():
+        if not isinstance(value, str):
+            raise ConfigError(f"{_place(text, name, key)}: {key!r} should be a text, found {value!r:.80}")
+    if not isinstance(offsets, dict):
+        raise ConfigError(f"{_place(text, name, 'offsets')}: 'offsets' should be an object, found {offsets!r:.80}")
+    found = {}
+    for key, offset in offsets.items():
+        topic, _, number = key.rpartition(":")
+        partition = whole_number(number)
+        if not topic or partition is None or type(offset) is not int or not 0 <= offset <= LARGEST_OFFSET:
+            raise ConfigError(
+                f'{_place(text, name, key)}: {key!r:.300}: {offset!r:.40} found, expected "TOPIC:PARTITION": OFFSET'
+            )
+        found[TopicPartition(topic, partition)] = offset
+    return OffsetsFile(group, found, made, settings)
+
+
+def _unique(pairs: list[tuple[str, Any]], text: str, name: str) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        twice = next(key for key, times in Counter(key for key, _ in pairs).items() if times > 1)
+        raise ConfigError(f"{_place(text, name, twice)}: {twice!r:.300} occurs twice")
+    return found
+
+
+def _place(text: str, name: str, key: str) -> str:
+    """Return the file, and the first line that has the key."""
+    quoted = json.dumps(key), json.dumps(key, ensure_ascii=False)
+    lines = (number for number, line in enumerate(text.splitlines(), 1) if any(each in line for each in quoted))
+    line = next(lines, None)
+    return name if line is None else f"{name}, line {line}"
+
+
+def _parse_lines(text: str, name: str, group: str) -> OffsetsFile:
+    by_group: dict[str, dict[TopicPartition, int]] = {}
+    for number, (its_group, partition, offset) in _rows(text.splitlines(), name):
+        offsets = by_group.setdefault(its_group, {})
+        if partition in offsets:
+            raise ConfigError(f"{name}, line {number}: {partition} occurs twice")
+        offsets[partition] = offset
+    if len(by_group) > 1 and group not in by_group:
+        raise ConfigError(f"{name} has offsets of the groups {some(sorted(by_group))}, and none of {group!r}")
+    own = group if group in by_group else next(iter(by_group), "")
+    return OffsetsFile(own, by_group.get(own, {}))
+
+
+def _rows(lines: Iterable[str], name: str) -> Iterator[tuple[int, tuple[str, TopicPartition, int]]]:
+    """Yield the number of each line, and its group, partition and offset."""
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        match = _ZNODE_LINE.fullmatch(line.strip())
+        fields = _columns(line) if match is None else list(match.groups())
+        partition = whole_number(fields[2], LARGEST_PARTITION) if len(fields) == 4 else None
+        offset = whole_number(fields[3], LARGEST_OFFSET) if len(fields) == 4 else None
+        if partition is None or offset is None or not fields[1]:
+            raise ConfigError(f"{name}, line {number}: {line[:80]!r} found; {_EXPECTED}")
+        yield number, (fields[0], TopicPartition(fields[1], partition), offset)
+
+
+def _columns(line: str) -> list[str]:
+    """Return a group ("" if there is none), a topic, a partition and an offset as kafka-consumer-groups prints them."""
+    try:
+        fields = [each.strip() for each in next(csv.reader([line]))]
+    except csv.Error:
+        return []
+    # With several groups, the group is the first column.
+    return ["", *fields] if len(fields) == 3 else fields

@@ -1,0 +1,366 @@
+"""The settings of a running group: what applies and where that comes from, changes by operators, and their progress."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import fields
+from difflib import get_close_matches
+from typing import Any, NamedTuple
+
+from rich.console import RenderableType
+
+from kiel_groups.config import DebounceConfig, GroupConfig
+from kiel_groups.errors import ConfigError, ProtocolError
+from kiel_groups.group.znodes.contents import GroupSettings, encode_object
+from kiel_groups.group.znodes.group_settings import DynamicConfig, is_member_id
+from kiel_groups.model import Slot
+from kiel_groups.ops.views.checks import short_name
+from kiel_groups.ops.views.group_view import GroupView
+from kiel_groups.ops.views.report import Column, report_table
+from kiel_groups.wording import counted, some
+
+__all__ = [
+    "Setting",
+    "SettingChange",
+    "change_document",
+    "changes_table",
+    "check_fields",
+    "differences",
+    "edited",
+    "effective_settings",
+    "kept_drained",
+    "missing",
+    "newly_unowned",
+    "outcome",
+    "settings_document",
+    "settings_tables",
+]
+
+_DEBOUNCE = tuple(f"debounce.{field.name}" for field in fields(DebounceConfig))
+_AGREED = tuple(field.name for field in fields(GroupSettings))
+#: The settings that 'config set' sets.
+_SETTABLE = ("allocator", *_DEBOUNCE, "static_grace_ms", "broker_racks.BROKER")
+#: Fields whose own fields are settings.
+_NESTED = ("debounce", "broker_racks")
+_DEFAULTS: Mapping[str, float] = {**GroupConfig(group="-").member_settings, "capacity": 1.0}
+_OF_MEMBERS = (*(name for name in _DEFAULTS if name not in _DEBOUNCE), "rack", "instance_id", "session_timeout_ms")
+
+#: The commands that change these fields.
+_COMMANDS = {
+    "drained": "'kiel-groups drain' and 'undrain'",
+    "weights": "'kiel-groups weights set'",
+    "rebalance": "'kiel-groups rebalance'",
+}
+
+
+class SettingChange(NamedTuple):
+    """A setting in a group's ``config``, with its value before and after a change; None if it is not set there."""
+
+    name: str
+    before: Any
+    after: Any
+
+
+def _flat(found: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings that a group's ``config`` has; those of an object are named as ``debounce.quiet_ms``."""
+    flat: dict[str, Any] = {}
+    for name, value in found.items():
+        if name in _NESTED and isinstance(value, Mapping):
+            flat |= {f"{name}.{inner}": each for inner, each in value.items()}
+        elif isinstance(value, list):
+            flat |= {name: sorted(map(str, value))} if value else {}
+        elif name not in ("version", "rebalance"):
+            flat[name] = value
+    return flat
+
+
+def differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> tuple[SettingChange, ...]:
+    """Return the settings in which two values of a group's ``config`` differ, without requests for plans."""
+    then, now = _flat(before), _flat(after)
+    return tuple(
+        SettingChange(name, then.get(name), now.get(name))
+        for name in sorted(then.keys() | now.keys())
+        if then.get(name) != now.get(name)
+    )
+
+
+def edited(before: Mapping[str, Any], put: Mapping[str, str], removed: Collection[str]) -> dict[str, Any]:
+    """
+    Return the fields of a group's ``config`` with some settings set, and others removed.
+
+    Args:
+        before: The fields as they are.
+        put: Texts of values by the names of settings.
+        removed: Names of settings, or of whole fields such as ``debounce``.
+
+    Raises:
+        ConfigError: Operators cannot set or remove a setting in this way; the text names the way. Or one to remove is
+            not set.
+    """
+    after = dict(before)
+    for name, text in put.items():
+        field, _, inner = name.partition(".")
+        if name not in _SETTABLE and (field != "broker_racks" or not inner):
+            raise ConfigError(_refusal(name))
+        value = int(text) if name.endswith("_ms") and text.isascii() and text.isdigit() else text
+        if not inner:
+            after[field] = value
+            continue
+        outer = after.get(field)
+        after[field] = {**(outer if isinstance(outer, Mapping) else {}), inner: value}
+    for name in removed:
+        if name in _AGREED:
+            raise ConfigError(_refusal(name))
+        field, _, inner = name.partition(".")
+        outer = after.get(field)
+        if inner and isinstance(outer, Mapping) and inner in outer:
+            rest = {each: value for each, value in outer.items() if each != inner}
+            after = {**after, field: rest} if rest else _without(after, field)
+        elif not inner and field in after and field not in ("version", "rebalance"):
+            after = _without(after, field)
+        else:
+            present = [each for each in _flat(before) if each not in _AGREED]
+            raise ConfigError(
+                f"{name:.80} is not set in the group's config; set there: {some(present, 20) or 'nothing'}"
+            )
+    return after
+
+
+def _without(found: Mapping[str, Any], name: str) -> dict[str, Any]:
+    return {each: value for each, value in found.items() if each != name}
+
+
+def _refusal(name: str) -> str:
+    """Return why a setting cannot be set in a group's ``config``, and what sets it."""
+    if name in _AGREED:
+        return (
+            f"{name}: all members have to agree on it, so it cannot change while the group exists; start a new group"
+            " with the new value, 'kiel-groups offsets copy' has it begin at the offsets of this one"
+        )
+    if name in _COMMANDS:
+        return f"{name}: {_COMMANDS[name]} changes it"
+    member_name = name.replace("debounce_", "debounce.")
+    if member_name in _DEBOUNCE:
+        return f"there is no setting {name!r}; did you mean {member_name!r}?"
+    if name in _OF_MEMBERS:
+        return (
+            f"{name}: each member has its own; change the argument of its consumer, GroupedConsumer({name}=...), and"
+            " restart that member"
+        )
+    near = get_close_matches(name, _SETTABLE, 1)
+    meant = f"did you mean {near[0]!r}?" if near else f"expected one of {', '.join(_SETTABLE)}"
+    return f"there is no setting {name!r:.80}; {meant}"
+
+
+def check_fields(found: Mapping[str, Any], path: str) -> DynamicConfig:
+    """
+    Check the fields of a group's ``config`` as the leader does.
+
+    Raises:
+        ConfigError: A field is invalid; the text names it and what was expected.
+    """
+    try:
+        return DynamicConfig.parse(encode_object(found), path)
+    except ProtocolError as error:
+        raise ConfigError(str(error.__cause__ or error)) from error
+
+
+def kept_drained(drained: Iterable[Slot], members: Collection[Slot]) -> frozenset[Slot]:
+    """
+    Return the drained slots without the ids of members that are gone, which no later member can have.
+
+    A static member's slot stays: its instance id comes back with the next start of the member.
+    """
+    return frozenset(slot for slot in drained if slot in members or not is_member_id(slot))
+
+
+def newly_unowned(view: GroupView, before: Collection[Slot], after: Collection[Slot]) -> list[str]:
+    """Return the topics that have a subscriber that is not drained before a change of drained slots, but not after."""
+
+    def served(drained: Collection[Slot]) -> set[str]:
+        return {topic for each in view.members if each.slot not in drained for topic in each.subscription or ()}
+
+    return sorted(served(before) - served(after))
+
+
+def missing(view: GroupView, request_ms: int | None) -> str:
+    """
+    Return what is missing until a request is answered, and the group is settled as ``describe`` has it, or "".
+
+    Args:
+        view: The group.
+        request_ms: The time of the request, or None for one that was answered before.
+    """
+    if not view.members:
+        return ""
+    answered = view.group_state.request_ms if view.group_state is not None else None
+    if request_ms is not None and (answered is None or answered < request_ms):
+        leader = f"the leader {short_name(view.leader)} has" if view.leader else "there is no leader that has"
+        return f"{leader} not planned yet"
+    if view.state == "settled":
+        return ""
+    moving = [each for each in view.partitions if each.owner != each.target]
+    owners = sorted({short_name(each.owner) for each in moving if each.owner is not None})
+    if not moving:
+        return f"the group is {view.state}"
+    still = f", still owned by {some(owners)}" if owners else ""
+    return f"{counted(moving, 'partition has', 'partitions have')} not moved yet{still}"
+
+
+def outcome(view: GroupView, slots: Collection[Slot]) -> str:
+    """Say what the last plan of a settled group has moved, or why nothing, and what the members of slots own now."""
+    if not view.members:
+        return f"group {view.group} has no members any more"
+    settled = f"group {view.group} has settled"
+    if view.history and view.group_state is not None:
+        newest = view.history[0]
+        text = counted(newest.moved, "partition has moved", "partitions have moved")
+        if not newest.moved and view.group_state.fallback:
+            text = f"no partition has moved: {view.group_state.fallback}"
+        elif not newest.moved and view.away:
+            text = f"no partition has moved while {some(sorted(view.away))} is away, whose partitions are kept"
+        elif not newest.moved and slots:  # Partitions without an owner do not count as moved.
+            text = "no partition has moved from one member to another"
+        elif not newest.moved:
+            text = f"no partition has moved: by {view.group_state.allocator}, the allocation is right as it is"
+        settled += f" at generation {newest.generation}: {text}"
+    named = sorted((each.slot, len(each.owned)) for each in view.members if each.slot in slots)
+    return "; ".join([settled, *(f"{slot} owns {counted(owned, 'partition')}" for slot, owned in named[:4])])
+
+
+class Setting(NamedTuple):
+    """
+    An effective setting of a group, or of some of its members.
+
+    ``value`` is None if it is not known. ``source`` is where it comes from, for people. ``members`` are the members
+    that have this value, or empty for all. ``change`` is how to change it.
+    """
+
+    name: str
+    value: Any
+    source: str
+    members: tuple[str, ...]
+    change: str
+
+
+_SET, _RESTART = "config set", "member restart"
+
+
+def effective_settings(view: GroupView) -> tuple[Setting, ...]:
+    """Return the settings of a group and its members, and where each comes from."""
+    return (*_of_group(view), *_of_leader(view), *_of_members(view))
+
+
+def _of_group(view: GroupView) -> Iterator[Setting]:
+    if view.settings is not None:
+        for name in _AGREED:
+            yield Setting(name, getattr(view.settings, name), "the first member", (), "another group")
+
+
+def _of_leader(view: GroupView) -> Iterator[Setting]:
+    """Yield the settings that the leader follows: the group's config, or those of its own process."""
+    config = view.dynamic_config or DynamicConfig()
+    given: dict[str, Any] = {f"debounce.{name}": value for name, value in config.debounce}
+    given |= {"static_grace_ms": config.static_grace_ms} if config.static_grace_ms is not None else {}
+    leader = next((member for member in view.members if member.leads), None)
+    if config.allocator is not None:
+        yield Setting("allocator", config.allocator, "config", (), _SET)
+    else:
+        used = view.group_state.allocator if view.group_state is not None else None
+        yield Setting("allocator", used, "the leader", (), _SET)
+    for name in (*_DEBOUNCE, "static_grace_ms"):
+        if name in given:
+            yield Setting(name, given[name], "config", (), _SET)
+        elif leader is None:
+            yield Setting(name, None, "the leader", (), _SET)
+        else:
+            source = "the leader" if name in leader.settings else "default"
+            yield Setting(name, leader.settings.get(name, _DEFAULTS[name]), source, (), _SET)
+    for broker, rack in config.broker_racks:
+        yield Setting(f"broker_racks.{broker}", rack, "config", (), _SET)
+    if config.drained:
+        yield Setting("drained", sorted(config.drained), "config", (), "drain, undrain")
+    if view.weights:
+        yield Setting("weights", counted(view.weights, "partition"), "weights", (), "weights set")
+
+
+def _of_members(view: GroupView) -> Iterator[Setting]:
+    """Yield the settings that each member has of its own, once for each value that differs."""
+    for name in ("session_timeout_ms", *_DEFAULTS, "rack"):
+        if name in _DEBOUNCE or name == "static_grace_ms":
+            continue
+        values: dict[Any, list[str]] = {}
+        for member in view.members:
+            value = member.settings.get(name, _DEFAULTS.get(name))
+            value = member.session_timeout_ms if name == "session_timeout_ms" else value
+            values.setdefault(value, []).append(short_name(member.member_id))
+        for value, members in values.items():
+            if name == "session_timeout_ms":
+                source = "ZooKeeper"
+            else:
+                source = "default" if value == _DEFAULTS.get(name) else "the member"
+            if value is not None:
+                yield Setting(name, value, source, tuple(members) if len(values) > 1 else (), _RESTART)
+
+
+def settings_tables(settings: Iterable[Setting]) -> RenderableType:
+    """Return the table of the effective settings."""
+    columns = (
+        Column[Setting]("setting", lambda each: each.name),
+        Column[Setting]("value", lambda each: shown_value(each.value)),
+        Column[Setting]("from", _source),
+        Column[Setting]("change it by", lambda each: each.change),
+    )
+    return report_table(columns, settings)
+
+
+def _source(setting: Setting) -> str:
+    return setting.source + (f" of {some(setting.members)}" if setting.members else "")
+
+
+def changes_table(changes: Iterable[SettingChange]) -> RenderableType:
+    """Return the table of values before and after a change."""
+    columns = (
+        Column[SettingChange]("setting", lambda each: each.name),
+        Column[SettingChange]("before", lambda each: shown_value(each.before)),
+        Column[SettingChange]("after", lambda each: shown_value(each.after)),
+    )
+    return report_table(columns, changes)
+
+
+def shown_value(value: Any) -> str:
+    """Return a value as a text of bounded length, "-" for None."""
+    if value is None:
+        return "-"
+    if isinstance(value, list):
+        return some(map(str, value), 8) or "none"
+    return f"{value:g}" if isinstance(value, float) else f"{value!s:.300}"
+
+
+def change_document(
+    group: str, changes: Iterable[SettingChange], owned: Mapping[Slot, int], *, dry_run: bool
+) -> dict[str, Any]:
+    """Return the document of a change; ``owned`` has the partitions of members that it drains or undrains."""
+    return {
+        "group": group,
+        "dry_run": dry_run,
+        "members": [{"slot": slot, "owned": count} for slot, count in sorted(owned.items())],
+        "changes": [{"setting": name, "before": before, "after": after} for name, before, after in changes],
+    }
+
+
+def settings_document(group: str, settings: Iterable[Setting]) -> dict[str, Any]:
+    """Return the document of the effective settings; null is an unknown value, and no members are all."""
+    return {
+        "group": group,
+        "settings": [
+            {
+                "setting": each.name,
+                "value": each.value,
+                "from": each.source,
+                "members": list(each.members) or None,
+                "change": each.change,
+            }
+            for each in settings
+        ],
+    }

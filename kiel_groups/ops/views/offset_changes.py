@@ -1,0 +1,424 @@
+"""
+Where offsets go: the partitions that an operator names, the target of a reset, and the changes that follow from it.
+
+Options of ``kafka-consumer-groups`` have the same meaning here. Times are milliseconds since the epoch.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any, NamedTuple
+
+from rich.console import RenderableType
+
+from kiel_groups.config import BROKER_V1, HostPort, check_name
+from kiel_groups.errors import ConfigError
+from kiel_groups.group.znodes.contents import LARGEST_OFFSET, whole_number
+from kiel_groups.model import TopicPartition
+from kiel_groups.ops.views.report import Column, report_table
+from kiel_groups.wording import counted, some
+
+__all__ = [
+    "IN_BROKERS",
+    "FoundTime",
+    "GroupOffsets",
+    "OffsetChange",
+    "Selection",
+    "Target",
+    "changes_document",
+    "changes_table",
+    "check_exist",
+    "compute_changes",
+    "duration_ms",
+    "offsets_document",
+    "offsets_table",
+    "parse_selection",
+    "parse_time",
+    "select",
+    "status_of",
+    "time_remark",
+    "unmatched",
+]
+
+
+#: The store of a group that brokers coordinate; other groups have one of ``config.STORES``.
+IN_BROKERS = "brokers"
+
+#: Topics, and their partitions or None for all.
+Selection = Mapping[str, frozenset[int] | None]
+
+#: How the note of a change begins whose time was looked up by segment.
+_SEGMENT = "segment's start"
+
+_UNITS_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
+_SHORT = re.compile(r"([0-9]{1,15})(ms|s|m|h|d|w)")
+_ISO = re.compile(
+    r"P(?:([0-9]{1,9})W)?(?:([0-9]{1,9})D)?"
+    r"(?:T(?:([0-9]{1,9})H)?(?:([0-9]{1,9})M)?(?:([0-9]{1,9}(?:\.[0-9]{1,3})?)S)?)?"
+)
+_ISO_UNITS = ("w", "d", "h", "m", "s")
+
+
+@dataclass(frozen=True, slots=True)
+class GroupOffsets:
+    """
+    The offsets of a group at one moment, and what their change depends on.
+
+    ``store`` is where they are: one of ``config.STORES``, or ``IN_BROKERS``. ``versions`` are those of the offset
+    znodes, also of unreadable ones, which ``offsets`` lacks; offsets in Kafka have none. ``topics`` has the partition
+    numbers of the existing topics among those that were asked for, subscribed to or have offsets. ``starts`` and
+    ``ends`` are where the logs begin and end, as far as leaders answered; ``problem`` is why some are missing.
+    ``members`` are live members, described for people, and ``foreign`` those that follow another protocol.
+    ``has_settings`` is whether the group has a ``config`` znode. ``brokers`` are addresses of live brokers.
+    """
+
+    group: str
+    store: str
+    offsets: Mapping[TopicPartition, int]
+    topics: Mapping[str, tuple[int, ...]]
+    exists: bool = True
+    versions: Mapping[TopicPartition, int] = field(default_factory=dict)
+    starts: Mapping[TopicPartition, int] = field(default_factory=dict)
+    ends: Mapping[TopicPartition, int] = field(default_factory=dict)
+    problem: str = ""
+    members: tuple[str, ...] = ()
+    foreign: tuple[str, ...] = ()
+    subscribed: frozenset[str] = frozenset()
+    has_settings: bool = False
+    brokers: tuple[HostPort, ...] = ()
+
+    @property
+    def stored(self) -> frozenset[TopicPartition]:
+        """The partitions with an offset, even an unreadable one."""
+        return frozenset(self.offsets) | frozenset(self.versions)
+
+    @property
+    def is_in_kafka(self) -> bool:
+        return self.store in (BROKER_V1, IN_BROKERS)
+
+    def partitions_of(self, topic: str) -> list[TopicPartition]:
+        return [TopicPartition(topic, number) for number in self.topics.get(topic, ())]
+
+
+class OffsetChange(NamedTuple):
+    """
+    One partition's offset before and after a change; None is none, or one that cannot be read.
+
+    ``note`` says why ``after`` is not what was asked for, or how it was found.
+    """
+
+    partition: TopicPartition
+    before: int | None
+    after: int | None
+    note: str = ""
+
+
+class FoundTime(NamedTuple):
+    """
+    The offset that was found for a time.
+
+    ``time_ms`` is the time of its record, or None: before Kafka 0.10 records have none, and the answer is the start of
+    a segment. Then ``segments`` has the first offset of each segment, ascending, and the end of the log.
+    """
+
+    offset: int
+    time_ms: int | None = None
+    segments: tuple[int, ...] = ()
+
+
+class Target(NamedTuple):
+    """
+    Where a reset moves offsets.
+
+    ``kind`` is ``earliest``, ``latest``, ``current``, ``offset``, ``shift`` (``value`` is the offset, or the number of
+    records), ``time`` (``value`` is the time) or ``file``.
+    """
+
+    kind: str
+    value: int = 0
+
+
+# What an operator types
+
+
+def parse_selection(names: Iterable[str]) -> dict[str, frozenset[int] | None]:
+    """
+    Parse ``topic`` and ``topic:0,1``, as ``--topic`` has them. Several of one topic add up.
+
+    Raises:
+        ConfigError: The name of a topic or the number of a partition is not legal.
+    """
+    found: dict[str, frozenset[int] | None] = {}
+    for name in names:
+        topic, colon, listed = name.partition(":")
+        check_name(topic, "--topic")
+        numbers = [whole_number(each.strip()) for each in listed.split(",")] if colon else []
+        if None in numbers:
+            raise ConfigError(f"--topic: {name!r:.300} given; expected TOPIC or TOPIC:0,1,2")
+        given = frozenset(number for number in numbers if number is not None) if colon else None
+        former = found.get(topic, frozenset())
+        found[topic] = None if given is None or former is None else former | given
+    return found
+
+
+def parse_time(text: str) -> int:
+    """
+    Return the time that ISO 8601 text means, such as ``2026-11-28T13:05:00+01:00``. Without a zone it is UTC.
+
+    Raises:
+        ConfigError: The text is no time, or one before 1970.
+    """
+    expected = "expected a time such as 2026-11-28T13:05:00Z, from 1970 on; without a zone, it is UTC"
+    try:
+        time = datetime.fromisoformat(text)
+    except ValueError:
+        raise ConfigError(f"--to-datetime: {text!r:.80} given; {expected}") from None
+    time_ms = round((time if time.tzinfo else time.replace(tzinfo=UTC)).timestamp() * 1000)
+    if time_ms < 0:
+        raise ConfigError(f"--to-datetime: {text!r:.80} given; {expected}")
+    return time_ms
+
+
+def duration_ms(text: str) -> int:
+    """
+    Return the milliseconds of a duration: ``P1DT2H30M`` as in ISO 8601, or short, ``90m`` or ``1d12h``.
+
+    Raises:
+        ConfigError: The text is no duration.
+    """
+    short = _SHORT.findall(text)
+    if short and "".join(map("".join, short)) == text:
+        return sum(int(number) * _UNITS_MS[unit] for number, unit in short)
+    iso = _ISO.fullmatch(text)
+    if iso is None or not any(iso.groups()) or text.endswith("T"):
+        raise ConfigError(f"--by-duration: {text!r:.80} given; expected one such as 90m, 2h, 1d12h or P1DT2H30M")
+    return round(
+        sum(float(number or 0) * _UNITS_MS[unit] for number, unit in zip(iso.groups(), _ISO_UNITS, strict=True))
+    )
+
+
+# Partitions
+
+
+def check_exist(found: GroupOffsets, selection: Selection) -> None:
+    """
+    Check that all selected partitions exist; their topics do.
+
+    Raises:
+        ConfigError: A topic lacks the partition; the text says which partitions the topic has.
+    """
+    for topic, numbers in selection.items():
+        known = found.topics[topic]
+        missing = sorted((numbers or frozenset()).difference(known))
+        if missing:
+            raise ConfigError(
+                f"{TopicPartition(topic, missing[0])} does not exist; topic {topic!r} has"
+                f" {counted(known, 'partition')}, {min(known, default=0)} to {max(known, default=0)}"
+            )
+
+
+def select(found: GroupOffsets, selection: Selection | None, *, stored: bool) -> list[TopicPartition]:
+    """
+    Return the selected partitions, ascending.
+
+    Args:
+        found: The group.
+        selection: The topics; None selects all topics in which the group has offsets or members.
+        stored: Whether the partitions with an offset are meant, whether or not they exist; otherwise those that exist.
+    """
+    if selection is None:
+        topics = {each.topic for each in found.stored} | found.subscribed
+        selection = dict.fromkeys(topics)
+    listed: set[TopicPartition] = set()
+    for topic, numbers in selection.items():
+        existing = found.partitions_of(topic)
+        known = [each for each in found.stored if each.topic == topic] if stored else existing
+        listed |= {each for each in known if numbers is None or each.partition in numbers}
+    return sorted(listed)
+
+
+def unmatched(selection: Selection, partitions: Collection[TopicPartition]) -> list[str]:
+    """Return the partitions that are selected by their numbers, and the topics, of which these have none."""
+    topics = {each.topic for each in partitions}
+    bare = [topic for topic, numbers in selection.items() if numbers is None and topic not in topics]
+    listed = {TopicPartition(topic, each) for topic, numbers in selection.items() for each in numbers or ()}
+    return [*sorted(bare), *map(str, sorted(listed.difference(partitions)))]
+
+
+# Targets
+
+
+def compute_changes(
+    found: GroupOffsets,
+    partitions: Iterable[TopicPartition],
+    target: Target,
+    given: Mapping[TopicPartition, FoundTime] | None = None,
+) -> tuple[OffsetChange, ...]:
+    """
+    Compute what a reset makes of the offsets. An offset out of the log is moved to its nearer end.
+
+    Args:
+        found: The group, with the starts and ends of the logs.
+        partitions: Existing partitions.
+        target: Where to.
+        given: The offset of each partition, if the target is a time or a file.
+
+    Raises:
+        ConfigError: The target is a shift, and a partition has no offset.
+    """
+    listed = sorted(partitions)
+    if target.kind == "shift" and (bare := [each for each in listed if each not in found.offsets]):
+        raise ConfigError(
+            f"--shift-by: group {found.group} has no offset of {some(bare)} to shift; name other partitions by --topic,"
+            " or use --to-earliest, --to-latest or --to-offset"
+        )
+    return tuple(_change(found, each, target, (given or {}).get(each, FoundTime(0))) for each in listed)
+
+
+def _change(found: GroupOffsets, partition: TopicPartition, target: Target, at: FoundTime) -> OffsetChange:
+    start, end, before = found.starts[partition], found.ends[partition], found.offsets.get(partition)
+    note = ""
+    match target.kind:
+        case "earliest":
+            wanted = start
+        case "latest":
+            wanted = end
+        case "current":
+            wanted, note = (end, "no offset: the log's end") if before is None else (before, "")
+        case "offset":
+            wanted = target.value
+        case "shift":
+            wanted = (before or 0) + target.value
+        case _:
+            wanted, note = at.offset, _time_note(at, target.value, end) if target.kind == "time" else ""
+    if wanted < start:
+        return OffsetChange(partition, before, start, f"{wanted} is gone: the log's start")
+    if wanted > end:
+        return OffsetChange(partition, before, end, f"{min(wanted, LARGEST_OFFSET)} is not there: the log's end")
+    return OffsetChange(partition, before, wanted, note)
+
+
+def _time_note(at: FoundTime, asked_ms: int, end: int) -> str:
+    """Return how far the found record is from the time that was asked for, as far as that is known."""
+    if at.time_ms is not None:
+        return f"its record is of {_utc(at.time_ms)}, {_apart(at.time_ms - asked_ms)}"
+    if at.offset >= end:
+        return "the log's end: nothing is as late"
+    # The found segment was last modified before the time, and the next one after it. The broker does not say when. If
+    # no segment is as old, the time is in the first one, or before the log.
+    later = [each for each in at.segments if each > at.offset]
+    if not later:
+        return _SEGMENT
+    most = later[min(1, len(later) - 1)] - at.offset
+    return f"{_SEGMENT}, up to {counted(most, 'record')} early"
+
+
+def time_remark(changes: Iterable[OffsetChange]) -> str:
+    """Return how times were looked up where records have none, or ""."""
+    if not any(each.note.startswith(_SEGMENT) for each in changes):
+        return ""
+    return "records have no times there: a time finds a segment, by the segment's last modification"
+
+
+def _apart(difference_ms: int) -> str:
+    seconds = difference_ms / 1000
+    for unit, size in (("d", 86_400), ("h", 3_600), ("min", 60)):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.1f} {unit} later"
+    return f"{seconds:.1f} s later" if difference_ms else "exactly"
+
+
+def _utc(time_ms: int) -> str:
+    try:
+        return f"{datetime.fromtimestamp(time_ms / 1000, UTC):%Y-%m-%dT%H:%M:%SZ}"
+    except (OverflowError, ValueError, OSError):
+        return str(time_ms)  # A producer chose the time of its record.
+
+
+# Reports
+
+
+def status_of(found: GroupOffsets, partition: TopicPartition) -> str:
+    """Return what is wrong with the offset of a partition, or ""."""
+    offset, start, end = found.offsets.get(partition), found.starts.get(partition), found.ends.get(partition)
+    if partition.partition not in found.topics.get(partition.topic, ()):
+        return "the topic is gone" if partition.topic not in found.topics else "no such partition"
+    if offset is None:
+        return "unreadable" if partition in found.versions else "no offset"
+    if start is not None and offset < start:
+        return f"before the log: {start - offset:,} lost"
+    return "beyond the log's end" if end is not None and offset > end else ""
+
+
+def _lag(found: GroupOffsets, partition: TopicPartition) -> int | None:
+    offset, end = found.offsets.get(partition), found.ends.get(partition)
+    return None if offset is None or end is None else max(0, end - offset)
+
+
+def offsets_table(found: GroupOffsets, partitions: Collection[TopicPartition]) -> RenderableType:
+    """Return the table of ``offsets show``."""
+    columns: list[Column[TopicPartition]] = [
+        Column("topic", lambda each: each.topic),
+        Column("partition", lambda each: str(each.partition), is_right=True),
+        Column("committed", lambda each: _shown(found.offsets.get(each)), is_right=True),
+        Column("log start", lambda each: _shown(found.starts.get(each)), is_right=True),
+        Column("log end", lambda each: _shown(found.ends.get(each)), is_right=True),
+        Column("lag", lambda each: _shown(_lag(found, each)), is_right=True),
+        Column("", lambda each: status_of(found, each)),
+    ]
+    return report_table(columns, partitions)
+
+
+def offsets_document(found: GroupOffsets, partitions: Iterable[TopicPartition]) -> dict[str, Any]:
+    """Return the document of ``offsets show --json``."""
+    return {
+        "group": found.group,
+        "store": found.store,
+        "members": list(found.members + found.foreign),
+        "problem": found.problem,
+        "partitions": [
+            {
+                "topic": each.topic,
+                "partition": each.partition,
+                "committed": found.offsets.get(each),
+                "log_start": found.starts.get(each),
+                "log_end": found.ends.get(each),
+                "lag": _lag(found, each),
+                "status": status_of(found, each),
+            }
+            for each in partitions
+        ],
+    }
+
+
+def changes_table(changes: Iterable[OffsetChange]) -> RenderableType:
+    """Return the table of a change: each partition's offset before and after."""
+    columns: list[Column[OffsetChange]] = [
+        Column("topic", lambda each: each.partition.topic),
+        Column("partition", lambda each: str(each.partition.partition), is_right=True),
+        Column("before", lambda each: _shown(each.before), is_right=True),
+        Column("after", lambda each: _shown(each.after), is_right=True),
+        Column("", lambda each: each.note),
+    ]
+    return report_table(columns, changes)
+
+
+def changes_document(changes: Iterable[OffsetChange]) -> list[dict[str, Any]]:
+    """Return the changes for ``--json``; an offset that is deleted is null after."""
+    return [
+        {
+            "topic": each.partition.topic,
+            "partition": each.partition.partition,
+            "before": each.before,
+            "after": each.after,
+            "note": each.note,
+        }
+        for each in changes
+    ]
+
+
+def _shown(number: int | None) -> str:
+    return "-" if number is None else str(number)
