@@ -95,7 +95,7 @@ class OffsetOrder:
             if timeout_s is not None and waited_s >= timeout_s:
                 return self.withdraw(client)
             if waited_s - reported_s >= REPORT_S:
-                report(owners(client, self.group, waiting))
+                report(self.owners(client, waiting))
                 reported_s = waited_s
             sleep(CHECK_S)
             waited_s += CHECK_S
@@ -120,6 +120,16 @@ class OffsetOrder:
                 taken.add(partition)
         self._check_session(client)
         return frozenset(taken)
+
+    def owners(self, client: Client, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, MemberId | None]:
+        """Return the owner of each of these partitions, or None where there is none, in ascending order."""
+        layout, found = GroupLayout(self.group), dict[TopicPartition, MemberId | None]()
+        reads = [(partition, client.get_async(layout.owner(partition))) for partition in sorted(partitions)]
+        for partition, read in reads:
+            found[partition] = None
+            with suppress(NoNodeError, ProtocolError):
+                found[partition] = parse_owner(read.get()[0], layout.owner(partition))
+        return found
 
     def _check_session(self, client: Client) -> None:
         """Check that the order was not taken back by ZooKeeper, which looks as if all had acknowledged it."""
@@ -147,7 +157,7 @@ def place_order(client: Client, group: str, offsets: Mapping[TopicPartition, int
     if not offsets:
         raise ConfigError("offsets: none given; expected the offset of one partition at least")
     if not _has_members(client, layout):
-        raise ConfigError(f"group {group} has no members that could perform an order; set its offsets directly")
+        raise ConfigError(f"group {group} has no members that could set offsets; try again, without an order")
     created = _check(client, offsets)
     order, notice, version = _new_order(client, layout, offsets)
     entries = [
@@ -161,17 +171,6 @@ def place_order(client: Client, group: str, offsets: Mapping[TopicPartition, int
             order.withdraw(client)
         raise
     return order
-
-
-def owners(client: Client, group: str, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, MemberId | None]:
-    """Return the owner of each of these partitions, or None where there is none, in ascending order."""
-    layout, found = GroupLayout(group), dict[TopicPartition, MemberId | None]()
-    listed = sorted(partitions)
-    for partition, read in [(partition, client.get_async(layout.owner(partition))) for partition in listed]:
-        found[partition] = None
-        with suppress(NoNodeError, ProtocolError):
-            found[partition] = parse_owner(read.get()[0], layout.owner(partition))
-    return found
 
 
 def _has_members(client: Client, layout: GroupLayout) -> bool:
