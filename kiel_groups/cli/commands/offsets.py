@@ -388,9 +388,9 @@ def _carry_out(lines: Lines, plan: OffsetsPlan, how: _Change) -> int:
     if not plan.changing and plan.settings is None:
         lines.say("info", f"group {plan.group}: the offsets are as wanted; nothing to change")
         return DONE
-    verb = "Delete" if plan.is_deletion else "Order live members to set" if plan.is_order else "Set"
-    begun = "" if plan.found.exists else ", which begins with them"
-    if not is_confirmed(f"{verb} {changing} of group {plan.group}{begun}?", dry_run=how.dry_run, yes=how.yes):
+    verb = "Delete" if plan.is_deletion else "Set"
+    how_made = ", by its live members" if plan.is_order else "" if plan.found.exists else ", which begins with them"
+    if not is_confirmed(f"{verb} {changing} of group {plan.group}{how_made}?", dry_run=how.dry_run, yes=how.yes):
         lines.say("info", f"group {plan.group}: {changing} to {verb.lower()}; --dry-run changes nothing")
         return DONE
     if file is not None:
