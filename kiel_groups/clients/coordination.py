@@ -82,7 +82,9 @@ class ZooKeeperCoordination:
     def new_member(self, process: Process) -> GroupMember:
         """Return a member with a session in ZooKeeper."""
         context = ProcessContext(process.group, self.zookeeper, process.metrics, process.runtime)
-        return GroupMember(context, process.handler, process.subscription, self.allocator, process.on_failure)
+        return GroupMember(
+            context, process.handler, process.subscription, self.allocator, process.on_failure, process.cluster
+        )
 
     async def check_brokers(self, process: Process) -> None:
         """

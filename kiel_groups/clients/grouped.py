@@ -212,7 +212,8 @@ class GroupedConsumer(Consumer):
 
         Raises:
             NoBrokersError: No broker answered. Each broker has at most twice ``connect_timeout_ms``.
-            ConfigError: The store is ``broker-v0`` or ``broker-v1``, which these brokers do not support.
+            ConfigError: The brokers are of another cluster than ZooKeeper's, or do not support the store, ``broker-v0``
+                or ``broker-v1``.
             NoZooKeeperError: ZooKeeper did not answer within ``zk_timeout_ms``; the text names the pending step.
             ChrootMissingError: The chroot does not exist.
             GroupConfigError: The settings that the group has stored are different.

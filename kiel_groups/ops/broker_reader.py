@@ -50,6 +50,7 @@ __all__ = [
     "ask_coordinator",
     "committed_offsets",
     "describe_group",
+    "find_group",
     "list_groups",
     "members_type",
     "offsets_of_groups",
@@ -225,14 +226,8 @@ class BrokerGroups:
 
 
 async def _load_group(session: BrokerSession, group: str) -> LoadedGroups:
-    if not session.has_coordinators:
-        raise UnknownGroupError(f"group {group!r} does not exist {session.place}, nor does any other")
-    described = await describe_group(session, group)
-    offsets = await committed_offsets(session, group)
-    view = view_of(session, described, offsets)
-    if not view.exists:
-        raise await unknown_group(session, group)
-    return await _with_lag(session, (view,), [offsets.problem])
+    described, offsets = await find_group(session, group)
+    return await _with_lag(session, (view_of(session, described, offsets),), [offsets.problem])
 
 
 async def _load_groups(session: BrokerSession, with_lag: bool) -> LoadedGroups:
@@ -374,6 +369,22 @@ async def describe_group(session: BrokerSession, group: str) -> CoordinatedGroup
     return CoordinatedGroup(described, coordinator)
 
 
+async def find_group(session: BrokerSession, group: str) -> tuple[CoordinatedGroup, CommittedOffsets]:
+    """
+    Ask a group's coordinator for the group and its committed offsets.
+
+    Raises:
+        UnknownGroupError: There is no such group; the text suggests a similar name, if there is one.
+        BrokerError: The group has no coordinator now, it does not answer, or it refuses.
+    """
+    if not session.has_coordinators:
+        raise UnknownGroupError(f"group {group!r} does not exist {session.place}, nor does any other")
+    found, offsets = await describe_group(session, group), await committed_offsets(session, group)
+    if not view_of(session, found, offsets).exists:
+        raise await unknown_group(session, group)
+    return found, offsets
+
+
 async def members_type(session: BrokerSession, group: str) -> str:
     """
     Return the type of a group's members, or ``""`` if there is no such group.
@@ -446,7 +457,21 @@ async def _committed(session: BrokerSession, group: str, partitions: tuple[Topic
 async def ask_coordinator(
     session: BrokerSession, group: str, request: Request[T], errors: Callable[[T], Iterable[ErrorCode]]
 ) -> tuple[int, T]:
-    """Ask the coordinator of a group; while it moves or starts, find it again, for as long as a request may take."""
+    """
+    Ask the coordinator of a group; while it moves or starts, find it again, for as long as a request may take.
+
+    Args:
+        session: The session with the brokers.
+        group: The group.
+        request: The request, which is repeated after a failure.
+        errors: Returns the error codes of an answer.
+
+    Returns:
+        The node id of the coordinator, and its answer.
+
+    Raises:
+        BrokerError: The group has no coordinator now, or it does not answer.
+    """
     brokers, backoff = ClusterTransport(session.cluster, group), Backoff(_FIRST_PAUSE_S, _LONGEST_PAUSE_S)
     until_s = asyncio.get_running_loop().time() + session.timeout_s
     while True:

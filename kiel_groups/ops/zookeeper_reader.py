@@ -36,7 +36,6 @@ from kiel_groups.group.znodes.layout import (
     ROOT,
     GroupLayout,
     WorkerLayout,
-    consumer_root,
     topic_path,
 )
 from kiel_groups.group.znodes.round_contents import program_type, refusal_by_programs
@@ -280,7 +279,7 @@ def read_group(client: Client, group: str) -> dict[str, Znode]:
     is empty if there is no such group. Znodes whose ACL denies reading are ``closed``.
     """
     layout = GroupLayout(group)
-    found = _read_trees(client, [layout.root, consumer_root(group), layout.kiel_members])
+    found = _read_trees(client, list(layout.roots))
     folders = (f"{layout.owners}/", f"{layout.offsets}/", f"{layout.starts}/")
     topics = {path.split("/")[4] for path in found if path.startswith(folders)}
     members = [(path, znode.data) for path, znode in found.items() if path.startswith(f"{layout.members}/")]
@@ -510,7 +509,13 @@ def _read(client: Client, paths: Sequence[str], parents: list[str] | None = None
                 continue
             # zkCli and Kafka write null if no data is given.
             found[path] = Znode(
-                data or b"", stat.ephemeralOwner, stat.ctime, stat.mtime, czxid=stat.czxid, mzxid=stat.mzxid
+                data or b"",
+                stat.ephemeralOwner,
+                stat.ctime,
+                stat.mtime,
+                czxid=stat.czxid,
+                mzxid=stat.mzxid,
+                version=stat.version,
             )
             if parents is not None and stat.numChildren:
                 parents.append(path)

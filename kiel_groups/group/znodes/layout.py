@@ -13,8 +13,10 @@ from kiel_groups.model import MemberId, Slot, TopicPartition
 __all__ = [
     "GroupLayout",
     "BROKER_IDS",
+    "CLUSTER_ID",
     "TOPICS",
     "ROOT",
+    "RESTORED",
     "SPARK_GROUPS",
     "topic_path",
     "partition_state_path",
@@ -36,10 +38,14 @@ ROOT = "/kiel-groups"
 CONSUMERS = "/consumers"
 BROKER_IDS = "/brokers/ids"
 TOPICS = "/brokers/topics"
+CLUSTER_ID = "/cluster/id"
 KIEL_GROUPS = "/kiel/groups"
 
 #: The prefix of the groups in which Spark queries and archives commit if they are given no group.
 SPARK_GROUPS = "kiel-spark-"
+
+#: The znodes below ``/kiel-groups/<group>`` that the restore file of a deleted group has, with those below them.
+RESTORED = ("config", "weights", "starts", "connect")
 
 #: Separates a candidate's uuid from the sequence number that ZooKeeper appends.
 CANDIDATE_INFIX = "-n_"
@@ -160,6 +166,11 @@ class GroupLayout:
     def kiel_members(self) -> str:
         """The path under which kiel registers its members. kiel computes assignments without owner znodes."""
         return f"{KIEL_GROUPS}/{self.group}/members"
+
+    @property
+    def roots(self) -> tuple[str, str, str]:
+        """The paths below which all znodes of the group are: this package's, Kafka's and kiel's."""
+        return self.root, consumer_root(self.group), f"{KIEL_GROUPS}/{self.group}"
 
     @cached_property
     def parents(self) -> tuple[str, ...]:

@@ -8,9 +8,12 @@ from typing import Any
 from kiel_groups.group.znodes.group_settings import HistoryEntry
 from kiel_groups.group.znodes.round_contents import RoundState
 from kiel_groups.ops.views.checks import Finding
+from kiel_groups.ops.views.deletion import GroupDeletion
 from kiel_groups.ops.views.group_view import CoordinatorView, GroupView, MemberView, PartitionView, lag_of
 
 __all__ = [
+    "deletion_document",
+    "finding_document",
     "group_document",
     "history_document",
     "lag_document",
@@ -59,7 +62,7 @@ def group_document(
         "partitions_of_unknown_lag": _unknown_lags(view.partitions),
         "lag_problem": lag_problem or None,
     }
-    wrong = [_finding(finding) for finding in findings]
+    wrong = [finding_document(finding) for finding in findings]
     if view.coordinator is not None:
         return _coordinated(view, view.coordinator, lag, wrong)
     group_state, settings = view.group_state, view.settings
@@ -175,8 +178,8 @@ def _unknown_lags(partitions: Iterable[PartitionView]) -> int:
     return sum(partition.lag is None for partition in partitions)
 
 
-def _finding(finding: Finding) -> dict[str, Any]:
-    """Return a problem of a group."""
+def finding_document(finding: Finding) -> dict[str, Any]:
+    """Return a problem of a group, or of its cluster."""
     return {
         "kind": finding.kind,
         "text": finding.text,
@@ -197,6 +200,8 @@ def _member(member: MemberView) -> dict[str, Any]:
         "client": member.client,
         "started_at": member.started_at_ms,
         "session_timeout_ms": member.session_timeout_ms,
+        "capacity": member.settings.get("capacity", 1.0),
+        "rack": member.settings.get("rack"),
         "subscription": list(member.subscription or ()),
         "target": [str(partition) for partition in sorted(member.target or ())],
         "owned": [str(partition.topic_partition) for partition in member.owned],
@@ -254,4 +259,18 @@ def _partition(partition: PartitionView) -> dict[str, Any]:
         "owner": partition.owner,
         "claimed_at": partition.claimed_ms,
         "target": partition.target,
+    }
+
+
+def deletion_document(lost: GroupDeletion, restore_file: str) -> dict[str, Any]:
+    """Return what deleting a group loses."""
+    return {
+        "group": lost.group,
+        "type": lost.protocol_type,
+        "loses": list(lost.losses),
+        "notes": list(lost.notes),
+        "offsets": {str(partition): offset for partition, offset in sorted(lost.offsets.items())},
+        "znodes": sorted(lost.znodes),
+        "committed_at": lost.committed_ms,
+        "restore_file": restore_file or None,
     }

@@ -93,8 +93,9 @@ class MemberView:
     ``subscription`` is None if the topics are unknown: brokers coordinate the group, and it rebalances, or the member's
     bytes cannot be read; programs have none. ``target`` are the partitions that the plan assigns to the member, or None
     if no plan that was read includes it. ``started_at_ms`` is in epoch milliseconds. Coordinators do not tell the
-    fields from ``leads`` on. ``joined`` and ``protocols`` are those of a program. ``settings`` are those of the member
-    that differ from their defaults, with its capacity and rack.
+    fields from ``leads`` to ``settings``. ``joined`` and ``protocols`` are those of a program. ``settings`` are the
+    settings of the member that differ from their defaults, with its capacity and rack. ``protocol_version`` is that of
+    the bytes by which a member of a coordinated group subscribes.
     """
 
     member_id: MemberId
@@ -111,6 +112,7 @@ class MemberView:
     joined: int | None = None
     protocols: tuple[str, ...] = ()
     settings: Mapping[str, float | str] = field(default_factory=dict)
+    protocol_version: int | None = None
 
     @property
     def slot(self) -> Slot:

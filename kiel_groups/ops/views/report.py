@@ -18,7 +18,9 @@ from kiel_groups.group.znodes.group_settings import HistoryEntry
 from kiel_groups.group.znodes.layout import SPARK_GROUPS
 from kiel_groups.model import MemberId, TopicPartition
 from kiel_groups.ops.views.checks import Finding, short_name
+from kiel_groups.ops.views.deletion import GroupDeletion
 from kiel_groups.ops.views.group_view import CoordinatorView, GroupView, MemberView, PartitionView, Sight, lag_of
+from kiel_groups.wire.consumer_protocol import PROTOCOL_TYPE
 from kiel_groups.wording import counted, some
 
 __all__ = [
@@ -26,6 +28,7 @@ __all__ = [
     "Listed",
     "Listing",
     "ago",
+    "deletion_report",
     "group_report",
     "groups_table",
     "history_table",
@@ -53,7 +56,7 @@ class Column(NamedTuple, Generic[Row]):
 _MOST_TOPICS = 2
 
 #: The columns of lists of groups that have numbers.
-_NUMBERS = frozenset({"members", "foreign", "generation", "lag"})
+_NUMBERS = frozenset({"members", "foreign", "generation", "lag", "owns", "capacity"})
 
 _UNITS = ((86_400, "d"), (3_600, "h"), (60, "min"))
 
@@ -492,7 +495,13 @@ def _of_members(view: GroupView, now_ms: int) -> Sequence[Column[MemberView]]:
     if not view.is_of_consumers:
         return name, host, pid, joined, Column("protocols", lambda member: ", ".join(member.protocols))
     share = Column[MemberView]("partitions", lambda member: member.share, is_right=True)
-    return name, host, pid, joined, share, Column("lag", lambda member: _lag_text(member.owned), is_right=True)
+    columns: list[Column[MemberView]] = [name, host, pid, joined, share]
+    columns.append(Column("lag", lambda member: _lag_text(member.owned), is_right=True))
+    if any("capacity" in member.settings for member in view.members):
+        columns.append(Column("capacity", lambda member: str(member.settings.get("capacity", 1)), is_right=True))
+    if any("rack" in member.settings for member in view.members):
+        columns.append(Column("rack", lambda member: str(member.settings.get("rack", ""))))
+    return columns
 
 
 def _name(member: MemberView) -> str:
@@ -526,3 +535,14 @@ def lag_report(group: str, partitions: Collection[PartitionView], lag_problem: s
     parts: list[RenderableType] = list(_topic_parts(partitions, {each.topic_partition for each in partitions}))
     lag = f"{_lag_text(partitions)}, in {counted(partitions, 'partition', 'partitions')}"
     return [*parts, f"lag of group {group}: {_whole_lag(lag, partitions, lag_problem)}"]
+
+
+def deletion_report(lost: GroupDeletion, place: str, restore_file: str, now_ms: int) -> list[RenderableType]:
+    """Return what deleting a group loses; ``place`` and ``now_ms`` are as for ``group_report``."""
+    facts = [("loses", loss) for loss in lost.losses or ("nothing but its name",)]
+    facts += [("note", note) for note in lost.notes]
+    if lost.committed_ms:
+        facts.append(("last commit", ago(lost.committed_ms, now_ms)))
+    facts.append(("restore file", restore_file or "none: there is nothing to restore"))
+    kind = f" of type {lost.protocol_type}" if lost.protocol_type not in ("", PROTOCOL_TYPE) else ""
+    return [Text(f"delete group {lost.group}{kind} {place}", style="bold"), _facts_grid(facts), ""]
