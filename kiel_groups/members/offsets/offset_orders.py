@@ -101,7 +101,8 @@ class OffsetOrders:
         node = await self._session.exists(path, self._due.set)
         self._is_active = node is not None and node.children > 0
         node = await self._session.get(path) if self._is_active else None
-        if node is None:
+        # The first order of a large group has orders before it has a notice.
+        if node is None or not node.data:
             return True
         try:
             notice = OrderNotice.parse(node.data, path)
