@@ -35,9 +35,11 @@ _SECTIONS = {
         "groups": "List and delete the groups of a cluster.",
         "describe": "Show a group: its problems, members, owners and lag.",
         "members": "List the members of a group, one line each.",
-        "lag": "Show how far a group is behind, by partition.",
+        "lag": "Show how far groups are behind, and whether that grows.",
+        "verify": "Check that a group works; exit with 1 if not.",
         "doctor": "Check servers and groups: reachable, sound, of one cluster.",
         "history": "Show the plans of a group: when, why, and what moved.",
+        "plan": "Show what a leader would plan after a change; make none.",
     },
     "Act on groups": {
         "offsets": "Show, reset, export, import, copy and delete offsets.",
@@ -49,7 +51,7 @@ _SECTIONS = {
         "release": "Take partitions from a member that does not release them.",
     },
     "Topics and records": {
-        "topics": "List, create, describe, grow and delete topics.",
+        "topics": "List, create, describe, configure, grow and delete topics.",
         "produce": "Send lines as records.",
         "consume": "Print records, as a member of a group or alone.",
     },

@@ -347,6 +347,8 @@ def check_mixed(in_zookeeper: Iterable[GroupView], by_brokers: Iterable[GroupVie
 _OF_PROGRESS = frozenset(
     {
         *("unconsumed", "unplanned", "publishing", "unassigned", "away", "unowned", "wrongly-owned", "unopened"),
+        # ``gone-topic`` has those that certainly count for nothing.
+        "orphan-offsets",
         *("beyond-end", "idle", "rebalancing", "missing-offset", "stuck"),
     }
 )
