@@ -28,9 +28,9 @@ from kiel_groups.group.znodes.contents import (
     unsigned_hex,
 )
 from kiel_groups.group.znodes.layout import GroupLayout, topic_path
-from kiel_groups.group.znodes.transactions import MOST_OPERATIONS
+from kiel_groups.group.znodes.transactions import MOST_OPERATIONS, Check, Create, Put
 from kiel_groups.model import MemberId, TopicPartition
-from kiel_groups.ops.zookeeper_client import Client
+from kiel_groups.ops.zookeeper_client import Client, children_of, commit
 from kiel_groups.wording import some
 
 __all__ = [
@@ -156,7 +156,7 @@ def place_order(client: Client, group: str, offsets: Mapping[TopicPartition, int
     layout = GroupLayout(check_name(group, "group"))
     if not offsets:
         raise ConfigError("offsets: none given; expected the offset of one partition at least")
-    if not _has_members(client, layout):
+    if not children_of(client, layout.members):
         raise ConfigError(f"group {group} has no members that could set offsets; try again, without an order")
     created = _check(client, offsets)
     order, notice, version = _new_order(client, layout, offsets)
@@ -171,13 +171,6 @@ def place_order(client: Client, group: str, offsets: Mapping[TopicPartition, int
             order.withdraw(client)
         raise
     return order
-
-
-def _has_members(client: Client, layout: GroupLayout) -> bool:
-    try:
-        return bool(client.get_children(layout.members))
-    except NoNodeError:
-        return False
 
 
 def _check(client: Client, offsets: Mapping[TopicPartition, int]) -> dict[str, int]:
@@ -223,18 +216,13 @@ def _write(
     """
     most = MOST_OPERATIONS - 1
     for start in range(0, len(entries), most):
-        transaction = client.transaction()
-        if start + most < len(entries):
-            transaction.check(layout.orders, version)
-        else:
-            transaction.set_data(layout.orders, notice.encode(), version)
-        for path, entry in entries[start : start + most]:
-            transaction.create(path, entry, ephemeral=True)
-        outcomes = transaction.commit()
-        if any(isinstance(outcome, BadVersionError | NodeExistsError) for outcome in outcomes):
-            raise CoordinationError(_in_progress(client, layout))
-        if refused := [each for each in outcomes if isinstance(each, KazooException)]:
-            raise CoordinationError(f"group {layout.group}: ZooKeeper refuses the order: {refused!r:.200}")
+        is_last = start + most >= len(entries)
+        first = Put(layout.orders, notice.encode(), version) if is_last else Check(layout.orders, version)
+        creations = [Create(path, entry, ephemeral=True) for path, entry in entries[start : start + most]]
+        if failed := commit(client, [first, *creations]):
+            if isinstance(failed[1], BadVersionError | NodeExistsError):
+                raise CoordinationError(_in_progress(client, layout))
+            raise CoordinationError(f"group {layout.group}: ZooKeeper refuses the order: {failed[1]!r:.200}")
 
 
 def _in_progress(client: Client, layout: GroupLayout) -> str:

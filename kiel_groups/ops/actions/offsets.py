@@ -27,6 +27,8 @@ from kiel_groups.ops.views.offset_changes import (
     Target,
     check_exist,
     compute_changes,
+    is_selected,
+    named_partitions,
     select,
     unmatched,
 )
@@ -74,11 +76,6 @@ class OffsetsPlan:
         """The offsets that are overwritten or deleted."""
         changed = (each for each in self.changing if self.is_deletion or each.before != each.after)
         return {each.partition: each.before for each in changed if each.before is not None}
-
-    @property
-    def is_live(self) -> bool:
-        """Whether the group has members."""
-        return bool(self.found.members or self.found.foreign)
 
     @property
     def is_order(self) -> bool:
@@ -183,7 +180,7 @@ def plan_reset(
         BrokerError: A leader does not say where its logs begin and end.
     """
     found = source.read(group, selection or (), store=store, must_exist=not is_new, topics_exist=True)
-    check_exist(found, selection or {})
+    check_exist(found, named_partitions(selection or {}))
     partitions = select(found, selection, stored=False)
     if selection is None and target.kind in ("shift", "current"):
         partitions = [each for each in partitions if each in found.offsets]
@@ -214,16 +211,13 @@ def plan_import(
     """
     offsets = file.offsets
     if selection is not None:
-        offsets = {p: at for p, at in offsets.items() if p.topic in selection and _has(selection, p)}
+        offsets = {p: at for p, at in offsets.items() if is_selected(selection, p)}
         if missing := unmatched(selection, offsets):
             raise ConfigError(f"the file has no offset of {some(missing)}")
     topics = {each.topic for each in offsets}
     must_exist = not is_new and file.group != group
     found = source.read(group, topics, store=store, must_exist=must_exist, topics_exist=True)
-    numbers: dict[str, set[int]] = {}
-    for topic, number in offsets:
-        numbers.setdefault(topic, set()).add(number)
-    check_exist(found, {topic: frozenset(listed) for topic, listed in numbers.items()})
+    check_exist(found, offsets)
     _check_logs(found, offsets)
     given = {partition: FoundTime(offset) for partition, offset in offsets.items()}
     is_back = file.group == group and not found.has_settings and found.store != IN_BROKERS
@@ -308,8 +302,3 @@ def _gone(found: GroupOffsets, selection: Selection | None) -> tuple[TopicPartit
     if selection is not None:
         return ()
     return tuple(sorted(p for p in found.stored if p.partition not in found.topics.get(p.topic, ())))
-
-
-def _has(selection: Selection, partition: TopicPartition) -> bool:
-    numbers = selection[partition.topic]
-    return numbers is None or partition.partition in numbers

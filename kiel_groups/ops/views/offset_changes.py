@@ -33,6 +33,8 @@ __all__ = [
     "check_exist",
     "compute_changes",
     "duration_ms",
+    "is_selected",
+    "named_partitions",
     "offsets_document",
     "offsets_table",
     "parse_selection",
@@ -98,9 +100,6 @@ class GroupOffsets:
     @property
     def is_in_kafka(self) -> bool:
         return self.store in (BROKER_V1, IN_BROKERS)
-
-    def partitions_of(self, topic: str) -> list[TopicPartition]:
-        return [TopicPartition(topic, number) for number in self.topics.get(topic, ())]
 
 
 class OffsetChange(NamedTuple):
@@ -203,21 +202,30 @@ def duration_ms(text: str) -> int:
 # Partitions
 
 
-def check_exist(found: GroupOffsets, selection: Selection) -> None:
+def is_selected(selection: Selection, partition: TopicPartition) -> bool:
+    """Return whether a partition is selected, by its number or with its topic."""
+    numbers = selection.get(partition.topic, frozenset())
+    return numbers is None or partition.partition in numbers
+
+
+def named_partitions(selection: Selection) -> set[TopicPartition]:
+    """Return the partitions that are selected by their numbers."""
+    return {TopicPartition(topic, each) for topic, numbers in selection.items() for each in numbers or ()}
+
+
+def check_exist(found: GroupOffsets, partitions: Iterable[TopicPartition]) -> None:
     """
-    Check that all selected partitions exist; their topics do.
+    Check that partitions exist; their topics do.
 
     Raises:
         ConfigError: A topic lacks the partition; the text says which partitions the topic has.
     """
-    for topic, numbers in selection.items():
-        known = found.topics[topic]
-        missing = sorted((numbers or frozenset()).difference(known))
-        if missing:
-            raise ConfigError(
-                f"{TopicPartition(topic, missing[0])} does not exist; topic {topic!r} has"
-                f" {counted(known, 'partition')}, {min(known, default=0)} to {max(known, default=0)}"
-            )
+    if missing := min((each for each in partitions if each.partition not in found.topics[each.topic]), default=None):
+        known = found.topics[missing.topic]
+        raise ConfigError(
+            f"{missing} does not exist; topic {missing.topic!r} has"
+            f" {counted(known, 'partition')}, {min(known, default=0)} to {max(known, default=0)}"
+        )
 
 
 def select(found: GroupOffsets, selection: Selection | None, *, stored: bool) -> list[TopicPartition]:
@@ -230,22 +238,16 @@ def select(found: GroupOffsets, selection: Selection | None, *, stored: bool) ->
         stored: Whether the partitions with an offset are meant, whether or not they exist; otherwise those that exist.
     """
     if selection is None:
-        topics = {each.topic for each in found.stored} | found.subscribed
-        selection = dict.fromkeys(topics)
-    listed: set[TopicPartition] = set()
-    for topic, numbers in selection.items():
-        existing = found.partitions_of(topic)
-        known = [each for each in found.stored if each.topic == topic] if stored else existing
-        listed |= {each for each in known if numbers is None or each.partition in numbers}
-    return sorted(listed)
+        selection = dict.fromkeys({each.topic for each in found.stored} | found.subscribed)
+    existing = (TopicPartition(topic, number) for topic, numbers in found.topics.items() for number in numbers)
+    return sorted(each for each in (found.stored if stored else existing) if is_selected(selection, each))
 
 
 def unmatched(selection: Selection, partitions: Collection[TopicPartition]) -> list[str]:
     """Return the partitions that are selected by their numbers, and the topics, of which these have none."""
     topics = {each.topic for each in partitions}
     bare = [topic for topic, numbers in selection.items() if numbers is None and topic not in topics]
-    listed = {TopicPartition(topic, each) for topic, numbers in selection.items() for each in numbers or ()}
-    return [*sorted(bare), *map(str, sorted(listed.difference(partitions)))]
+    return [*sorted(bare), *map(str, sorted(named_partitions(selection).difference(partitions)))]
 
 
 # Targets

@@ -100,9 +100,9 @@ def test_partitions_are_selected() -> None:
 
 
 def test_a_partition_that_does_not_exist_is_named() -> None:
-    check_exist(GROUP, {"a": frozenset({0, 2}), "c": None})
+    check_exist(GROUP, [A0, A2, C0])
     with pytest.raises(ConfigError, match="a:3 does not exist; topic 'a' has 3 partitions, 0 to 2"):
-        check_exist(GROUP, {"a": frozenset({0, 7, 3})})
+        check_exist(GROUP, [A0, TopicPartition("a", 7), TopicPartition("a", 3)])
 
 
 @pytest.mark.parametrize(
