@@ -150,7 +150,7 @@ class RecordCalls:
         timeout_ms: float,
         most: int | None,
     ) -> asyncio.Future[dict[TopicPartition, T]]:
-        """Start a call that returns records by partition: ``consume_batches()`` if they are columns."""
+        """Start a call that returns records by partition: ``getmany()``, or ``consume_batches()`` for columns."""
         name = "consume_batches" if form is COLUMNS else "getmany"
         return self._get(name, form, partitions, timeout_ms, most, lambda found: found, dict)
 
@@ -167,7 +167,8 @@ class RecordCalls:
         """
         Start a call that returns records, and finish what the caller's earlier calls returned.
 
-        A caller that comes after they are delivered again gets the outcome of ``late``.
+        If the records are delivered again before a caller reads the result, the result is what ``late`` returns or
+        raises.
         """
         name, label = f"{method}()", f"{self._owner}.{method}"
         try:
@@ -204,11 +205,11 @@ class RecordCalls:
         check: Callable[[], None] = lambda: None,
     ) -> asyncio.Future[Batch | None]:
         """
-        Start a call that returns values of a topic, and finish those that the caller got of it.
+        Start a call that returns values of a topic, and finish the topic's values that the caller got before.
 
         Args:
             topic: The topic's name.
-            read_topic: Has the consumer read the topic, and returns its reader and how long to wait for values, in
+            read_topic: Makes the consumer read the topic. Returns its reader, and how long to wait for values, in
                 seconds; or None once the consumer was closed.
             check: Checks that the consumer may read the topic.
         """
@@ -239,7 +240,7 @@ class RecordCalls:
     def _start(
         self, work: Coroutine[Any, Any, T], call: ConsumeCall, label: str, late: Callable[[], T]
     ) -> asyncio.Task[T]:
-        """Start a call, as ``start_consume_call`` does. The caller waits in it until it is done."""
+        """Start a call with ``start_consume_call``, and note that the caller waits in it until it is done."""
         started = start_consume_call(work, call, label, late)
         self._waiting[started] = self.calls_here()
         # Not removed by the coroutine: a task that is cancelled before its first step does not run it.
@@ -270,7 +271,7 @@ class RecordCalls:
                 values.drop(here if running else None)
 
     def count_record(self) -> None:
-        """Count the record in flight of a loop as finished by a commit, if the caller runs that loop."""
+        """For a commit, mark the record in flight of a loop as finished, if the caller runs that loop."""
         loop = None if self._loop is None else self._loop()
         if loop is not None and loop.caller is current_caller():
             for connected in self._lifecycle.connections():

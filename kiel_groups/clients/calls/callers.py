@@ -74,9 +74,9 @@ class ConsumeCall:
 
     def is_of_another_task(self) -> bool:
         """
-        Return whether the running task is not the one that made this call, which still runs.
+        Return whether another task than the running one made this call, and that task has not ended.
 
-        A task inherits the calls of the task that started it, and that may still process what they returned.
+        A task inherits the calls of the task that started it. That starting task may still process their values.
         """
         made_by, running = None if self._task is None else self._task(), _running_task()
         return made_by is not None and running is not None and made_by is not running and not made_by.done()
@@ -89,7 +89,7 @@ class ConsumeCall:
     @property
     def is_dropped(self) -> bool:
         """
-        Whether the call's future is not referred to any more, so that no caller can receive values from it.
+        Whether nothing refers to the call's future any more, so that no caller can receive its values.
 
         The future of a call in progress is kept alive.
         """

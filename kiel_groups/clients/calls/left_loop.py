@@ -1,4 +1,4 @@
-"""Ctrl-C and loops that were left: when KeyboardInterrupt is raised, and how a client without a loop is closed."""
+"""Decide when Ctrl-C raises KeyboardInterrupt, and close clients whose event loop has stopped."""
 
 from __future__ import annotations
 

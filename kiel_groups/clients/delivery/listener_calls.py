@@ -78,7 +78,7 @@ class ReadyClaims:
         self._on_ready(ready)
 
     def add(self, partitions: Collection[TopicPartition]) -> None:
-        """Make partitions ready that no member claims: no hook is called for them."""
+        """Make partitions ready without a claim: no hook is called for them."""
         self._ready.update(partitions)
         self._on_ready(partitions)
 
@@ -172,7 +172,7 @@ class ListenerCalls:
         return found
 
     def claimed(self, partitions: Collection[TopicPartition]) -> None:
-        """Note new claims, before ``assigned`` is awaited for them: their loss is reported."""
+        """Note new claims before ``assigned`` is awaited for them, so that their loss is reported."""
         self._revoked.difference_update(partitions)
 
     async def revoked(self, partitions: Collection[TopicPartition]) -> None:
@@ -200,7 +200,7 @@ class ListenerCalls:
 
     def check_outside(self, call: str) -> None:
         """
-        Check that a call is not made by a running hook that is a coroutine: the call waits for the end of the hook.
+        Check that no running coroutine hook makes this call, because the call waits for the hook's end.
 
         A hook that is a plain function cannot wait for the call, and may make it.
 

@@ -63,8 +63,8 @@ class PositionReset:
     Chooses and stores new positions. The fetcher of a consumer calls this object as its ``reset``.
 
     The member stores the chosen position before it delivers the first record from there. Therefore the next owner
-    resumes at this position and does not choose again. A consumer without a member stores nothing; the rest is the
-    same. Instead of a policy, it may have a rule.
+    resumes at this position and does not choose again. A consumer without a member stores nothing, and may have a rule
+    instead of a policy; the rest is the same.
 
     A deposed leader that has not noticed its loss answers "out of range" for offsets that its successor appended.
     Therefore the leader that ZooKeeper names is asked for the range of the log before a position is reset.

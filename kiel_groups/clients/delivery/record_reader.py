@@ -116,9 +116,9 @@ class ValueDelivery:
         most_bytes: int | None = None,
     ) -> T:
         """
-        Return what is buffered of the selected partitions: nothing if there is none, or if the gate is not open.
+        Return buffered records of the selected partitions, or an empty result if there are none or the gate is shut.
 
-        If this raises, what was taken is delivered again.
+        If this raises, the records that it took are delivered again.
 
         Args:
             selection: The partitions. The values of a topic are tracked under its name.
@@ -163,7 +163,7 @@ class ValueDelivery:
     def _track(
         self, topic: str | None, spans: dict[TopicPartition, Span], call: ConsumeCall, *, is_empty: bool
     ) -> None:
-        """Track what a call is about to return. ``is_empty``: the deserializer failed on all of it."""
+        """Track what a call is about to return. ``is_empty``: the deserializer failed on all records."""
         if not spans:
             return
         if is_empty:
@@ -234,7 +234,7 @@ class ValueDelivery:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReaderSettings:
     """
-    The settings of a consumer that its reading depends on.
+    The settings of a consumer that its reader uses.
 
     Raises:
         ConfigError: A function has the wrong type.
@@ -255,9 +255,9 @@ class ReaderSettings:
 
 def _available(callers: dict[ConsumeCall, Selection], call: ConsumeCall) -> Selection | None:
     """
-    Return what a call may take now, or None for nothing.
+    Return what a call may take now, or None if it may take nothing.
 
-    Newer calls get records first: the callers of older ones may have given up.
+    Newer calls get records first, because the callers of older calls may have given up.
     """
     excluded: set[TopicPartition] = set()
     for other in itertools.takewhile(lambda other: other is not call, reversed(callers.keys())):
@@ -315,7 +315,7 @@ class RecordReader:
         self.values = ValueDelivery(self.owned, settings.metrics)
 
     def reset_positions(self, policy: ResetPolicy | ResetRule, member: ResetMember) -> None:
-        """Choose another position when a log does not have the old one. To be called before the first fetch."""
+        """Have ``policy`` replace positions that a log does not have. Call this before the first fetch."""
         brokers = ResetBrokers.of(self.cluster)
         self._position_reset = PositionReset(
             policy, brokers, self._subscription, self.owned, member, self._settings.metrics

@@ -118,7 +118,7 @@ class AnswerReader:
 
     def note(self, state: PartitionFetch, fetched: FetchedPartition) -> bool:
         """
-        Note what one partition's answer says, which is not an error, and return whether ``read`` has to follow.
+        Note what an answer without an error says of one partition. Return whether ``read`` must follow.
 
         Most answers of many partitions are empty, so this must be cheap. An empty answer proves nothing if only its own
         high watermark is beyond the position: a broker reads its log before its high watermark.
@@ -142,7 +142,7 @@ class AnswerReader:
         self, state: PartitionFetch, share: int, fetched: FetchedPartition, quantum: Quantum, *, is_first: bool = True
     ) -> None:
         """
-        Buffer the records of one partition's answer, of which ``note`` has returned True.
+        Buffer the records of one partition's answer, after ``note`` has returned True for it.
 
         Each run of records is buffered as soon as it is checked. The partition may be dropped, or paused, between two
         runs, and while a large compressed message is unpacked on a thread. Runs for which the buffer has no room are
@@ -323,12 +323,12 @@ class Fetcher(FetchStates):
         """
         Remove and return the next batch of a selected partition, or None if none is buffered. Do not wait.
 
-        Of a batch with more than ``most_records``, that many records are returned; the next poll returns others.
+        A batch with more than ``most_records`` is divided: later polls return its other records.
 
         An error of a partition is raised after the batches that precede it. After a pause that grows with each error,
-        the partition is fetched again from the same offset. If the cause remains, the error is raised again, until
-        the partition is unassigned or ``seek`` moves its position past the offset. Without ``errors``, an error is not
-        raised, and remains the next item: the caller must first deliver what it has.
+        the partition is fetched again from the same offset. If the cause remains, the error is raised again, until the
+        partition is unassigned or ``seek`` moves its position past the offset. Without ``errors``, an error is not
+        raised now, and remains the next item: the caller must first deliver its records.
 
         Raises:
             MessageTooLargeError: A partition's next message is larger than ``max_message_bytes``, or unpacks to more
@@ -354,7 +354,7 @@ class Fetcher(FetchStates):
         return head
 
     def close(self) -> None:
-        """Drop every partition, stop all work, and wake the callers that wait for a batch, which find none."""
+        """Drop every partition, stop all work, and wake the callers that wait for a batch. They find none."""
         self.unassign(list(self._partitions))
         self._failed.close()
         for task in self._tasks:

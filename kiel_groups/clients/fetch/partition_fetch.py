@@ -64,7 +64,7 @@ class MessageSizes:
     read_offsets: int = 0
 
     def note(self, read_bytes: int, read_offsets: int) -> None:
-        """Note that a message set of this size led this many offsets further."""
+        """Note that a message set of this size spans this many offsets."""
         self.read_bytes += read_bytes
         self.read_offsets += read_offsets
         while self.read_offsets > _MOST_OFFSETS:
@@ -86,7 +86,7 @@ class MessageSizes:
 
 def fill_answer(wanted: Iterable[tuple[Key, int]], most_bytes: int) -> dict[Key, int]:
     """
-    Return the partitions of one request, and how much it asks of each: as many of the first ones as fill an answer.
+    Choose the first partitions, as many as fill one answer, and return how many bytes to request of each.
 
     Args:
         wanted: Partitions in the order of their turns, and the bytes that each should get.
@@ -105,7 +105,7 @@ def fill_answer(wanted: Iterable[tuple[Key, int]], most_bytes: int) -> dict[Key,
 @dataclass(slots=True)
 class BiteSize:
     """
-    The size of one answer with data that is known to be there. It follows how fast a broker sends.
+    The size to request of data that is known to exist. It adapts to how fast a broker sends.
 
     Attributes:
         bytes: The present size.
@@ -122,7 +122,7 @@ class BiteSize:
         Double the size after a full answer that came fast, and halve it after one that took long.
 
         Args:
-            asked_bytes: How much the request asked for. One that asked for less than a bite proves nothing.
+            asked_bytes: How much the request asked for. A request for less than the present size changes nothing.
             received_bytes: How much came.
             took_s: The time from the request to the answer, in seconds.
         """
@@ -141,8 +141,8 @@ class _Content:
     """
     The messages of one or more parts of a batch.
 
-    Records replace the run that they are made of, since they take more memory. Columns are kept beside it, until the
-    last part is taken: the application may ask for some records after that.
+    Records replace the run that they are made of, since they take more memory. Columns are kept beside the run, because
+    the application may ask for some records later.
     """
 
     __slots__ = ("_columns", "messages")
@@ -253,7 +253,7 @@ class FetchedBatch:
         return records
 
     def values(self) -> ValueRun:
-        """Return the values, with records that are made later. Only a part of a batch has its records made at once."""
+        """Return the values. Their records are made later, or now for a part of a batch."""
         # A batch of which a part is taken may be taken in many parts. Its values are not made for each of them again.
         if len(self._rows) == len(self._content):
             return self._content.values()
@@ -454,7 +454,7 @@ class PartitionFetch:
 
     @property
     def demand(self) -> Demand:
-        """What is known of the messages to fetch. An empty answer counts more than the high watermark beside it."""
+        """What is known of the messages to fetch. An empty answer overrides the high watermark that it has."""
         if self.high_watermark is None:
             return Demand.UNKNOWN
         return Demand.BEHIND if self.position < self.high_watermark and not self.idle else Demand.CAUGHT_UP
@@ -469,15 +469,15 @@ class PartitionFetch:
         """
         Check a message set, and yield one or more runs of the messages at and after the position.
 
-        Compressed messages may decompress to ``most_bytes``. None announces a step that unpacks more than
-        ``LARGE_WRAPPER_BYTES``, which the caller may take on a thread: it reads this object, and changes nothing.
+        Compressed messages may decompress to ``most_bytes``. None announces that the next step unpacks more than
+        ``LARGE_WRAPPER_BYTES``. The caller may run that step on a thread: it reads this object, and changes nothing.
 
         Raises:
             PartialMessage: The set holds only the beginning of the next message.
             NoRecords: The log has no message from the position to another offset.
             MessageTooLargeError: The first compressed message decompresses to more than ``most_bytes``, and no record
                 precedes it.
-            DamagedRecordError: The message at the position is damaged, and a fetch behind it would pass it.
+            DamagedRecordError: The message at the position is damaged, and a fetch from the next offset would pass it.
             ProtocolError: The messages cannot be read, or all of them are before the position.
         """
         tp, position, is_empty = self.topic_partition, self.position, True
@@ -500,8 +500,8 @@ class PartitionFetch:
         """
         Return the error for a damaged message.
 
-        No CRC covers the offset of a message. If it is not where the log has messages, it may be damaged, too, and
-        nothing can be skipped safely.
+        No CRC covers the offset of a message. An offset outside of the log's messages may be damaged, too. In this
+        case, nothing can be skipped safely.
         """
         if not self.position <= damage.offset < (self.high_watermark or 0):
             return ProtocolError(f"{damage}; its offset is not plausible, so it cannot be skipped; seek past it")
@@ -571,11 +571,11 @@ class PartitionFetch:
         """
         Pass the offsets before ``offset``, which have no message, as the answer to ``share`` bytes says.
 
-        The next offsets may have none either, and only one is known at a time. What follows may also be a message that
-        is larger than the share. So the next request asks for more, up to ``most``.
+        The offsets that follow may have no message either, or a message that is larger than the share. So the next
+        request asks for more, up to ``most``.
 
         Returns:
-            False if the log does not go on that far, and nothing was passed.
+            False if the log ends before ``offset``. In this case, nothing was passed.
         """
         end = self.high_watermark or 0
         if offset > end:

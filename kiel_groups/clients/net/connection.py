@@ -53,7 +53,7 @@ class ReceiveBuffers:
     The buffers that the connections of one client receive their answers into. The object belongs to one event loop.
 
     A new buffer of some MiB is filled with zeros by Python, and each of its pages by the kernel, before a byte arrives.
-    So buffers are used again, as soon as nothing refers to them any more; no caller returns one.
+    So a buffer is used again as soon as nothing refers to it. Callers need not return it.
 
     Attributes:
         chunk: Memory for what is handled before the next bytes are received.
@@ -100,7 +100,7 @@ class ReceiveBuffers:
             self._buffers.clear()
 
     def close(self) -> None:
-        """Free the buffers. Those that are referred to remain until they are not."""
+        """Free the buffers. A buffer in use remains until nothing refers to it."""
         self._buffers.clear()
         if self._timer is not None:
             self._timer.cancel()
@@ -108,7 +108,7 @@ class ReceiveBuffers:
 
 
 def _is_unused(buffer: bytearray) -> bool:
-    """Return whether no view refers to a buffer: Python refuses to change the size of one that has views."""
+    """Return whether no view refers to a buffer: Python refuses to resize a buffer that has views."""
     try:
         buffer.append(buffer.pop())
     except BufferError:
@@ -194,7 +194,7 @@ class AnswerStream(asyncio.BufferedProtocol):
             self._finish()
 
     def _divide(self, count: int) -> None:
-        """Divide what was received into the chunk. Other connections receive into it after this."""
+        """Divide the bytes in the chunk into answers. After this, other connections overwrite the chunk."""
         assert self._owner is not None
         head = self._head
         received = self._buffers.chunk[: len(head) + count]
@@ -302,9 +302,10 @@ async def _first_open(
     attempts: Sequence[asyncio.Future[AnswerStream]], patience_s: float | None
 ) -> asyncio.Future[AnswerStream] | None:
     """
-    Return an attempt that has succeeded, or None if it is time for the next one.
+    Return an attempt that has succeeded, or None if the caller should start the next one.
 
-    That is after ``patience_s``, or once the newest attempt has failed. If ``patience_s`` is None, all have failed.
+    The next attempt is due after ``patience_s``, or once the newest attempt has failed. If ``patience_s`` is None, the
+    result None means that all attempts have failed.
     """
     loop = asyncio.get_running_loop()
     started_s, waiting = loop.time(), {attempt for attempt in attempts if not attempt.done()}
@@ -571,7 +572,7 @@ class Connection:
 
 
 def _reason(error: Exception | None) -> str:
-    """Return the reason of an error, in the operating system's words if it has any."""
+    """Return the reason of an error, in the operating system's words if there are any."""
     if error is None:
         return "closed by the other side"
     if isinstance(error, OSError) and error.errno and not isinstance(error, socket.gaierror):
@@ -620,7 +621,7 @@ class ConnectionPool:
         return min(addresses, key=lambda address: max(since_s, self._blamed_at_s.get(address, since_s)))
 
     def keep_only(self, addresses: Container[HostPort]) -> None:
-        """Close the connections to all addresses but these."""
+        """Close the connections to all other addresses."""
         for key in [key for key in self._connections if key[0] not in addresses]:
             self._connections.pop(key).close()
 

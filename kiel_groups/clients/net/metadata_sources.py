@@ -168,7 +168,7 @@ class MetadataSources:
 
     def knows_last(self, live: Collection[HostPort]) -> bool:
         """
-        Return whether it is known which of the ``live`` brokers answered last, or whether no broker has answered yet.
+        Return True if it is known which of the ``live`` brokers answered last, or if no broker has answered yet.
 
         A bootstrap name such as ``localhost`` is not the address that a broker registers, and the answer does not name
         the broker that sent it: the next address may be the same broker under its other name. In this case the caller

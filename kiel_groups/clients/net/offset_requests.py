@@ -256,7 +256,7 @@ class GroupBrokers:
         return await policy_offsets(self._cluster, partitions, policy)
 
     async def look_at_logs(self, positions: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, LogSight]:
-        """Return nothing: ZooKeeper says when a topic was created again."""
+        """Return nothing, because ZooKeeper tells when a topic was created again."""
         return {}
 
     async def fetch_offsets(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, int]:

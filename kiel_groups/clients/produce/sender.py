@@ -383,7 +383,7 @@ class Sender:
             self._sending.discard(node_id)
 
     def _choose(self, ready: dict[PartitionQueue, None]) -> list[PartitionQueue]:
-        """Remove and return the first partitions whose batches fit into one request, at least one if any is ready."""
+        """Remove and return the first partitions whose batches fit into one request: at least one, if any is ready."""
         chosen: list[PartitionQueue] = []
         room = self._config.max_request_bytes
         for queue in ready:
@@ -474,11 +474,11 @@ class Sender:
 
     def _without_keys(self, queue: PartitionQueue, error: ErrorCode) -> None:
         """
-        Handle the refusal of a batch that has records without a key, which is how brokers answer in a compacted topic.
+        Handle the refusal of a batch that has records without a key: a compacted topic refuses such records.
 
-        Only records without a key that are refused by themselves prove that this is the cause. Until then, a batch is
-        divided at its first change between the two kinds, so that its order is kept whatever the cause is. Once it is
-        known, records with keys are sent without the others, which fail.
+        The missing key is proved to be the cause only when a batch of records without keys is refused. Until then, a
+        batch is divided at its first change between records with and without keys, which keeps its order whatever the
+        cause is. Once the cause is known, records with keys are sent, and the others fail.
         """
         batch = queue.batches[0]
         batch.invalid_tries += 1
