@@ -1,8 +1,8 @@
 """
 Define Kafka's error codes as values: number, name, whether a retry may help, and what to do.
 
-0.8.0 has −1 to 11, 0.8.1 adds 12 and 13, 0.8.2 adds 14 to 20, 0.9 adds 21 to 31, and 4.1 ends with 133. Those that a
-module tests for are constants. Any other number comes from a newer or a patched broker, and becomes an ``ErrorCode``,
+0.8.0 has −1 to 11, 0.8.1 adds 12 and 13, 0.8.2 adds 14 to 20, 0.9 adds 21 to 31, and 4.1 ends with 133. Codes that a
+module tests for are constants. An unknown number comes from a newer or a patched broker, and becomes an ``ErrorCode``,
 too.
 """
 
@@ -24,8 +24,9 @@ class ErrorCode:
     The outcome that a broker reports for one partition, topic or offset.
 
     ``retriable``: the same request may succeed later without a change by the user. ``refresh_metadata``: the request
-    went to the wrong broker, so look up the leader before the retry. ``refuses``: the broker has done nothing of what
-    was asked, such as to store a record. An error that is neither retriable nor refuses leaves that unknown.
+    went to the wrong broker, so look up the leader before the retry. ``refuses``: the broker has certainly not done
+    what was asked, such as to store a record. After an error with neither ``retriable`` nor ``refuses``, that is
+    unknown.
     """
 
     number: int

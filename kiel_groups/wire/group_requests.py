@@ -75,7 +75,7 @@ _PROTOCOLS = array(structure(GroupProtocol, STRING, BYTES))
 
 class JoinGroupResponse(NamedTuple):
     """
-    The generation of the group that the member belongs to now.
+    The generation that the group and this member are in now.
 
     ``protocol`` is one that all members have offered. The member whose ``member_id`` equals ``leader_id`` is the
     leader. ``members`` has the metadata of each member by its id, and is empty unless the member is the leader.
@@ -92,7 +92,7 @@ class JoinGroupResponse(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class JoinGroupRequest(Request[JoinGroupResponse]):
     """
-    Join a group. The coordinator answers when all members have joined, or when those that have not are removed.
+    Join a group. The coordinator answers when all members have joined, or after it has removed the others.
 
     ``member_id`` is empty for a new member, which finds its id in the answer. ``protocols`` are in the member's order
     of preference. The coordinator waits for other members as long as the longest session timeout among them.

@@ -86,7 +86,7 @@ _PARTITION = structure(PartitionMetadata, ERROR, INT32, INT32, array(INT32), arr
 
 @dataclass(frozen=True, slots=True)
 class MetadataRequest(Request[MetadataResponse]):
-    """Ask about some topics, or about all if none is given. A broker may be set to create a topic that is named."""
+    """Ask about some topics, or about all if none is given. Some brokers create a topic that is named."""
 
     API_KEY, API_VERSION, ANSWER_NAME = 3, 0, "a metadata response"
     BODY = fields(topics=array(STRING))
@@ -127,7 +127,7 @@ def _read_varint(reader: Reader) -> int:
 
 
 def _read_length(reader: Reader) -> int:
-    """Read the length of a text or an array; null, which is 0, becomes 0."""
+    """Read the length of a text or an array. Null is read as the length 0."""
     return max(0, _read_varint(reader) - 1)
 
 

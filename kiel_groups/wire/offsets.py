@@ -92,8 +92,8 @@ class OffsetCommitRequestV1(_CommitRequest):
     """
     Store offsets in Kafka, as brokers of 0.8.2 do. Each partition succeeds or fails on its own.
 
-    A client that is no member of a group that brokers coordinate gives the generation -1 and an empty member id.
-    ``timestamp_ms`` is the time of the commit, from which an offset's retention counts; -1 is the broker's own time.
+    A client that is not a member of a group that brokers coordinate gives the generation -1 and an empty member id.
+    ``timestamp_ms`` is the time of the commit, when the offset's retention starts; -1 is the broker's own time.
     """
 
     API_VERSION = 1
@@ -112,7 +112,7 @@ class OffsetCommitRequestV1(_CommitRequest):
 
     @property
     def offsets_with_times(self) -> Mapping[TopicPartition, tuple[int, int, str]]:
-        """The offsets as the request has them."""
+        """The offsets in the form that the request sends."""
         return {key: (value.offset, self.timestamp_ms, value.metadata) for key, value in self.offsets.items()}
 
 
@@ -121,8 +121,8 @@ class OffsetCommitRequestV2(_CommitRequest):
     """
     Store offsets in Kafka, as brokers from 0.9 on do. Each partition succeeds or fails on its own.
 
-    A client that is no member gives the generation -1 and an empty member id, which the coordinator takes only while
-    the group has no members. The coordinator checks the member's generation, but not that the member owns the
+    A client that is not a member gives the generation -1 and an empty member id, which the coordinator accepts only
+    while the group has no members. The coordinator checks the member's generation, but not that the member owns the
     partitions. ``retention_ms`` is how long the offsets are kept; -1 is the broker's ``offsets.retention.minutes``.
     """
 
@@ -166,7 +166,7 @@ class OffsetFetchRequestV1(OffsetFetchRequest):
 
 
 class DeletedOffsets(NamedTuple):
-    """The outcome for the group, and, unless that is an error, for each partition."""
+    """The outcome for the group and, unless the group has an error, for each partition."""
 
     error: ErrorCode
     partitions: Mapping[TopicPartition, ErrorCode]
@@ -177,7 +177,8 @@ class OffsetDeleteRequest(Request[DeletedOffsets]):
     """
     Delete offsets of a group in Kafka, from 2.4 on, through the group's coordinator.
 
-    It refuses the partitions of topics that live members subscribe to. A partition without an offset is no error.
+    The coordinator refuses partitions of topics that live members subscribe to. A partition without an offset is not an
+    error.
     """
 
     API_KEY, API_VERSION, ANSWER_NAME = 47, 0, "an offset-delete response"

@@ -90,13 +90,13 @@ def decode_message_set(
         max_decompressed_bytes: How many bytes compressed messages may unpack to.
 
     Returns:
-        Records by ascending offset, up to the first message that cannot be read, or that unpacks to more than is left
-        of the bound. The next fetch begins with that message. The list is empty if the set is empty or has only older
+        Records by ascending offset, up to the first message that cannot be read, or that unpacks to more than the bound
+        has left. The next fetch begins with that message. The list is empty if the set is empty or has only older
         records.
 
     Raises:
         PartialMessage: There is no record to return, and the set ends with the beginning of a message.
-        NoRecords: There is no record to return, and the log has none up to another offset.
+        NoRecords: There is no record to return, and the log has none before the error's ``next_offset``.
         MessageTooLargeError: No record precedes a wrapper that unpacks to more than ``max_decompressed_bytes``.
         ProtocolError: No record precedes a bad CRC, a bad magic, an unknown codec, a wrapper inside a wrapper, an
             offset that does not ascend, or garbage. The error names topic, partition and offset.
@@ -138,7 +138,7 @@ def decode_columns(
 
     Raises:
         PartialMessage: There is no message to return, and the set ends with the beginning of a message.
-        NoRecords: There is no message to return, and the log has none up to another offset.
+        NoRecords: There is no message to return, and the log has none before the error's ``next_offset``.
         MessageTooLargeError: No message precedes a wrapper that unpacks to more than the bound.
         ProtocolError: No message precedes data that cannot be read. The error names topic, partition and offset.
     """
@@ -223,10 +223,10 @@ class _SetCheck:
 
     def _unpack_small(self, wrapper: memoryview, place: _messages.Place, budget: int) -> Buffer | None:
         """
-        Unpack a wrapper, or return None if it has to be announced.
+        Unpack a wrapper, or return None if its unpacking takes long and has to be announced.
 
-        Only gzip and lz4 do not say how much they unpack to. So the content is unpacked up to the bound, and what was
-        unpacked is lost if there is more.
+        gzip and lz4 do not tell the unpacked size. So the content is unpacked up to ``announced_bytes``, and dropped if
+        there is more.
         """
         most = self.announced_bytes
         if most is None or most >= budget:
@@ -285,7 +285,7 @@ class _SetCheck:
 
 
 def _window(data: Buffer, start: int, piece_bytes: int) -> int:
-    """Return where the piece that begins at ``start`` ends at most: it has one whole message, if the data has."""
+    """Return the latest end of the piece that begins at ``start``: it leaves room for one whole message."""
     size, end = len(data), start + piece_bytes
     if start + OVERHEAD_BYTES <= size:
         end = max(end, start + OVERHEAD_BYTES + offset_and_size_at(data, start)[1])
@@ -339,7 +339,7 @@ class _CheckedRun:
 
 
 class _DecodedRun:
-    """The same for records that were made at once, by the decoder in Python."""
+    """A run of records that were made at once, by the decoder in Python."""
 
     __slots__ = ("_records", "count", "first_offset", "last_offset", "size_bytes")
 
