@@ -1,5 +1,5 @@
 """
-The note that a member adds to the text of an offset in Kafka.
+The note that a member adds to the text of an offset in Kafka: the topic's incarnation, and the claim.
 
 An offset in Kafka has no version, and outlives its topic. The note says in which log the offset is a position, and
 under which claim it was stored.
@@ -44,7 +44,7 @@ class CommitNote(NamedTuple):
 
 
 class NotedText(NamedTuple):
-    """The text of an offset without the note, and the note; None if the text is of another program."""
+    """The text of an offset without the note, and the note; None if another program has written the text."""
 
     text: str
     note: CommitNote | None

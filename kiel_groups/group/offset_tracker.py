@@ -39,7 +39,7 @@ class CommitRules:
     With ``autocommit`` the finished offsets are stored without the application's request. ``through_brokers``: brokers
     write the offset znodes on request. They check no version and leave no trace of the writer, and a release writes
     only what a reset chose in its own transaction. ``in_kafka``: the coordinator of the group stores the offsets, which
-    have no versions, and a release stores what it leaves before its transaction.
+    have no versions, and a release stores its offset before its transaction.
     """
 
     autocommit: bool = True
@@ -98,7 +98,7 @@ class OffsetTracker:
 
     def claim(self, partitions: Iterable[TopicPartition], created: int) -> None:
         """
-        Begin to track claims whose opening starts; a claim that is tracked already keeps its incarnation.
+        Begin to track claims that are about to be opened. A claim that is tracked already keeps its incarnation.
 
         ``created`` is the creation zxid of their topic as known at this moment.
         """
@@ -177,7 +177,7 @@ class OffsetTracker:
         _check_move(partition, before, offsets)
 
     def set_seek_mark(self, partition: TopicPartition, mark: object) -> None:
-        """Set the mark of a seek that waits for a look-up; another mark voids those that wait already."""
+        """Set the mark of a seek that waits for a look-up. This voids seeks that wait with another mark."""
         self._open[partition].seek_mark = mark
 
     def seek_mark(self, partition: TopicPartition) -> object:
@@ -266,7 +266,7 @@ class OffsetTracker:
         return ChosenCommits({} if refusals else commits, refusals)
 
     def _remember_allowed(self, partition: TopicPartition) -> None:
-        """Remember what the application may commit now, because delivery is about to start again elsewhere."""
+        """Remember which offsets the application may commit now, because delivery is about to resume elsewhere."""
         if (state := self._open.get(partition)) is not None:
             allowed = CommitRange(state.floor, state.position)
             self._earlier[partition] = allowed.union(self._earlier.get(partition))
@@ -294,7 +294,7 @@ class OffsetTracker:
         return fresh
 
     def answered(self, offsets: Mapping[TopicPartition, int], stored: Mapping[TopicPartition, StoredOffset]) -> None:
-        """Record that the outcome of the commit of these offsets is known, and the offsets that it ``stored``."""
+        """Record that the commit of these offsets has a known outcome, and which offsets it ``stored``."""
         for partition, offset in offsets.items():
             if (state := self._open.get(partition)) is not None:
                 state.sent.discard(offset)
@@ -303,7 +303,7 @@ class OffsetTracker:
                 self.stored(partition, now.offset, now.version)
 
     def requested(self, offsets: Mapping[TopicPartition, int | None]) -> None:
-        """Record the offsets that brokers are asked to store, and may store at any later time; None for no offset."""
+        """Record the offsets that brokers were asked to store, and may store at any later time. None: no offset."""
         for partition, offset in offsets.items():
             if (state := self._open.get(partition)) is not None:
                 state.requested = offset
@@ -331,7 +331,7 @@ class OffsetTracker:
         """
         Record a stored offset that was read.
 
-        Another writer's offset is adopted (rule 3), and the records in flight count no more. Unreadable data is
+        Another writer's offset is adopted (rule 3), and the records in flight are no longer tracked. Unreadable data is
         replaced by the next commit, even if no record has finished since (rule 4).
         """
         state = self._open.get(partition)
@@ -400,7 +400,7 @@ class OffsetTracker:
         deleted the owner znode and another member has claimed the partition since.
 
         If the topic was created again, no position in the old log is stored. A position that was stored before this
-        consumer noticed (``found``) would count as an offset in the new log, whose start is unknown. So 0 replaces it.
+        consumer noticed (``found``) would look like an offset in the new log, whose start is unknown. So 0 replaces it.
 
         Args:
             partition: The partition.

@@ -236,7 +236,7 @@ class Delivery(Protocol):
     """A batch of one partition that is being delivered, record by record."""
 
     def offsets(self) -> DeliveredOffsets:
-        """Return what the batch makes of the partition's offsets at this moment."""
+        """Return the partition's position and finished offset at this moment."""
 
 
 @dataclass(slots=True)
@@ -273,10 +273,10 @@ class PartitionOffsets(ClaimedPartition):
     log lacks the position, until the new position is stored. ``floor`` is the lowest offset that the application may
     commit: where the claim started, or where another writer, a reset or a new log set it; the application's own seek
     lowers it. ``seek_mark`` is a new object after each seek of the application and in each new log: a seek that waits
-    for a look-up is void if it has changed.
+    for a look-up is void if the mark has changed.
 
     ``position`` and ``finished`` change with each record. So while a batch is delivered, they are not written, but read
-    from that delivery (decision 0025). Setting one of them ends the delivery's influence.
+    from that delivery (decision 0025). Setting one of them ends this.
     """
 
     token: FencingToken
@@ -373,7 +373,7 @@ class PartitionOffsets(ClaimedPartition):
         """
         Whether this consumer found the stored offset when it claimed the partition, or wrote it itself.
 
-        An adopted offset does not count: another writer may have set it for a new incarnation of the topic before this
+        An adopted offset is excluded: another writer may have set it for a new incarnation of the topic before this
         consumer learned of that incarnation. The offset must then survive the restart in the new log.
         """
         return stored.version == self.version != self.adopted or self.wrote(stored)

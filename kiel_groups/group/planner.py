@@ -98,7 +98,7 @@ def absences(
         assignments: The stored assignments, or None for an unreadable assignment, whose slot is not kept.
         present: Slots that have a member.
         now_ms: Wall-clock time, milliseconds since 1970. The clocks of two leaders may differ: a stored time in the
-            future counts as now.
+            future is taken as now.
         grace_ms: How long a slot is kept, in milliseconds.
     """
     away = {}
@@ -403,7 +403,7 @@ def _group_state(inputs: Inputs, target: Target, leader: MemberId, cause: str, n
 
 
 def _moved(inputs: Inputs, target: Target) -> int:
-    """Count the partitions that move from one slot to another."""
+    """Return how many partitions move from one slot to another."""
     before = {partition: slot for slot, owned in inputs.stored.items() for partition in owned}
     return sum(
         1 for slot, owned in target.allocation.items() for partition in owned if before.get(partition, slot) != slot

@@ -34,7 +34,7 @@ def compiled_pattern(pattern: str | re.Pattern[str] | None) -> re.Pattern[str] |
     Return a compiled regular expression, or None if there is none.
 
     Raises:
-        ConfigError: The argument is empty, or no regular expression.
+        ConfigError: The argument is empty, or not a regular expression.
     """
     text = pattern.pattern if isinstance(pattern, re.Pattern) else pattern
     if text is None:
@@ -65,14 +65,14 @@ def assignable_partitions(partitions: Iterable[TopicPartition]) -> frozenset[Top
 
 def check_offset(offset: object, where: str) -> int:
     """
-    Return an offset at which an application wants to continue.
+    Check an offset at which an application wants to continue, and return it.
 
     Args:
         offset: The argument.
         where: The call and the partition, for the error.
 
     Raises:
-        ConfigError: It is no whole number, or negative, or beyond what the protocol can carry.
+        ConfigError: The offset is not a whole number, or negative, or beyond what the protocol can carry.
     """
     if isinstance(offset, bool) or not isinstance(offset, int) or not 0 <= offset <= _MOST_OFFSET:
         raise ConfigError(
@@ -157,7 +157,7 @@ class SubscriptionState:
         Args:
             topics: One topic or several.
             pattern: A regular expression that topics have to match from their beginning. ``change_subscription`` sets
-                the topics that match. Until then, those of the previous pattern remain that match this one, too.
+                the topics that match. Until then, topics of the previous pattern remain if they match this one, too.
             listener: The listener of this subscription, or None.
 
         Returns:
@@ -208,7 +208,7 @@ class SubscriptionState:
         """
         End the subscription or the manual assignment; nothing is assigned any more.
 
-        The member releases the claims of a group. Those of a manual assignment end at once.
+        The member releases its claims in a group. The partitions of a manual assignment end at once.
         """
         if self._kind is SubscriptionKind.MANUAL:
             self.offsets.end(self._assigned)
@@ -229,7 +229,7 @@ class SubscriptionState:
         Check that the consumer may get partitions in this way, before ``call`` begins.
 
         Raises:
-            IllegalStateError: It gets partitions in another way.
+            IllegalStateError: The consumer gets partitions in another way.
         """
         if self._kind not in (None, kind):
             raise self._wrong_kind(call)
@@ -239,7 +239,7 @@ class SubscriptionState:
         Check that the application has chosen topics or partitions at some time, before ``call`` waits for records.
 
         Raises:
-            IllegalStateError: It never has, so no record would ever come.
+            IllegalStateError: The application never has, so no record would ever come.
         """
         if not self._was_chosen:
             raise IllegalStateError(
@@ -276,7 +276,7 @@ class SubscriptionState:
 
     def mark_for_reassignment(self) -> None:
         """
-        Reduce the group's subscription to this consumer's own before the group is planned again; partitions stay.
+        Reduce the group's subscription to this consumer's own, before a new plan. Assigned partitions stay.
 
         Raises:
             IllegalStateError: The consumer has no subscription.
@@ -316,7 +316,7 @@ class SubscriptionState:
         Replace the partitions that the group assigns to this consumer.
 
         The member calls this method whenever its owned partitions or the subscribed topics change. It passes all owned
-        partitions of subscribed topics, and leaves out others that it has not released yet.
+        partitions of subscribed topics, without owned partitions of other topics, which it is about to release.
 
         Raises:
             ConfigError: The topic of a partition is not subscribed.
@@ -370,7 +370,7 @@ class SubscriptionState:
 
     def seek(self, partition: TopicPartition, offset: int) -> None:
         """
-        Continue at ``offset``. A requested reset and one that the policy chose are void.
+        Continue at ``offset``. This voids a requested reset, and a reset that the policy chose.
 
         Raises:
             ConfigError: The offset is not a whole number from 0 to 2**63 - 1.
@@ -457,7 +457,7 @@ class SubscriptionState:
         self._require(partition, "pause()").is_paused = True
 
     def resume(self, partition: TopicPartition) -> None:
-        """End a pause; without one, nothing changes."""
+        """End a pause. Do nothing if the partition is not paused."""
         self._require(partition, "resume()").is_paused = False
 
     def is_paused(self, partition: TopicPartition) -> bool:
@@ -478,7 +478,7 @@ class SubscriptionState:
 
     def need_offset_reset(self, partition: TopicPartition, policy: str | None = None) -> None:
         """
-        Request another position, at the end of the log that ``policy`` names; ``seek`` then sets it.
+        Request another position: the log's first or next offset, as ``policy`` says. A later ``seek`` sets it.
 
         Args:
             partition: An assigned partition, which has no position until then.

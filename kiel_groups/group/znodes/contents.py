@@ -212,10 +212,10 @@ class GroupState:
     """
     The state of the group's latest plan: the data of the ``allocation`` znode.
 
-    ``partitions`` and ``members`` are counts. ``unassigned`` counts partitions per reason. ``unassigned_names`` has the
-    first hundred of these partitions. ``fallback`` describes what replaced the plan of a failed allocator, or is "" if
-    the allocator did not fail. ``request_ms`` is the time of the last operator's request that a plan answers; see
-    ``PlanRequest``.
+    ``partitions`` and ``members`` are numbers. ``unassigned`` has the number of partitions per reason.
+    ``unassigned_names`` has the first hundred of these partitions. ``fallback`` describes what replaced the plan of a
+    failed allocator, or is "" if the allocator did not fail. ``request_ms`` is the time of the last operator's request
+    that a plan answers; see ``PlanRequest``.
     """
 
     generation: int
@@ -436,7 +436,7 @@ def parse_broker(data: bytes, path: str) -> HostPort:
 
 
 def parse_broker_rack(data: bytes, path: str) -> str | None:
-    """Return the rack of a broker, from its znode; None if it names none, as those before Kafka 0.10."""
+    """Return the rack of a broker, from its znode; None if the znode names none, as before Kafka 0.10."""
     rack = parse_object(data, path).get("rack")
     return rack if isinstance(rack, str) and rack else None
 

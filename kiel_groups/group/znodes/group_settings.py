@@ -1,4 +1,4 @@
-"""What operators set for a group, settings and weights that its leader follows, and its history."""
+"""What operators set for a group: settings, weights and requests for its leader. Also the group's history."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ class DynamicConfig:
         Read a group's ``config`` znode.
 
         Raises:
-            ProtocolError: The data is no JSON object, or a field is invalid. The text names the field and what was
+            ProtocolError: The data is not a JSON object, or a field is invalid. The text names the field and what was
                 expected.
         """
         found = parse_object(data, path)
@@ -325,8 +325,8 @@ class HistoryEntry:
     """
     The cause of a generation, and its effect.
 
-    ``moved`` counts the partitions that the plan moved from one slot to another. ``took_ms`` is the time from the first
-    change that caused the generation to its plan.
+    ``moved`` is the number of partitions that the plan moved from one slot to another. ``took_ms`` is the time from the
+    first change that caused the generation to its plan.
     """
 
     generation: int
@@ -343,7 +343,7 @@ class HistoryEntry:
 
     @classmethod
     def parse(cls, data: bytes, path: str) -> HistoryEntry:
-        """Parse an entry, and raise ProtocolError if it is no JSON object, or lacks a field, or has a wrong type."""
+        """Parse an entry. Raise ProtocolError unless it is a JSON object with all fields, of the right types."""
         found = parse_object(data, path)
         texts = {name: typed_field(found, name, str, path) for name in ("cause", "leader")}
         numbers = ("generation", "moved", "members", "partitions", "took_ms", "created_at_ms")
