@@ -1,7 +1,7 @@
 """
-The parts of a connected consumer, from connect to close: those of a member, or of a reader without a group.
+The connected consumer, of a group or of assigned partitions: automatic commits, deliveries, start positions, close.
 
-A consumer's life cycle makes them, and its methods reach them on the consumer's event loop.
+A consumer's life cycle makes this object, and the consumer's methods use it on the event loop.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class AutoCommit:
         self._cause: str | None = None
 
     def commit_soon(self) -> None:
-        """Start the next commit without waiting for the end of the interval, ``PAUSE_S`` after the last one at most."""
+        """Start the next commit before the interval ends: at once, or ``PAUSE_S`` after the last commit."""
         self._due.set()
 
     async def run(self) -> None:
@@ -102,7 +102,7 @@ class AutoCommit:
                 self._failed(error)
 
     def _failed(self, error: Exception) -> None:
-        """Count a failed commit, and log its cause unless the last commit failed for the same one."""
+        """Count a failed commit, and log its cause unless the last commit failed for the same cause."""
         self._metrics.count("commits_failed")
         cause, self._cause = self._cause, f"{type(error).__name__}: {error}"
         if cause == self._cause:
@@ -193,9 +193,9 @@ class ConnectedConsumer:
 
     def subscribe(self, topics: Collection[str], change: Callable[[], T]) -> T:
         """
-        Replace the subscription, and stop delivering the topics that are not in it any more.
+        Replace the subscription, and stop delivering removed topics.
 
-        The caller must then have the member register the new subscription.
+        After that, the caller must have the member register the new subscription.
 
         Args:
             topics: The topics of the new subscription; none to unsubscribe.
@@ -346,7 +346,7 @@ class DeliveryHandler(GroupBrokers):
         await self._calls.revoked(partitions)
 
     def lost(self, partitions: Collection[TopicPartition]) -> None:
-        """Drop the buffered records of these partitions, stop counting those in flight, and notify the listener."""
+        """Drop the buffered records of these partitions, stop tracking those in flight, and notify the listener."""
         self._owned.ready.remove(partitions)
         self._owned.drop(partitions)
         self._owned.in_flight.stop_counting(partitions)
@@ -513,7 +513,8 @@ class AssignedConsumer:
         """
         Stop reading, notify the listener, and close the connections.
 
-        Nothing is committed, so records in flight delay nothing. A hook that runs beyond the limit is cancelled.
+        Nothing is committed, so the close does not wait for records in flight. A hook that runs beyond the limit is
+        cancelled.
         """
         self.reader.end(None)
         try:

@@ -150,7 +150,7 @@ class Consumer:
         Return the first offset in the log of each partition.
 
         Raises:
-            ArgumentTypeError: The argument is not a list of partitions. It is a TypeError and a ConfigError.
+            ArgumentTypeError: The argument is not a list of partitions. The error is a TypeError and a ConfigError.
             ConfigError: A topic's name is not legal, or a number is negative.
             UnknownTopicError: A partition does not exist.
             BrokerError: A leader did not answer, or refused, in 8 tries; each waits for ``request_timeout_ms`` at most.

@@ -296,7 +296,7 @@ class GroupedConsumer(Consumer):
             ConfigError: There is no topic, a name is not legal for a topic of Kafka 0.8, a pattern is given, or the
                 topics exceed what ZooKeeper can store for one member. The previous subscription remains. Or the
                 coordinator refuses the member's settings.
-            ArgumentTypeError: The listener is not an object with hooks. It is a TypeError and a ConfigError.
+            ArgumentTypeError: The listener is not an object with hooks. The error is a TypeError and a ConfigError.
             IllegalStateError: The application has assigned partitions; call ``unsubscribe()`` first.
             KielGroupsError: After ``assign`` and ``unsubscribe``, the consumer joins the group: the errors of
                 ``connect``.
@@ -334,7 +334,7 @@ class GroupedConsumer(Consumer):
             partitions: At least one. A partition that does not exist yet is read once it does.
 
         Raises:
-            ArgumentTypeError: The argument is not a list of partitions. It is a TypeError and a ConfigError.
+            ArgumentTypeError: The argument is not a list of partitions. The error is a TypeError and a ConfigError.
             ConfigError: There is no partition, or one has no legal topic and number.
             IllegalStateError: The consumer has subscribed to topics, or has not released one of the partitions yet.
             ClosedError: The consumer was closed.

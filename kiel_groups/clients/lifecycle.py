@@ -339,7 +339,7 @@ _Committing: TypeAlias = asyncio.Future[frozenset[TopicPartition]]
 
 
 class Commits:
-    """Commits the offsets of one grouped consumer, and reads those that its group has committed."""
+    """Commits the offsets of one grouped consumer, and reads the offsets that its group has committed."""
 
     def __init__(self, lifecycle: GroupLifecycle, calls: RecordCalls, default_callback: CommitCallback | None) -> None:
         self._lifecycle = lifecycle
@@ -380,7 +380,7 @@ class Commits:
         return stored
 
     def commit_async(self, offsets: Offsets | None, callback: CommitCallback | None) -> _Committing:
-        """Start a commit, and report its outcome to a callback, after those of earlier commits."""
+        """Start a commit, and report its outcome to a callback, after the callbacks of earlier commits."""
         notify = callback or self._default_callback
         reported: dict[TopicPartition, OffsetAndMetadata] = {}
         try:

@@ -270,7 +270,8 @@ class Producer:
 
     @property
     def key_maker(self) -> Callable[[Any], Any]:
-        """The function that makes the key of a record without one, by default None."""
+        """The function that makes a record's key from its value, if ``produce`` gets no key. By default, keys are
+        null."""
         return self._key_maker or (lambda _: None)
 
     @property
@@ -290,7 +291,7 @@ class Producer:
 
     @property
     def required_acks(self) -> int:
-        """How many replicas must have a record before it counts as stored: -1 for all in-sync replicas."""
+        """How many replicas must have a record before its future is done: -1 for all in-sync replicas."""
         return self._config.required_acks
 
     @property
@@ -454,7 +455,7 @@ class Producer:
         fail_future(record.future, error)
 
     def _look_up(self, topic: str, record: _Unplaced) -> None:
-        """Keep the record until the topic's partitions are known. Later records of the topic queue up behind it."""
+        """Keep the record until the topic's partitions are known. Later records of the topic wait after it."""
         waiting = self._unplaced.get(topic)
         if waiting is None:
             check_name(topic, "topic")

@@ -1,4 +1,4 @@
-"""The connection of a consumer, and the delivery of its records to a loop or to calls."""
+"""Start the loops and calls that get records, refuse a second style, and finish what the caller got before."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ class RecordCalls:
     """
     Delivers the records of one consumer to its callers: to a loop, to methods that return records, or to ``consume()``.
 
-    The first use decides on one of the three for the lifetime of the consumer (decision 0006).
+    The first use chooses one of these three styles for the lifetime of the consumer (decision 0006).
 
     Args:
         lifecycle: The consumer's connection.

@@ -239,7 +239,7 @@ class SingleConsumer(Consumer):
         Raises:
             UnknownTopicError: No broker knows one of the topics.
             ConfigError: A name is not legal, the start is invalid, or a partition does not exist.
-            ArgumentTypeError: The listener is not an object with hooks. It is a TypeError and a ConfigError.
+            ArgumentTypeError: The listener is not an object with hooks. The error is a TypeError and a ConfigError.
             IllegalStateError: The application has assigned partitions; call ``unsubscribe()`` first.
             BrokerError: The brokers could not look up the start positions.
             ClosedError: The consumer was closed.
@@ -257,7 +257,7 @@ class SingleConsumer(Consumer):
             partitions: At least one. A partition that does not exist yet is read once it does.
 
         Raises:
-            ArgumentTypeError: The argument is not a list of partitions. It is a TypeError and a ConfigError.
+            ArgumentTypeError: The argument is not a list of partitions. The error is a TypeError and a ConfigError.
             ConfigError: There is no partition, or one has no legal topic and number.
             IllegalStateError: The consumer has subscribed to topics; call ``unsubscribe()`` first.
             ClosedError: The consumer was closed.
@@ -527,7 +527,7 @@ class SingleLifecycle(Lifecycle):
             super().check_chosen(call)
 
     def _add(self, topics: Collection[str], positions: Mapping[TopicPartition, int]) -> None:
-        """Add topics, and read those partitions of them whose positions are known."""
+        """Add topics, and read their partitions whose positions are known."""
         connected = self.require_connected()
         self.subscription.change_subscription(self.subscription.topics | frozenset(topics))
         connected.open(positions)

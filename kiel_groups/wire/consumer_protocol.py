@@ -28,7 +28,7 @@ PROTOCOL_TYPE = "consumer"
 @dataclass(frozen=True, slots=True)
 class ConsumerSubscription(MemberData):
     """
-    The topics that a member subscribes to, as it tells the leader when it joins: the metadata of a ``GroupProtocol``.
+    The topics that a joining member subscribes to, as told to the leader: the metadata of a ``GroupProtocol``.
 
     ``topics`` are in the member's own order. ``user_data`` belongs to the assignment strategy. ``version`` is that of
     the bytes that were parsed; only version 0 is encoded.

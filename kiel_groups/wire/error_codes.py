@@ -40,7 +40,7 @@ class ErrorCode:
         return f"{self.name} ({self.number})"
 
     def exception(self, message: str) -> BrokerError:
-        """Return the error to raise: its class fits the code, its text is ``message``, then name and hint."""
+        """Return the error to raise. Its class fits the code; its text has ``message``, name and hint."""
         if self.number == OFFSET_OUT_OF_RANGE.number:
             kind: type[BrokerError] = OffsetOutOfRangeError
         elif self.number == REQUEST_TIMED_OUT.number:

@@ -1,4 +1,4 @@
-"""The requests by which brokers coordinate groups: find the coordinator, join, sync, beat, leave, list, describe."""
+"""The requests by which brokers coordinate groups: coordinator, join, sync, heartbeat, leave, list, describe."""
 
 from __future__ import annotations
 
@@ -165,7 +165,7 @@ class HeartbeatRequest(Request[ErrorCode]):
     Renew a member's session.
 
     The answer is REBALANCE_IN_PROGRESS while the member has to rejoin. After an eviction it is UNKNOWN_MEMBER_ID;
-    0.9 answers REBALANCE_IN_PROGRESS to an evicted member, too, as long as the others rejoin.
+    0.9 answers REBALANCE_IN_PROGRESS even to an evicted member, while other members rejoin.
     """
 
     API_KEY, API_VERSION, ANSWER_NAME, ANSWER = 12, 0, "a heartbeat response", ERROR
@@ -199,7 +199,7 @@ class ListedGroup(NamedTuple):
 
 
 class ListGroupsResponse(NamedTuple):
-    """The groups of one broker, in the broker's order. They are incomplete while the broker reads its offsets."""
+    """The groups of one broker, in the broker's order. The list is incomplete while the broker reads its offsets."""
 
     error: ErrorCode
     groups: tuple[ListedGroup, ...]
@@ -249,7 +249,7 @@ class DescribedGroup(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class DescribeGroupsRequest(Request[tuple[DescribedGroup, ...]]):
-    """Ask for some groups. A broker that does not coordinate one of them answers NOT_COORDINATOR_FOR_CONSUMER there."""
+    """Ask for some groups. For a group that it does not coordinate, a broker answers NOT_COORDINATOR_FOR_CONSUMER."""
 
     API_KEY, API_VERSION, ANSWER_NAME = 15, 0, "a describe-groups response"
     BODY = fields(groups=array(STRING))

@@ -187,7 +187,7 @@ class TopicIdsRequest(Request[Mapping[str, str]]):
     topics: tuple[str, ...]
 
     def encode_body(self) -> bytes:
-        """Encode the request without its header, except for the tags at the end of the header."""
+        """Encode the request without its header, but with the tags that end the header."""
         topics = _array(_NAMED).encode(tuple((_NO_ID, topic, None) for topic in self.topics))
         # No topic is created, and no rights are asked for.
         return b"\0" + topics + b"\0\0\0" + b"\0"

@@ -158,8 +158,8 @@ class OffsetFetchRequestV1(OffsetFetchRequest):
     """
     Read the committed offsets of some partitions from Kafka.
 
-    The bytes are those of v0, and the version has the coordinator read them from Kafka instead of ZooKeeper. A
-    partition without a committed offset has the offset -1 and no error.
+    The bytes are the same as in v0; the version makes the coordinator read the offsets from Kafka instead of ZooKeeper.
+    A partition without a committed offset has the offset -1 and no error.
     """
 
     API_VERSION = 1

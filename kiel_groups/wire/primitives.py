@@ -54,7 +54,7 @@ LONGEST_STRING = 0x7FFF
 
 
 def _packing(code: str) -> Callable[[Writer, int], None]:
-    """Return the method that writes a number. A method for each code is faster than one that gets the code."""
+    """Return a method that writes numbers of one ``struct`` code, which is faster than one method for all codes."""
     pack, bits = Struct(f">{code}").pack, 8 * calcsize(code)
 
     def write(self: Writer, value: int) -> None:
@@ -67,7 +67,7 @@ def _packing(code: str) -> Callable[[Writer, int], None]:
 
 
 def _unpacking(code: str) -> Callable[[Reader], int]:
-    """Return the method that reads a number."""
+    """Return a method that reads numbers of this ``struct`` code."""
     number = Struct(f">{code}")
     unpack, size = number.unpack_from, number.size
 
@@ -131,7 +131,7 @@ class Writer:
         self._parts.append(value)
 
     def fields(self, layout: Struct, values: tuple[int, ...]) -> None:
-        """Write several numbers at once, which is faster than one after the other."""
+        """Write several numbers at once, which is faster than to write them one by one."""
         try:
             self._parts.append(layout.pack(*values))
         except StructError:
@@ -262,7 +262,7 @@ class Reader:
         return ProtocolError(f"{self._what} of {len(self._buffer)} bytes holds {found}, at byte {at}")
 
     def fields(self, layout: Struct) -> tuple[int, ...]:
-        """Read several numbers at once, which is faster than one after the other."""
+        """Read several numbers at once, which is faster than to read them one by one."""
         start = self._position
         try:
             values = layout.unpack_from(self._buffer, start)
@@ -281,7 +281,7 @@ V = TypeVar("V")
 
 
 class FieldType(NamedTuple, Generic[T]):
-    """A type of the protocol: what reads a value of it, what writes one, and the least size of a value in bytes."""
+    """A type of the protocol: functions that read and write a value, and the least size of a value in bytes."""
 
     read: Callable[[Reader], T]
     write: Callable[[Writer, T], None]

@@ -64,7 +64,7 @@ class FetchProbeRequest(Request[bool]):
 
 
 class VersionRange(NamedTuple):
-    """The versions of one request that a broker takes, both ends included."""
+    """The versions of one request that a broker supports, both ends included."""
 
     least: int
     most: int
@@ -72,7 +72,7 @@ class VersionRange(NamedTuple):
 
 class ApiVersionsResponse(NamedTuple):
     """
-    The versions that a broker takes, by API key.
+    The versions that a broker supports, by API key.
 
     4.x names version 0 of a produce request for the sake of old clients, and yet closes the connection when it comes.
     """
@@ -83,7 +83,7 @@ class ApiVersionsResponse(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ApiVersionsRequest(Request[ApiVersionsResponse]):
-    """Ask a broker which versions of each request it takes."""
+    """Ask a broker which versions of each request it supports."""
 
     API_KEY, API_VERSION, ANSWER_NAME, BODY = 18, 0, "an API-versions response", fields()
     ANSWER = structure(ApiVersionsResponse, ERROR, mapping(INT16, numbers(VersionRange, "hh"), "API key"))

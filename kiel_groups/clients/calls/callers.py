@@ -1,4 +1,4 @@
-"""Identify the caller of a consumer's methods, and the style in which a consumer is used."""
+"""Identify the coroutine that calls a consumer, and track whether it has received what its calls returned."""
 
 from __future__ import annotations
 

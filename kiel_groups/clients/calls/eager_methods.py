@@ -226,10 +226,10 @@ _DROPS_OUTCOME = [
 
 class _ConsumeTask(LoggedTask[T]):
     """
-    A task whose values count as received once a caller has awaited it to the end, or has called ``result()``.
+    A task whose values are marked as received once a caller has awaited it to the end, or has called ``result()``.
 
-    The values do not count as received if the caller is cancelled just when they arrive, or if ``gen.with_timeout``
-    reads them after its time was up.
+    Values are not marked if the caller is cancelled just when they arrive, or if ``gen.with_timeout`` reads them
+    after its time was up.
     """
 
     def __init__(self, work: Coroutine[Any, Any, T], call: ConsumeCall, name: str, late: Callable[[], T]) -> None:
@@ -263,7 +263,7 @@ class _ConsumeTask(LoggedTask[T]):
         self._call.received, self._call.superseded = False, True
 
     def _unless_given_up(self, values: T) -> T:
-        """Return the values, unless they are delivered again because no caller received them in time."""
+        """Return the values or, if they are delivered again because they came too late, the result of ``late``."""
         return self._late() if self._call.redelivered and values else values
 
 

@@ -1,4 +1,4 @@
-"""Convert messages to values with the application's deserializer, and handle its failures."""
+"""Convert messages to values with the application's deserializer, and raise, or skip and log, its failures."""
 
 from __future__ import annotations
 
@@ -75,12 +75,12 @@ class LogLimit(Generic[K, E]):
         return self._flushed(window, now_s) if now_s >= window.until_s else None
 
     def due(self, now_s: float) -> list[tuple[K, Repeats[E]]]:
-        """Return the suppressed events of keys whose interval has passed, to be logged now."""
+        """Return the suppressed events that the caller must log now, because the interval of their key has passed."""
         due = [(key, window) for key, window in self._windows.items() if window.count and now_s >= window.until_s]
         return [(key, self._flushed(window, now_s)) for key, window in due]
 
     def rest(self, now_s: float) -> list[tuple[K, Repeats[E]]]:
-        """Return all suppressed events by key, to be logged at the end, so that no count is lost."""
+        """Return all suppressed events by key. The caller must log them at the end, so that none is missing."""
         return [(key, self._flushed(window, now_s)) for key, window in self._windows.items() if window.count]
 
     @property
@@ -181,7 +181,8 @@ class Deserializer:
         Return the record with its key and value deserialized. A null key or value stays None.
 
         Raises:
-            RecordDeserializationError: The application's function raised. It is neither counted nor logged yet.
+            RecordDeserializationError: The application's function raised. The failure is neither counted nor logged
+                yet.
         """
         topic, partition, offset, key, value = record
         if self._deserializer is not None and value is not None:

@@ -81,8 +81,8 @@ class ValuesInFlight:
     """
     The in-flight values of one topic, by call, in the order of delivery.
 
-    A coroutine's values are finished when it asks again, independently of other coroutines. A partition's finished
-    offset advances at most to the first value that a coroutine is still processing.
+    A coroutine's values are finished when it asks for more values, independently of other coroutines. A partition's
+    finished offset advances at most to the first value that a coroutine is still processing.
     """
 
     __slots__ = ("_delivered",)
@@ -231,7 +231,7 @@ class BadRecordInFlight:
 
 class ConsumerInFlight:
     """
-    All records in flight of one consumer: that of its loop, what its calls returned, and ``bad`` records.
+    All records in flight of one consumer: its loop's record, what its calls returned, and ``bad`` records.
 
     ``topics`` has the values of each topic for which ``consume()`` was called. The key None has the records of
     ``getone()``, ``getmany()`` and ``consume_batches()``, which ask for any topic.
@@ -262,7 +262,7 @@ class ConsumerInFlight:
         """
         Return the offset of the first record or value that a call took of a partition, and no caller has received.
 
-        Return None if there is none. A caller may still receive it; otherwise it is delivered again.
+        Return None if there is none. A caller may still receive that record; otherwise it is delivered again.
         """
         first = (values.unreceived_from(partition, state) for values in self.topics.values())
         return min((offset for offset in first if offset is not None), default=None)
@@ -332,9 +332,9 @@ _offset_of = attrgetter("offset")
 
 class _View(NamedTuple):
     """
-    The records to deliver, the cursor over them, and how many of the delivered ones are not in flight any more.
+    The records to deliver, the cursor over them, and how many delivered records are no longer in flight.
 
-    A view is replaced as a whole, so that other threads never see parts of two.
+    A view is replaced as a whole, so that other threads never see a mixture of two views.
     """
 
     records: list[Record]
@@ -371,7 +371,7 @@ class CurrentBatch:
         self._dropped = False
 
     def start(self, fetched: FetchedBatch, state: PartitionOffsets, records: list[Record]) -> None:
-        """Replace the batch by another one, of which ``records`` are delivered. No record may be in flight."""
+        """Start another batch, and deliver ``records``, made from it. No record may be in flight."""
         if self._counts:
             assert self.state is not None
             self.state.end_delivery()
@@ -385,7 +385,7 @@ class CurrentBatch:
 
     @property
     def cursor(self) -> Iterator[Record]:
-        """Delivers the records that are left: each step makes the next one the record in flight."""
+        """Delivers the remaining records: each step makes the next record the record in flight."""
         return self._view.cursor
 
     @property
@@ -398,23 +398,23 @@ class CurrentBatch:
         return self._partition == partition and not self.used_up
 
     def clear(self) -> None:
-        """Drop the records that are left. The record in flight remains."""
+        """Drop the undelivered records. The record in flight remains."""
         delivered = self._take_back()
-        # What was skipped behind the last delivered record counts as delivered.
+        # Records that were skipped after the last delivered record count as delivered.
         self._raw = self._raw[:delivered]
         self._dropped = True
 
     def drop(self, partitions: Collection[TopicPartition]) -> None:
-        """Drop the records that are left, if they belong to one of these partitions."""
+        """Drop the undelivered records, if they belong to one of these partitions."""
         if self._partition in partitions:
             self.clear()
 
     def take_rest(self, partition: TopicPartition) -> tuple[FetchedBatch, int] | None:
         """
-        Drop the records that are left, if they belong to this partition and there are any.
+        Drop the undelivered records, if they belong to this partition.
 
         Returns:
-            The batch, and how many of its records are delivered; None if there is no such batch.
+            The batch, and how many of its records are delivered; None if no records were dropped.
         """
         if self._fetched is None or not self.has_records_of(partition):
             return None

@@ -115,7 +115,7 @@ def check_listener(listener: object) -> None:
     Check that a listener is an object with at least one hook. Hooks that it lacks are not called.
 
     Raises:
-        ArgumentTypeError: The object has no hook, has one that cannot be called, or is a class.
+        ArgumentTypeError: The object has no hook, has a hook that cannot be called, or is a class.
     """
     if listener is None:
         return
@@ -215,12 +215,12 @@ class ListenerCalls:
             )
 
     def in_progress(self) -> list[Work]:
-        """Return the running hook, if there is one, as work of the application. Safe on any thread."""
+        """Return the running hook, if any, as work of the application. Safe on any thread."""
         running = self._running
         return [] if running is None else [Work(running, "listener", running.partitions)]
 
     def stalled(self, stall: Stall) -> None:
-        """Call the listener's ``on_stalled``, if there is one, on this thread. Two threads never call it at once."""
+        """Call the listener's ``on_stalled``, if any, on this thread. Two threads never call it at once."""
         listener: object = self._listener
         if isinstance(listener, StallListener):
             with self._stall_lock:

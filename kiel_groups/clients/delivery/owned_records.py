@@ -237,7 +237,7 @@ class OwnedRecords:
         context_without_calls().run(self._fetcher.assign, positions, lost, paused)
 
     def claim_of(self, partition: TopicPartition) -> PartitionOffsets | None:
-        """Return the state of a partition's claim, or None if the partition is not delivered (any more)."""
+        """Return the state of a partition's claim, or None if the partition is not delivered."""
         return None if self.ended or partition not in self.ready else self._subscription.offsets.of(partition)
 
     def unreceived_from(self, partition: TopicPartition) -> int | None:
@@ -246,7 +246,7 @@ class OwnedRecords:
         return None if state is None else self.in_flight.unreceived_from(partition, state)
 
     def follow_subscription(self) -> None:
-        """Stop the delivery of unsubscribed topics, and resume that of topics that are subscribed to again."""
+        """Stop delivering unsubscribed topics, and resume delivering topics that are subscribed again."""
         covers, fetched = self._subscription.covers, self._fetcher.assignment
         self._refused = {
             topic: error for topic, error in self._refused.items() if self._subscription.covers_topic(topic)

@@ -191,8 +191,8 @@ class PositionReset:
         """
         Drop fetched records that are not in the log any more, and report the reset.
 
-        The reset is counted here, not when its position is stored. If the partition is released in between, the release
-        stores the position, and a consumer that closes may get no answer to a write that the server has made.
+        The reset is counted here, not when its position is stored: if the partition is released in between, the release
+        stores the position; and a consumer that closes may not get the answer to its write.
         """
         dropped = self._records.truncate(partition, reset.end)
         self._metrics.count("offset_resets")

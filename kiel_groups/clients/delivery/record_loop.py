@@ -195,7 +195,7 @@ class RecordDelivery:
         return None
 
     def _next_batch(self) -> bool:
-        """Move to the next batch of a partition that is still owned, and return whether there is such a batch."""
+        """Move to the next batch of an owned partition. Return False if there is none."""
         # Once for each batch: retention may overtake a thousand partitions at once, and a thousand waiting resets would
         # wake up after each record. While the batch has more records, none of them can end.
         if self._progress.waiting:

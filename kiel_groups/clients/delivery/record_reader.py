@@ -1,5 +1,5 @@
 """
-Read and deliver the records of one connected consumer, with or without a group, on one event loop.
+Deliver records to ``getone``, ``getmany``, ``consume_batches`` and ``consume``, with or without a group.
 
 A loop gets records one by one. The calls ``getone()``, ``getmany()``, ``consume_batches()`` and ``consume()`` get what
 is buffered, each in a form of its own. What a call returned is *in flight* until the coroutine that received it asks
@@ -61,7 +61,7 @@ class Form(Generic[R, F]):
     """
     The form in which calls get records.
 
-    ``convert`` makes the records of one batch, and ``collect`` the result of a call from those of all its batches.
+    ``convert`` makes the records of one batch, and ``collect`` makes the call's result from all its batches.
     """
 
     convert: Callable[[Deserializer, FetchedBatch, FencingToken], Converted[R]]
@@ -155,7 +155,7 @@ class ValueDelivery:
             raise
         for partition, fetched in last.items():
             if not self._owned.is_current(fetched):
-                # A deserializer has sought. What was taken before does not count, as after any seek.
+                # A deserializer has called ``seek``. As after any seek, what was taken before is not tracked.
                 spans[partition] = spans[partition]._replace(state=None)
         self._track(selection.topic, spans, call, is_empty=not found)
         return form.collect(found)
@@ -272,8 +272,8 @@ class RecordReader:
     """
     The parts of a connected consumer that need no group.
 
-    The application's calls reach the parts ``cluster``, ``records``, ``values`` and ``owned`` from here. Which
-    partitions are read, and while which gate is open, is decided by ``ConnectedConsumer`` or ``AssignedConsumer``.
+    The application's calls use the parts ``cluster``, ``records``, ``values`` and ``owned``. ``ConnectedConsumer`` or
+    ``AssignedConsumer`` decides which partitions are read, and which gate must be open.
 
     Args:
         settings: How to read.
@@ -363,7 +363,7 @@ class RecordReader:
             # A buffered error is raised without a wait. A caller that retries in a loop must not starve the event loop.
             await asyncio.sleep(0)
             while not self.owned.ended:
-                # Before the values behind them are taken.
+                # Before the values after them are taken.
                 is_awaited = self.values.redeliver_unclaimed(topic)
                 available = None if call.superseded else _available(callers, call)
                 if available is None:

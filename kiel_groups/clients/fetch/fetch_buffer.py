@@ -1,4 +1,4 @@
-"""Buffer fetched batches within a bound in bytes, and neither fetch nor deliver paused partitions."""
+"""Buffer fetched batches within a bound, neither fetch nor deliver paused partitions, and retry failed fetches."""
 
 from __future__ import annotations
 
@@ -181,7 +181,7 @@ class FetchBuffer:
                 self._feed(state)
 
     def put_back(self, state: PartitionFetch, batch: FetchedBatch, taken: int) -> None:
-        """Put back the last batch of a partition, as the next one; its first ``taken`` records are delivered."""
+        """Put back the last batch of a partition, as its next batch. Its first ``taken`` records are delivered."""
         if state.put_back(batch, taken):
             self._count(state, batch.buffer_bytes)
         if not state.paused:
@@ -190,7 +190,7 @@ class FetchBuffer:
             self._feed(state)
 
     def skip(self, state: PartitionFetch, offset: int) -> None:
-        """Drop the record at ``offset``, if it is the next one of a paused partition."""
+        """Drop the record at ``offset``, if it is the next record of a paused partition."""
         if state.buffered and state.next_offset == offset and isinstance(state.buffered[0], FetchedBatch):
             before, size_bytes = len(state.buffered), state.buffered[0].buffer_bytes
             state.take(1)
@@ -302,13 +302,13 @@ class FetchStates:
         return over
 
     def put_back(self, batch: FetchedBatch, taken: int) -> None:
-        """Put the last batch of a partition back, as the next one. Its first ``taken`` records are delivered."""
+        """Put back the last batch of a partition, as its next batch. Its first ``taken`` records are delivered."""
         state = self._partitions.get(batch.topic_partition)
         if state is not None and state.epoch == batch.epoch:
             self._buffer.put_back(state, batch, taken)
 
     def skip(self, topic_partition: TopicPartition, offset: int) -> None:
-        """Drop the record at ``offset``, if it is the next one to deliver of a paused partition."""
+        """Drop the record at ``offset``, if it is the next record of a paused partition to deliver."""
         state = self._partitions.get(topic_partition)
         if state is not None:
             self._buffer.skip(state, offset)
@@ -388,7 +388,7 @@ class FailedFetches:
             self.halt(state, error)
 
     def halt(self, state: PartitionFetch, error: Exception) -> None:
-        """Have ``poll`` raise an error, and stop fetching the partition until then."""
+        """Have ``poll`` raise an error, and do not fetch the partition before ``poll`` has raised it."""
         if state.dropped:
             return
         self.report(state, f"{error}; raising this to the application, then fetching again")

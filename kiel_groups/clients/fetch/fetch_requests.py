@@ -33,7 +33,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """The partitions that a caller asks for: those of ``topic``, or ``partitions``, without ``excluded``; or all."""
+    """The partitions that a caller asks for: all of ``topic``, or ``partitions``, or all; without ``excluded``."""
 
     topic: str | None = None
     partitions: frozenset[TopicPartition] | None = None
@@ -54,9 +54,10 @@ class ReadyQueue:
     """
     The queue of partitions with buffered batches.
 
-    Callers wait for one topic, for some partitions, or for any partition. Each topic has an event, and any partition
-    has one. An event is set when there may be a batch, and cleared by a ``pop`` that finds no batch. A caller that
-    waits for some partitions has its own event: the ``pop`` of another caller does not tell whether it finds a batch.
+    Callers wait for one topic, for some partitions, or for any partition. Each topic has an event, and so has "any
+    partition". An event is set when there may be a batch, and cleared by a ``pop`` that finds no batch. A caller that
+    waits for some partitions has its own event, because another caller's ``pop`` cannot tell whether those partitions
+    have a batch.
     """
 
     def __init__(self) -> None:
@@ -150,7 +151,7 @@ class ReadyQueue:
         return self._by_topic[topic]
 
 
-#: The least number of selections that are kept before those of callers that wait no more are dropped.
+#: The least number of selections before the selections of callers that no longer wait are dropped.
 _MOST_SELECTIONS = 1_000
 
 
@@ -352,7 +353,7 @@ class BrokerLanes:
         self._ready = {demand: {} for demand in Demand}
 
     def add(self, state: PartitionFetch) -> None:
-        """Have a partition fetched with one of the next requests."""
+        """Queue a partition for one of the next requests."""
         self._ready[state.demand][state] = None
 
     def remove(self, state: PartitionFetch) -> None:
@@ -459,7 +460,7 @@ class BrokerLanes:
 
 class BulkTurns:
     """
-    The brokers that wait for room in the buffer, the first one first.
+    The queue of the brokers that wait for room in the buffer.
 
     Without turns, brokers whose bites are small would take each bit of room, and leave none for a large bite.
     """
@@ -468,7 +469,7 @@ class BulkTurns:
         self._waiting: dict[int, BrokerLanes] = {}
 
     def plan(self, broker: BrokerLanes, room: Room) -> PlannedFetch | None:
-        """Return the bulk request to send to a broker now, or None if none should be sent, or if it is not its turn."""
+        """Return the bulk request to send to a broker now, or None if there is none, or it is another broker's turn."""
         first = next(iter(self._waiting), broker.node_id)
         planned = broker.plan_bulk(room if first == broker.node_id else room._replace(is_turn=False))
         if broker.is_held_back:

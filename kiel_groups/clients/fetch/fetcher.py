@@ -1,5 +1,5 @@
 """
-Fetch the assigned partitions from their leaders, and buffer what is delivered next.
+Fetch the assigned partitions from their leaders into the buffer, and raise errors that retries cannot help.
 
 Partitions are assigned and unassigned one by one while other partitions continue. Order within a partition is kept.
 Partitions are delivered in turn, run by run. A failure that can pass by itself (a leader that moves, a broker that
@@ -90,7 +90,7 @@ class Quantum:
 
 class AnswerReader:
     """
-    Reads what an answer has of one partition into the buffer.
+    Reads one partition's part of an answer into the buffer.
 
     Args:
         config: Bounds the size of messages.
@@ -398,7 +398,7 @@ class Fetcher(FetchStates):
             self._start(self._fetch(broker, planned), f"fetch from broker {broker.node_id}")
 
     def _send_held_back(self) -> None:
-        """Send the requests that waited for room in the buffer, or for a caller that finds nothing else."""
+        """Send the requests that waited for room in the buffer, or for a caller without other batches."""
         for broker in self._turns.waiting:
             self._send_bulk(broker)
 

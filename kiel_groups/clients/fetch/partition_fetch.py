@@ -1,4 +1,4 @@
-"""Keep the state of fetching one partition, and divide what is fetched into runs of records."""
+"""Keep one partition's fetch state: its position, buffered batches, and larger requests for large messages."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class MessageSizes:
 
         Args:
             offsets: The number of offsets.
-            assumed: The size of one message, until one was read.
+            assumed: The size of one message, used until a message was read.
         """
         measured = self.read_offsets > 0
         expected = offsets * self.read_bytes // self.read_offsets if measured else offsets * assumed
@@ -201,7 +201,7 @@ class FetchedBatch:
         high_watermark: The offset after the last message that consumers could see at the time.
         epoch: The number of the partition's assignment.
         size_bytes: About the size of the messages on the wire.
-        answer: The number of the answer that the batch is from, among those of the partition's assignment.
+        answer: The number of the answer with this batch; numbers start again with each assignment.
 
     Attributes:
         buffer_bytes: The size of the messages without compression, which the buffer counts.
@@ -245,7 +245,7 @@ class FetchedBatch:
 
     @property
     def records(self) -> list[Record]:
-        """The records. The first use makes them."""
+        """The records, made at the first use."""
         records = self._content.records()
         if len(records) != len(self._rows):
             records = records[self._rows.start : self._rows.stop]
@@ -448,7 +448,7 @@ class PartitionFetch:
 
     @property
     def full(self) -> bool:
-        """Whether batches of two answers are buffered: the one that is being delivered, and one to follow it."""
+        """Whether batches of two answers are buffered: an answer that is being delivered, and the next answer."""
         first, last = (self.buffered[0], self.buffered[-1]) if self.buffered else (None, None)
         return isinstance(first, FetchedBatch) and (not isinstance(last, FetchedBatch) or last.answer > first.answer)
 
@@ -554,7 +554,7 @@ class PartitionFetch:
         self.needed_bytes = min(2 * self.unanswered_bytes, most)
 
     def mark_log(self, message_set: bytes | memoryview) -> None:
-        """Remember the first message of an answer, which was checked, if a mark is due."""
+        """If a mark is due, remember the first message of an answer that was checked."""
         if self.answers % _MARKED_ANSWERS == 1:
             self.mark = LogMark.of(message_set)
 
@@ -594,7 +594,8 @@ class PartitionFetch:
         """
         Remove and return the next batch or error.
 
-        Of a batch with more than ``most_records``, return that many records; the others remain, without being copied.
+        Of a batch with more than ``most_records``, return that many records. The other records remain, and are not
+        copied.
         """
         head = self.buffered[0]
         if isinstance(head, FetchedBatch):

@@ -1,4 +1,4 @@
-"""Keep the metadata of a cluster: its brokers, the partitions of topics, and their leaders."""
+"""Keep the metadata of a cluster (brokers, partitions, leaders), refresh it, and send requests to leaders."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ class ClusterMetadata:
     Args:
         config: Bootstrap addresses, timeouts, backoff.
         metrics: Counts refreshes by reason, and failures.
-        broker_source: Finds further addresses when none of the known ones answers.
+        broker_source: Finds further addresses when no known address answers.
         names_unknown: Whether a request may name topics that the brokers may not know; brokers with
             ``auto.create.topics.enable`` then create these. If False, and ``listing`` is old, the request asks for all
             topics instead.
@@ -394,7 +394,7 @@ class ClusterMetadata:
         """
         Request the metadata of these topics, and of all topics that are tracked already.
 
-        A request in flight serves all callers. The next request waits for ``backoff_ms``, and longer after failures.
+        All callers share a request in flight. The next request waits for ``backoff_ms``, and longer after failures.
 
         Args:
             topics: Topics to track from now on; a topic that turns out to be unknown is tracked no longer. If no topic
@@ -519,7 +519,7 @@ class ClusterMetadata:
         """
         Return a connection to any broker, preferably one whose requests have not failed lately.
 
-        The broker ``without`` is chosen only if no other one is known.
+        The broker ``without`` is chosen only if no other broker is known.
 
         Brokers of 0.8 list no broker before there is a topic: until then, the address that answered last is used.
 

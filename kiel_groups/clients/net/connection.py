@@ -247,8 +247,8 @@ async def open_stream(address: HostPort, buffers: ReceiveBuffers, timeout_s: flo
     """
     Connect to the first address of a server that accepts a connection.
 
-    Addresses are tried in the resolver's order. The next one is tried when one refuses, and beside one that is slow: a
-    host that drops packets does not cost the time-out.
+    Addresses are tried in the resolver's order. The next address is tried when one refuses, and while one is slow, so
+    that a host that drops packets does not use up the time.
 
     Args:
         address: The server.
@@ -284,7 +284,7 @@ async def _connect(host: str, port: int, buffers: ReceiveBuffers) -> AnswerStrea
 
 
 async def _hosts_of(address: HostPort) -> Sequence[str]:
-    """Return the addresses of a name, in the resolver's order; the name itself if there are none, for its error."""
+    """Return the addresses of a name, in the resolver's order; if there are none, the name, whose use then fails."""
     try:
         ipaddress.ip_address(address.host)
     except ValueError:
@@ -592,7 +592,7 @@ class ConnectionPool:
     """
     Keeps one connection for each address and purpose, created on first use and replaced once it is closed.
 
-    Purposes separate requests that must not wait for each other, such as metadata requests and long fetches, or fetches
+    Requests with different purposes do not wait for each other, such as metadata requests and long fetches, or fetches
     and slow produce requests.
     """
 

@@ -1,4 +1,4 @@
-"""Send metadata requests to one broker after the other, and decide which broker comes next, and what to name."""
+"""Ask one broker after the other for metadata, and decide whether a request may name topics that may be deleted."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class MetadataSources:
         config: The bootstrap addresses, and timeouts.
         pool: The connections.
         metrics: Receives the gauge of requests in a row that were not answered (``metadata_unanswered``).
-        broker_source: Finds further addresses when none of the known ones answers.
+        broker_source: Finds further addresses when no known address answers.
     """
 
     def __init__(
@@ -215,7 +215,7 @@ class ListedTopic:
 
 class TopicListing:
     """
-    Whether the last listing of all topics is recent enough to name them, and was not contradicted since.
+    Decides whether requests may name topics: the last listing of all topics is recent, and not contradicted since.
 
     A request that names a topic creates the topic if it was deleted, on brokers with ``auto.create.topics.enable``. A
     request that names none creates none, but is answered for all topics of the cluster, which costs every broker and

@@ -120,8 +120,9 @@ class PartitionQueue:
     The batches of one partition, oldest first.
 
     ``busy`` is set while the first batch is in flight, or waits for a retry: no other batch overtakes it, so records
-    keep their order. ``timer`` runs while a first batch lingers. ``added`` counts all records so far, and ``settled``
-    the records with an outcome. The first ``due`` of all records no longer wait for further records.
+    keep their order. ``timer`` runs while a first batch lingers. ``added`` is the number of all records so far, and
+    ``settled`` the number of records with an outcome. The first ``due`` of all records no longer wait for further
+    records.
     """
 
     topic_partition: TopicPartition
@@ -375,7 +376,7 @@ class Sender:
         self._offer(queue)
 
     async def _send_ready(self, node_id: int) -> None:
-        """Send requests one after the other while partitions are ready for the broker."""
+        """Send one request after the other, as long as partitions are ready for the broker."""
         try:
             while not self._closed and (queues := self._choose(self._ready[node_id])):
                 await self._send(node_id, queues)

@@ -94,7 +94,7 @@ _MOST_BATCHES = 1_000
 
 
 def offset_after_empty_batches(data: Buffer, start: int) -> int | None:
-    """Return the offset after the batches without records that begin at ``start``, or None if there is none."""
+    """Return the offset after the empty batches that begin at ``start``, or None if there is no empty batch."""
     following = None
     for _ in range(_MOST_BATCHES):
         after = _offset_after_empty_batch(data, start)
@@ -137,7 +137,7 @@ def _crc_table() -> list[int]:
     return table
 
 
-# The ends of message sets that are no whole messages of magic 0.
+# The ends of message sets that are not whole messages of magic 0.
 #
 # Brokers cut a fetched set at ``max_bytes``, wherever that is. Brokers from 0.11 on convert it to magic 0. If the fetch
 # has no whole batch, those up to 2.8 send its beginning as it is in the log, and those of 3.x send nothing. Brokers
