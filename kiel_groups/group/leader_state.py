@@ -1,5 +1,5 @@
 """
-The state machine of a leader: when it plans, and how it publishes a plan.
+The state machine of a leader: when it plans (debounce), and how it publishes a plan.
 
 Rules
   1. Only an elected leader plans. A deposed leader drops its plan at once. Effects and their answers carry the number

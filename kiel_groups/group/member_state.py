@@ -81,7 +81,7 @@ class Phase(Enum):
     SYNCING = "awaiting sync"
     #: Entry: the assignment is there. Duty: beat, fetch, commit. Exit: a rebalance or removal.
     STABLE = "stable"
-    #: Entry: the partitions are given back. Duty: send one leave request. Exit: its answer, or none in time.
+    #: Entry: the partitions are released. Duty: send one leave request. Exit: its answer, or none in time.
     LEAVING = "leaving"
     #: Entry: left, failed, or never joined. Duty: none. Exit: none.
     ENDED = "ended"
@@ -105,7 +105,7 @@ class Holding(Enum):
     NOTHING = "nothing"
     #: The partitions of the last assignment.
     ASSIGNED = "assigned"
-    #: Partitions that are being given back: their records in flight are finished and committed.
+    #: Partitions that are being revoked: their records in flight are finished and committed.
     DRAINING = "draining"
 
 

@@ -1,4 +1,4 @@
-"""Track the offsets of one consumer's partitions, from the claim to its end, and decide what is written."""
+"""Decide which offsets of a consumer's partitions are committed, refused, reset, adopted or released."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ class OffsetTracker:
                 _check_move(partition, None, claim)
 
     def claimed(self, partition: TopicPartition) -> ClaimedPartition | None:
-        """Return the claim of a partition, opened or not: another object for each claim. None if there is none."""
+        """Return the claim of a partition, opened or not, or None. Each claim is another object."""
         return self._claims.get(partition)
 
     def open(self, starts: Mapping[TopicPartition, StartPosition]) -> None:
@@ -194,7 +194,7 @@ class OffsetTracker:
         _check_move(partition, before, offsets)
 
     def withdraw_reset(self, partition: TopicPartition) -> None:
-        """Drop the chosen reset, because records before the position are fetched again; it may be chosen anew."""
+        """Drop the chosen reset, because records before the position are fetched again. A later reset may be chosen."""
         offsets = self._open[partition]
         before, reset = offsets.phase, offsets.reset
         if reset is not None:
@@ -319,7 +319,7 @@ class OffsetTracker:
     # Stored offsets that were read
 
     def verifiable(self, partitions: Collection[TopicPartition]) -> list[TopicPartition]:
-        """Return the partitions whose stored offset is read between commits: open ones that are not outdated."""
+        """Return the partitions whose stored offsets are read between commits: all that are open and not outdated."""
         return [p for p in sorted(self._open.keys() & frozenset(partitions)) if not self._open[p].outdated]
 
     def judge(self, partition: TopicPartition, stored: StoredOffset) -> Finding:
@@ -367,7 +367,7 @@ class OffsetTracker:
         """
         Return the open partitions that must be restarted in the incarnation that ``created`` identifies.
 
-        Their offsets belong to an earlier incarnation, and no later one is known.
+        Their offsets belong to an earlier incarnation, and no later incarnation is known.
         """
         return frozenset(
             partition
@@ -417,7 +417,7 @@ class OffsetTracker:
         return Release(offset if is_due else None, state.version)
 
     def release_changed(self, partition: TopicPartition, found: StoredOffset | None) -> Release:
-        """Decide again, after the release was refused and ``found`` was read: None if there is no offset znode."""
+        """Decide again, after the release was refused and ``found`` was read. It is None without an offset znode."""
         state = self._open.get(partition)
         if found is None or state is None or (finding := state.judge(found)) is Finding.ADOPTED:
             return Release(None, None if found is None else found.version, is_superseded=state is not None)
@@ -444,7 +444,7 @@ class OffsetTracker:
         """
         Return whether a stored offset is a position in the old log, although it is newer than the recreated topic.
 
-        An operator's offset is not: its version is the adopted one, if the claim was opened.
+        An operator's offset is not such a position: if the claim was opened, its version is the adopted version.
         """
         claim, state = self._claims.get(partition), self._open.get(partition)
         if claim is None or not claim.outdated or found.offset is None:

@@ -141,8 +141,8 @@ class Inputs:
     ``members`` has one member per slot, the newest. ``topics`` has the partition numbers of each topic, ``brokers`` is
     the number of registered brokers. ``assignments`` has None for an unreadable assignment. ``away`` has the
     assignments of static slots whose member may return, ``history`` the generations with a history entry. ``weights``
-    are empty if the znode is absent; if it is unreadable, they are the last readable ones. ``group_state`` is None if
-    the znode is absent or unreadable, ``group_state_version`` only if it is absent.
+    are empty if the znode is absent; if it is unreadable, they are the last readable weights. ``group_state`` is None
+    if the znode is absent or unreadable, ``group_state_version`` only if it is absent.
     """
 
     members: Mapping[Slot, MemberInfo]
@@ -316,7 +316,7 @@ def _is_material(changes: Iterable[Operation], layout: GroupLayout, inputs: Inpu
     """
     Whether the changes justify a new generation.
 
-    Departed members' empty assignments alone do not justify one: they are deleted with the next generation.
+    The deletion of departed members' empty assignments can wait for the next generation.
     """
     empty = {layout.assignment(slot) for slot, owned in inputs.stored.items() if not owned}
     return any(not isinstance(change, Delete) or change.path not in empty for change in changes)
@@ -324,7 +324,7 @@ def _is_material(changes: Iterable[Operation], layout: GroupLayout, inputs: Inpu
 
 def _is_equivalent(stored: GroupState, fresh: GroupState) -> bool:
     """
-    Whether the stored group state is ``done``, with the same counts, reasons, allocator and request as the fresh one.
+    Whether the stored group state is ``done``, with the same numbers, reasons, allocator and request as the fresh one.
 
     Two texts of ``fallback`` are equivalent unless only one is empty: the allocator's error may differ in every plan.
     """
@@ -451,8 +451,8 @@ def describe_change(before: Inputs | None, after: Inputs) -> str:
     """
     Describe for operators what changed between two plans: ``join of m1, new partitions of t``, or "" for no change.
 
-    A member that leaves first drops its subscription, so any other member that disappears has died or lost its session
-    (an expiry). A new leader cannot tell the two apart: it compares the members with the stored assignments.
+    A leaving member drops its subscription before it leaves, so any other member that disappears has died or lost its
+    session (an expiry). A new leader cannot tell the two apart: it compares the members with the stored assignments.
 
     Args:
         before: The inputs of the last published plan, or None if this leader has published no plan yet.

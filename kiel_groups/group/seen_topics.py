@@ -48,7 +48,8 @@ class SeenTopics:
     """
     Numbers the incarnations of topics, from 0 on, as one process learns of them.
 
-    ``changed`` is called with a topic whose number has grown, ``doubted`` with one that may have been created again.
+    ``changed`` is called with a topic whose number has grown, ``doubted`` with a topic that may have been created
+    again.
     """
 
     def __init__(self) -> None:
@@ -137,9 +138,9 @@ class LogSight(NamedTuple):
     """
     What is known of one partition's log.
 
-    ``start`` and ``end`` are its range now. ``has_record`` is whether it still has the record that was read first, None
-    if that cannot be known: none was read, or it was deleted since. ``is_first`` is whether that is the log's first
-    record. ``in_doubt`` is whether a broker has denied that it has the ``position``.
+    ``start`` and ``end`` are its range now. ``has_record``: whether the log still has the record that was read first;
+    None if that cannot be known, because no record was read, or it was deleted since. ``is_first``: whether that record
+    is the log's first one. ``in_doubt``: whether a broker has denied that the log has the ``position``.
     """
 
     position: int

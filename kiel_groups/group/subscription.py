@@ -1,4 +1,4 @@
-"""The subscription of a consumer: how it gets its partitions, and the state of each assigned partition."""
+"""The subscription of a consumer: how it gets its partitions, and which of them are paused or lack a position."""
 
 from __future__ import annotations
 
@@ -271,7 +271,7 @@ class SubscriptionState:
         self._group_topics |= frozenset(names)
 
     def group_subscription(self) -> frozenset[str]:
-        """Return the subscribed topics, and those that ``group_subscribe`` has added."""
+        """Return the subscribed topics, and the topics that ``group_subscribe`` has added."""
         return self.topics | self._group_topics
 
     def mark_for_reassignment(self) -> None:
@@ -392,7 +392,7 @@ class SubscriptionState:
 
     def open_unclaimed(self, starts: Mapping[TopicPartition, int], origin: StartOrigin) -> list[TopicPartition]:
         """
-        Open assigned partitions that no member claims, at these offsets; those that are open already do not change.
+        Open assigned partitions that no member claims, at these offsets. Open partitions do not change.
 
         Returns:
             The partitions that were opened.

@@ -1,4 +1,4 @@
-"""The values in a group's znodes, and their bytes; znodes as tools read them."""
+"""Encode and parse a group's znodes: members, assignments, group state, settings, owners, offsets; also Kafka's own."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def parse_object(data: bytes, path: str) -> dict[str, Any]:
 
 
 def check_version(fields: Mapping[str, Any], known: int, path: str) -> None:
-    """Raise ProtocolError if the data is of another version than the one that the caller knows."""
+    """Raise ProtocolError if the data has another version than ``known``."""
     if (version := fields.get("version", 1)) != known:
         raise ProtocolError(f"{path}: data of version {known} was expected, found version {version!r:.40}")
 
@@ -470,7 +470,7 @@ class FirstOffsets:
     offsets: Mapping[int, int] = field(default_factory=dict)
 
     def encode(self) -> bytes:
-        """Encode the offsets as a list by partition, null for an unknown one, so that many partitions fit."""
+        """Encode the offsets as a list by partition, with null for an unknown offset, so that many partitions fit."""
         listed = [self.offsets.get(number) for number in range(max(self.offsets, default=-1) + 1)]
         return encode_object({"version": _STARTS_VERSION, "created": self.created, "at": self.at_ms, "offsets": listed})
 

@@ -260,7 +260,7 @@ class WorkerLayout:
         return f"{self.config}/status"
 
     def status(self, connector: str, task: int | None = None) -> str:
-        """Return the path of a status. That of a connector is above those of its tasks."""
+        """Return the path of a status. A connector's path is above the paths of its tasks."""
         folder = f"{self.statuses}/{znode_name(connector)}"
         return folder if task is None else f"{folder}/{task}"
 
@@ -278,7 +278,7 @@ class WorkerLayout:
 
     @cached_property
     def owners(self) -> str:
-        """The path above the owner znodes, by connector. Each is the claim of a connector or of a task."""
+        """The path above the owner znodes, by connector. Each owner znode is the claim of a connector or of a task."""
         return f"{self.config}/owners"
 
     def connector_owners(self, connector: str) -> str:

@@ -79,7 +79,7 @@ def parse_config_offset(data: bytes, path: str) -> int:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredConnector:
     """
-    A connector's configuration and that of its tasks, which change together or not at all.
+    The configurations of a connector and of its tasks, which change together or not at all.
 
     ``tasks`` is None if the connector has not made any task yet. ``offset`` is the configuration offset of the last
     change of this connector.
