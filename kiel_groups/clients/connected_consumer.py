@@ -149,7 +149,7 @@ class ConnectedConsumer:
     A connected consumer in a group. The object must be constructed on the consumer's event loop.
 
     The ``reader`` reads and delivers; this object adds what a group needs: the member, which controls the delivery
-    through its ``DeliveryHandler``, the commits, and the resets of positions that are stored.
+    through its ``DeliveryHandler``, the commits, and resets whose positions are stored.
     """
 
     def __init__(self, settings: ConsumerSettings, subscription: SubscriptionState) -> None:
@@ -266,7 +266,7 @@ class ConnectedConsumer:
         Commit finished records. The future raises the errors of ``GroupMember.commit_on_session``.
 
         The commit continues even if its caller is cancelled. If the commit were interrupted, the next release would
-        mistake the stored offset for that of another writer.
+        mistake the stored offset for another writer's offset.
         """
         return shielded(self.member.commit_on_session(metadata), f"group {self._settings.group.group}: a commit")
 
@@ -354,7 +354,7 @@ class DeliveryHandler(GroupBrokers):
         self._cluster.drop_overrides(partitions)
 
     def offset_changed(self, partition: TopicPartition, offset: int) -> None:
-        """Resume at ``offset`` once the assigned hook has ended. Stop counting the partition's records in flight."""
+        """Resume at ``offset`` once the assigned hook has ended. Stop tracking the partition's records in flight."""
         self._owned.resume_at(partition, offset)
 
     def start_unknown(self, topic: str, error: NoOffsetsError) -> None:

@@ -118,9 +118,9 @@ class Consumer:
         """
         Return buffered records by partition, as columns: offsets, keys and values, without an object for each record.
 
-        Apart from their form, the records are delivered and finished as those of ``getmany()``, and the three methods
-        that return records may be used by turns. Each item of a list has the records of one run of the log, about 512
-        KiB: joining them would copy them. Keys and values are bytes.
+        Apart from their form, the records are delivered and finished as by ``getmany()``. A consumer may use the three
+        methods that return records by turns. Each item of a list has the records of one run of the log, about 512 KiB:
+        joining them would copy them. Keys and values are bytes.
 
         Args:
             partitions: The partitions from which to return records; by default all.
@@ -160,7 +160,7 @@ class Consumer:
 
     @starts_at_call
     async def end_offsets(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
-        """Return the offset of the next message of each partition. The errors are those of ``beginning_offsets``."""
+        """Return the offset of the next message of each partition. Errors as in ``beginning_offsets``."""
         return await self._list(partitions_of(partitions, "end_offsets()"), LATEST)
 
     @starts_at_call
@@ -253,7 +253,7 @@ class Consumer:
 
         Raises:
             ConfigError: The offset is not a whole number from 0 to 2**63 - 1.
-            IllegalStateError: The partition is not assigned; the text names those that are.
+            IllegalStateError: The partition is not assigned; the text names the assigned partitions.
         """
         partition = partition_of(partition, "seek()")
         self._subscription.seek(partition, offset)
@@ -317,9 +317,9 @@ class Consumer:
         Return the offset of the next record to deliver.
 
         After ``assign``, wait until the position is known. Partitions of subscribed topics have one at once. Records
-        that a call returned but no caller received, as after a cancellation, are not delivered. They are the next ones
-        once nothing refers to that call's future. Until then, other coroutines get the records that follow, for a
-        second at most; then all these records are delivered again.
+        that a call returned but no caller received, as after a cancellation, are not delivered. They become the next
+        records once nothing refers to that call's future. Until then, other coroutines get the records that follow, for
+        a second at most; then all these records are delivered again.
 
         Raises:
             IllegalStateError: The partition is not assigned.

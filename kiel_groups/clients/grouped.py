@@ -56,9 +56,9 @@ class GroupedConsumer(Consumer):
         max_decompressed_bytes: How many bytes one compressed message set may unpack to.
         fetch_buffer_bytes: How many bytes of fetched records may wait for their delivery, counted without compression.
         coordination: What coordinates the group: ``"zookeeper"`` (the default), or ``"brokers"``, from Kafka 0.9 on.
-            Their groups have other members, such as those of Java, and other offsets. The settings of the leader's
-            plans (``debounce_…_ms``, ``static_grace_ms``), ``reconcile_interval_ms`` and ``zk_timeout_ms`` have no
-            effect there.
+            Groups that brokers coordinate have other members, such as Java's, and other offsets. The settings of the
+            leader's plans (``debounce_…_ms``, ``static_grace_ms``), ``reconcile_interval_ms`` and ``zk_timeout_ms``
+            have no effect there.
         api_version: The release of coordinating brokers, such as ``(0, 9)``; by default, they are asked. That question
             makes brokers of 0.9 drop requests of other clients, so name the release of such brokers here.
         session_timeout_ms: How long ZooKeeper (10,000 by default) or the coordinator (30,000) waits for a heartbeat
@@ -75,8 +75,8 @@ class GroupedConsumer(Consumer):
         rack: Where this member runs, for ``"rack_aware"``: the name that brokers, or the group's ``broker_racks``, give
             their rack.
         max_poll_interval_ms: How long the application may process the same record or values, or run the same listener
-            hook, before this member's session is closed; 0: no limit. Coordinating brokers wait as long for a member in
-            a rebalance, except those of Kafka 0.9 and 0.10.0, which wait for its session timeout.
+            hook, before this member's session is closed; 0: no limit. In a rebalance, coordinating brokers wait for a
+            member for this time; brokers of Kafka 0.9 and 0.10.0, for its session timeout.
         loop_stall_ms: How long the event loop may be blocked before this member's session is closed; 0: no limit.
         key_deserializer: Converts a record's key, if it has one. Without it, keys are bytes.
         on_bad_record: What happens to a record on which a deserializer fails, or whose message is damaged: ``"raise"``
@@ -216,7 +216,7 @@ class GroupedConsumer(Consumer):
             ConfigError: The store is ``broker-v0`` or ``broker-v1``, which these brokers do not support.
             NoZooKeeperError: ZooKeeper did not answer within ``zk_timeout_ms``; the text names the pending step.
             ChrootMissingError: The chroot does not exist.
-            GroupConfigError: The settings that the group has stored are different.
+            GroupConfigError: The settings that the group has stored differ from this consumer's.
             ForeignMemberError: The group has live members of another library (kiel, pykafka, Java's consumer).
             ClosedError: The consumer was closed.
         """
@@ -321,9 +321,9 @@ class GroupedConsumer(Consumer):
         """
         Read these partitions alone, without the group: no member, no claims, no commits, and no calls of the listener.
 
-        The call takes effect at once, so ``seek`` and ``pause`` may follow. Members of the group, if there are
-        any, read the same records. A partition starts where the application seeks, else at the group's committed
-        offset, else as ``auto_offset_reset`` says. Another call replaces the partitions: those that stay keep their
+        The call takes effect at once, so ``seek`` and ``pause`` may follow. Members of the group, if there are any,
+        read the same records. A partition starts where the application seeks, else at the group's committed offset,
+        else as ``auto_offset_reset`` says. Another call replaces the partitions: partitions that stay keep their
         position, pause and high watermark. A consumer that has joined its group leaves it; ``assign`` before
         ``connect`` never joins.
 

@@ -95,7 +95,7 @@ class GroupLifecycle(Lifecycle):
         """
         Leave the group to follow ``assign``, or end that assignment to join the group. Return the connect.
 
-        Loops and calls under way raise an IllegalStateError; the next ones use the new connection at once.
+        Loops and calls under way raise an IllegalStateError; new loops and calls use the new connection at once.
         """
         old = self.connected
         assert old is not None

@@ -270,8 +270,7 @@ class Producer:
 
     @property
     def key_maker(self) -> Callable[[Any], Any]:
-        """The function that makes a record's key from its value, if ``produce`` gets no key. By default, keys are
-        null."""
+        """The function that makes a key from a value, if ``produce`` gets no key. By default, such keys are null."""
         return self._key_maker or (lambda _: None)
 
     @property
@@ -352,9 +351,9 @@ class Producer:
         may not be stored, with ClosedError if they were not sent.
 
         Args:
-            timeout_ms: How long to flush. By default, until every record is stored or out of retries, or until no
-                broker has stored anything for ``request_timeout_ms`` plus ``ack_timeout`` (together 30.5 s by default),
-                as when a broker is frozen.
+            timeout_ms: How long to flush. By default, until every record is stored or out of retries, or, as when a
+                broker is frozen, until no broker has stored a record for ``request_timeout_ms`` plus ``ack_timeout``
+                (together 30.5 s by default).
 
         Raises:
             KielGroupsError: As in ``flush()``.
@@ -394,7 +393,7 @@ class Producer:
         raise_first(outcomes)
 
     async def _wait_for_flush(self, flushing: asyncio.Task[None], timeout_ms: int | None) -> None:
-        """Wait until the flush ends, at most ``timeout_ms``, or (None) for as long as brokers store records."""
+        """Wait until the flush ends: at most ``timeout_ms`` or, if None, as long as brokers store records."""
         now_s = asyncio.get_running_loop().time
         began_s = now_s()
         patience_s = (self._cluster.config.request_timeout_ms + self._config.ack_timeout_ms) / 1000

@@ -58,7 +58,7 @@ class Lifecycle:
         return self.require_connected().reader
 
     def connections(self) -> list[Connected]:
-        """Return the present connection, and the former ones that are being closed."""
+        """Return the present connection, and former connections that are being closed."""
         return [] if self.connected is None else [self.connected]
 
     def check_chosen(self, call: str) -> None:
@@ -292,7 +292,7 @@ async def _result_of(begin: Callable[[], Awaitable[T]]) -> T:
 
 
 def _check_limits(name: str, timeout_ms: float, max_records: int | None) -> None:
-    """Raise ConfigError unless these are arguments of a call that returns records."""
+    """Raise ConfigError if an argument of a call that returns records is not valid."""
     if isinstance(timeout_ms, bool) or not isinstance(timeout_ms, int | float) or not timeout_ms >= 0:
         raise ConfigError(f"{name}: timeout_ms is {timeout_ms!r}; expected milliseconds, at least 0")
     most = max_records

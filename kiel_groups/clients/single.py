@@ -222,7 +222,7 @@ class SingleConsumer(Consumer):
         listener: RebalanceListener | None = None,
     ) -> asyncio.Future[None]:
         """
-        Add topics to those of former calls. (``GroupedConsumer.subscribe`` replaces the topics.)
+        Add topics to the topics of former calls. (``GroupedConsumer.subscribe`` replaces the topics.)
 
         The future is done once the topics' start positions are known: with END, records written after that are
         delivered. Until then, the topics are not in ``subscription()``.
@@ -251,7 +251,7 @@ class SingleConsumer(Consumer):
         Read these partitions. The call takes effect at once, so ``seek`` and ``pause`` may follow at once.
 
         A partition starts where the application seeks, else as ``auto_offset_reset`` says. Another call replaces the
-        partitions: those that stay keep their position, pause and high watermark.
+        partitions: partitions that stay keep their position, pause and high watermark.
 
         Args:
             partitions: At least one. A partition that does not exist yet is read once it does.

@@ -1,8 +1,8 @@
 """
 The note that a member adds to the text of an offset in Kafka: the topic's incarnation, and the claim.
 
-An offset in Kafka has no version, and outlives its topic. The note says in which log the offset is a position, and
-under which claim it was stored.
+An offset in Kafka has no version, and outlives its topic. The note says which log the offset belongs to, and under
+which claim the offset was stored.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class NotedText(NamedTuple):
 
     @classmethod
     def parse(cls, metadata: str) -> NotedText:
-        """Divide the text that is stored with an offset."""
+        """Divide the text that is stored with an offset into the text and the note."""
         match = _NOTED.fullmatch(metadata)
         note = None if match is None else _note(match["note"])
         return cls(metadata, None) if match is None or note is None else cls(match["text"] or "", note)

@@ -206,7 +206,7 @@ class PauseOver:
 
 @dataclass(frozen=True, slots=True)
 class Drained:
-    """All partitions are drained; those that took too long were lost."""
+    """All partitions are drained; partitions that took too long were lost."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -129,7 +129,7 @@ class OffsetTracker:
             self._open.pop(partition, None)
 
     def end_unopened(self, partitions: Collection[TopicPartition] | None = None) -> None:
-        """Forget claims that were never opened: those of ``partitions``, or all because their session is over."""
+        """Forget claims of ``partitions`` (None: all, because their session is over) that were never opened."""
         unopened = self._claims.keys() - self._open.keys()
         self.end(unopened if partitions is None else unopened & frozenset(partitions))
 
@@ -163,7 +163,7 @@ class OffsetTracker:
         return topics
 
     def seek(self, partition: TopicPartition, offset: int, origin: StartOrigin = StartOrigin.SEEK) -> None:
-        """Continue delivery at ``offset``: it is the position and the finished offset. A chosen reset is void."""
+        """Continue delivery at ``offset``, the new position and finished offset. This voids a chosen reset."""
         offsets = self._open[partition]
         before = offsets.phase
         if origin is not StartOrigin.SEEK:

@@ -51,7 +51,7 @@ class PendingReset:
 
     def offset_after(self, done: int) -> int:
         """
-        Return the offset to store if all records before the offset ``done`` are done.
+        Return the offset to store if all records before the offset ``done`` are finished.
 
         Records between ``done`` and the lost position that the log still has must be delivered. If there are any, the
         reset may move the offset back, but not forward past them.
@@ -92,7 +92,7 @@ MOVES: Mapping[Phase | None, frozenset[Phase | None]] = {
 
 class StartOrigin(Enum):
     """
-    How the offset was chosen at which the delivery of a partition started, or last started again.
+    How the offset was chosen at which a partition's delivery last started.
 
     The values are for log lines.
     """
@@ -149,7 +149,7 @@ class Commit(NamedTuple):
     version: int
 
     def has_stored(self, found: StoredOffset) -> bool:
-        """Return whether this commit, sent with an unknown outcome, has stored what was found (rule 2)."""
+        """Return whether this commit, whose outcome was unknown, has stored the offset ``found`` (rule 2)."""
         return (found.version, found.offset) == (self.version + 1, self.offset)
 
 
@@ -180,7 +180,7 @@ class CommitRange(NamedTuple):
         return self.first <= offset <= self.last
 
     def union(self, other: CommitRange | None) -> CommitRange:
-        """Return the range from the first offset of both to the last."""
+        """Return the range from the lower first offset of both ranges to the higher last offset."""
         if other is None:
             return self
         return CommitRange(min(self.first, other.first), max(self.last, other.last))

@@ -94,7 +94,7 @@ class SeenTopics:
             self.renew(topic)
 
     def doubt(self, topic: str) -> None:
-        """Note that a broker has answered as if the topic were another one."""
+        """Note that a broker's answer suggests that the topic was created again."""
         self.doubted(topic)
 
     def settle(self, topic: str) -> None:

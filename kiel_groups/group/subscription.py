@@ -52,7 +52,7 @@ def assignable_partitions(partitions: Iterable[TopicPartition]) -> frozenset[Top
     Return the partitions of a manual assignment.
 
     Raises:
-        ConfigError: One is not a TopicPartition with a legal topic and number.
+        ConfigError: A partition is not a TopicPartition with a legal topic and number.
     """
     listed = list(partitions)
     for partition in listed:
@@ -295,7 +295,7 @@ class SubscriptionState:
         Replace the manual assignment.
 
         Raises:
-            ConfigError: There are no partitions, or one is not a TopicPartition with a legal topic and number.
+            ConfigError: There are no partitions, or a partition is not a TopicPartition with a legal topic and number.
             IllegalStateError: The consumer has a subscription, or its member has not released one of the partitions.
         """
         wanted = assignable_partitions(partitions)

@@ -1,7 +1,7 @@
 """
 The "connect" protocol: what workers of a group of connectors tell their leader, and what the leader assigns to them.
 
-The bytes are those of version 0 of Kafka's ConnectProtocol, which all releases of Kafka Connect read.
+The format is version 0 of Kafka's ConnectProtocol, which all releases of Kafka Connect read.
 Only this package has a protocol with the metadata ``StickyMetadata``.
 """
 

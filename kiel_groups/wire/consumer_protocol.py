@@ -1,7 +1,7 @@
 """
 The "consumer" protocol: the subscriptions that consumers send to their leader, and the assignments that it returns.
 
-A group may have members of other clients, such as Java's, so the bytes are those of Kafka's ConsumerProtocol. Versions
+A group may have members of other clients, such as Java's, so the format is Kafka's ConsumerProtocol. Versions
 after 0 append fields, such as the partitions that the member owns.
 """
 
@@ -30,8 +30,8 @@ class ConsumerSubscription(MemberData):
     """
     The topics that a joining member subscribes to, as told to the leader: the metadata of a ``GroupProtocol``.
 
-    ``topics`` are in the member's own order. ``user_data`` belongs to the assignment strategy. ``version`` is that of
-    the bytes that were parsed; only version 0 is encoded.
+    ``topics`` are in the member's own order. ``user_data`` belongs to the assignment strategy. ``version`` is the
+    version of the parsed bytes; only version 0 is encoded.
     """
 
     PROTOCOL = "consumer"
@@ -48,8 +48,8 @@ class ConsumerAssignment(MemberData):
     The partitions that the leader assigns to one member: one of the assignments of a ``SyncGroupRequest``.
 
     ``partitions`` are by topic, in the leader's order. ``user_data`` belongs to the assignment strategy. ``version`` is
-    that of the bytes that were parsed; only version 0 is encoded. A topic or partition that a leader names twice is
-    kept once, as by Java's members.
+    the version of the parsed bytes; only version 0 is encoded. A topic or partition that a leader names twice is kept
+    once, as by Java's members.
     """
 
     PROTOCOL = "consumer"

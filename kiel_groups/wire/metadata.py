@@ -68,7 +68,7 @@ class MetadataResponse(NamedTuple):
     """
     A broker's view of the cluster. A fresh 0.8.1 cluster without topics lists no broker at all.
 
-    ``brokers`` are those that have a host, so a leader may be missing.
+    ``brokers`` leaves out brokers without a host, so a leader may be missing.
     """
 
     brokers: tuple[BrokerAddress, ...]

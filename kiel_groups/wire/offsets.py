@@ -1,4 +1,4 @@
-"""OffsetCommit and OffsetFetch: v0 keeps a group's offsets in ZooKeeper, later ones in Kafka; and OffsetDelete."""
+"""OffsetCommit and OffsetFetch: v0 keeps a group's offsets in ZooKeeper, later versions in Kafka. And OffsetDelete."""
 
 from __future__ import annotations
 
@@ -149,7 +149,7 @@ class OffsetFetchRequest(Request[Mapping[TopicPartition, FetchedOffset]]):
 
     @property
     def numbers(self) -> Mapping[TopicPartition, None]:
-        """The partitions as the request has them: numbers without values."""
+        """The partitions in the form that the request sends: numbers without values."""
         return dict.fromkeys(self.partitions)
 
 
@@ -191,5 +191,5 @@ class OffsetDeleteRequest(Request[DeletedOffsets]):
 
     @property
     def numbers(self) -> Mapping[TopicPartition, None]:
-        """The partitions as the request has them: numbers without values."""
+        """The partitions in the form that the request sends: numbers without values."""
         return dict.fromkeys(self.partitions)

@@ -46,7 +46,7 @@ async def caught_up(in_progress: Callable[[], Collection[Work]], stalled: Collec
     """
     Wait until the application makes progress, after the watchdog ended a membership.
 
-    If the member joined before that, its new partitions would stall like those that it has just lost.
+    If the member joined before that, its new partitions would stall like the partitions that it has just lost.
 
     Args:
         in_progress: Returns the application's work in progress.

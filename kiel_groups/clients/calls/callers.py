@@ -41,7 +41,7 @@ __all__ = [
 
 
 class _Coroutine:
-    """Identifies a coroutine that calls ``consume()``. Each call replaces ``latest``."""
+    """Identifies a coroutine that calls ``consume()``. Each call of the coroutine sets another object as ``latest``."""
 
     __slots__ = ("latest",)
 
@@ -100,7 +100,7 @@ class ConsumeCall:
         self._outcome = weakref.ref(outcome)
 
     def known(self) -> _Known:
-        """Return an object for the coroutine's context alone. When this object is collected, the call has ended."""
+        """Return an object that only the coroutine's context keeps alive: its garbage collection ends the call."""
         known = _Known(self)
         self._known_there = weakref.ref(known)
         return known
@@ -150,7 +150,7 @@ def context_without_calls() -> Context:
 
 
 def _running_task() -> asyncio.Task[Any] | None:
-    """Return the running task, or None, as in a coroutine of Tornado's or before a loop runs."""
+    """Return the running task, or None, as in a Tornado coroutine or before a loop runs."""
     try:
         return asyncio.current_task()
     except RuntimeError:

@@ -89,7 +89,7 @@ class _Client(Protocol):
 
 async def connect_or_close(client: _Client) -> None:
     """
-    Connect a client, as its ``__aenter__``.
+    Connect a client for its ``__aenter__``.
 
     If the caller is cancelled, the client is closed: it may have just connected, and ``__aexit__`` is not called.
     """

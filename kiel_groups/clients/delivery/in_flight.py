@@ -1,4 +1,4 @@
-"""Track records in flight: those that a loop or a call delivered, and that the application has not finished."""
+"""Track records in flight: a loop or a call has delivered them, and the application has not finished them."""
 
 from __future__ import annotations
 
@@ -285,7 +285,7 @@ class ConsumerInFlight:
 
 
 class DeliveryProgress:
-    """Wakes the waiting drains and resets of one consumer when fewer of its records may be in flight or buffered."""
+    """Wakes the drains and resets that wait until fewer of a consumer's records are in flight or buffered."""
 
     def __init__(self) -> None:
         #: The number of callers that wait. A loop asks for each batch whether there is one.

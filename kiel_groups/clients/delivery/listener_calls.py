@@ -58,7 +58,7 @@ class ReadyClaims:
         return iter(self._ready)
 
     def assigned(self, partitions: Collection[TopicPartition]) -> Coroutine[Any, Any, None]:
-        """Call the hook for new claims. They become ready when it ends, unless ``remove`` is called before that."""
+        """Call the hook for new claims. They become ready when the hook ends, unless ``remove`` is called first."""
         self.remove(partitions)
         self._calls.claimed(partitions)
         states = {partition: self._subscription.offsets.of(partition) for partition in partitions}
@@ -133,7 +133,7 @@ class ListenerCalls:
     """
     Calls the rebalance hooks of the current listener, one at a time.
 
-    A revocation waits for a running hook even if the listener has no hook of its own for it: the partitions must not be
+    A revocation waits for a running hook even if the listener has no hook for revocations: the partitions must not be
     assigned to another member while the application still works on them. A partition whose revoked hook has completed
     is not reported as lost later: the application has finished its work on it.
 
@@ -239,7 +239,7 @@ class ListenerCalls:
         is_loss: bool = False,
         completed: Callable[[Collection[TopicPartition]], None] = lambda _: None,
     ) -> None:
-        """Run a hook. ``completed`` is called with its partitions when it has ended, but not if it was cancelled."""
+        """Run a hook. Once it has ended without being cancelled, call ``completed`` with its partitions."""
         async with self._lock:
             task = spawn(self._call(hook, sorted(partitions), completed), hook.__name__)
             self._running = _Running(task, hook.__name__, frozenset(partitions), is_loss)

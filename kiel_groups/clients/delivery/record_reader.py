@@ -178,7 +178,8 @@ class ValueDelivery:
         """
         Finish values that a caller has received, and return whether values of these topics were in flight.
 
-        Also finish values whose coroutine has asked again or ended, and redeliver values that no caller will receive.
+        Also finish values whose coroutine has asked for more or ended, and redeliver values that no caller will
+        receive.
 
         Args:
             topics: The topics of the values; None among them means records. None instead of them means everything.

@@ -181,8 +181,8 @@ class StarvingCallers:
         """
         Add the selection of a caller that finds no batch.
 
-        Add the partitions that the selection excludes, too: another caller waits for them now, and this caller may get
-        them once that caller is gone.
+        Excluded partitions are added, too: another caller waits for them now, and this caller may get them once that
+        caller is gone.
         """
         if selection.excluded:
             selection = Selection(selection.topic, selection.partitions)
@@ -357,7 +357,7 @@ class BrokerLanes:
         self._ready[state.demand][state] = None
 
     def remove(self, state: PartitionFetch) -> None:
-        """Remove a partition from those that wait for a request, if it is among them."""
+        """Remove a partition from the queue for requests, if it is in the queue."""
         for ready in self._ready.values():
             ready.pop(state, None)
 
@@ -492,8 +492,8 @@ def divide_budget(
 
     No share exceeds ``most_bytes``: a larger message is never received whole, and is an error.
 
-    The first partition with a large message is always included, further ones while their messages fit into the budget
-    together. Partitions whose large messages do not fit wait for the next request.
+    The first partition with a large message is always included; further such partitions, as long as their messages fit
+    into the budget together. Partitions whose large messages do not fit wait for the next request.
     """
     shares: dict[PartitionFetch, int] = {}
     plain: list[PartitionFetch] = []

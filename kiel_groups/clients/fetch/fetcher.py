@@ -2,9 +2,9 @@
 Fetch the assigned partitions from their leaders into the buffer, and raise errors that retries cannot help.
 
 Partitions are assigned and unassigned one by one while other partitions continue. Order within a partition is kept.
-Partitions are delivered in turn, run by run. A failure that can pass by itself (a leader that moves, a broker that
-restarts) is retried with backoff for as long as the partition is assigned, and is always logged. ``poll`` raises any
-other failure, and the partition is fetched again after that.
+Partitions are delivered in turn, run by run. A failure that can pass by itself (a leader moves, a broker restarts) is
+logged, and retried with backoff as long as the partition is assigned. ``poll`` raises any other failure, and the
+partition is fetched again after that.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ _QUANTUM_S = 0.003
 
 
 class _End(Enum):
-    """What follows the last run of an answer; its type tells it from a run."""
+    """Marks the end of an answer's runs, with a type that distinguishes it from a run."""
 
     END = "end"
 
@@ -237,8 +237,8 @@ class Fetcher(FetchStates):
         cluster: Provides the leaders, and the connections to them; not closed by the fetcher.
         config: How long a broker may wait, and how much it may send.
         metrics: Counts records, bytes and retries.
-        reset: Called to choose a new position when a log does not have the old one. ``poll`` raises its errors, except
-            retriable ones and refusals of brokers.
+        reset: Called to choose a new position when a log does not have the old one. ``poll`` raises an error of this
+            function, unless it is retriable or a broker's refusal.
         runtime: Provides threads for what would block the event loop.
         watermark: Called with each high watermark that a leader reports.
     """

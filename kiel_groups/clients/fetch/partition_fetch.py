@@ -156,26 +156,26 @@ class _Content:
         return len(messages) if isinstance(messages, list) else messages.count
 
     def records(self) -> list[Record]:
-        """Return the records. The first use makes them."""
+        """Return the records, made at the first use."""
         messages = self.messages
         if not isinstance(messages, list):
             messages = self.messages = messages.records()
         return messages
 
     def values(self) -> ValueRun:
-        """Return the values. Each use makes a list of them."""
+        """Return the values, in a new list for each call."""
         messages = self.messages
         return values_of(messages) if isinstance(messages, list) else messages.values()
 
     def columns(self) -> Columns:
-        """Return the columns. The first use makes them."""
+        """Return the columns, made at the first use."""
         if self._columns is None:
             made = self.messages
             self._columns = columns_of(made, made[-1].offset + 1) if isinstance(made, list) else made.columns()
         return self._columns
 
     def offset_of(self, row: int) -> int:
-        """Return the offset of a message. No records are made for it."""
+        """Return the offset of a message, without making records."""
         messages = self.messages
         if isinstance(messages, list):
             return messages[row].offset
@@ -184,7 +184,7 @@ class _Content:
         return messages.last_offset if row == messages.count - 1 else self.columns().numbers[row]
 
     def row_of(self, offset: int) -> int:
-        """Return how many messages precede an offset. No records are made for it."""
+        """Return how many messages precede an offset, without making records."""
         messages = self.messages
         if isinstance(messages, list):
             return bisect_left(messages, offset, key=_offset_of)
@@ -285,13 +285,13 @@ class FetchedBatch:
         return min(max(self._content.row_of(offset) - self._rows.start, 0), len(self._rows))
 
     def part(self, start: int, stop: int) -> FetchedBatch:
-        """Return a batch of some of the records, from number ``start`` to ``stop``. No records are made for it."""
+        """Return a batch of some of the records, from number ``start`` to ``stop``, without making records."""
         changed = self._copy()
         changed._content, changed._rows = self._content, self._rows[start:stop]
         return changed
 
     def _replace(self, *, records: list[Record]) -> FetchedBatch:
-        """Return a batch with other records, and otherwise the same values, as a named tuple does."""
+        """Return a batch with other records and otherwise the same values, like a named tuple's method."""
         changed = self._copy()
         changed._content, changed._rows = _Content(records), range(len(records))
         return changed
@@ -559,7 +559,7 @@ class PartitionFetch:
             self.mark = LogMark.of(message_set)
 
     def doubt_log(self) -> None:
-        """Take no mark soon: a broker has denied the partition or the position, so another log may be read."""
+        """Delay the next mark: a broker has denied the partition or the position, so another log may be read."""
         self.answers = max(self.answers, 1)
 
     def move_to(self, offset: int) -> None:
@@ -611,7 +611,7 @@ class PartitionFetch:
 
     def put_back(self, batch: FetchedBatch, taken: int) -> bool:
         """
-        Put the last batch that ``take`` returned back. Its first ``taken`` records are delivered.
+        Put back the last batch that ``take`` returned. Its first ``taken`` records are delivered.
 
         Returns:
             Whether the batch had left the buffer. Otherwise it is a part of the first buffered batch.

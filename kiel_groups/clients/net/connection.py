@@ -66,7 +66,7 @@ class ReceiveBuffers:
         self._timer: asyncio.TimerHandle | None = None
 
     def take(self, size: int) -> memoryview:
-        """Return memory of this size with any content. It belongs to the caller as long as it is referred to."""
+        """Return memory of this size with any content. It belongs to the caller as long as anything refers to it."""
         if size < LEAST_REUSED_BYTES:
             return memoryview(bytearray(size))
         if size > MOST_REUSED_BYTES:
@@ -359,7 +359,7 @@ class Connection:
     """
     A pipelined connection to the broker at ``address``, on one event loop. The first request opens it.
 
-    ``buffers`` are those of all connections of a client; by default, the connection has its own.
+    All connections of a client share its ``buffers``; by default, the connection has its own.
     """
 
     def __init__(
@@ -505,7 +505,7 @@ class Connection:
         return self._buffers.take(size)
 
     def received(self, payload: memoryview) -> None:
-        """Answer the request of the last header with its payload."""
+        """Pass the payload to the request that the last header named."""
         # A timeout may have failed all requests while the rest of the answer arrived.
         if (asked := self._in_flight.pop(self._arriving_id, None)) is not None:
             self._answer(asked, payload)

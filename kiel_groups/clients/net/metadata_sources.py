@@ -191,7 +191,7 @@ class MetadataSources:
             self._addresses.insert(0, others[0])
 
     def keep(self, addresses: Collection[HostPort]) -> None:
-        """Keep these addresses, new ones last, and drop all others."""
+        """Keep these addresses, with new addresses last, and drop all other addresses."""
         kept = [address for address in self._addresses if address in addresses]
         self._addresses = kept + [address for address in addresses if address not in kept]
 
@@ -221,9 +221,9 @@ class TopicListing:
     request that names none creates none, but is answered for all topics of the cluster, which costs every broker and
     client of a large one.
 
-    A topic may still be created again if it is deleted within ``NAMED_FOR_S`` after the brokers have listed it, and if
-    the client asks by name for another reason, such as a broken connection, before a broker has denied that it knows
-    the topic, or its partitions.
+    A deleted topic may still be created again in one case: it is deleted within ``NAMED_FOR_S`` after the brokers have
+    listed it, and the client asks for it by name for another reason, such as a broken connection, before a broker has
+    denied that it knows the topic or its partitions.
     """
 
     def __init__(self) -> None:

@@ -110,8 +110,8 @@ async def list_offsets(cluster: Cluster, partitions: Iterable[TopicPartition], a
         partitions: Any number, of any topics.
         at: -2 for the earliest offset in the log, -1 for the offset of the next message, or a time in epoch
             milliseconds. One time for all partitions, or one for each. Leaders of 0.10.1 and later return the first
-            message of this time or later, or the end of the log; older ones, and those of logs whose messages have no
-            times, the first offset of the newest segment that is older, or the earliest offset.
+            message of this time or later, or the end of the log. Older leaders, and all leaders of logs whose messages
+            have no times, return the first offset of the newest segment that is older, or the earliest offset.
 
     Raises:
         UnknownTopicError: No broker knows one of the topics.

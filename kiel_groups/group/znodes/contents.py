@@ -109,7 +109,7 @@ def encode_object(fields: Mapping[str, Any]) -> bytes:
 
 
 def parse_object(data: bytes, path: str) -> dict[str, Any]:
-    """Parse a JSON object, and raise ProtocolError for any other data."""
+    """Parse a JSON object. Raise ProtocolError for any other data."""
     try:
         fields = json.loads(ensure_text(data))
     except (ValueError, RecursionError) as error:
@@ -126,7 +126,7 @@ def check_version(fields: Mapping[str, Any], known: int, path: str) -> None:
 
 
 def typed_field(fields: Mapping[str, Any], name: str, kind: type, path: str) -> Any:
-    """Return a field of a JSON object, and raise ProtocolError if the field is missing or has another type."""
+    """Return a field of a JSON object. Raise ProtocolError if the field is missing or has another type."""
     value = fields.get(name)
     if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
         raise ProtocolError(f"{path}: field {name!r} should be {kind.__name__}, found {value!r:.80}")
@@ -140,7 +140,7 @@ class MemberInfo:
 
     ``session_timeout_ms`` is the timeout that the server granted. ``instance_id`` is the name by which a static member
     keeps its slot, or None for a dynamic member. The znode has ``capacity`` and ``rack`` only if they were set.
-    ``settings`` are those of ``GroupConfig.changed_settings``, for operators.
+    ``settings`` is what ``GroupConfig.changed_settings`` returned, for operators.
     """
 
     member_id: MemberId
@@ -321,7 +321,7 @@ def _partitions(topics: Mapping[str, Any], path: str) -> Iterable[TopicPartition
 
 
 class SettingDifference(NamedTuple):
-    """A setting of which two members have different values."""
+    """A setting that has different values in two members."""
 
     setting: str
     own: str

@@ -58,8 +58,8 @@ class PlanRequest(NamedTuple):
     """
     An operator's request for a plan: when it was made, in milliseconds since 1970, and the cause that the plan gets.
 
-    The leader answers it with a generation, even if no partition moves; see ``GroupState.request_ms``. A later request
-    has a later time.
+    The leader answers a request with a generation, even if no partition moves; see ``GroupState.request_ms``. A later
+    request has a later time.
     """
 
     at_ms: int
@@ -129,8 +129,8 @@ class DynamicConfig:
         """
         Return the drained slots that are probably misspelt: neither among ``slots`` nor ids of departed members.
 
-        A member id ends in its session's id. The id of a departed member may stay in the list. An id that ends in the
-        session's id of one of ``slots``, but is not equal to that slot, is a misspelling of that slot.
+        A member id ends in its session's id. The id of a departed member may stay in the list. But an id with the
+        session's id of one of ``slots`` that differs from that slot is a misspelling of that slot.
         """
         sessions = {slot.rpartition("-")[2] for slot in slots if is_member_id(slot)}
         return tuple(

@@ -228,7 +228,7 @@ class WorkerLayout:
 
     @cached_property
     def workers(self) -> str:
-        """The path above the workers' ephemeral znodes, by which they prove that their session is alive."""
+        """The path above the workers' ephemeral znodes, which prove that the workers' sessions are alive."""
         return f"{ROOT}/{self.group}/workers"
 
     def worker(self, worker_id: str) -> str:

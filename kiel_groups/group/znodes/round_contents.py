@@ -1,8 +1,8 @@
 """
 The data of the znodes of a group whose members are programs of any kind: bytes for a protocol, in rounds.
 
-The znodes are those of ``contents``, with version 2: members that know only version 1 read them as unknown. Bytes are
-base64 in JSON, so that an operator can read the rest with zkCli's ``get``.
+These are the same znodes as in ``contents``, with version 2: members that know only version 1 read them as
+unknown. Bytes are base64 in JSON, so that an operator can read the rest with zkCli's ``get``.
 """
 
 from __future__ import annotations
@@ -128,8 +128,8 @@ class RoundState:
     """
     The state of a group's latest round: the data of the ``allocation`` znode.
 
-    While members join, ``protocol`` is "" and ``members`` is empty. After that, ``members`` are those that have
-    assignments of this generation. ``refused`` has each member that knows none of the protocols that all others know,
+    While members join, ``protocol`` is "" and ``members`` is empty. After that, ``members`` are the members with an
+    assignment of this generation. ``refused`` has each member that knows none of the protocols that all others know,
     with the reason.
     """
 

@@ -307,7 +307,7 @@ def canonical_json(value: JsonObject, what: str) -> bytes:
 
 
 def _plain(value: object, what: str) -> object:
-    """Return a JSON value made of plain dictionaries and lists; json.dumps would accept and change other values."""
+    """Return a JSON value as plain dictionaries and lists. json.dumps would accept other values, and change them."""
     match value:
         case None | bool() | int() | str():
             return value
@@ -428,7 +428,7 @@ def workers_by_token(workers: Iterable[WorkerInfo]) -> list[list[str]]:
 
 
 def workers_by_coordination(workers: Iterable[WorkerInfo]) -> dict[str, list[str]]:
-    """Return the addresses of the workers with each coordination; workers that do not say are left out."""
+    """Return the addresses of the workers with each coordination. Workers that do not tell theirs are left out."""
     return dict(sorted(_by((worker.coordination, worker.address) for worker in workers).items()))
 
 

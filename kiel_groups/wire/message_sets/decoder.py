@@ -5,9 +5,9 @@ The compiled code (``_messages``) checks plain messages, and makes records, valu
 this module examines what follows: a wrapper, whose content is checked likewise, the end of the set, or invalid data. If
 the package was installed without a compiler, ``COMPILED`` is False, and ``python_decoder`` reads message sets instead.
 
-The message set of a fetch is divided into runs, whose records or columns are made when they are wanted. A run has the
-bytes of its messages, which are checked. Its records take several times as much memory, so a consumer makes them for
-the run that it delivers.
+The message set of a fetch is divided into runs, whose records or columns are made on demand. A run has the checked
+bytes of its messages. Its records take several times as much memory, so a consumer makes them for the run that it
+delivers.
 """
 
 from __future__ import annotations
@@ -251,7 +251,7 @@ class _SetCheck:
             raise damage_in_wrapper(error, wrapper) from error
 
     def _pieces_of(self, content: Buffer, wrapper: Buffer, offset: int) -> list[Piece]:
-        """Check the content of a wrapper with an offset, and divide it into pieces."""
+        """Check the content of the wrapper at this offset, and divide the content into pieces."""
         pieces: list[Piece] = []
         size, stop, last_offset, source = len(content), 0, self.last_offset, self.source
         try:
@@ -293,7 +293,7 @@ def _window(data: Buffer, start: int, piece_bytes: int) -> int:
 
 
 def _refuse(verdict: int, data: Buffer, stop: int, source: TopicPartition) -> None:
-    """Raise if the verdict is that the plain message at ``stop`` cannot be read."""
+    """Raise an error if ``verdict`` says that the plain message at ``stop`` cannot be read."""
     if verdict == _messages.STOPPED_BY_LENGTH:
         raise refusal(source, offset_at(data, stop), BAD_LENGTH, message_at(data, stop))
     if verdict == _messages.STOPPED_BY_CRC:

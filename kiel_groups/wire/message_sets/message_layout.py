@@ -198,7 +198,7 @@ BAD_LENGTH = "a message whose key or value has a length that makes no sense"
 
 class DamagedMessage(ProtocolError):  # noqa: N818 - the fetcher makes an error for the application of it
     """
-    A message is damaged, and the set shows where it ends, so that a fetch from ``offset + 1`` passes it.
+    A message is damaged, and the set shows where it ends, so that a fetch from ``offset + 1`` skips it.
 
     ``message`` is the whole message. If it is compressed, it has the offset of its last record.
     """
