@@ -56,7 +56,7 @@ _KNOWN: dict[int, ErrorCode] = {}
 def _code(
     number: int, name: str, hint: str, *, retriable: bool = False, moved: bool = False, refuses: bool = True
 ) -> ErrorCode:
-    """Define a code."""
+    """Return an error code, and make it known to ``error_code``."""
     code = _KNOWN[number] = ErrorCode(number, name, retriable, moved, hint, refuses)
     return code
 

@@ -1,4 +1,4 @@
-"""Metadata: live brokers, partitions and leaders (v0), the controller (v1), ids of the cluster (v2) and topics (v10)."""
+"""Metadata: brokers, partitions and leaders (v0), the controller (v1), ids of the cluster (v2) and of topics (v10)."""
 
 from __future__ import annotations
 

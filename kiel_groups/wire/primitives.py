@@ -376,7 +376,7 @@ def fields(**types: FieldType[Any]) -> Mapping[str, FieldType[Any]]:
 
 
 def numbers(make: Callable[..., T], codes: str) -> FieldType[T]:
-    """Return the type of a structure of numbers, by their codes of ``struct``. It is faster than ``structure``."""
+    """Return the type of a structure of numbers, given by their ``struct`` codes. It is faster than ``structure``."""
     layout = Struct(f">{codes}")
 
     def write(writer: Writer, value: Any) -> None:

@@ -354,7 +354,7 @@ class Fetcher(FetchStates):
         return head
 
     def close(self) -> None:
-        """Drop every partition, stop all work, and wake the callers that wait for a batch. They find none."""
+        """Drop every partition, stop all work, and wake the callers that wait for a batch; they find no batch."""
         self.unassign(list(self._partitions))
         self._failed.close()
         for task in self._tasks:

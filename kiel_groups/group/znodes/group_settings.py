@@ -343,7 +343,7 @@ class HistoryEntry:
 
     @classmethod
     def parse(cls, data: bytes, path: str) -> HistoryEntry:
-        """Parse an entry. Raise ProtocolError unless it is a JSON object with all fields, of the right types."""
+        """Parse an entry. Raise ProtocolError if it is not a JSON object, or a field is missing or of a wrong type."""
         found = parse_object(data, path)
         texts = {name: typed_field(found, name, str, path) for name in ("cause", "leader")}
         numbers = ("generation", "moved", "members", "partitions", "took_ms", "created_at_ms")
