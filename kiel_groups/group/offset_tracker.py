@@ -364,7 +364,8 @@ class OffsetTracker:
     # Operators' orders
 
     def orders(self, ordered: Mapping[TopicPartition, OrderedOffset]) -> dict[TopicPartition, Commit]:
-        """Return what the orders of these partitions store now (rule 10); none of a partition that is not open."""
+        """Return the commits that carry out these partitions' orders now (rule 10). Partitions that are not open have
+        none."""
         found = ((partition, each, self._open.get(partition)) for partition, each in sorted(ordered.items()))
         return {
             partition: Commit(each.offset, state.version)

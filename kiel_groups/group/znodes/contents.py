@@ -515,8 +515,8 @@ class OrderNotice:
     """
     What an operator's command announces about the offsets that it orders: the data of the ``orders`` znode.
 
-    ``order_id`` is part of the names of the order's znodes. ``topics`` are those of its partitions. ``by`` names the
-    command for people, and ``at_ms`` is when it placed the order, in milliseconds since 1970.
+    ``order_id`` is part of the names of the order's znodes. ``topics`` are the topics of the ordered partitions. ``by``
+    names the command for people, and ``at_ms`` is when it placed the order, in milliseconds since 1970.
     """
 
     order_id: str

@@ -121,7 +121,8 @@ class GroupLayout:
 
     @cached_property
     def orders(self) -> str:
-        """The path above the orders of offsets, one per partition. Its data says which command has placed them."""
+        """The path above the orders of offsets, one per partition. Its data says which command has placed the
+        orders."""
         return f"{self.root}/orders"
 
     def order(self, order_id: str, partition: TopicPartition) -> str:
