@@ -364,8 +364,7 @@ class OffsetTracker:
     # Operators' orders
 
     def orders(self, ordered: Mapping[TopicPartition, OrderedOffset]) -> dict[TopicPartition, Commit]:
-        """Return the commits that carry out these partitions' orders now (rule 10). Partitions that are not open have
-        none."""
+        """Return the commits that carry out orders now (rule 10); partitions that are not open have none."""
         found = ((partition, each, self._open.get(partition)) for partition, each in sorted(ordered.items()))
         return {
             partition: Commit(each.offset, state.version)

@@ -121,8 +121,7 @@ class GroupLayout:
 
     @cached_property
     def orders(self) -> str:
-        """The path above the orders of offsets, one per partition. Its data says which command has placed the
-        orders."""
+        """The path above the orders of offsets, one per partition. Its data names the command that placed them."""
         return f"{self.root}/orders"
 
     def order(self, order_id: str, partition: TopicPartition) -> str:
