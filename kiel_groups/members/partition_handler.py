@@ -80,7 +80,7 @@ class Gate(Protocol):
 
 class PartitionHandler(Protocol):
     """
-    The consumer, the query of Spark or the simulator's consumer that a member belongs to.
+    What a member belongs to: a consumer, a query of Spark, or the simulator's consumer.
 
     Methods are called on the event loop unless stated otherwise.
     """

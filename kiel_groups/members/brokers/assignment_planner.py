@@ -72,8 +72,8 @@ class AssignmentPlanner:
         """
         Ask for the partitions of these topics, and of those planned before, while the coordinator answers a join.
 
-        If this member leads and the members have no other topics, ``plan`` then need not ask. It uses no answer that is
-        older than the join: each join begins with a call of this method, or of ``drop_ahead``.
+        If this member leads, and no other member has further topics, ``plan`` sends no request. It uses no answer that
+        is older than the join: each join begins with a call of this method or of ``drop_ahead``.
         """
         self._ahead = asked = asyncio.get_running_loop().create_future()
         self._ahead_topics = frozenset(topics) | self._planned.keys()
@@ -88,15 +88,15 @@ class AssignmentPlanner:
                 asked.set_result(False)
 
     def drop_ahead(self) -> None:
-        """Forget what ``ask_ahead`` has asked for an earlier join."""
+        """Forget the request that ``ask_ahead`` has sent for an earlier join."""
         self._ahead, self._ahead_topics = None, frozenset()
 
     async def plan(self, joined: JoinedGroup) -> dict[str, bytes]:
         """
         Return the assignment of each member, also of those that get nothing.
 
-        If no broker tells the topics' partitions, those that were known before are assigned. ``changed`` notices if
-        there are others.
+        If no broker lists the partitions, assign those that were known before; ``changed`` notices later if there are
+        others.
 
         Raises:
             AllocatorError: The assignor has failed, took too long, or returned no valid assignment.
@@ -129,7 +129,7 @@ class AssignmentPlanner:
             log.warning("group %s: assigning the partitions known before: %s", self._group, why)
 
     async def _known_ahead(self, topics: Sequence[str]) -> bool:
-        """Return whether the request of this join brings the partitions of all topics, none of which is missing."""
+        """Wait for the request of this join; return whether it has found the partitions of all these topics."""
         if self._ahead is None or not self._ahead_topics.issuperset(topics):
             return False
         is_answered = await asyncio.shield(self._ahead)

@@ -1,4 +1,4 @@
-"""The hooks of a consumer: what it does with the partitions that its member gets, and what it gives back."""
+"""The hooks of a consumer in a broker-coordinated group: open assigned partitions, drain and commit revoked ones."""
 
 from __future__ import annotations
 
@@ -42,10 +42,10 @@ log = logging.getLogger(__name__)
 
 class ChosenStarts:
     """
-    The partitions of the present assignment that start where the application commits.
+    The assigned partitions that have no start position until the application commits one.
 
-    A look-up of start positions reports them by ``lack``. Their commit stores the offset, in the generation of the
-    assignment only, and has ``pause`` of the look-up end, so that it finds the offset at once.
+    A look-up of start positions passes these partitions to ``lack``. A commit stores the offset, in the generation of
+    the assignment only. It also ends the look-up's ``pause``, so that the look-up finds the offset at once.
 
     Args:
         group: The group's name.
@@ -63,33 +63,33 @@ class ChosenStarts:
         self._chosen = asyncio.Event()
 
     def lack(self, partitions: Collection[TopicPartition]) -> None:
-        """Accept commits for these partitions, which have no start."""
+        """Accept commits that choose start positions for these partitions, which have none."""
         for partition in partitions:
             self._lacking.setdefault(partition, asyncio.Event())
 
     def forget(self, partitions: Collection[TopicPartition]) -> None:
-        """Accept no further commits: these partitions are open, or assigned no more."""
+        """Accept no further commits for these partitions: they are open, or no longer assigned."""
         for partition in partitions:
             if (event := self._lacking.pop(partition, None)) is not None:
                 event.set()
 
     def next_choice(self) -> asyncio.Event:
-        """Return an event that is set by the next choice; a look-up takes it before it asks the coordinator."""
+        """Return an event that the next ``commit`` sets. A look-up gets the event before it asks the coordinator."""
         return self._chosen
 
     async def pause(self, choice: asyncio.Event, seconds: float) -> None:
-        """Wait before the next look-up; a choice ends the pause."""
+        """Wait before the next look-up, for at most ``seconds``; the event ``choice`` ends the pause."""
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await choice.wait()
 
     def among(self, offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-        """Return the offsets of partitions without a start."""
+        """Return the given offsets whose partitions have no start position."""
         return {partition: offset for partition, offset in offsets.items() if partition in self._lacking}
 
     async def commit(self, starts: Mapping[TopicPartition, int]) -> frozenset[TopicPartition]:
         """
-        Store starts of partitions that ``among`` has returned, and wait until they are open, or assigned no more.
+        Store starts of partitions that ``among`` has returned, and wait until they are open, or no longer assigned.
 
         Raises:
             SessionLostError: The membership, or its generation, is over.
@@ -173,7 +173,7 @@ class ConsumerHooks:
         self._paused: frozenset[TopicPartition] = frozenset()
 
     def attach(self, starts: StartPositions, chosen: ChosenStarts, owned: OwnedOffsets, renewed: RenewedTopics) -> None:
-        """Add the parts that need the member, which in turn needs these hooks."""
+        """Add the parts that are created from the member; the member itself is created with these hooks."""
         self._starts = starts
         self._chosen = chosen
         self._offsets = owned
@@ -190,7 +190,7 @@ class ConsumerHooks:
         """
         Return the assignors, each with this member's subscription.
 
-        A member that may lead asks for the partitions of the topics meanwhile, so that its assignment need not wait.
+        A member that may lead also requests the topics' partitions now, so that its assignment need not wait for them.
         """
         self.offered = self._subscription.topics
         # Coordinators of 0.9 keep the offsets of deleted topics: which topics are missing now?
@@ -213,7 +213,7 @@ class ConsumerHooks:
     # ------------------------------------------------------------------ the assignment
 
     async def complete(self, gate: GenerationGate, joined: JoinedGroup, assignment: bytes) -> None:
-        """Open the assigned partitions at their start positions; look up those that are not known yet again."""
+        """Open the assigned partitions at their start positions; repeat the look-up of those that are unknown."""
         self._may_lead = joined.leader_id == gate.token.member_id
         read = ConsumerAssignment.parse(assignment, "the assignment of this member")
         partitions = self._accepted(TopicPartition(topic, n) for topic, ns in read.partitions.items() for n in ns)
@@ -226,9 +226,9 @@ class ConsumerHooks:
 
     def _accepted(self, partitions: Iterable[TopicPartition]) -> frozenset[TopicPartition]:
         """
-        Refuse partitions of topics that this member has not named in its join.
+        Return the partitions whose topics this member has named in its join; count and log the others.
 
-        Topics that were unsubscribed since are left out, too: the next join says so to the leader.
+        Topics that the application has unsubscribed since are left out, too: the next join reports that to the leader.
         """
         found = frozenset(partitions)
         others = [partition for partition in found if partition.topic not in self.offered]
@@ -242,7 +242,7 @@ class ConsumerHooks:
         return frozenset(each for each in found.difference(others) if each.topic in self._subscription.topics)
 
     async def _open(self, topic: str, gate: GenerationGate, assigned: frozenset[TopicPartition]) -> None:
-        """Open the partitions of a topic, and alarm while some have no start position."""
+        """Open the partitions of a topic, and log an alarm while some have no start position."""
         waiting = frozenset(partition for partition in assigned if partition.topic == topic)
         backoff, clock = Backoff(_FIRST_PAUSE_S, _LONGEST_PAUSE_S), asyncio.get_running_loop().time
         alarm_s = self._context.group.drain_alarm_ms / 1000
@@ -310,7 +310,7 @@ class ConsumerHooks:
 
     async def prepare(self, gate: GenerationGate) -> None:
         """
-        Drain the partitions and commit what is finished.
+        Drain the partitions, and commit their finished records.
 
         A partition whose records are still in flight when the gate closes is lost.
         """
@@ -353,7 +353,7 @@ class ConsumerHooks:
     async def _drain(
         self, gate: GenerationGate, parts: Sequence[frozenset[TopicPartition]]
     ) -> frozenset[TopicPartition]:
-        """Wait until the parts are drained, while the gate is open; return the partitions that are not."""
+        """Wait until these parts are drained, or the gate closes; return the partitions that are not drained."""
         draining = {asyncio.ensure_future(self._handler.drained(part)): part for part in parts}
         pending = set(draining)
         try:
@@ -370,7 +370,7 @@ class ConsumerHooks:
         return frozenset(partition for task in pending for partition in draining[task])
 
     def _left_s(self, gate: GenerationGate) -> float:
-        """Return how long a drain may still take, in seconds, so that there is time for the last commit."""
+        """Return how many seconds a drain may still take; the time for the last commit is reserved."""
         now_s = self._context.runtime.boot_time_s()
         reserve_s = self._context.timing.session_timeout_ms / 1000 * _RESERVE_SHARE
         return gate.deadline_s - now_s - reserve_s if gate.is_open(now_s) else 0.0

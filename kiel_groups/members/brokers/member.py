@@ -1,4 +1,4 @@
-"""A member of a group that has a coordinator: it performs what ``group.member_state`` decides."""
+"""Be a member of a group that has a coordinator: perform what ``group.member_state`` decides, and call the hooks."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ FIRST_REJOIN_S, LONGEST_REJOIN_S = 1.0, 300.0
 
 
 class _LeaseWords(NamedTuple):
-    """What ends with a lease, and what continues with the next one, in the words of the log."""
+    """The words of log lines for what ends with a lease, and for what continues with the next one."""
 
     stopped: str
     continues: str
@@ -61,16 +61,16 @@ _USE = _LeaseWords("the assignment may not be used", "the assignment may be used
 
 class HeldAssignment:
     """
-    Runs the hooks of a member for one assignment after the other.
+    Calls the hooks of a member for its assignments, one after the other.
 
     Args:
         group: The group's name.
-        metrics: Counts what becomes of assignments.
+        metrics: Counts lost memberships and unreadable assignments.
         runtime: The clock.
-        hooks: The program that the member belongs to.
-        confirmer: What confirms the membership, for the log.
+        hooks: The hooks of the program that the member belongs to.
+        confirmer: The name, for log lines, of what confirms the membership, such as the coordinator.
         drained: Called when the program has given an assignment back.
-        rejoin: Has the member join again.
+        rejoin: Called to have the member join again.
         crashed: Called with the error of a hook.
     """
 
@@ -114,9 +114,9 @@ class HeldAssignment:
 
     def report_lease(self) -> None:
         """
-        Log once that the assignment may not be used because the lease is over, and once that it may be again.
+        Log once that the assignment may not be used because the lease is over, and once that it may be used again.
 
-        A timer calls this at the end of the lease; the answers to heartbeats, and the lack of them, do so after it.
+        A timer calls this at the end of the lease. After that, each heartbeat that is answered or fails calls it.
         """
         if self._lease_timer is not None:
             self._lease_timer.cancel()
@@ -194,7 +194,7 @@ class HeldAssignment:
         self._metrics.observe("sync", self._runtime.boot_time_s() - since_s)
 
     async def _rejoin_later(self, gate: GenerationGate, joined: JoinedGroup, error: ProtocolError) -> None:
-        """Leave an assignment that cannot be read unassigned; another join of this member or another one ends it."""
+        """Continue without an unreadable assignment; join again after a pause, unless a rebalance comes first."""
         pause_s = self._unreadable_pauses.next_s()
         self._metrics.count("assignments_unreadable")
         log.error(
@@ -240,8 +240,8 @@ class CoordinatedMember:
         find_timeout_ms: How long the first join waits for a coordinator.
         metrics: Receives the counters and gauges.
         runtime: Clock and randomness.
-        coordinate: Returns the coordinator as this member reaches it, given the function that hears of its heartbeats.
-        hooks: The program that the member belongs to.
+        coordinate: Creates the member's ``GroupCoordinator``, given a function that takes the answers to heartbeats.
+        hooks: The hooks of the program that the member belongs to.
         on_failure: Called with the error of a member that stops for good.
     """
 
@@ -363,7 +363,7 @@ class CoordinatedMember:
         """
         Give the assignment back and leave the group. After the limit, leave without waiting for the application.
 
-        If the caller is cancelled, or no broker answers, the heartbeat's thread leaves.
+        If the caller is cancelled, or no broker answers, the heartbeat's thread sends the leave request.
         """
         limit = limit or CloseLimit()
         self._feed(events.Leave())
@@ -396,12 +396,12 @@ class CoordinatedMember:
         """
         Leave at once, because the application makes no progress; ``given_up`` must follow on the event loop.
 
-        Any thread may call it beside a blocked loop, which may hold the lock of the log.
+        Any thread may call this. It logs nothing, because a blocked event loop may hold the lock of the log.
         """
         self._leave_by_thread()
 
     def given_up(self) -> None:
-        """End the membership that ``give_up`` has left; the member joins again by ``request_rejoin``."""
+        """End the membership after ``give_up``. The member joins again only after ``request_rejoin``."""
         self._feed(events.GivenUp())
         self._coordination.abandon()
 
@@ -421,7 +421,7 @@ class CoordinatedMember:
 
     async def send(self, kind: GroupRequest, request: Callable[[int], Awaitable[T]]) -> T:
         """
-        Send a request about offsets, and return its answer; ``note`` tells the member its code.
+        Send a request about offsets, and return its answer. The caller passes error codes of the answer to ``note``.
 
         Args:
             kind: Which request it is.
@@ -450,7 +450,7 @@ class CoordinatedMember:
             self._feed(events.RequestEnded())
 
     def note(self, kind: GroupRequest, code: int, token: GenerationToken) -> None:
-        """Follow what an error code in an answer about offsets says of the membership."""
+        """Apply what an error code in an answer about offsets says about the membership."""
         self._feed(events.Answered(kind, code, *token))
 
     # ------------------------------------------------------------------ the state machine
@@ -465,7 +465,7 @@ class CoordinatedMember:
         self._follow()
 
     def _follow(self) -> None:
-        """Have the heartbeat and the waiting callers follow the state."""
+        """After a change of state, set the target of heartbeats, and wake waiting callers if no join is due."""
         state, gate, coordination = self._state, self._held.gate, self._coordination
         target = None
         if gate is not None and state.coordinator is not None and not gate.is_shut and gate.token == self.token:
@@ -617,7 +617,7 @@ class CoordinatedMember:
     # ------------------------------------------------------------------ failures and the end
 
     def _crashed(self, error: BaseException) -> None:
-        """Stop because a part of the member has failed, as by a bug."""
+        """Stop the member because one of its parts has failed unexpectedly, as by a bug."""
         if self._over.done():
             log.error("group %s: a part of a member that has stopped failed: %s", self._name, error, exc_info=error)
         self._fail(reported(self._name, error))

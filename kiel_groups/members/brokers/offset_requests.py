@@ -100,7 +100,7 @@ async def fetch_stored(
     Args:
         group: The group's name.
         partitions: The partitions.
-        send: Sends a request; asked again for each try.
+        send: Sends a request; called once for each try.
         refused: Called with each error code of an answer.
         repeated: The codes after which a partition is asked for again, in several tries. After any other code, the read
             ends.
@@ -260,7 +260,7 @@ class StoredInKafka:
             self._doubt()
 
     def _doubt(self) -> None:
-        """Find the coordinator before the next request, from another broker if there is one."""
+        """Have the next request search for the coordinator first, at another broker if there is one."""
         if self._coordinator is not None:
             self._coordinator, self._doubted = None, self._coordinator
 
@@ -353,8 +353,8 @@ async def find_kafka_offsets(
     Args:
         brokers: Addresses of brokers, to ask for the coordinator.
         wanted: Partitions of existing topics, by the group's name.
-        doubtful: Those of the brokers that may be of 0.8.1. If one of them is, none is asked for a coordinator, because
-            such a broker closes the connection; the result is empty.
+        doubtful: The addresses of brokers that may be of 0.8.1. Such a broker closes the connection when it is asked
+            for a coordinator. So if one of these is of 0.8.1, no broker is asked, and the result is empty.
         timeout_s: Time for the whole look-up, in seconds.
     """
     found = {group: FoundOffsets() for group in wanted}
@@ -393,8 +393,8 @@ async def _early(cluster: ClusterMetadata, address: HostPort) -> HostPort | None
     """
     Return the address if the broker is of 0.8.1, or else None.
 
-    Such a broker answers an OffsetFetch v1 from ZooKeeper, and reports a missing znode. Later ones report that they do
-    not coordinate the group, or that it has no offset. A broker that does not answer names no coordinator either.
+    Brokers of 0.8.1 answer an OffsetFetch v1 from ZooKeeper, and report a missing znode. Later brokers report that they
+    do not coordinate the group, or that it has no offset. The result is None, too, for a broker that does not answer.
     """
     partition = TopicPartition(OFFSETS_TOPIC, 0)
     request = OffsetFetchRequestV1(_NO_GROUP, (partition,))

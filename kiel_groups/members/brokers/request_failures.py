@@ -1,4 +1,4 @@
-"""Log and count the failed requests of one member that it repeats, each cause once."""
+"""Count the failed requests that a member repeats, and log each cause once, then at growing intervals."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class RequestFailures:
         group: The group's name.
         metrics: Counts ``group_requests_failed`` by request.
         runtime: The clock.
-        find: How the member finds its coordinator, for the log.
+        find: How the member finds its coordinator, in words for the log.
     """
 
     def __init__(self, group: str, metrics: Metrics, runtime: Runtime, find: str) -> None:
@@ -109,7 +109,7 @@ class RequestFailures:
             self._logged_s, self._repeat_s = now_s, min(2 * self._repeat_s, LONGEST_REPEAT_S)
 
     def note_code(self, request: GroupRequest, code: ErrorCode) -> None:
-        """Note a code after which the member repeats the request, finds its coordinator, or joins anew."""
+        """Note a code after which the member retries the request, searches its coordinator, or joins anew."""
         if reaction_to(request, code.number) in _REPEATED:
             error = code.exception(f"group {self._group}: {request.value}")
             if hint := _HINTS.get((request, code.number)):
@@ -117,7 +117,7 @@ class RequestFailures:
             self.note(request, error)
 
     def slow(self, request: GroupRequest, why: str) -> SlowStep:
-        """Return what warns, with the likely cause, while the coordinator does not answer a request of this kind."""
+        """Return a step that warns of a request that the coordinator does not answer; ``why`` is the likely cause."""
         return SlowStep(
             lambda seconds: log.warning(
                 "group %s: this member has waited %.0f s for %s: %s", self._group, seconds, _AWAITED[request], why
@@ -137,7 +137,7 @@ class RequestFailures:
 
 
 def reported(group: str, error: BaseException) -> KielGroupsError:
-    """Return an error as callers of this package expect it: the error itself, or one that has it as its cause."""
+    """Return the error itself if it is a KielGroupsError, or else a KielGroupsError that has it as its cause."""
     if isinstance(error, KielGroupsError):
         return error
     wrapped = KielGroupsError(f"group {group}: {type(error).__name__}: {error}")

@@ -32,14 +32,14 @@ T = TypeVar("T")
 
 
 class FindError(BrokerError):
-    """No broker has named the coordinator; ``code`` is the broker's, or None if none answered."""
+    """No broker has named the coordinator; ``code`` is the error code of a broker, or None if no broker answered."""
 
 
 class BeatAnswer(NamedTuple):
     """
-    The answer to a heartbeat: its error code, or None if none came.
+    The answer to a heartbeat: its error code, or None if no answer came.
 
-    ``failure`` says why there is none, or why the membership is over if the coordinator is no broker.
+    ``failure`` says why no answer came or, if the coordinator is no broker, why the membership is over.
     """
 
     code: int | None
@@ -54,7 +54,7 @@ def code_of(answer: object) -> int:
 
 
 class GroupTransport(Protocol):
-    """The requests of one member about its group, to brokers or to those of the simulator."""
+    """Sends the requests of one member about its group to real or simulated brokers."""
 
     async def find(self, doubted: int | None = None) -> int:
         """
@@ -80,7 +80,7 @@ class GroupTransport(Protocol):
         self, coordinator: int, request: Request[object], timeout_s: float, answered: Callable[[BeatAnswer], None]
     ) -> None:
         """
-        Send a heartbeat, off the event loop; it may block for ``timeout_s``. ``answered`` is called once.
+        Send a heartbeat from a thread beside the event loop, for at most ``timeout_s``; call ``answered`` once.
 
         The event loop may be blocked meanwhile. A leave request, or the sync of a stable member, may be sent in the
         same way.
@@ -158,7 +158,7 @@ class HeartbeatConnection:
 
 
 def _left_s(by_s: float) -> float:
-    """Return the seconds until then. A socket with a timeout of 0 would not wait at all."""
+    """Return the seconds until ``by_s``. Raise TimeoutError at its end: a socket with a timeout of 0 would not wait."""
     left_s = by_s - time.monotonic()
     if left_s <= 0:
         raise TimeoutError("no answer in time")
@@ -192,9 +192,9 @@ class ClusterTransport:
         """
         Ask a broker without a recent failure for the coordinator; raises as ``GroupTransport.find``.
 
-        The coordinator that was named last is doubted, too, because one that is cut off from its cluster would name
-        itself; the search after a failed one may ask it. After a failure the brokers' addresses are read again, because
-        this may be the client's only request.
+        The coordinator that was named last counts as doubted, too: if it is cut off from its cluster, it would name
+        itself. Only the search after a failed search may ask it. After a failure, the brokers' addresses are read
+        again, because this may be the client's only request.
         """
         what = f"group {self._group}: no broker has named the group's coordinator"
         if doubted is None:
@@ -223,7 +223,7 @@ class ClusterTransport:
         return self._named
 
     def _aside(self, error: ErrorCode) -> str:
-        """Return what may keep a new cluster from ever having a coordinator. From 0.11 on, brokers insist on it."""
+        """Return a hint for an error: a new cluster may have too few brokers to store the offsets topic."""
         if error != CONSUMER_COORDINATOR_NOT_AVAILABLE:
             return ""
         alive = counted(self._cluster.brokers, "broker is", "brokers are")

@@ -63,7 +63,7 @@ _VERSION = 0
 
 
 class NewOffset(NamedTuple):
-    """An offset to store: a position in the log of the topic that was ``created`` then, under a ``claim``."""
+    """An offset to store under a ``claim``: a position in the log of the topic whose creation zxid is ``created``."""
 
     offset: int
     created: int
@@ -72,7 +72,7 @@ class NewOffset(NamedTuple):
 
 class StoredNotes(NamedTuple):
     """
-    The stored offsets, each with the creation zxid of its topic; None if another program has stored it.
+    The stored offsets, each with the creation zxid of its topic, or None if another program has stored the offset.
 
     ``failures`` has the error of each partition that the coordinator has not answered for.
     """
@@ -83,7 +83,7 @@ class StoredNotes(NamedTuple):
 
 @dataclass(slots=True)
 class StoreOutcome:
-    """What became of new offsets. Those in neither part were refused, or were not sent."""
+    """The outcome of new offsets. Offsets in neither of the two sets were refused, or were not sent."""
 
     stored: set[TopicPartition] = field(default_factory=set)
     unknown: set[TopicPartition] = field(default_factory=set)
@@ -413,11 +413,11 @@ class KafkaClaimOpener:
         self, topic: str, partitions: Collection[TopicPartition], *, is_new_log: bool
     ) -> LogOffsets:
         """
-        Return where owned partitions of a topic start that have no offset in Kafka.
+        Return the start positions of owned partitions of a topic that have no offset in Kafka.
 
-        A partition starts at its first offset. One that the first offsets lack was added to the topic, or had no leader
-        when they were decided: it starts at its earliest offset, whatever the reset policy is, so that nothing is
-        skipped. A partition is left out if the topic was created again meanwhile, or has an offset by now.
+        A partition starts at its first offset. A partition without one was added to the topic, or had no leader when
+        the first offsets were chosen: it starts at its earliest offset, whatever the reset policy is, so that nothing
+        is skipped. A partition is left out if the topic was created again meanwhile, or has an offset by now.
 
         Args:
             topic: The topic, as ``TopicIncarnations`` knows it.
@@ -496,7 +496,7 @@ class KafkaClaimOpener:
             )
 
     async def _decide(self, topic: str, created: int, *, is_new_log: bool) -> LogOffsets:
-        """Choose the first offsets of all partitions without an offset in Kafka; the write may still come too late."""
+        """Choose first offsets of all partitions without an offset in Kafka; another member may write its own first."""
         node = await self._session.get(topic_path(topic))
         partitions = [] if node is None else _partitions(topic, node)
         stored, failures = await self._store.stored(partitions)
@@ -530,7 +530,7 @@ class KafkaClaimOpener:
         return {p: each.offset for p, each in found.items() if each.offset is not None and each.mzxid >= created}
 
     async def _write(self, topic: str, created: int, node: Node | None, offsets: Mapping[TopicPartition, int]) -> None:
-        """Create the znode, or replace one of a deleted topic; another member may be faster."""
+        """Create the znode of first offsets, or replace a deleted topic's; another member may write it first."""
         path = self._layout.topic_starts(topic)
         first = FirstOffsets(created, self._context.runtime.wall_ms(), {p.partition: at for p, at in offsets.items()})
         await self._session.ensure([self._layout.starts])

@@ -31,7 +31,7 @@ log = logging.getLogger(__name__)
 
 
 async def owner_words(context: MemberContext, partition: TopicPartition) -> str:
-    """Return the words for an error that says that this member does not own the partition."""
+    """Return the end of an error text: which member owns the partition instead of this one, and what to do."""
     owner = await _owner(context, partition)
     if owner is not None:
         return f"this member, {context.member_id}, but {owner}; its owner commits it"
@@ -42,7 +42,7 @@ async def owner_words(context: MemberContext, partition: TopicPartition) -> str:
 
 
 async def _owner(context: MemberContext, partition: TopicPartition) -> str | None:
-    """Return who owns a partition, or None for this member."""
+    """Return the owner of a partition as a phrase, such as "by no member", or None if it is this member."""
     path = context.layout.owner(partition)
     node = await context.session.get(path)
     if node is None:
@@ -132,10 +132,10 @@ _OUTDATED = "its topic was created again, so the offset may be of the old log; c
 
 class Attempt(NamedTuple):
     """
-    The partitions whose offsets an attempt ``stored``, and those to ``repeat`` because an earlier commit was stored.
+    The partitions whose offsets an attempt ``stored``, and the partitions whose newer offsets it has to ``repeat``.
 
-    ``superseded`` has what other writers had stored instead. Offsets in none of the three were not sent because they
-    became outdated, or brokers did not store them.
+    A ``repeat`` is due where an earlier commit turned out to be stored. ``superseded`` has what other writers had
+    stored instead. Offsets in none of the three became outdated before they were sent, or brokers did not store them.
     """
 
     stored: frozenset[TopicPartition]
@@ -197,7 +197,7 @@ class OwnedOffsets:
 
     async def store_left(self, partitions: Collection[TopicPartition]) -> frozenset[TopicPartition]:
         """
-        Store what the release of these partitions leaves, in a store that does not end claims in the same step.
+        Store the offsets that a release of these partitions must keep, for a store that is not part of the release.
 
         The caller holds the lock ``writing``. Returns the partitions whose offsets were stored.
         """
@@ -300,7 +300,7 @@ class OwnedOffsets:
                 self._apply(partition, found)
 
     def _apply(self, partition: TopicPartition, found: StoredOffset) -> Finding:
-        """Have the tracker judge a stored offset; if it is another writer's, resume there."""
+        """Have the tracker decide whether a stored offset is another writer's; if it is, resume there."""
         finding = self._tracker.read(partition, found)
         if finding in (Finding.ADOPTED, Finding.UNREADABLE):
             self._metrics.count("commits_superseded")
@@ -382,7 +382,7 @@ class OwnedOffsets:
     def _check(
         self, attempt: Attempt, commits: Mapping[TopicPartition, Commit], stored: frozenset[TopicPartition]
     ) -> None:
-        """Raise the error of the first offset that an attempt has not stored, and that is not sent again."""
+        """Raise the error of the first offset that an attempt has not stored, unless the offset is sent again."""
         for partition in sorted(commits.keys() - attempt.stored - attempt.repeat):
             call = f"group {self._group}: commit(): {commits[partition].offset} of {partition} was not stored"
             found = attempt.superseded.get(partition)

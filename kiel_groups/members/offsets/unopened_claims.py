@@ -1,4 +1,4 @@
-"""Reports claims whose start position is not known yet, in the log and in metrics."""
+"""Report claims whose start position is not known yet, in the log and in metrics."""
 
 from __future__ import annotations
 

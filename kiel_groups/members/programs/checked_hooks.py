@@ -1,4 +1,4 @@
-"""The hooks of a program, with a check of what each returns, and of how large it may be where it is stored."""
+"""Wrap a program's hooks: check the type of what each one returns, and that it is small enough to be stored."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _ADVICE = "store larger data elsewhere, and offer or assign its place"
 
 
 class StoredSizes(Protocol):
-    """Whether the data of programs can be stored. Each method returns what is too large, or ""."""
+    """Checks that the data of programs is small enough to be stored. Each method returns what is too large, or ""."""
 
     def excess_of_offer(self, protocols: Sequence[GroupProtocol]) -> str:
         """Check what a member offers at its join."""
@@ -49,7 +49,7 @@ class StoredSizes(Protocol):
 
 
 class ZnodeSizes:
-    """ZooKeeper: the offer of a member and each assignment has a znode of its own, with bytes in base64."""
+    """Sizes in ZooKeeper: each member's offer and each assignment has its own znode, with bytes in base64."""
 
     def excess_of_offer(self, protocols: Sequence[GroupProtocol]) -> str:
         """Check what a member offers at its join."""
@@ -66,10 +66,10 @@ class ZnodeSizes:
 
 class MessageSizes:
     """
-    Brokers: the coordinator stores a group as one message, which has the metadata and the assignments of all members.
+    Sizes at brokers: the coordinator stores a group as one message with all metadata and all assignments.
 
-    It takes any join. If the message is larger than ``message.max.bytes``, it refuses the leader's sync without a
-    reason, so the leader checks the sum.
+    The coordinator accepts any join. If the message is larger than ``message.max.bytes``, it refuses the leader's sync
+    without a reason, so the leader checks the sum.
     """
 
     def excess_of_offer(self, protocols: Sequence[GroupProtocol]) -> str:
@@ -122,13 +122,13 @@ class CheckedHooks:
     """
     The hooks of a program as its member calls them; see ``MemberHooks``.
 
-    Errors of this package that a hook raises are passed on. All others, and illegal results, are a ``HookError`` that
-    names the hook.
+    Errors of this package that a hook raises are passed on. Other errors, and illegal results, become a ``HookError``
+    that names the hook.
 
     Args:
-        hooks: The program.
+        hooks: The hooks of the program.
         group: The group's name.
-        sizes: What can be stored.
+        sizes: Checks what can be stored.
 
     Raises:
         HookError: A hook is missing, or the protocol type is not one that both coordinations can store.
@@ -181,7 +181,7 @@ class CheckedHooks:
         return protocols
 
     async def perform_assignment(self, joined: JoinedGroup) -> Mapping[str, bytes]:
-        """Return the assignments of the program, all of which are bytes, for members of this generation only."""
+        """Return the program's assignments, checked: bytes, and for members of this generation only."""
         assigned = await self._called("perform_assignment", self._hooks.perform_assignment, joined)
         expected = "a mapping of member ids to bytes"
         if not isinstance(assigned, Mapping):
@@ -232,7 +232,7 @@ class CheckedHooks:
             raise self._illegal("lost", "a coroutine", "a plain method that acts at once; define it without async")
 
     async def _called(self, name: str, hook: Callable[..., Awaitable[Any]], *args: object) -> Any:
-        """Call a hook and return its result; log while it runs for long."""
+        """Call a hook, and return its result; for hooks in ``_WAITING``, log a warning while it takes long."""
         task = asyncio.current_task()
         cancelled = 0 if task is None else task.cancelling()
         try:
@@ -254,7 +254,7 @@ class CheckedHooks:
             raise self._raised(name, error) from error
 
     def _read(self, name: str, returned: object, read: Callable[[], _ReadT], expected: str) -> _ReadT:
-        """Read a collection that a hook has returned once; its class may be the program's own, and raise."""
+        """Read a collection that a hook has returned, only once: its class may be the program's, and raise."""
         try:
             return read()
         except KielGroupsError:
@@ -264,7 +264,7 @@ class CheckedHooks:
             raise self._illegal(name, given, expected) from error
 
     def _bytes(self, name: str, data: object, role: str) -> bytes:
-        """Return a copy of bytes that a hook has returned in some form."""
+        """Return a copy, as bytes, of data that a hook has returned, such as a bytearray."""
         if not isinstance(data, _BYTES):
             raise self._illegal(name, f"{_shown(data)} as {role}", "bytes; encode text and objects")
         try:
@@ -285,7 +285,7 @@ class CheckedHooks:
 
 
 def _expected_text(given: object) -> str:
-    """Return what was expected if this is no text that both coordinations can store, otherwise ""."""
+    """Return "" for a text that both coordinations can store, and otherwise a description of such texts."""
     if not isinstance(given, str) or not given:
         return "a non-empty text"
     try:
@@ -297,7 +297,7 @@ def _expected_text(given: object) -> str:
 
 
 def _shown(value: object) -> str:
-    """Return a value with its type, cut off."""
+    """Return the text of a value with its type, shortened, for an error."""
     if value is None:
         return "None"
     try:

@@ -1,4 +1,4 @@
-"""A member of a group of programs of any kind: what a program uses that shares work other than partitions."""
+"""The public member for programs of any kind: they share work other than partitions in a group."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def member_on_zookeeper(
     Return a member, which has not started, of a group that is coordinated through ZooKeeper.
 
     Raises:
-        HookError: A hook is missing, or the protocol type is none.
+        HookError: A hook is missing, or the protocol type is not legal.
     """
     checked = CheckedHooks(hooks, process.config.group, ZnodeSizes())
     coordinate = partial(ZooKeeperCoordinator, process, checked, rebalance_timeout_ms / 1000)
@@ -73,10 +73,10 @@ class GenericMember:
     member takes its assignment over (``complete``). If the membership ends meanwhile, the assignment is lost
     (``lost``), and the member joins again by itself.
 
-    An assignment does not prove that no other member still works on the same: see ``docs/generic-members.rst``.
+    Although this member has an assignment, another member may still do the same work: see ``docs/generic-members.rst``.
 
     Args:
-        hooks: The program.
+        hooks: The hooks of the program.
         group: The group's name: letters, digits, ``.``, ``_`` and ``-``. Members of one group have one protocol type.
         zk_hosts: ZooKeeper servers, ``host`` or ``host:port`` (2181); a chroot may follow the last one.
         brokers: ``host`` or ``host:port`` (9092) of some brokers, if these coordinate the group.
@@ -90,7 +90,7 @@ class GenericMember:
         connect_timeout_ms: How long ``start`` waits for ZooKeeper, or for a broker that names the coordinator.
         retry_backoff_ms: The first pause before a failed join is tried again.
         debounce_quiet_ms: The leader on ZooKeeper begins a rebalance when no member has joined or left for this time.
-        debounce_bound_ms: But at the latest this long after the first change.
+        debounce_bound_ms: The leader begins it at the latest this long after the first change.
         debounce_initial_delay_ms: How long the first leader of a group waits for more members.
         metrics: Receives the counters and gauges.
         on_failure: Called with the error of a member that stops for good; ``ensure_active`` raises it, too.
@@ -230,7 +230,7 @@ class GenericMember:
         """
         Leave the group at once, and stay away until ``request_rejoin``; ``lost`` is called if there is an assignment.
 
-        It is for a program that cannot do its part of the work at the moment, and may be able to later.
+        This is for a program that cannot do its part of the work at the moment, but may be able to later.
         """
         self._started.leave()
 
@@ -276,7 +276,7 @@ class GenericMember:
         Give the assignment back, and leave the group in one attempt. Further calls do nothing.
 
         Args:
-            timeout_s: When the close must end, although the program or a server is not done. None: no limit.
+            timeout_s: After this time the close ends even if the program or a server is not done. None: no limit.
         """
         if self._is_closed:
             return

@@ -1,4 +1,4 @@
-"""A member of a group across ZooKeeper sessions, and its role on each, from its registration to its end."""
+"""Be a member of a group across ZooKeeper sessions; on each session, register, follow the assignment, and leave."""
 
 from __future__ import annotations
 
@@ -97,8 +97,8 @@ class MemberRole(SessionRole):
         """
         Commit finished records, have the leader move the partitions to other members, and release those that are left.
 
-        Each new owner then already awaits its partitions. A static member does not wait for the leader because it is
-        expected back, and neither does a leader that is the only member.
+        So each new owner already awaits its partitions. A static member does not wait for the leader, because the
+        member is expected back. A leader that is the only member does not wait either.
         """
         config = self._context.config
         self.owned_partitions.times.end()
@@ -327,7 +327,7 @@ class GroupMember:
         Release all partitions and leave the group.
 
         Args:
-            limit: When the close must end, whether the application or a server delays it. After that, the session is
+            limit: When the close must end, even if the application or a server delays it. After that, the session is
                 closed, and unfinished records are not committed. None: no limit.
         """
         await self._supervisor.close(limit)

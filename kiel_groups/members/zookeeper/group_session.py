@@ -1,4 +1,4 @@
-"""One ZooKeeper session of a member or an allocator process after the other: each opens, joins, leaves, and ends."""
+"""Keep a process in a group on one ZooKeeper session after another: open a session, join, leave, replace a lost one."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class SessionRole:
         return ()
 
     def stalled(self, stall: Stall) -> None:
-        """Report work that makes no progress, which the log says already; called on a thread of its own."""
+        """Report work that makes no progress, in addition to the log line; called on a thread of its own."""
 
     async def release(self, *, alone: bool) -> None:
         """

@@ -36,7 +36,7 @@ class Election:
 
     The election znode is only created while the znode ``proof`` exists: the member znode, or the election folder for an
     allocator process. ``on_leading`` is called when this candidate becomes the leader, and when a later check confirms
-    that it still leads. The arguments are the path of the election znode and whether another candidate was ahead
+    that it still leads. Its arguments are the path of the election znode, and whether another candidate was ahead
     before. ``on_resigned`` is called when this candidate is no longer the leader.
     """
 
@@ -212,7 +212,7 @@ class LeaderDriver:
         self._feed(leader_state.Deposed())
 
     def changed(self, cause: str, *, urgent: bool = False) -> None:
-        """Plan again, because inputs of the plan may have changed; an urgent change bypasses the debounce."""
+        """Plan again because inputs of the plan may have changed; an ``urgent`` change bypasses the debounce."""
         self._feed(leader_state.Changed(cause, _now_s(), urgent))
 
     def set_debounce(self, debounce: DebounceConfig) -> None:

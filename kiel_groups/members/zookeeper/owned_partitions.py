@@ -458,7 +458,7 @@ class OwnedPartitions:
         self._open_claimed()
 
     def _open_claimed(self) -> None:
-        """Start one task for each topic that opens its claimed partitions; called when no claim is pending."""
+        """For each topic, start a task that opens its claimed partitions; called when no claim is pending."""
         partitions, self._to_open = frozenset(self._to_open), set()
         for topic in sorted({partition.topic for partition in partitions}):
             self._tasks.start(self._open(topic, frozenset(p for p in partitions if p.topic == topic)))

@@ -42,7 +42,7 @@ class Releases:
 
 class Ownership(NamedTuple):
     """
-    What a read of owner znodes has found: the partitions that this session owns, and the partitions without an owner.
+    The result of reading owner znodes: the partitions that this session owns, and the partitions without an owner.
 
     Other partitions belong to other sessions.
     """

@@ -1,4 +1,4 @@
-"""Make the plans of a group of consumers: read and watch the inputs, allocate, compare with the published plan."""
+"""Make the plans of a group of consumers: read and watch members, brokers, topics and settings; run the allocator."""
 
 from __future__ import annotations
 
@@ -533,7 +533,7 @@ class PartitionPlanner:
         return target
 
     async def _spec(self, allocator: Allocator, inputs: Inputs) -> GroupSpec:
-        """Return the group as the allocator sees it. What takes requests is read only for allocators that use it."""
+        """Return the group as the allocator sees it. Lags and racks are read only for allocators that use them."""
         racks: dict[TopicPartition, str] = {}
         lags: dict[TopicPartition, int] = {}
         if getattr(allocator, "uses_racks", False):

@@ -1,4 +1,4 @@
-"""Admit a process to a group, and register a member and its subscription in ZooKeeper."""
+"""Admit a process to a group: check the group's settings or write the first ones, and register a member."""
 
 from __future__ import annotations
 
@@ -155,10 +155,10 @@ async def _founded(session: Session, layout: GroupLayout, node: Node | None, min
 
 def _parsed(data: bytes, layout: GroupLayout) -> RoundSettings:
     """
-    Return the settings of the group, which are those of programs.
+    Return the settings of the group, whose members must be programs.
 
     Raises:
-        GroupConfigError: They are those of consumers, or cannot be read.
+        GroupConfigError: The settings are those of consumers, or cannot be read.
     """
     try:
         return RoundSettings.parse(data, layout.config)
