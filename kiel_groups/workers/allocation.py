@@ -43,7 +43,7 @@ def work_in_order(works: Collection[Work]) -> list[Work]:
 
 
 def rotate_work(members: Collection[str], works: Collection[Work], previous: Mapping[Work, str]) -> WorkAllocation:
-    """Assign work to the sorted members in turn; see ``Allocate``. Previous members do not count."""
+    """Assign work to the sorted members in turn; see ``Allocate``. Who had which work before is ignored."""
     assigned: dict[str, list[Work]] = {member: [] for member in sorted(members)}
     if assigned:
         for member, work in zip(cycle(assigned), work_in_order(works), strict=False):
@@ -86,7 +86,7 @@ def _quotas(kept: Mapping[str, Collection[Work]], count: int) -> dict[str, int]:
 
 
 def _fill(kept: Mapping[str, list[Work]], quotas: Mapping[str, int], works: Collection[Work]) -> None:
-    """Assign work in turn to the members that are below their quotas, so that each connector's tasks spread."""
+    """Assign work in turn to the members below their quotas, so that members share each connector's tasks."""
     rest = iter(works)
     below = list(kept)
     while below := [member for member in below if len(kept[member]) < quotas[member]]:

@@ -126,11 +126,11 @@ class WorkStatus:
     The status of a connector or a task.
 
     Args:
-        state: What it does.
+        state: The state.
         worker: ``host:port`` of the owner's REST interface.
         trace: The trace of the error; "" unless the state is FAILED.
-        generation: The generation of the group in which the owner got it.
-        problem: Why it makes no progress although it has not failed, in one line; "" if it does.
+        generation: The generation of the group in which the work was assigned to the owner.
+        problem: Why it makes no progress although it has not failed, in one line; "" if it makes progress.
     """
 
     state: WorkState

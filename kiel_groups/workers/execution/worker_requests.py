@@ -1,11 +1,11 @@
 """
-Do what users ask of a worker through its REST interface.
+Carry out what users ask of a worker through its REST interface: create, change, pause, restart, delete, describe.
 
 All methods run on the worker's event loop. They raise errors of ``kiel_groups.errors``, which the REST interface
 answers with the statuses of Kafka Connect; every method may raise these:
 
 - ``UnknownConnectorError`` (404): there is no such connector, or it has no such task.
-- ``RebalanceError`` (409): the worker cannot do this before the rebalance is over, or is not the one that can.
+- ``RebalanceError`` (409): the worker cannot do this before the rebalance is over, or another worker has to do it.
 - another retriable error, such as ``SessionLostError`` or ``NoZooKeeperError`` (503).
 - any other error (500).
 
@@ -72,7 +72,7 @@ class ConnectorInfo:
 @dataclass(frozen=True, slots=True)
 class ConnectorStatus:
     """
-    What a connector and its tasks do.
+    The statuses of a connector and its tasks.
 
     Args:
         name: The name of the connector.
@@ -96,8 +96,8 @@ class WorkerRequests:
     A worker as its REST interface sees it.
 
     The REST interface calls ``create``, ``put_config``, ``patch_config`` and ``delete`` on the leader only, and
-    ``restart`` on the owner only; it forwards requests to these by ``leader_url`` and ``owner_url``. All other methods
-    are called on any worker.
+    ``restart`` on the owner only; it finds these workers by ``leader_url`` and ``owner_url``, and forwards requests to
+    them. All other methods are called on any worker.
 
     Args:
         herder: Runs the work of the worker.
@@ -127,7 +127,7 @@ class WorkerRequests:
         """
         Return the URL of the REST interface of the worker that has a connector or a task.
 
-        That is the worker's own if it has the work. Otherwise only the leader knows it, and others return None.
+        If this worker has the work, it is its own URL. Otherwise only the leader knows it; other workers return None.
         """
         if self._herder.running(work) is not None:
             return self._herder.context.url
@@ -137,8 +137,8 @@ class WorkerRequests:
         """
         Return whether a worker of the group has registered this URL in ZooKeeper.
 
-        ``leader_url`` and ``owner_url`` are what members of the group say. Where brokers coordinate it, every client of
-        the brokers can be one.
+        Members of the group supply ``leader_url`` and ``owner_url``. If brokers coordinate the group, every client of
+        the brokers can be a member.
         """
         return any(info.url.rstrip("/") == url.rstrip("/") for info in await self._herder.role.workers())
 
@@ -160,7 +160,7 @@ class WorkerRequests:
         return dict(entry.config)
 
     async def status(self, name: str) -> ConnectorStatus:
-        """Return what a connector and its tasks do."""
+        """Return the statuses of a connector and its tasks."""
         entry = await self._entry(name)
         works: list[Work] = [ConnectorId(name), *(TaskId(name, number) for number in range(len(entry.tasks or ())))]
         found = await self._herder.role.statuses.read(works)
@@ -172,7 +172,7 @@ class WorkerRequests:
         return (await self._entry(name)).tasks or ()
 
     async def task_status(self, name: str, task: int) -> WorkStatus:
-        """Return what a task does."""
+        """Return the status of a task."""
         entry = await self._entry(name)
         if task not in range(len(entry.tasks or ())):
             tasks = counted(len(entry.tasks or ()), "task")
@@ -213,7 +213,7 @@ class WorkerRequests:
         return {**report, "warnings": warnings} if warnings else report
 
     async def _topic_warnings(self, plugin: str, config: Mapping[str, str | None]) -> list[str]:
-        """Return a warning for each setting with topics that no broker knows: a task waits for these without an end."""
+        """Return a warning for each setting with topics that no broker knows: a task waits for such topics forever."""
         topics = await self._plugins.topics(plugin, config)
         if not topics:
             return []
@@ -233,7 +233,7 @@ class WorkerRequests:
 
         Args:
             name: Its name, which may have any characters.
-            config: Its settings. ``name`` is among them, and is the same.
+            config: Its settings, with ``name``, which must be equal to the argument.
 
         Raises:
             ConnectorExistsError: A connector of this name exists (409).
@@ -262,7 +262,7 @@ class WorkerRequests:
 
     async def patch_config(self, name: str, changes: Mapping[str, str | None]) -> ConnectorInfo:
         """
-        Change some settings of a connector, and keep those that others change at the same time.
+        Change some settings of a connector, and keep changes of other settings that users make at the same time.
 
         Args:
             name: Its name.
@@ -328,7 +328,7 @@ class WorkerRequests:
         await self._written(await self._herder.role.config.set_target_state(name, TargetState.STARTED))
 
     async def restart(self, work: Work) -> None:
-        """Restart a connector, but not its tasks, or a task. This worker has it."""
+        """Restart a task, or a connector without its tasks. Call this only on the worker that has the work."""
         supervisor = self._herder.running(work)
         if supervisor is None:
             raise RebalanceError(f"{work} does not run on this worker; it may have moved: try again")
@@ -337,12 +337,12 @@ class WorkerRequests:
     # ------------------------------------------------------------------ helpers
 
     async def _written(self, offset: int) -> None:
-        """Follow an own change at once: the work starts sooner, and later reads contain the change."""
+        """Read this worker's own change at once: the work starts sooner, and later reads contain the change."""
         self._changed_offset = max(self._changed_offset, offset)
         await self._config()
 
     async def _config(self) -> ConfigSnapshot:
-        """Return the newest configuration, which contains all changes that this worker has answered for."""
+        """Return the newest configuration. It contains all changes that this worker has confirmed to users."""
         known = self._herder.config
         if known is not None and known.offset >= self._changed_offset:
             # Raises an error if it is not followed at the moment.

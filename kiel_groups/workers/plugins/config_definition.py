@@ -323,7 +323,7 @@ class ConfigKey:
         self._validate(self.default, rules.text(self.default))
 
     def _check_arguments(self) -> None:
-        """Check what users see of the setting: a wrong type would not be noticed before an answer to a user fails."""
+        """Check what users see of the setting: otherwise a wrong type fails only later, in an answer to a user."""
         if not isinstance(self.name, str):
             raise ConfigError(f"the name of a setting is {self.name!r}; expected a str")
         for argument in ("documentation", "group", "display_name"):
@@ -347,7 +347,7 @@ class ConfigKey:
         Return the typed value of a setting.
 
         Args:
-            text: What the user has given; None if the user has given nothing.
+            text: The text that the user has given; None if the user has given none.
 
         Raises:
             ConfigError: The setting is required and was not given, or the value is not legal. The error names the
@@ -404,9 +404,9 @@ class CheckedConfig:
 
     Args:
         values: The typed value of each setting that has a legal one, and the text of each one that is not declared.
-        errors: What is wrong, by the setting's name. Each text names the setting.
+        errors: The errors, by the setting's name. Each text names the setting.
         warnings: Given settings that are not declared, each with the nearest declared one.
-        mistyped: Those that are probably misspelt, each with the declared one that is meant.
+        mistyped: Given settings whose names are probably misspelt, each with the declared one that is meant.
     """
 
     values: Settings
@@ -519,7 +519,7 @@ class ConfigDefinition:
         return self.check(config).settings
 
     def nearest(self, name: str, least: float = 0.6) -> str | None:
-        """Return the declared setting whose name resembles another one most, or None if none does by ``least``."""
+        """Return the declared setting whose name is most similar to ``name``, or None if none is by ``least``."""
         return _nearest(name, tuple(self._keys), least)
 
     def _unknown(self, name: str, *, near: bool) -> str:

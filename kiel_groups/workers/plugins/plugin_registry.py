@@ -1,7 +1,7 @@
 """
 Find the classes of connectors: those of installed packages by short names, and all others by their full names.
 
-An import runs the code of a module. Where other machines can ask for it, an operator says of which modules.
+An import runs the code of a module. So where other machines can request one, the operator lists the allowed modules.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class PluginProblem(NamedTuple):
 
 
 class _Offer(NamedTuple):
-    """An entry point: its own name, and where its class is."""
+    """An entry point: its name, and the module and the name of its class."""
 
     name: str
     module: str
@@ -146,7 +146,7 @@ class PluginRegistry:
                 self._check_allowed(key.name, name)
 
     def _check_allowed(self, setting: str, name: str) -> None:
-        """Raise ConfigError if a class is not allowed; it is no connector of an entry point that is."""
+        """Raise ConfigError if a class is in no allowed module; the caller has tried the allowed entry points."""
         if self._modules is None or self._allowed is None:
             return
         module = name.partition(":")[0] if ":" in name else name.rpartition(".")[0]
@@ -204,7 +204,7 @@ class PluginRegistry:
         return ", or ".join(parts) or "nothing: no class is allowed"
 
     def _module(self, name: str) -> str:
-        """Return the name of a module that exists, which is not imported; its packages are."""
+        """Check that a module exists, and return its name. Its packages are imported, but not the module."""
         try:
             exists = all(map(str.isidentifier, name.split("."))) and find_spec(name) is not None
         except (ImportError, ValueError, AttributeError):
@@ -219,7 +219,7 @@ class PluginRegistry:
 
 
 def _target(point: EntryPoint) -> str:
-    """Return where the class of an entry point is, as ``module:Class``; the text as it is if it has another form."""
+    """Return the class of an entry point as ``module:Class``, or the text unchanged if it has another form."""
     try:
         return f"{point.module}:{point.attr or ''}"
     except AttributeError:  # The properties of ``EntryPoint`` fail with it for such a text.
@@ -228,10 +228,10 @@ def _target(point: EntryPoint) -> str:
 
 def _connector_class(name: str) -> type[Connector]:
     """
-    Import the class of a connector, and check all that a worker and its REST interface read of it.
+    Import the class of a connector, and check everything that a worker and its REST interface read of it.
 
     Raises:
-        ConfigError: It cannot be imported, or is not complete, or declares something of another type than expected.
+        ConfigError: The class cannot be imported, is not complete, or declares something of an unexpected type.
     """
     try:
         found = load_class(name)
@@ -248,9 +248,9 @@ def _connector_class(name: str) -> type[Connector]:
 
 def _problem(found: type) -> str:
     """
-    Return what makes a class unusable as a connector, or "".
+    Return the reason why a class cannot be used as a connector, or "".
 
-    Later code may rely on the declared types: answers about all connectors would fail by a single class.
+    Later code relies on the declared types: otherwise, one wrong class would fail the answers about all connectors.
     """
     if not issubclass(found, SourceConnector | SinkConnector):
         return "is not a connector; expected a subclass of SourceConnector or SinkConnector"

@@ -172,7 +172,7 @@ def task_definition_of(connector_class: type[Connector]) -> ConfigDefinition:
 
 
 def standard_settings(config: Mapping[str, str]) -> dict[str, str]:
-    """Return the standard settings among those of a connector. Task configurations get them from their connector."""
+    """Return the standard settings among those of a connector, for the configurations of its tasks."""
     standard = STANDARD_KEYS + SOURCE_KEYS + SINK_KEYS
     return {name: text for name, text in config.items() if name in standard}
 

@@ -54,7 +54,7 @@ log = logging.getLogger(__name__)
 
 class AccessRules:
     """
-    The rules of one worker.
+    The rules by which one worker accepts or refuses requests.
 
     Args:
         settings: The worker's REST interface.
@@ -104,7 +104,7 @@ def _host_of(url: str) -> str:
 
 
 def _given_token(header: str) -> bytes:
-    """Return the token of a bearer, or the password of basic credentials: clients of Kafka Connect know only these."""
+    """Return the bearer's token, or the password of basic credentials, which clients of Kafka Connect send instead."""
     scheme, _, credentials = header.strip().partition(" ")
     if scheme.lower() == "bearer":
         return credentials.strip().encode()
@@ -133,9 +133,9 @@ class RouteHandler(RequestHandler):
         Receive the arguments of the route from Tornado.
 
         Args:
-            site: The worker.
-            access: Which requests are accepted.
-            timeout_s: How long a request may take once it is read, in seconds.
+            site: The operations of the worker.
+            access: The rules by which requests are accepted.
+            timeout_s: How long a request may take after its body was read, in seconds.
             operations: The operation of each method.
         """
         self._site = site
@@ -149,7 +149,7 @@ class RouteHandler(RequestHandler):
         self._is_refused = False
 
     def set_default_headers(self) -> None:
-        """Name the program, but not Tornado's version, and forbid proxies to store the answer."""
+        """Set the server's name without Tornado's version, and forbid proxies to store the answer."""
         self.set_header("Server", "kiel-groups")
         self.set_header("Cache-Control", "no-store")
 
@@ -172,7 +172,7 @@ class RouteHandler(RequestHandler):
         self._check_type(has_body=length != "0" or "Transfer-Encoding" in self.request.headers)
 
     def _check_type(self, *, has_body: bool) -> None:
-        """Refuse a body that is not declared as JSON: browsers send other types from any page to any site."""
+        """Refuse a body that is not declared as JSON: a web page can make a browser send other types to any site."""
         kind = self.request.headers.get("Content-Type", "").partition(";")[0].strip().lower()
         if has_body and self.request.method in _WITH_BODY and kind != "application/json":
             raise RestError(
@@ -193,7 +193,7 @@ class RouteHandler(RequestHandler):
 
     def _refuse_early(self) -> None:
         """
-        Write the answer now, and continue to read until the end of the body, or the end of its time limit.
+        Write the answer now, and continue to read until the end of the body, or until its time limit.
 
         A connection that is closed with unread data is reset, and a client that still sends would lose the answer.
         """
@@ -230,7 +230,7 @@ class RouteHandler(RequestHandler):
         """
         End the answer, and close the connection if the client does not take it in time.
 
-        A client without access loses its connection with the answer: it would keep one by a request now and then.
+        A client without access loses its connection with the answer, because occasional requests would keep it open.
         """
         stream = cast(HTTP1Connection, self.request.connection).stream
         is_refused = self.get_status() in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN)
@@ -379,7 +379,7 @@ class BoundedServer(HTTPServer):
                 return
 
     def _check_descriptors(self, listening: socket.socket) -> None:
-        """Raise OSError if the next connection would take a descriptor that is reserved."""
+        """Raise OSError if the next connection would use a reserved file descriptor."""
         # A new descriptor has the smallest number that is free.
         number = os.dup(listening.fileno())
         os.close(number)
@@ -453,7 +453,7 @@ class RestServer:
         self.url = settings.url(self._sockets[0].getsockname()[1])
 
     def start(self, control: WorkerRequests) -> None:
-        """Begin to answer requests to a worker."""
+        """Begin to answer requests, which ``control`` carries out."""
         settings = self._settings
         site = RestOperations(control, self.url, self._exchange, self._version)
         shared = {"site": site, "access": AccessRules(settings), "timeout_s": settings.timeout_s}
@@ -491,7 +491,7 @@ def _version() -> str:
 
 
 def _log_request(handler: RequestHandler) -> None:
-    """Log what a request has changed. The query and the body may have secrets."""
+    """Log a request without its query and body, which may contain secrets. Reads are logged for debugging only."""
     request = handler.request
     level = logging.DEBUG if request.method in {"GET", "HEAD", "OPTIONS"} else logging.INFO
     status = handler.get_status()

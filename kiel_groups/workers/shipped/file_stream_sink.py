@@ -55,7 +55,7 @@ class FileStreamSinkTask(SinkTask):
             self._append(self._descriptor, lines)
 
     def _append(self, descriptor: int, lines: bytes) -> None:
-        """Append lines. If that fails, as on a full disk, the file stays as it was: no half line is before others."""
+        """Append lines. If that fails, as on a full disk, restore the file, so that no half line is left in it."""
         end = os.fstat(descriptor).st_size
         if end and os.pread(descriptor, 1, end - 1) != b"\n":
             # A process that died has left it; the record follows again as a whole, because it was not committed.
@@ -74,10 +74,10 @@ class FileStreamSinkTask(SinkTask):
     @contextmanager
     def _locked(self, descriptor: int) -> Iterator[None]:
         """
-        Keep other tasks, which may be in other processes, from writing meanwhile.
+        Hold a lock during the block, so that no other task writes, even one in another process.
 
         Raises:
-            TaskStoppedError: The task has to stop, and another one does not end its write.
+            TaskStoppedError: The task has to stop while another one still writes.
         """
         began_s, is_shown = time.monotonic(), False
         while True:
@@ -120,7 +120,7 @@ class FileStreamSinkTask(SinkTask):
         return False
 
     def _close(self) -> None:
-        """Close the file, after its content is durable: a later ``flush`` no longer reaches a file that was moved."""
+        """Make the content durable, and close the file: once the file was moved, a later ``flush`` cannot reach it."""
         assert self._descriptor is not None
         descriptor, self._descriptor = self._descriptor, None
         try:

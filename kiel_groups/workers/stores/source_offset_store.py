@@ -1,5 +1,5 @@
 """
-Read and write how far source tasks have read their sources.
+Read and write source offsets: how far source tasks have read their sources.
 
 A write requires the proof of the worker and the owner znode of its task, so a former owner cannot move the offsets of
 its successor.
