@@ -1,4 +1,4 @@
-"""Divide partitions among the members of a broker-coordinated group: the assignors of Java, and ours."""
+"""Divide partitions among the members of a broker-coordinated group: Java's assignors, and allocators as assignors."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class Assignor(Protocol):
     def name(self) -> str: ...
 
     def metadata(self, topics: Collection[str], owned: Collection[TopicPartition] = ()) -> bytes | None:
-        """Return the user data of this member's subscription to ``topics``; it owned ``owned`` before the rebalance."""
+        """Return the user data of the subscription of a member to ``topics`` that has owned ``owned`` so far."""
 
     def assign(
         self, subscriptions: Mapping[str, AssignorMember], partitions: Mapping[str, Sequence[int]]
@@ -78,7 +78,7 @@ class Assignor(Protocol):
 
 @runtime_checkable
 class ReportingAssignor(Protocol):
-    """An assignor with this method, of users too, reports what it cannot use of other members' subscriptions."""
+    """An assignor, of this package or of a user, that also reports unusable subscriptions of other members."""
 
     def findings(self, subscriptions: Mapping[str, AssignorMember]) -> Sequence[str]:
         """Return a line for each member with an unusable subscription: what is wrong, and what follows."""
