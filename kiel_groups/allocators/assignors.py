@@ -44,7 +44,7 @@ _SHAPE = "{member: [TopicPartition]}"
 
 @dataclass(frozen=True, slots=True)
 class AssignorMember:
-    """What a member's subscription says: its topics in the member's order, and the user data of its assignor."""
+    """A member's subscription: its topics in the member's order, and the user data of its assignor."""
 
     topics: tuple[str, ...]
     user_data: bytes | None = None

@@ -39,7 +39,7 @@ class LogOffsets(NamedTuple):
 
 
 class StoreAnswer(Enum):
-    """What became of an offset that the coordinator of a group was asked to store."""
+    """The outcome of a request to a group's coordinator to store an offset."""
 
     STORED = auto()
     #: No answer, or one after which the same request may succeed. The offset may be stored, or may still be.

@@ -181,7 +181,7 @@ class LogDriver(QueryDriver):
         )
 
     def _beginnings(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, Span]:
-        """Return spans of partitions that appeared later. They start at the first offsets, whatever the options say."""
+        """Return spans of partitions that appeared later; they start at the first offsets, whatever the options are."""
         if not partitions:
             return {}
         token = new_token()

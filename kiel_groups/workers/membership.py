@@ -301,7 +301,7 @@ class WorkAssigner:
 
     async def assign(self, protocol: str, leader: str, members: Mapping[str, bytes]) -> dict[str, bytes]:
         """
-        Return the assignment of each member, also of those that get no work.
+        Return the assignment of each member, even of members that get no work.
 
         Args:
             protocol: The protocol that the group uses.

@@ -50,7 +50,7 @@ class AssignmentPlanner:
 
     Args:
         context: The member's settings and runtime.
-        assignors: What the member offers; the coordinator has chosen one of them by its name.
+        assignors: The assignors that the member offers; the coordinator has chosen one of them by its name.
         topics: The topics of the cluster.
     """
 
@@ -93,7 +93,7 @@ class AssignmentPlanner:
 
     async def plan(self, joined: JoinedGroup) -> dict[str, bytes]:
         """
-        Return the assignment of each member, also of those that get nothing.
+        Return the assignment of each member, even of members that get nothing.
 
         If no broker lists the partitions, assign those that were known before; ``changed`` notices later if there are
         others.
@@ -117,7 +117,7 @@ class AssignmentPlanner:
         return {member: _encoded(assigned.get(member, ())) for member in joined.members}
 
     async def _refresh(self, topics: Sequence[str]) -> None:
-        """Ask for the topics' partitions, within a time that leaves the members their sessions."""
+        """Ask for the topics' partitions, but only for a part of the session timeout, so that no session expires."""
         limit_s = self._session_s * _METADATA_SHARE
         try:
             async with asyncio.timeout(limit_s):
@@ -173,7 +173,7 @@ class AssignmentPlanner:
         return outcome.assignment
 
     async def changed(self, interval_s: float) -> None:
-        """Return when the partitions of the planned topics differ from those of the last assignment."""
+        """Wait until the partitions of the planned topics differ from those of the last assignment."""
         while True:
             with suppress(TimeoutError):
                 async with asyncio.timeout(interval_s):

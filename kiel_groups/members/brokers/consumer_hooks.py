@@ -135,10 +135,10 @@ class ConsumerHooks:
     Args:
         context: The member's settings and runtime.
         handler: The consumer.
-        subscription: What the application has subscribed to, and the offsets of its partitions.
+        subscription: The topics that the application has subscribed to, and the offsets of its partitions.
         topics: The topics of the cluster.
-        assignors: What the member offers, the preferred one first.
-        tasks: Runs the application's hooks, which outlast a cancelled ``complete``.
+        assignors: The assignors that the member offers, the preferred one first.
+        tasks: Runs the application's hooks, which may outlast a cancelled ``complete``.
     """
 
     def __init__(
@@ -207,13 +207,13 @@ class ConsumerHooks:
         ]
 
     async def perform_assignment(self, joined: JoinedGroup) -> Mapping[str, bytes]:
-        """Assign the members' topics; raises as ``AssignmentPlanner.plan``."""
+        """Return the assignments of all members; called if this member leads. Raises as ``AssignmentPlanner.plan``."""
         return await self.planner.plan(joined)
 
     # ------------------------------------------------------------------ the assignment
 
     async def complete(self, gate: GenerationGate, joined: JoinedGroup, assignment: bytes) -> None:
-        """Open the assigned partitions at their start positions; repeat the look-up of those that are unknown."""
+        """Open the assigned partitions at their start positions; repeat the look-up of unknown start positions."""
         self._may_lead = joined.leader_id == gate.token.member_id
         read = ConsumerAssignment.parse(assignment, "the assignment of this member")
         partitions = self._accepted(TopicPartition(topic, n) for topic, ns in read.partitions.items() for n in ns)
@@ -290,7 +290,7 @@ class ConsumerHooks:
         self._chosen.forget(starts)
 
     def _assign(self) -> None:
-        """Tell the subscription which partitions the application has: those that are open, also while they drain."""
+        """Tell the subscription which partitions the application has: the open ones, including those that drain."""
         if self._subscription.partitions_auto_assigned():
             topics = self._subscription.topics
             self._subscription.assign_from_subscribed(each for each in self.open_partitions if each.topic in topics)
@@ -298,7 +298,7 @@ class ConsumerHooks:
 
     @property
     def open_partitions(self) -> frozenset[TopicPartition]:
-        """The partitions of the last assignment that are open; any others are those of a later ``assign``."""
+        """The open partitions of this assignment, without others that the tracker may have."""
         return self._tracker.open_partitions() & self._owned
 
     @property

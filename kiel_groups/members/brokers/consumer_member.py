@@ -87,9 +87,9 @@ class ConsumerMember:
     Args:
         context: The member's settings, transport and runtime.
         handler: The consumer.
-        subscription: What the application has subscribed to, and the offsets of the member's partitions.
+        subscription: The topics that the application has subscribed to, and the offsets of the member's partitions.
         topics: The topics of the cluster.
-        assignors: What the member offers, the preferred one first.
+        assignors: The assignors that the member offers, the preferred one first.
         on_failure: Called with the error of a member that stops for good.
     """
 
@@ -218,7 +218,7 @@ class ConsumerMember:
         await cancelled
 
     def abandon(self, timeout_s: float) -> None:
-        """Leave the group without an event loop and without a commit; wait for that at most ``timeout_s``."""
+        """Leave the group without an event loop and without a commit; wait at most ``timeout_s`` for the request."""
         self._member.abandon(timeout_s)
         if self._watchdog is not None:
             self._watchdog.stop()

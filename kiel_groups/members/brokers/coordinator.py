@@ -321,7 +321,7 @@ def refusal(request: GroupRequest, code: int, context: CoordinatedContext, offer
         request: The request that was refused.
         code: The coordinator's error code.
         context: The member's settings.
-        offer: What the member has joined with.
+        offer: The protocols that the member has joined with.
     """
     group, known = context.group.group, error_code(code)
     match code:
@@ -429,8 +429,8 @@ class BrokerCoordinator:
         """
         Send a request that is answered when the other members are ready, which may take minutes.
 
-        A coordinator that hangs would not be noticed for so long. So other brokers are asked meanwhile whether it is
-        still the coordinator.
+        During this time, the member would not notice that the coordinator hangs. So it also asks other brokers whether
+        this one is still the coordinator.
 
         Raises:
             BrokerError: Another broker is the coordinator now.

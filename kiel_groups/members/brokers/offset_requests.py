@@ -298,10 +298,10 @@ def _meaning(code: ErrorCode | None) -> StoreAnswer:
 
 async def check_kafka_offsets(cluster: ClusterMetadata, group: str) -> None:
     """
-    Check that the brokers keep offsets in Kafka. Those of 0.8.0 and 0.8.1 close the connection instead of answering.
+    Check that the brokers can store offsets in Kafka; those of 0.8.0 and 0.8.1 close the connection instead.
 
     Raises:
-        ConfigError: The brokers keep no offsets in Kafka.
+        ConfigError: The brokers cannot store offsets in Kafka.
         NoBrokersError: No broker answers.
     """
     transport, backoff = ClusterTransport(cluster, group), cluster.new_backoff()

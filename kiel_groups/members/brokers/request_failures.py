@@ -109,7 +109,7 @@ class RequestFailures:
             self._logged_s, self._repeat_s = now_s, min(2 * self._repeat_s, LONGEST_REPEAT_S)
 
     def note_code(self, request: GroupRequest, code: ErrorCode) -> None:
-        """Note a code after which the member retries the request, searches its coordinator, or joins anew."""
+        """Note a code after which the member retries the request, finds its coordinator again, or joins anew."""
         if reaction_to(request, code.number) in _REPEATED:
             error = code.exception(f"group {self._group}: {request.value}")
             if hint := _HINTS.get((request, code.number)):

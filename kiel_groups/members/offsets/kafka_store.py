@@ -115,7 +115,7 @@ class KafkaStore:
     # ------------------------------------------------------------------ the OffsetStore
 
     async def commit(self, commits: Mapping[TopicPartition, Commit], metadata: str) -> Written:
-        """Store offsets with a text; see ``OffsetStore.commit``. Those with an unknown outcome are stored again."""
+        """Store offsets with a text; see ``OffsetStore.commit``. Offsets with an unknown outcome are stored again."""
         started_s = self._context.runtime.boot_time_s()
         states = {partition: self._tracker.of(partition) for partition in commits}
         sent = self._tracker.sent(commits)
@@ -189,7 +189,7 @@ class KafkaStore:
         Store offsets. Repeat that while the coordinator moves or does not answer, for ``COMMIT_PATIENCE_S`` at most.
 
         Right before each request, ``may_store`` confirms each partition. If the outcome stays unknown, the stored
-        offsets are read: those that are found there count as stored.
+        offsets are read, and equal ones are taken as stored.
 
         Raises:
             SessionLostError: The session is over.
@@ -253,7 +253,7 @@ class KafkaStore:
             return dict.fromkeys(offsets, StoreAnswer.UNKNOWN)
 
     async def _resolve(self, offsets: Mapping[TopicPartition, NewOffset], outcome: StoreOutcome) -> None:
-        """Read the offsets whose outcome is unknown; count those that are stored."""
+        """Read the offsets whose outcome is unknown, and add those that are stored to the outcome."""
         try:
             async with self._limit.timeout(REREAD_S):
                 found = (await self._brokers.read(outcome.unknown)).found

@@ -90,11 +90,11 @@ class OffsetStore(Protocol):
         """
         Store offsets with a text, where the store has room for one.
 
-        Offsets that the tracker no longer permits when they are sent, and those that the store refuses, are in neither
-        part of the result.
+        Neither field of the result has offsets that the tracker no longer permits when they are sent, or that the store
+        refuses.
 
         Raises:
-            SessionLostError: The membership is over; nothing more was stored.
+            SessionLostError: The membership is over; no further offset was stored.
         """
 
     async def commit_reset(self, commits: Mapping[TopicPartition, Commit]) -> Written:
@@ -271,9 +271,9 @@ class OwnedOffsets:
         """
         Apply the outcome of an attempt to store next offsets.
 
-        The caller holds the lock ``writing`` while it asks the tracker for the commits, too, so that they fit the
-        versions that they replace. An operator's offset may be adopted between two commits, and an older offset must
-        not overwrite it.
+        The caller holds the lock ``writing`` from before it asks the tracker for the commits, so that they fit the
+        versions that they replace. Otherwise an operator's offset could be adopted between two commits, and then be
+        overwritten by an older offset.
         """
         findings = {partition: self._apply(partition, now) for partition, now in written.found.items()}
         own = {p: written.found[p] for p, found in findings.items() if found in (Finding.UNCHANGED, Finding.OWN)}
@@ -292,8 +292,8 @@ class OwnedOffsets:
         ``owned`` returns the partitions that the member owns, without those that are being revoked; it is called when
         no other write is in progress.
 
-        The znode's version reveals another writer, even if the stored offset is the same. That is a reset, too: the
-        records after the offset must be delivered again.
+        The znode's version reveals another writer, even if the stored offset is the same. Such a write is a reset, too:
+        the records after the offset must be delivered again.
         """
         async with self.writing:
             for partition, found in (await self._store.read(self._tracker.verifiable(owned()))).items():

@@ -172,7 +172,7 @@ class RoundMembership:
 
         Raises:
             CoordinationError: ZooKeeper refuses the member znode.
-            ConfigError: What the member offers is too large for a znode.
+            ConfigError: The member's offer is too large for a znode.
         """
         self.state = await self._read_state()
         self._joined = self._next_generation
@@ -247,7 +247,7 @@ class RoundMembership:
         Raises:
             SessionLostError: The session is over.
             CoordinationError: ZooKeeper refuses the write.
-            ConfigError: What the member offers is too large for a znode.
+            ConfigError: The member's offer is too large for a znode.
         """
         while True:
             if not self._is_fresh:
@@ -510,7 +510,9 @@ class RoundPlanner:
         return choice
 
     async def _joined(self, generation: int) -> tuple[Sequence[RoundMember], Sequence[MemberId]]:
-        """Wait until all live members have joined, or the rebalance timeout; return them, and those that have not."""
+        """
+        Wait until all live members have joined, or the rebalance timeout; return the joined and the other members.
+        """
         loop = asyncio.get_running_loop()
         by_s = loop.time() + self._timeout_s
         while True:

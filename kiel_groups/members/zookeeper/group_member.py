@@ -126,7 +126,7 @@ class GroupMember:
     Args:
         process: The process that the member runs in.
         handler: The consumer.
-        subscription: What the application has subscribed to, and the offsets of the member's partitions.
+        subscription: The topics that the application has subscribed to, and the offsets of the member's partitions.
         allocator: Computes the assignments while this process leads.
         on_failure: Called with an error that a new session cannot fix: settings that differ from the group's, foreign
             members, missing rights.
@@ -222,7 +222,7 @@ class GroupMember:
             The partitions whose offsets were stored.
 
         Raises:
-            SessionLostError: There is no session at the moment, or its lease has expired; nothing more was stored.
+            SessionLostError: There is no session at the moment, or its lease has expired; no further offset was stored.
             CoordinationError: ZooKeeper refused the write because rights are missing; this member stops.
         """
         with self._writing() as role:
@@ -315,7 +315,7 @@ class GroupMember:
         return [] if member_session is None or member_session.ended else await member_session.role.brokers()
 
     def abandon(self, timeout_s: float) -> None:
-        """Leave the group without an event loop and without a commit; wait for the close at most ``timeout_s``."""
+        """Leave the group without an event loop and without a commit; wait at most ``timeout_s`` for the close."""
         member_session = self._member_session
         if member_session is not None and not member_session.session.abandoned_within(
             "its event loop has ended", timeout_s

@@ -196,7 +196,7 @@ class GroupSession(Generic[RoleT]):
 
     Args:
         process: The process that the session belongs to.
-        kind: What the process does in its group.
+        kind: The kind of role that the process has in its group.
         first: Whether this is the first session of this process in the group.
     """
 

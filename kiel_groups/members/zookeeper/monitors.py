@@ -1,5 +1,5 @@
 """
-What the leader of a group monitors besides the inputs of its plans: the owners of partitions, and foreign members.
+Monitor, while this process leads a group, the owners of partitions, and foreign members; log alarms.
 
 Foreign members are Java, pykafka and kiel consumers, which do not take part in this library's protocol. They would read
 and commit partitions that members own. A member refuses to join a group that has foreign members. If these join later,

@@ -93,7 +93,7 @@ class RebalanceTimes:
         self._arrived_s = now_s
 
     def end(self) -> None:
-        """Observe nothing any more: the member leaves, and further assignments only revoke its partitions."""
+        """Observe no further times: the member leaves, and further assignments only revoke its partitions."""
         self._has_ended, self._arrived_s = True, None
 
     def taken_over(self) -> None:

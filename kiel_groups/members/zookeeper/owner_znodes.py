@@ -52,7 +52,7 @@ class Ownership(NamedTuple):
 
 
 class _UnopenedClaims(NamedTuple):
-    """The offsets stored for claims that were never opened, and those of these claims that are gone."""
+    """The offsets stored for claims that were never opened, and the claims among them that are gone."""
 
     stored: dict[TopicPartition, StoredOffset]
     gone: frozenset[TopicPartition]

@@ -321,7 +321,7 @@ class PlanReader:
         return racks
 
     async def lags(self, inputs: Inputs, handler: PartitionHandler) -> dict[TopicPartition, int]:
-        """Ask for the lags of partitions. Those without a stored offset or an answer are left out."""
+        """Ask for the lags of partitions. Partitions without a stored offset or an answer are left out."""
         partitions = sorted(partition for partition in inputs.partitions if partition.topic in inputs.subscribed)
         ends = (await handler.log_offsets(partitions, "latest")).found
         if self._config.store == BROKER_V1:
@@ -502,7 +502,7 @@ class PartitionPlanner:
         """
         Return whether to plan.
 
-        The leader does not plan if members subscribe to topics, but no broker or none of these topics was found.
+        The leader does not plan if members subscribe to topics, but the cluster has no broker or none of these topics.
         """
         if inputs.subscribed and (not inputs.brokers or not inputs.topics):
             missing = "broker" if not inputs.brokers else "topic of its subscription"

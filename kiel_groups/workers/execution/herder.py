@@ -145,8 +145,8 @@ class Herder:
         """
         Read the configuration.
 
-        With ``current``, the snapshot has all changes that any worker has completed before this call. That costs one
-        write.
+        With ``current``, the snapshot has all changes that any worker has completed before this call, at the cost of
+        one write.
 
         Raises:
             SessionLostError: There is no session at the moment.

@@ -19,7 +19,7 @@ __all__ = ["WorkSpec", "needs_rejoin", "outdated", "planned", "still_valid"]
 @dataclass(frozen=True, slots=True)
 class WorkSpec:
     """
-    What a connector or a task is started with.
+    The settings and the state that a connector or a task is started with.
 
     Args:
         config: The settings of the connector. For a task, only the standard ones, because ``task`` has the others.
@@ -74,7 +74,7 @@ def still_valid(assigned: ConfigSnapshot | None, wanted: Mapping[Work, WorkSpec]
 
     Args:
         assigned: The configuration by which the work was assigned; None if it is not known, so that no task is valid.
-        wanted: What has to run by the newest configuration.
+        wanted: The specs of the work by the newest configuration.
     """
     former = {} if assigned is None else planned(assigned, wanted)
     return {

@@ -181,7 +181,7 @@ class WorkSupervisor:
                 self.given_back.set()
 
     def lose(self, reason: str) -> None:
-        """Stop the work at once: nothing more is delivered or committed. Later calls do nothing."""
+        """Stop the work at once, so that it delivers and commits nothing more. Later calls do nothing."""
         self._is_stopping = True
         if self._former is not None:
             self._former.lose(reason)

@@ -248,8 +248,8 @@ class WorkerRequests:
         """
         Create a connector, or replace its settings.
 
-        A setting keeps its stored text if its new one is ``[hidden]``, or is what answers show of the stored one: users
-        may write back what they have read.
+        A setting keeps its stored text if its new text is ``[hidden]``, or the text that answers show for the stored
+        one. So users may write back the settings that they have read.
 
         Returns:
             The connector, and whether it was created.

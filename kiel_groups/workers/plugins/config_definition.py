@@ -420,8 +420,8 @@ class CheckedConfig:
         The values, if there are no errors.
 
         Raises:
-            ConfigError: There are errors. The text has all of them, and the warnings: a setting is often missing
-                because its name is mistyped.
+            ConfigError: There are errors. The text has all errors and the warnings: a setting is often missing because
+                its name is mistyped.
         """
         if self.errors:
             errors = [text for texts in self.errors.values() for text in texts]
@@ -491,7 +491,7 @@ class ConfigDefinition:
 
     def check(self, config: Mapping[str, str | None]) -> CheckedConfig:
         """
-        Check what a user has given; no error is raised. A setting without a value (None) counts as not given.
+        Check the settings that a user has given; no error is raised. A setting whose value is None is not given.
 
         Args:
             config: The texts by name.

@@ -128,7 +128,7 @@ def checked_config(connector_class: type[Connector], config: Mapping[str, str | 
     """
     Check the settings of a connector: each by itself, and if all are legal, all together by ``Connector.check``.
 
-    This raises no error. What ``Connector.check`` raises is reported as an error of ``connector.class``.
+    This raises no error. An error that ``Connector.check`` raises is reported as one of ``connector.class``.
     """
     definition = definition_of(connector_class)
     checked = definition.check(config)

@@ -162,7 +162,7 @@ def definition_of(connector_class: type[Connector]) -> ConfigDefinition:
 
 def task_definition_of(connector_class: type[Connector]) -> ConfigDefinition:
     """
-    Return all settings of the tasks of a kind of connector. They are the connector's unless the task declares its own.
+    Return all settings of the tasks of a kind of connector. If the task declares none, they are the connector's.
 
     Raises:
         ConfigError: The class declares a standard setting itself.

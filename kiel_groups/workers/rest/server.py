@@ -411,7 +411,7 @@ class BoundedServer(HTTPServer):
             self._resume()
 
     def stop(self) -> None:
-        """Accept nothing more. The caller closes the sockets."""
+        """Accept no further connections. The caller closes the sockets."""
         if self._retry is not None:
             self._retry.cancel()
         self._stop_accepting()

@@ -199,7 +199,7 @@ def unknown_topics(missing: Collection[str]) -> str:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunnerContext:
     """
-    What a runner gets.
+    The work of a runner, its settings, and what the runner needs to run it.
 
     Args:
         work: The connector or the task.
@@ -233,7 +233,7 @@ class Runner(ABC):
     Runs a connector or a task once, from ``start`` to ``stop``.
 
     Args:
-        context: What the runner gets.
+        context: The work, its settings, and what the runner needs to run it.
     """
 
     def __init__(self, context: RunnerContext) -> None:

@@ -174,7 +174,7 @@ _ANY_SIZE = 1 << 40
 
 
 class Meaning(Enum):
-    """What the target's answer means."""
+    """The meaning of the target's answer."""
 
     #: The target has taken the records.
     TAKEN = "taken"

@@ -70,7 +70,7 @@ _OUTDATED = (Failure.BAD_VERSION, Failure.NODE_EXISTS, Failure.NO_NODE)
 
 class _Base(NamedTuple):
     """
-    What a change is based on.
+    The stored state on which a change is based.
 
     ``next_offset`` is the offset that the change produces. ``connector_version`` is -1 if the connector does not exist.
     ``stored`` is None if it does not exist, or has garbage, which ``problem`` describes.
@@ -141,8 +141,8 @@ class ConfigStore:
         """
         Read all connectors at one configuration offset.
 
-        With ``current``, the snapshot has all changes that any worker has completed before this call. That takes one
-        write through the quorum.
+        With ``current``, the snapshot has all changes that any worker has completed before this call, at the cost of
+        one write through the quorum.
 
         The offset is read before and after the connectors, until both reads return the same one. If it is that of the
         last snapshot, that snapshot is returned, because each change increments the offset. A server that lags behind

@@ -62,7 +62,7 @@ class SourceOffsetStore:
 
         Args:
             task: The task.
-            offsets: What to store. Of several offsets for one partition, the last one is stored.
+            offsets: The offsets to store. Of several offsets for one partition, the last one is stored.
 
         Raises:
             ClaimLostError: The owner znode of the task does not exist.
