@@ -24,7 +24,7 @@ __all__ = [
 
 
 class Work(NamedTuple):
-    """A piece of work in the application; when the work makes progress, another object replaces ``token``."""
+    """A piece of work in the application. When it has made progress, ``token`` is another object."""
 
     token: object
     kind: StallKind
@@ -54,7 +54,7 @@ class ReadOffsets(NamedTuple):
     """
     The offsets that a coordinator has ``found``, and the error of each partition that it has not answered for.
 
-    A partition without an offset is in neither.
+    A partition without an offset is in neither field.
     """
 
     found: Mapping[TopicPartition, OffsetAndMetadata]
@@ -68,7 +68,7 @@ class KafkaOffsets(Protocol):
         """Read offsets; repeat that, for some seconds, while the coordinator moves or loads them."""
 
     async def store(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> Mapping[TopicPartition, StoreAnswer]:
-        """Ask the coordinator once to store offsets, and return what became of each."""
+        """Ask the coordinator once to store offsets, and return the outcome for each partition."""
 
 
 class Gate(Protocol):
@@ -95,7 +95,7 @@ class PartitionHandler(Protocol):
 
     async def look_at_logs(self, positions: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, LogSight]:
         """
-        Compare logs with what was read from them; called only in groups that brokers coordinate.
+        Compare logs with the records that were read from them; called only in groups that brokers coordinate.
 
         Partitions whose leaders do not answer are left out.
         """

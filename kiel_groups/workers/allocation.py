@@ -1,4 +1,4 @@
-"""Divide the work of a group among its workers: in turn, or so that they keep what they had."""
+"""Divide the connectors and tasks of a group among its workers: in turn, or so that workers keep their work."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def rotate_work(members: Collection[str], works: Collection[Work], previous: Map
 
 def retain_work(members: Collection[str], works: Collection[Work], previous: Mapping[Work, str]) -> WorkAllocation:
     """
-    Let members keep their work, and assign the rest to those with the least; see ``Allocate``.
+    Let members keep their work, and assign the rest to the members with the least work; see ``Allocate``.
 
     A member that has to give up a part of its work keeps the first pieces, in the order of ``work_in_order``.
     """

@@ -52,7 +52,7 @@ log = logging.getLogger(__name__)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerContext:
     """
-    A worker as its parts see it.
+    The data of a worker that its parts share.
 
     Args:
         group: The name of the worker group.
@@ -107,7 +107,7 @@ class WorkerListener(Protocol):
         """
 
     def on_lost(self) -> None:
-        """Have all work stop, because the membership is over: other workers may be assigned it already."""
+        """Stop all work, because the membership is over: the work may be assigned to other workers already."""
 
 
 class WorkerMember(Protocol):
@@ -119,7 +119,7 @@ class WorkerMember(Protocol):
 
     @property
     def need_rejoin(self) -> bool:
-        """Whether the member has to join before it has an assignment of the present generation."""
+        """Whether the member lacks an assignment of the present generation, and has to join to get one."""
 
     def request_rejoin(self) -> None:
         """Have the member join again."""
@@ -232,7 +232,7 @@ _PROTOCOL_ALLOCATORS: Mapping[str, WorkAllocator] = {
 
 def _parse_state(protocol: str, member: str, metadata: bytes) -> StickyMetadata:
     """
-    Parse what a member has joined with.
+    Parse the metadata with which a member has joined.
 
     Raises:
         ProtocolError: The bytes are no metadata of this protocol.
@@ -334,7 +334,7 @@ class WorkAssigner:
         }
 
     def _states(self, protocol: str, members: Mapping[str, bytes]) -> dict[str, StickyMetadata]:
-        """Return what the members have joined with; a member whose metadata cannot be read gets no work."""
+        """Return the metadata of the members; a member whose metadata cannot be read gets no work."""
         states: dict[str, StickyMetadata] = {}
         for member, metadata in members.items():
             try:

@@ -63,7 +63,7 @@ class ConnectorEntry:
         config: The settings of the connector, as users have given them.
         target: Whether the connector and its tasks have to run.
         tasks: The settings of each task, by its number; None if the connector has not made any task yet.
-        problem: Why the stored configuration cannot be used; "" if it can. Its tasks do not run.
+        problem: Why the stored configuration cannot be used; "" if it can. With a problem, the tasks do not run.
         created: A number that differs between a connector and a former one of the same name.
     """
 
@@ -143,13 +143,13 @@ class WorkStatus:
 @dataclass(frozen=True, slots=True)
 class WorkerAssignment:
     """
-    The work of one worker in one generation, and the configuration that it was assigned by.
+    The work of one worker in one generation, and the configuration by which it was assigned.
 
     Args:
         leader: The member id of the leader.
         leader_url: The URL of the leader's REST interface.
-        offset: The configuration offset that the worker must have read before it starts anything. If ``is_failed``,
-            it is the largest one that any worker has read.
+        offset: The configuration offset that the worker must have read before it starts anything. If ``is_failed``, it
+            is the largest one that any worker has read.
         connectors: The names of the assigned connectors, sorted.
         tasks: The assigned tasks, sorted.
         is_failed: Whether the leader has assigned nothing to any worker, because its configuration is behind.

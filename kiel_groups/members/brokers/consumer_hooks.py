@@ -183,7 +183,7 @@ class ConsumerHooks:
 
     @property
     def protocol_type(self) -> str:
-        """The protocol type of consumers, which share groups with those of Java."""
+        """The protocol type of consumers, the same as of Java's, so that both can share a group."""
         return PROTOCOL_TYPE
 
     async def protocols(self) -> Sequence[GroupProtocol]:

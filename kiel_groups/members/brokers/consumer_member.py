@@ -311,7 +311,7 @@ class ConsumerMember:
     # ------------------------------------------------------------------ changes of topics
 
     async def _follow_topics(self) -> None:
-        """As the leader, rebalance when partitions are added, or missing topics are created."""
+        """While this member leads, rebalance when partitions are added, or missing topics are created."""
         interval_s = self._context.timing.metadata_max_age_ms / 1000
         while True:
             await self._hooks.planner.changed(interval_s)

@@ -387,7 +387,7 @@ class BrokerCoordinator:
         return self._context.has_rebalance_timeout
 
     async def find(self) -> int:
-        """Ask any broker for the coordinator."""
+        """Ask any broker for the coordinator, and return its node id."""
         return await self._context.transport.find()
 
     # ------------------------------------------------------------------ requests about the membership

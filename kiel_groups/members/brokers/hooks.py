@@ -82,7 +82,7 @@ class MemberHooks(Protocol):
         """The kind of group, such as "consumer". All members of a group have the same one."""
 
     async def protocols(self) -> Sequence[GroupProtocol]:
-        """Return what the member offers at its next join: names of protocols with metadata, the preferred one first."""
+        """Return the protocols for the member's next join: names with metadata, the preferred one first."""
 
     async def perform_assignment(self, joined: JoinedGroup) -> Mapping[str, bytes]:
         """

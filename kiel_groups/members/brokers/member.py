@@ -156,7 +156,7 @@ class HeldAssignment:
         self._run(self._drain(self.gate, self._completing))
 
     def drop(self) -> None:
-        """End the assignment at once; a hook that runs for it is cancelled before."""
+        """End the assignment at once; a hook that still runs for it is cancelled first."""
         gate, hook = self.gate, self._hook
         if gate is None:
             return
@@ -303,7 +303,7 @@ class CoordinatedMember:
 
     @property
     def need_rejoin(self) -> bool:
-        """Whether the member has to join before it has an assignment of the present generation."""
+        """Whether the member lacks an assignment of the present generation, and has to join to get one."""
         return self._state.rejoin_due or self._state.phase is not Phase.STABLE
 
     @property
@@ -313,7 +313,7 @@ class CoordinatedMember:
 
     @property
     def may_commit(self) -> bool:
-        """Whether the assignment that the program has is that of the present generation."""
+        """Whether the program's assignment is that of the present generation."""
         return self._state.may_commit
 
     @property
@@ -334,7 +334,7 @@ class CoordinatedMember:
         await self.ensure_active()
 
     def request_rejoin(self) -> None:
-        """Have the member join again, because what it offers has changed."""
+        """Have the member join again, because the protocols or the metadata that it offers have changed."""
         self._feed(events.Rejoin())
 
     async def ensure_active(self) -> None:

@@ -1,4 +1,4 @@
-"""Store and read the offsets of a group in Kafka, and repeat that while the coordinator moves or loads them."""
+"""Store and read the offsets of a group in Kafka, and retry while the coordinator moves or loads them."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ class Fetched(NamedTuple):
     """
     The offsets that a coordinator has ``found``, and the error of each partition that it has not answered for.
 
-    A partition without an offset is in neither. The error is a NoOffsetsError if the coordinator refuses for good.
+    A partition without an offset is in neither field. The error is a NoOffsetsError for a permanent refusal.
     """
 
     found: dict[TopicPartition, FetchedOffset]
@@ -245,7 +245,7 @@ class StoredInKafka:
         return {partition: _meaning(code) for partition, code in found.items()}
 
     async def _ask(self, request: Request[T]) -> T:
-        """Send a request to the coordinator, which is found first if it is not known."""
+        """Find the coordinator if it is not known, and send it a request."""
         if self._coordinator is None:
             self._coordinator = await self._transport.find(self._doubted)
         timeout_s = min(_ANSWER_MS, self._cluster.config.request_timeout_ms) / 1000

@@ -85,7 +85,7 @@ class RequestFailures:
         """
         Count a failed request, and log its cause; the same cause again is logged at growing intervals.
 
-        Before the first join, a coordinator that is starting is no reason for a warning during ``CREATION_S``.
+        Before the first join, a coordinator that is not available yet causes no warning during ``CREATION_S``.
         """
         self._metrics.count("group_requests_failed", request=request.value)
         self.last = error

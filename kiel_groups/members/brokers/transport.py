@@ -1,4 +1,4 @@
-"""Reach the coordinator of a group through a client's cluster."""
+"""Send a member's requests to the coordinator of its group, and heartbeats over a connection of their own."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class GroupTransport(Protocol):
         """
         Send a request to the coordinator once, and return its answer.
 
-        A join and a sync occupy their connection until the group is ready. ``aside`` sends a request beside them.
+        A join and a sync occupy their connection until the group is ready. ``aside`` uses another connection.
 
         Raises:
             KielGroupsError: There is no answer in time, or none that can be read.

@@ -1,4 +1,4 @@
-"""Find out which group requests the brokers know."""
+"""Find out which versions of group requests the brokers know, such as JoinGroup v1."""
 
 from __future__ import annotations
 

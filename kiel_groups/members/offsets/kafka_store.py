@@ -95,9 +95,9 @@ class KafkaStore:
 
     Args:
         context: The member; the lease of its session limits each request.
-        writer: The writer that waits for the gate of the member's session.
+        writer: The member's fenced writer; its gate must be open before each request.
         topics: The incarnations of the member's topics.
-        limit: Limits all waits for brokers, because the member leaves.
+        limit: Limits all waits for brokers once the member leaves.
     """
 
     def __init__(
@@ -139,8 +139,8 @@ class KafkaStore:
         """
         Return nothing: an offset of another writer is not followed while the partition is owned.
 
-        A broker that has lost touch with the others returns old offsets, and a delayed request of a former owner leaves
-        one. Neither differs from an operator's offset, except by a text that any program can write.
+        A broker that has lost touch with the others returns old offsets, and a delayed request of a former owner stores
+        an old one. Neither differs from an operator's offset, except by a text that any program can write.
         """
         return {}
 
@@ -361,7 +361,7 @@ class KafkaClaimOpener:
         """
         Return whether a claim is still to be opened in the incarnation of its topic that ``created`` identifies.
 
-        Meanwhile, the claim may have been released, and another one been made.
+        It is not if it was released meanwhile, even if another claim of the partition was made.
         """
         is_known = self._topics.creation(partition.topic) == created
         return is_known and self._tracker.claimed(partition) is claimed[partition]
@@ -459,7 +459,7 @@ class KafkaClaimOpener:
             return None
 
     async def _starts(self, topic: str, partitions: Collection[TopicPartition], first: FirstOffsets) -> LogOffsets:
-        """Return the first offsets of partitions, or their earliest ones where the logs start later by now."""
+        """Return the first offsets of partitions, or the earliest offsets of logs that begin later by now."""
         added = sorted(partition for partition in partitions if partition.partition not in first.offsets)
         refused: Mapping[TopicPartition, KielGroupsError] = {}
         if added and self._reset == "none":
@@ -522,7 +522,7 @@ class KafkaClaimOpener:
 
     async def _offsets_in_znodes(self, partitions: Sequence[TopicPartition], created: int) -> dict[TopicPartition, int]:
         """
-        Return the offsets that the group has stored in ZooKeeper, with another store: it continues there.
+        Return the offsets that the group has in ZooKeeper, if it had another store: it continues there.
 
         An offset that is older than its topic belongs to a deleted topic of the same name.
         """

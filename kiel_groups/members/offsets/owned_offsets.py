@@ -72,7 +72,7 @@ class Starts(NamedTuple):
     """
     The start positions of claims, and the reason for each claim whose position is not known yet.
 
-    A claim that is in neither is opened by a later call, or its owner znode is gone.
+    A claim in neither field is opened by a later call, or its owner znode is gone.
     """
 
     found: dict[TopicPartition, StartPosition]
@@ -101,7 +101,7 @@ class OffsetStore(Protocol):
         """Store the positions that resets chose; as ``commit`` otherwise."""
 
     async def read(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, StoredOffset]:
-        """Read the stored offsets of owned partitions, to find those of other writers."""
+        """Read the stored offsets of owned partitions, to find offsets of other writers."""
 
     async def store_starts(
         self,
@@ -113,7 +113,7 @@ class OffsetStore(Protocol):
         """
         Store the starts of new logs, after a topic was deleted and created again.
 
-        An offset that an operator has set in the new log is kept, if the store can tell.
+        If the store can recognise an offset that an operator has set in the new log, it keeps that offset.
 
         Args:
             topic: The topic.
@@ -122,7 +122,7 @@ class OffsetStore(Protocol):
             renew: Drops the writes once the topic was created again.
 
         Returns:
-            The offsets that are stored now, without those that were dropped or not stored.
+            The offsets that are stored now, without offsets that were dropped or not stored.
         """
 
 
@@ -234,8 +234,8 @@ class OwnedOffsets:
         """
         Store next offsets, and return the partitions whose offsets were stored; the caller holds the lock ``writing``.
 
-        If an earlier commit whose caller was interrupted turns out to be stored, another attempt stores the offsets
-        finished since.
+        An earlier commit whose caller was interrupted may turn out to be stored. Then another attempt stores the
+        offsets finished since.
         """
         stored = frozenset[TopicPartition]()
         while True:
@@ -326,9 +326,9 @@ class OwnedOffsets:
 
         Raises:
             ConfigError: An offset is before the floor of the claim, beyond its position, or beyond a truncated log.
-            CommitFailedError: A partition is not owned or has a new log, another writer has changed an offset, an
-                offset was delivered before delivery started again elsewhere, as after a lost session, or brokers have
-                not stored one. Other offsets of the call may be stored: the message names them.
+            CommitFailedError: A partition is not owned or has a new log; another writer has changed an offset; an
+                offset is from before delivery restarted at another position, as after a lost session; or brokers have
+                not stored an offset. Other offsets of the call may be stored: the message names them.
             SessionLostError: The session is over; it is unknown which offsets were stored.
         """
         stored: frozenset[TopicPartition] = frozenset()

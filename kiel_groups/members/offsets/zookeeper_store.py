@@ -290,7 +290,7 @@ class BrokerCommits:
         context: The member; the lease of its session limits each wait for brokers.
         znodes: The offset znodes.
         writer: The writer that proves the member's session.
-        limit: Limits all waits for brokers, because the member leaves.
+        limit: Limits all waits for brokers once the member leaves.
     """
 
     def __init__(self, context: MemberContext, znodes: OffsetZnodes, writer: FencedWriter, limit: CloseLimit) -> None:

@@ -42,7 +42,7 @@ class StoredSizes(Protocol):
     """Checks that the data of programs is small enough to be stored. Each method returns what is too large, or ""."""
 
     def excess_of_offer(self, protocols: Sequence[GroupProtocol]) -> str:
-        """Check what a member offers at its join."""
+        """Check the protocols with which a member joins."""
 
     def excess_of_assignments(self, metadata: Mapping[str, bytes], assignments: Mapping[str, bytes]) -> str:
         """Check the assignments that a leader has made, given the metadata of all members."""
@@ -52,7 +52,7 @@ class ZnodeSizes:
     """Sizes in ZooKeeper: each member's offer and each assignment has its own znode, with bytes in base64."""
 
     def excess_of_offer(self, protocols: Sequence[GroupProtocol]) -> str:
-        """Check what a member offers at its join."""
+        """Check the protocols with which a member joins."""
         size = sum(len(json.dumps(name)) + _in_base64(metadata) for name, metadata in protocols)
         return _excess(_offer(protocols), size, "in ZooKeeper")
 
@@ -73,7 +73,7 @@ class MessageSizes:
     """
 
     def excess_of_offer(self, protocols: Sequence[GroupProtocol]) -> str:
-        """Check what a member offers at its join."""
+        """Check the protocols with which a member joins."""
         size = sum(len(name.encode()) + len(metadata) for name, metadata in protocols)
         return _excess(_offer(protocols), size, "in its coordinator's message")
 
@@ -158,7 +158,7 @@ class CheckedHooks:
         return self._protocol_type
 
     async def protocols(self) -> Sequence[GroupProtocol]:
-        """Return what the program offers: at least one protocol, by different names, with metadata as bytes."""
+        """Return the program's protocols, checked: at least one, different names, and metadata as bytes."""
         offered = await self._called("protocols", self._hooks.protocols)
         expected = "a list of GroupProtocol(name, metadata), the preferred one first"
         if isinstance(offered, (str, bytes, Mapping)) or not isinstance(offered, Iterable):

@@ -223,7 +223,7 @@ class GenericMember:
         return self._member
 
     def request_rejoin(self) -> None:
-        """Have the member join again, because what it offers has changed: all members get new assignments."""
+        """Have the member join again, because its protocols or their metadata have changed: all get new assignments."""
         self._started.request_rejoin()
 
     def leave(self) -> None:
@@ -240,7 +240,7 @@ class GenericMember:
 
     @property
     def need_rejoin(self) -> bool:
-        """Whether the member has to join before it has an assignment of the present generation."""
+        """Whether the member lacks an assignment of the present generation, and has to join to get one."""
         return self._member is None or self._member.need_rejoin
 
     @property

@@ -102,7 +102,7 @@ class RoundMembership:
 
     Args:
         context: The process on its session.
-        offer: Returns what the member joins with now.
+        offer: Returns the protocols with which the member joins now.
     """
 
     def __init__(self, context: SessionContext, offer: Callable[[], Awaitable[Offer]]) -> None:
@@ -288,7 +288,7 @@ class RoundMembership:
         Wait for the assignment of a generation, and return it.
 
         Return None if another round has begun instead, or if the round is complete without this member; ``refusal``
-        says whether the leader has refused it.
+        says whether the leader has refused this member.
 
         Raises:
             SessionLostError: The session is over.
@@ -406,7 +406,7 @@ class RoundPlanner:
         return 0 if found is None else found.generation
 
     async def _members(self) -> Sequence[RoundMember]:
-        """Read the live members in the order of their registration; those that cannot be read are left out."""
+        """Read the live members in the order of their registration, without members whose znode cannot be read."""
         found = await self._values.members(self._layout, RoundMember.parse)
         return [member for _, member in sorted(found.values(), key=lambda each: each[0])]
 
@@ -444,7 +444,7 @@ class RoundPlanner:
         Return the members of a round and their assignments.
 
         Raises:
-            PlanVoid: An operator has deleted or overwritten the state of the round, so that members wait for another.
+            PlanVoid: An operator has deleted or overwritten the state of the round, so that members wait for the next.
         """
         assigned = asyncio.ensure_future(self._assigned(begun.state.generation))
         disturbed = asyncio.ensure_future(self._state_changed(begun))

@@ -76,7 +76,7 @@ class AllocatorProcess:
 
 
 def allocator_kind(allocator: Allocator) -> RoleKind[AllocatorRole]:
-    """Return the roles of an allocator process on its sessions."""
+    """Return the kind of role that an allocator process has on its sessions."""
     return RoleKind("this candidate is paused", GroupLayout, _admit, partial(AllocatorRole, allocator))
 
 

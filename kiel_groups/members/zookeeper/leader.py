@@ -1,4 +1,4 @@
-"""The driver of a candidate and leader: it performs what ``group.candidate`` and ``group.leader_state`` decide."""
+"""Take part in a group's election; as its leader, plan and publish assignments. ``group.leader_state`` decides."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ MakePlan: TypeAlias = Callable[[str, str, float], Awaitable[Publication | None]]
 
 
 class PlanVoid(Exception):  # noqa: N818 -- not an error
-    """Raised by a plan that must be made again."""
+    """Raised while a plan is made, if the plan must be made again."""
 
 
 class PlanMaker(Protocol):
@@ -216,7 +216,7 @@ class LeaderDriver:
         self._feed(leader_state.Changed(cause, _now_s(), urgent))
 
     def set_debounce(self, debounce: DebounceConfig) -> None:
-        """Debounce changes in this way from now on."""
+        """Use these debounce settings from now on."""
         self._feed(leader_state.DebounceChanged(debounce))
 
     def close(self) -> None:

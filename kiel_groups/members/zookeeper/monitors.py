@@ -255,7 +255,7 @@ class OwnershipMonitor:
         return owners
 
     def _next_batch(self, owned: list[TopicPartition]) -> list[TopicPartition]:
-        """Return the next ``MOST_OWNERS`` owned partitions, and all that are under suspicion."""
+        """Return the next ``MOST_OWNERS`` owned partitions, and all suspected partitions."""
         start = self._next if self._next < len(owned) else 0
         self._next = start + MOST_OWNERS
         return sorted({*islice(owned, start, self._next), *(p for p in owned if p in self._suspicions)})

@@ -1,4 +1,4 @@
-"""The driver of one member's partitions: it performs what ``group.claims`` decides, on one session."""
+"""Claim, open, drain and release the partitions of one member on one session, as ``group.claims`` decides."""
 
 from __future__ import annotations
 
@@ -202,7 +202,7 @@ class MemberOffsets:
     """
     The parts that handle the offsets of one member on one session, for the offset store of its group.
 
-    ``writer`` is the member's fenced writer. ``limit`` limits all waits for brokers that store the offsets.
+    ``writer`` is the member's fenced writer. ``limit`` limits all waits for brokers once the member leaves.
     """
 
     def __init__(self, context: MemberContext) -> None:
@@ -411,8 +411,8 @@ class OwnedPartitions:
         """
         Tell the subscription which partitions the application has.
 
-        These are the delivered and the draining ones: until the revoked hook has ended, the application may still seek,
-        and the release stores that offset. After that, a release may have been sent already.
+        These are delivered partitions, and draining ones until the revoked hook has ended: it may seek, and the release
+        stores that offset. After that, the release may have been sent already.
         """
         if self._subscription.partitions_auto_assigned():
             owned, topics = self._claims.in_phase(claims.Phase.OWNED, claims.Phase.DRAINING), self._subscription.topics
@@ -444,7 +444,7 @@ class OwnedPartitions:
                 self._lose(partitions)
 
     async def _claim(self) -> None:
-        """Claim one batch of partitions at a time; those that become free meanwhile are in the next batch."""
+        """Claim one batch of partitions at a time; partitions that become free meanwhile are in the next batch."""
         try:
             while self._to_claim:
                 partitions, freed = frozenset(self._to_claim), self._to_claim & self._seen_free

@@ -59,7 +59,7 @@ _Parsed = TypeVar("_Parsed")
 
 class WatchedValues:
     """
-    The values of one leader, on its session.
+    Caches values of znodes for the plans of one leader on its session, until their watches fire.
 
     ``on_change`` is called with a text that names the change, such as "member m1 changed".
     """
@@ -250,7 +250,7 @@ class PlanReader:
         return len(await children_watched(self._session, BROKER_IDS, self._values.watcher("brokers")) or ())
 
     async def _live_members(self) -> dict[Slot, MemberInfo]:
-        """Read the live members by slot. If two members share a slot, the member that registered later counts."""
+        """Read the live members by slot. If two members share a slot, use the one that registered later."""
         newest: dict[Slot, tuple[int, MemberInfo]] = {}
         for registered, info in (await self._values.members(self._layout, MemberInfo.parse)).values():
             if info.slot not in newest or newest[info.slot][0] < registered:

@@ -56,7 +56,7 @@ log = logging.getLogger(__name__)
 
 async def check_admission(session: Session, layout: GroupLayout, config: GroupConfig) -> None:
     """
-    Check that this consumer may join its group, and found the group if there is none.
+    Check that this consumer may join its group, and write the group's settings if there are none.
 
     Raises:
         GroupConfigError: The members are programs, or the group's settings differ from this member's or cannot be read.
@@ -86,7 +86,7 @@ async def check_admission(session: Session, layout: GroupLayout, config: GroupCo
 
 async def refuse_programs(session: Session, layout: GroupLayout, settings: Node | None) -> None:
     """
-    Check that the members of a group are consumers, or may become such.
+    Check that the members of a group are consumers, or that it has no members of another type yet.
 
     Args:
         session: The session to read with.
@@ -102,7 +102,7 @@ async def refuse_programs(session: Session, layout: GroupLayout, settings: Node 
 
 async def admit_program(session: Session, layout: GroupLayout, protocol_type: str) -> None:
     """
-    Check that a group's members are programs of this type, and found the group if there is none.
+    Check that a group's members are programs of this type, and write the group's settings if there are none.
 
     A name that consumers of any client use is refused, too: a group of programs would hide their offsets from tools.
 
@@ -141,7 +141,7 @@ async def _has_consumers(session: Session, layout: GroupLayout) -> bool:
 
 
 async def _founded(session: Session, layout: GroupLayout, node: Node | None, mine: bytes) -> Node:
-    """Return the group's settings; if ``node`` is None, write those of this member first."""
+    """Return the group's settings. If there are none (``node`` is None), write this member's settings first."""
     while node is None:
         # Never overwrite: if two members are first at the same time, one create succeeds, and both read its settings.
         answer = await session.transact([Create(layout.config, mine)])
@@ -244,7 +244,7 @@ class SubscriptionRegistration:
 
     @property
     def is_outdated(self) -> bool:
-        """Whether the application wants other topics than those that are registered."""
+        """Whether the application wants other topics than the registered ones."""
         return self._registered != self._subscription()
 
     def check(self, topics: Collection[str]) -> None:

@@ -87,7 +87,7 @@ class Herder:
     # ------------------------------------------------------------------ sessions
 
     def opened(self, role: WorkerRole) -> None:
-        """Use a new session: work of the present assignment is claimed on it."""
+        """Use a new session: claim the work of the present assignment on it."""
         log.info("group %s: this worker is %s", self._group, role.worker_id)
         self._role = role
         role.begin(self._claim_gone)

@@ -64,7 +64,7 @@ class RestartPolicy:
 
         Args:
             settings: The checked settings; None if they are not legal, so that a restart is useless.
-            ran_s: How long the work ran before it failed. Beyond the longest delay, it resets the count of failures.
+            ran_s: How long the work ran before it failed. After more than the longest delay, the count begins anew.
 
         Returns:
             The delay in seconds, or None if the work stays FAILED.

@@ -54,7 +54,7 @@ class WorkerPlugins:
     Args:
         registry: Finds the classes of connectors.
         runtime: The threads.
-        limit_s: How long a call may take, in seconds. After that it has failed, although its thread runs on.
+        limit_s: How long a call may take, in seconds. After that the call fails, although its thread continues.
     """
 
     def __init__(self, registry: PluginRegistry, runtime: Runtime, limit_s: float = _LIMIT_S) -> None:
@@ -190,14 +190,14 @@ class WorkerPlugins:
         return shown
 
     async def error_texts(self, error: BaseException, spec: WorkSpec) -> ErrorTexts:
-        """Return what users and logs may see of an error of work, without the secrets of its settings."""
+        """Return the texts of an error of work for users and logs, without the secrets of the work's settings."""
         # The text of an error may be code of a plugin, which may take any time, and may raise anything.
         text = f"{type(error).__name__}, whose text cannot be made"
         make = partial(error_texts, error)
         return await self._without_secrets(ErrorTexts(text, text), make, spec)
 
     async def problem_text(self, problem: str, spec: WorkSpec) -> str:
-        """Return what users may see of a problem of work, in one line and without the secrets of its settings."""
+        """Return the text of a problem of work for users: one line, without the secrets of the work's settings."""
         return await self._without_secrets(HIDDEN, partial(without_secrets, " ".join(problem.split())), spec)
 
     async def _without_secrets(self, otherwise: _T, make: Callable[[Collection[str]], _T], spec: WorkSpec) -> _T:

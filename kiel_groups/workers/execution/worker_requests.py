@@ -54,7 +54,7 @@ ConnectorKind: TypeAlias = Literal["source", "sink", "unknown"]
 @dataclass(frozen=True, slots=True)
 class ConnectorInfo:
     """
-    A connector as it is configured.
+    A connector and its configuration.
 
     Args:
         name: The name of the connector.
@@ -88,7 +88,7 @@ class ConnectorStatus:
 
 
 class _SettingsChangedError(Exception):
-    """A setting that a user wants to keep, such as a secret given as ``[hidden]``, has changed during the check."""
+    """A setting that a user wants to keep, such as a secret given as ``[hidden]``, was changed during the check."""
 
 
 class WorkerRequests:
@@ -149,7 +149,7 @@ class WorkerRequests:
         return sorted((await self._config()).connectors)
 
     async def connector_info(self, name: str) -> ConnectorInfo:
-        """Return how a connector is configured."""
+        """Return a connector and its configuration."""
         return await self._info(name, await self._entry(name))
 
     async def config(self, name: str) -> Mapping[str, str]:
@@ -200,7 +200,7 @@ class WorkerRequests:
 
         Args:
             plugin: The full or short name of the connector's class.
-            config: The settings, also if some are missing or None.
+            config: The settings, even if some are missing or None.
 
         Returns:
             The answer in the form of Kafka Connect: ``name``, ``error_count``, ``groups``, ``configs``.
@@ -291,7 +291,7 @@ class WorkerRequests:
 
         Args:
             name: The connector.
-            settings_of: Returns the new settings for the stored ones, which are None if there is no connector.
+            settings_of: Returns the new settings, given the stored ones, or None if there is no connector.
         """
         is_new = False
 
@@ -320,11 +320,11 @@ class WorkerRequests:
         await self._written(await self._herder.role.config.delete_connector(name))
 
     async def pause(self, name: str) -> None:
-        """Have a connector and its tasks pause. The call does not wait until they have."""
+        """Pause a connector and its tasks, without waiting until they have paused."""
         await self._written(await self._herder.role.config.set_target_state(name, TargetState.PAUSED))
 
     async def resume(self, name: str) -> None:
-        """Have a paused connector and its tasks run again. The call does not wait until they do."""
+        """Resume a paused connector and its tasks, without waiting until they run."""
         await self._written(await self._herder.role.config.set_target_state(name, TargetState.STARTED))
 
     async def restart(self, work: Work) -> None:

@@ -1,4 +1,4 @@
-"""Declare the settings of a connector, and check what users give against them."""
+"""Declare the settings of a connector, and check the settings that users give."""
 
 from __future__ import annotations
 
@@ -51,8 +51,8 @@ def load_class(name: str) -> type:
         name: ``module:Class``, or the dotted name of the class.
 
     Raises:
-        ConfigError: The text is no such name, the module cannot be imported, or it has no such class. The text has the
-            error of the import, whatever the module raises.
+        ConfigError: ``name`` has another form, the module cannot be imported, or it has no such class. The message has
+            the error of the import, whatever the module raises.
     """
     module_name, colon, class_name = name.partition(":")
     if not colon:
@@ -240,7 +240,7 @@ TYPES: Mapping[TypeName, TypeRules] = {
 
 def parsed(type_name: TypeName, text: str) -> Any:
     """
-    Return the value of a setting, without blanks around it.
+    Return the typed value of a setting's text, without the blanks around the text.
 
     Raises:
         ConfigError: The text is not of the type. The error says what was given, except a secret, and what is expected.
@@ -446,7 +446,7 @@ class ConfigDefinition:
     The settings that a connector declares, in the order in which users read about them.
 
     Args:
-        keys: The settings. Their names differ.
+        keys: The settings, each with another name.
 
     Raises:
         ConfigError: Two settings have the same name, or one is no ``ConfigKey``.

@@ -160,8 +160,8 @@ def task_settings(
 
     Args:
         connector_class: The class of its connector.
-        connector_config: The settings of the connector, from which the task has the standard ones.
-        task_config: What ``Connector.task_configs`` has returned for the task.
+        connector_config: The settings of the connector, which include the standard ones of the task.
+        task_config: The settings that ``Connector.task_configs`` has returned for the task.
 
     Raises:
         ConfigError: A setting is missing or not legal; the text has all errors.

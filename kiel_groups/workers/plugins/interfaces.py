@@ -111,7 +111,7 @@ class SourceTaskContext(TaskContext, Protocol):
     """The worker as a source task sees it."""
 
     async def offset(self, partition: JsonObject) -> Mapping[str, Any] | None:
-        """Return the source offset of the last record that was stored for a source partition, or None without any."""
+        """Return the source offset of the last stored record of a source partition, or None if there is none."""
 
 
 class SinkTaskContext(TaskContext, Protocol):
@@ -135,7 +135,7 @@ class SinkTaskContext(TaskContext, Protocol):
 @dataclass(frozen=True, slots=True)
 class SourceRecord:
     """
-    A record that a source task has read, and the position to continue from once it is delivered.
+    A record that a source task has read, and the position to continue from once the record is delivered.
 
     Args:
         source_partition: The part of the source that the record is from, such as ``{"filename": "/var/log/syslog"}``.
@@ -183,7 +183,7 @@ class SourceTask(Task, ABC):
         Prepare the task. This is the first call.
 
         Args:
-            context: What the task gets from its worker; valid until ``stop`` returns.
+            context: The worker as the task sees it; valid until ``stop`` returns.
             settings: The settings of the task, checked and typed.
         """
         return None
@@ -198,9 +198,9 @@ class SourceTask(Task, ABC):
 
     def flush(self) -> Awaitable[None] | None:
         """
-        Finish what has to be done before source offsets are stored.
+        Complete everything that must be done before the worker stores source offsets.
 
-        The worker calls it when all records that ``poll`` has returned are in their topics.
+        The worker calls this when all records that ``poll`` has returned are in their topics.
         """
         return None
 
@@ -213,7 +213,7 @@ class SinkTask(Task, ABC):
         Prepare the task. This is the first call.
 
         Args:
-            context: What the task gets from its worker; valid until ``stop`` returns.
+            context: The worker as the task sees it; valid until ``stop`` returns.
             settings: The settings of the task, checked and typed.
         """
         return None
@@ -233,7 +233,7 @@ class SinkTask(Task, ABC):
 
     def flush(self, offsets: Mapping[TopicPartition, int]) -> Awaitable[None] | None:
         """
-        Write out all records that ``put`` has taken. If this returns, the worker commits the offsets.
+        Write out all records that ``put`` has taken. When this returns, the worker commits the offsets.
 
         Args:
             offsets: The next offset of each partition, after the last record that ``put`` has taken.
@@ -287,7 +287,7 @@ class Connector(ABC):
         Prepare the connector. This is the first call.
 
         Args:
-            context: What the connector gets from its worker; valid until ``stop`` returns.
+            context: The worker as the connector sees it; valid until ``stop`` returns.
             settings: The settings of the connector, checked and typed.
         """
         return None

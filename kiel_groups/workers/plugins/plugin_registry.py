@@ -80,7 +80,7 @@ class _Offer(NamedTuple):
 
 class PluginRegistry:
     """
-    The connectors of the installed packages. Their classes are imported when they are asked for.
+    The connectors of the installed packages. A class is imported when a caller asks for it.
 
     Args:
         offers: Pairs of a name and ``module:Class``; by default, the entry points of all installed packages.
@@ -111,8 +111,8 @@ class PluginRegistry:
         Return the class of a connector.
 
         Args:
-            name: ``module:Class``, the full name of the class, or of an installed one its short name, with or without
-                ``Connector`` at its end, or the name of its entry point.
+            name: ``module:Class``, or the full name of the class. For an installed class, also its short name, with or
+                without ``Connector`` at its end, or the name of its entry point.
 
         Raises:
             ConfigError: There is no such class, several have this short name, it is not allowed, it cannot be imported,
@@ -136,10 +136,10 @@ class PluginRegistry:
 
     def check_classes(self, definition: ConfigDefinition, config: Mapping[str, str | None]) -> None:
         """
-        Check the settings that are names of classes: these are imported, too.
+        Check the settings that are names of classes, because these classes are imported, too.
 
         Raises:
-            ConfigError: One of these classes is not allowed.
+            ConfigError: A class is not allowed.
         """
         for key in definition:
             if key.type == "class" and (name := config.get(key.name)):

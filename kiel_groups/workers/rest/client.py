@@ -178,7 +178,7 @@ class WorkerClient:
 
         Args:
             method: The method, such as GET.
-            path: The path, percent-encoded, such as ``connector_path`` returns it.
+            path: The path, percent-encoded, as ``connector_path`` returns it.
             document: The body.
 
         Raises:

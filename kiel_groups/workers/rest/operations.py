@@ -280,7 +280,7 @@ class RestOperations:
         self._version = version
 
     async def get_worker(self, call: RestCall) -> Answer:
-        """Answer with the worker's version. Clients expect the other keys, too; Kafka 0.8 has no id of a cluster."""
+        """Answer with the worker's version, and with other keys that clients expect; Kafka 0.8 has no cluster id."""
         return Answer({"version": self._version, "commit": "unknown", "kafka_cluster_id": None})
 
     # ------------------------------------------------------------------ connectors
@@ -369,7 +369,7 @@ class RestOperations:
         Restart a connector, but not its tasks.
 
         With ``includeTasks``, the tasks restart, too. With ``onlyFailed``, only what has failed restarts. With either
-        one, the answer has the status of all.
+        one, the answer has the status of the connector and its tasks.
         """
         with_tasks, only_failed = call.is_set("includeTasks"), call.is_set("onlyFailed")
         if not (with_tasks or only_failed):
@@ -425,7 +425,7 @@ class RestOperations:
         return Answer([{"class": each.name, "type": each.kind, "version": each.version} for each in plugins])
 
     async def validate_config(self, call: RestCall) -> Answer:
-        """Answer with what is wrong with the settings of a connector that does not have to exist."""
+        """Answer with the errors in the settings of a connector, which does not have to exist."""
         plugin = call.arguments[0]
         config = _parse_config(_parse_object(call.body))
         given = config.get("connector.class") or plugin

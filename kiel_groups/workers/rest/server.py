@@ -1,4 +1,4 @@
-"""Serve the REST interface of a worker over HTTP."""
+"""Serve the REST interface of a worker over HTTP: check access, bound bodies and connections, send answers."""
 
 from __future__ import annotations
 
@@ -329,7 +329,7 @@ class BoundedServer(HTTPServer):
     """
     A server that accepts nothing while it has too many connections, or while file descriptors are short.
 
-    Tornado's own accepts all. After the last descriptor, it would try again for ever without a pause.
+    Tornado's server accepts every connection. After the last descriptor, it would try again forever without a pause.
     """
 
     _listening: tuple[socket.socket, ...] = ()
@@ -423,7 +423,7 @@ class RestServer:
     """
     The server of one worker, on its event loop.
 
-    Its sockets are open from the beginning, before it answers requests: the worker joins its group with the URL.
+    Its sockets are open before it answers requests, because the worker needs its URL to join the group.
 
     Args:
         settings: Where to listen, and who may use the interface.

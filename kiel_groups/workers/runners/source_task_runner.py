@@ -185,7 +185,7 @@ class SourceTaskRunner(Runner):
 
 
 def _checked(records: object) -> Sequence[SourceRecord]:
-    """Return what ``poll`` has returned, and raise ConfigError if it is no sequence of records."""
+    """Return the result of ``poll``, and raise ConfigError if it is no sequence of records."""
     # Kafka Connect's tasks return null for no records.
     if records is None:
         return ()
@@ -290,7 +290,7 @@ class ConnectorRunner(Runner):
 
 
 def _checked_configs(name: str, configs: object, most: int) -> Sequence[Mapping[str, str]]:
-    """Return what ``task_configs`` has returned, and raise ConfigError if it is no sequence of settings."""
+    """Return the result of ``task_configs``, and raise ConfigError if it is no sequence of settings."""
     if not isinstance(configs, Sequence) or isinstance(configs, str | bytes):
         raise ConfigError(
             f"connector {name!r}: task_configs returned {type(configs).__name__}; expected a list of the settings of"

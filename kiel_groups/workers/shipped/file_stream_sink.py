@@ -153,7 +153,7 @@ class FileStreamSinkConnector(SinkConnector):
 
 
 def _sync_folder(folder: Path) -> None:
-    """Make the name of a new file durable."""
+    """Sync a folder to the disk, so that the name of a new file in it is durable."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)

@@ -477,7 +477,7 @@ class FollowedFile:
         return name.endswith(self.path.suffix) and bool(_ROTATED.fullmatch(middle))
 
     def _siblings(self) -> list[tuple[Path, os.stat_result]]:
-        """Return the regular files whose names begin with the path's stem, the last changed one first."""
+        """Return the regular files whose names begin with the path's stem, the most recently changed one first."""
         found: list[tuple[Path, os.stat_result]] = []
         with suppress(FileNotFoundError):
             for path in self.path.parent.iterdir():

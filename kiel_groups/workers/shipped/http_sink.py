@@ -94,7 +94,7 @@ def batches(
         most_bytes: The largest body, except for a single record that is larger.
 
     Returns:
-        The batches, and the records that are in none because they are not texts in UTF-8.
+        The batches, and the records in no batch, because they are not texts in UTF-8.
     """
     found: list[HttpBatch] = []
     unwritable: list[Record] = []

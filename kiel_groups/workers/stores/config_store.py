@@ -194,7 +194,7 @@ class ConfigStore:
         }
 
     def _paths(self, znodes: Iterable[str]) -> dict[str, str]:
-        """Return the paths of the connectors' znodes by their names, sorted. Log other znodes, once each."""
+        """Return the paths of the connectors' znodes by connector, sorted. Log each other znode once."""
         paths: dict[str, str] = {}
         for znode in znodes:
             if (name := connector_of(znode)) is not None:
@@ -471,7 +471,9 @@ class ConfigStore:
         return not outcome.dropped
 
     async def _was_written(self, entry: ConfigChange) -> bool:
-        """Return whether a change was written whose answer was lost; the session was proved since, so this is final."""
+        """
+        Return whether a change whose answer was lost was written; this read is final: the session was proved since.
+        """
         path = self._layout.history_entry(entry.offset)
         config, node = await asyncio.gather(self._session.get(self._layout.config), self._session.get(path))
         if node is not None:

@@ -97,7 +97,7 @@ class SourceOffsetStore:
         return await self._operations(task.connector, _data_by_digest(task, offsets))
 
     async def _operations(self, connector: str, data: dict[str, bytes]) -> tuple[Operation, ...]:
-        """Return the writes of the data by digest, after the connector's folder was created if it is missing."""
+        """Create the connector's folder if it is missing; return the writes of ``data``, which is keyed by digest."""
         layout = self._layout
         folder = layout.connector_offsets(connector)
         paths = [layout.source_offset(connector, digest) for digest in data]
@@ -111,7 +111,7 @@ class SourceOffsetStore:
 
 
 def _data_by_digest(task: TaskId, offsets: SourceOffsets) -> dict[str, bytes]:
-    """Return the data of the znodes of source partitions, the last one for each."""
+    """Return the data of the znode of each source partition, by digest; of several offsets, the last one."""
     found: dict[str, bytes] = {}
     for partition, offset in offsets:
         data = SourceOffset(partition, offset).encode()

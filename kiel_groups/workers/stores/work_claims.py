@@ -50,7 +50,7 @@ class WorkClaims:
     """
     The claims of one worker on one session.
 
-    A caller may have only one request for the same work at a time. It calls ``claim`` again only after a release.
+    A caller has one request for a piece of work at a time. It must release claimed work before it claims it again.
 
     Args:
         session: The worker's session.
