@@ -131,7 +131,7 @@ class WorkerMember(Protocol):
         """Give the assignment back, and leave the group."""
 
 
-#: How long one read may take, and after how long a worker that is behind says so, in seconds. Kafka Connect's
+#: How long one read may take, and after how long a worker logs that it is behind, in seconds. This is Kafka Connect's
 #: ``worker.sync.timeout.ms``, which is shorter than any session timeout that brokers allow.
 _READ_LIMIT_S = 3.0
 
@@ -218,10 +218,10 @@ class ConfigReads:
         return True
 
 
-# Convert between the values of workers and the bytes of their group: what a worker offers, and what it is assigned.
+# Convert between the values of workers and the bytes of their group: offers and assignments.
 #
-# Each worker offers the protocol ``default``, whose leader assigns in turn. One that wants to keep its work prefers
-# ``kiel-sticky``, which names the work that it had. The group uses it if all workers offer it.
+# Each worker offers the protocol ``default``, whose leader assigns in turn. A worker that wants to keep its work
+# prefers ``kiel-sticky``, whose metadata name the work that it had. The group uses it if all workers offer it.
 
 #: The allocator that the leader runs, by the protocol that the group uses.
 _PROTOCOL_ALLOCATORS: Mapping[str, WorkAllocator] = {
@@ -421,13 +421,13 @@ class WorkerHooks:
         self._pauses = Backoff(
             _FIRST_MISMATCH_PAUSE_S, _LONGEST_MISMATCH_PAUSE_S, lambda: context.runtime.uniform(0.5, 1.5)
         )
-        #: The member, which in turn needs these hooks; it is set before the member joins.
+        #: The member, which is created with these hooks; it is set before the member joins.
         self.member: WorkerMember | None = None
-        #: Leaves the group, or finds out whether that is necessary, and joins again.
+        #: Checks whether the worker has to leave the group; if so, leaves and joins again.
         self._leaving: asyncio.Task[None] | None = None
         self._is_closed = False
         self._gate: GenerationGate | None = None
-        #: The present assignment, also a failed one; None between two assignments.
+        #: The present assignment, even a failed one; None between two assignments.
         self.assignment: WorkerAssignment | None = None
         #: Whether the worker may have started work of the present assignment.
         self._has_started = False
@@ -586,7 +586,7 @@ class WorkerHooks:
 
     async def prepare(self, gate: GenerationGate) -> None:
         """Have the worker give its work back. After a failed assignment, it has none."""
-        # Before the work is given back: requests to its owners would fail.
+        # Before the work is given back: its owners would fail requests.
         self._assigner.drop()
         if self._has_started:
             await self._listener.on_revoked()

@@ -136,10 +136,10 @@ class WorkerRole(SessionRole):
     def __init__(self, context: SessionContext, info: WorkerInfo, on_error: Callable[[BaseException], None]) -> None:
         self._context = context
         self._info = info
-        #: The workers that this one has warned of.
+        #: The workers about which this one has warned.
         self._other_tokens: set[str] = set()
         self._other_coordinations: set[str] = set()
-        #: What runs in the background until the session ends.
+        #: The background tasks that run until the session ends.
         self.tasks = TaskSet(on_error)
         self._is_over = False
         self.worker_id = context.member_id

@@ -43,7 +43,7 @@ class TaskId(NamedTuple):
         return f"{self.connector}-{self.task}"
 
 
-#: A piece of work that one worker at a time runs.
+#: A piece of work, which only one worker at a time runs.
 Work: TypeAlias = ConnectorId | TaskId
 
 

@@ -25,7 +25,7 @@ __all__ = [
 log = logging.getLogger(__name__)
 
 
-#: How often topics are looked for that the brokers do not know yet, in seconds.
+#: The pause between two searches for topics that the brokers do not know yet, in seconds.
 _MISSING_S = 5.0
 
 #: The share of the session timeout after which a leader assigns the partitions that it knows.
@@ -62,7 +62,7 @@ class AssignmentPlanner:
         self._session_s = context.timing.session_timeout_ms / 1000
         #: The partitions of the members' topics in the last assignment of this leader.
         self._planned: Mapping[str, tuple[int, ...]] = {}
-        #: Set while topics of that assignment are missing. It may be made at any time of the pause of ``changed``.
+        #: Set while topics of that assignment are missing. The assignment may be made during any pause of ``changed``.
         self._lacks_topics = asyncio.Event()
         #: The request of the present join, and its topics.
         self._ahead: asyncio.Future[bool] | None = None
@@ -158,7 +158,7 @@ class AssignmentPlanner:
         limit_s = min(self._context.group.allocator_timeout_ms / 1000, self._session_s)
         try:
             async with asyncio.timeout(limit_s):
-                # On a thread: a function of the application may take long, and heartbeats alone keep no loop alive.
+                # On a thread: a function of the application may take long, and would block the event loop.
                 outcome = await self._context.runtime.in_thread(
                     partial(run_assignor, assignor, members, partitions), "assignor"
                 )

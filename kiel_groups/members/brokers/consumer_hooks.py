@@ -57,7 +57,7 @@ class ChosenStarts:
         self._group = group
         self._offsets = offsets
         self._timeout_s = timeout_s
-        #: For each partition without a start, an event that is set once it is open, or assigned no more.
+        #: For each partition without a start, an event that is set once it is open, or no longer assigned.
         self._lacking: dict[TopicPartition, asyncio.Event] = {}
         #: Set, and replaced, when the application has chosen starts.
         self._chosen = asyncio.Event()
@@ -111,7 +111,7 @@ class ChosenStarts:
         return stored
 
 
-# The hooks of a consumer: what it does with the partitions that its member gets, and what it gives back.
+# The hooks of a consumer in a group that brokers coordinate.
 #
 # A generation's partitions are opened at their start positions, delivered by the handler, and in the next rebalance
 # drained and committed. The records in flight of a partition that is not drained in time are lost, with an error in the
@@ -124,7 +124,7 @@ _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 5.0
 #: The share of the session timeout that a drain leaves for the last commit.
 _RESERVE_SHARE = 0.1
 
-#: How often a drain looks at the gate, in seconds.
+#: How often a drain checks the gate, in seconds.
 _LOOK_S = 1.0
 
 
@@ -254,7 +254,7 @@ class ConsumerHooks:
                 try:
                     found = await self._starts.find(waiting, {topic: count}, gate.token)
                 except KielGroupsError as error:
-                    # Something did not answer in time, or refused; a heartbeat will say whether the membership is over.
+                    # A broker did not answer in time, or refused. A heartbeat will show whether the membership is over.
                     failures: Mapping[TopicPartition, KielGroupsError] = dict.fromkeys(waiting, error)
                 else:
                     failures = found.failures
@@ -344,7 +344,7 @@ class ConsumerHooks:
             )
             self._lose(late)
         await self._commit_last(partitions - late)
-        # As far as these partitions come back, the application has paused them still.
+        # If these partitions are assigned again, they are still paused.
         self._paused = self._subscription.paused_partitions() & partitions
         self._tracker.end(partitions - late)
         self._assign()
@@ -357,7 +357,7 @@ class ConsumerHooks:
         draining = {asyncio.ensure_future(self._handler.drained(part)): part for part in parts}
         pending = set(draining)
         try:
-            # The gate's end moves while heartbeats are answered.
+            # The gate's deadline moves while heartbeats are answered.
             while pending and (left_s := self._left_s(gate)) > 0:
                 done, pending = await asyncio.wait(
                     pending, timeout=min(left_s, _LOOK_S), return_when=asyncio.FIRST_COMPLETED

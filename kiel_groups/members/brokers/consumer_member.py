@@ -44,7 +44,7 @@ __all__ = [
 log = logging.getLogger(__name__)
 
 
-#: Sends a question to the present coordinator.
+#: Sends a request to the present coordinator.
 Send: TypeAlias = Callable[[DescribeGroupsRequest], Awaitable[tuple[DescribedGroup, ...]]]
 
 #: The state of a group whose members all have their assignments.
@@ -332,7 +332,7 @@ class ConsumerMember:
     def _stalled(self, reason: str) -> None:
         """Leave the group when the watchdog's limit is reached; called on the watchdog's thread."""
         self._member.give_up()
-        # If the loop is closed, there is no member any more.
+        # If the loop is closed, the member does not exist any more.
         with suppress(RuntimeError):
             self._loop.call_soon_threadsafe(self._begin_again, reason)
 

@@ -81,7 +81,7 @@ class BeatTarget(NamedTuple):
     gate: GenerationGate
 
 
-#: Called on the event loop with a membership and what the coordinator thinks of it.
+#: Called on the event loop with a membership and the coordinator's answer about it.
 BeatReport: TypeAlias = Callable[[BeatTarget, BeatAnswer], None]
 
 
@@ -151,10 +151,10 @@ class GroupCoordinator(Protocol):
 # The thread renews the gate itself, so that delivery continues at once when the loop is free again. What an answer
 # means for the membership is decided on the loop.
 #
-# A coordinator that loads its log answers every heartbeat as if all were well, because it does not know its members
-# yet. While the lease runs, that is true: the former coordinator has not removed the member before its session was
-# over. A member whose lease is over may have been removed. So its thread asks for its assignment again, by a sync,
-# which only a stable group of the same generation grants; a sync also renews the session.
+# A coordinator that loads its log answers every heartbeat with success, because it does not know its members yet. While
+# the lease runs, that is right: the former coordinator has not removed the member before its session was over. A member
+# whose lease is over may have been removed. So its thread sends a sync, which only a stable group of the same
+# generation grants; a sync also renews the session.
 
 
 #: How long the thread sleeps if there is nothing to do, in seconds. A change of the target wakes it.
@@ -190,7 +190,7 @@ class CoordinatorHeartbeat:
         self._sent_s = float("-inf")
         self._is_waiting = False
         self._is_stopped = False
-        #: The membership that the thread is to end by a leave request.
+        #: The membership that the thread has to end by a leave request.
         self._to_leave: BeatTarget | None = None
         self._is_started = False
         self._ended = threading.Event()
@@ -239,14 +239,14 @@ class CoordinatorHeartbeat:
         try:
             return self._check()
         except Exception:
-            # Without beats the lease ends, and with it delivery; the thread continues: the next beat may succeed.
+            # Without heartbeats, the lease and delivery end. The thread continues: the next heartbeat may succeed.
             log.exception("group %s: the heartbeat failed", self._group)
             self._is_waiting = False
             return self._interval_s
 
     def _check(self) -> float | None:
         if self._loop.is_closed() and (target := self._target) is not None:
-            # A client that was left without a close must not keep its partitions for as long as the process lives.
+            # A client that was never closed must not keep its partitions for as long as the process lives.
             log.error("group %s: the event loop was closed before its client; leaving the group", self._group)
             self._target, self._to_leave = None, target
         if (leaving := self._to_leave) is not None and not self._is_waiting:
@@ -284,7 +284,7 @@ class CoordinatorHeartbeat:
         if answer.code in (0, None):
             self._answered(target, sent_s, True, answer)
         elif self._target != target:
-            # The member has left, or joins again: what the broker thinks of its former membership does not matter.
+            # The member has left, or joins again: the broker's answer about its former membership does not matter.
             self._is_waiting = False
             self._ticker.wake()
         else:
@@ -355,7 +355,7 @@ _ANSWER_S = 10.0
 #: The share of the session timeout after which a slow answer makes the member ask for the coordinator again.
 _LOOK_SHARE = 1 / 3
 
-#: How long a leave request may take, in seconds. The coordinator removes the member later all the same.
+#: How long a leave request may take, in seconds. Without it, the coordinator removes the member later.
 _LEAVE_S = 2.0
 
 
@@ -375,9 +375,9 @@ class BrokerCoordinator:
         self._context = context
         self._group = context.group.group
         self._hooks = hooks
-        #: What the last join has offered.
+        #: The protocols of the last join.
         self._offer = JoinOffer("", ())
-        #: The join or the sync under way, or what the hooks read before a join.
+        #: The join or the sync under way, or the reading by the hooks before a join.
         self._sending: asyncio.Future[Any] | None = None
         self._heartbeat = CoordinatorHeartbeat(context, report)
 
@@ -456,7 +456,7 @@ class BrokerCoordinator:
         try:
             found = await self._context.transport.find(doubted=coordinator)
         except FindError as error:
-            # A broker that does not answer says nothing of the coordinator.
+            # A broker that does not answer does not name a coordinator.
             return None if error.code is None else str(error)
         return None if found == coordinator else f"broker {found} does"
 

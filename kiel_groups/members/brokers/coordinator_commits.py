@@ -87,12 +87,12 @@ class CoordinatorOffsets:
         self._tracker = tracker
         self._seen = seen
         self._timeout_s = request_timeout_ms / 1000
-        #: A join waits for reads under way, and must not come too late for that.
+        #: A join waits for reads under way, and must not be late because of them.
         self._read_s = min(self._timeout_s, context.timing.session_timeout_ms / 1000 * _READ_SHARE)
         #: The offsets that this process has last stored, each with the number of the topic's incarnation. Their absence
         #: from the coordinator is an alarm, unless the topic was created again: coordinators forget deleted topics.
         self._stored: dict[TopicPartition, tuple[int, int]] = {}
-        #: The partitions that the coordinator does not know, as its answer to the last commit says.
+        #: The partitions that the coordinator does not know, according to its answer to the last commit.
         self.unknown: frozenset[TopicPartition] = frozenset()
 
     # ------------------------------------------------------------------ commits
@@ -112,12 +112,12 @@ class CoordinatorOffsets:
         numbers = {partition: self._seen.number(partition.topic) for partition in commits}
 
         def may_store(partition: TopicPartition) -> bool:
-            # The tracker does not know a partition that was given back meanwhile, so it is not outdated there.
+            # The tracker does not know a partition that was revoked meanwhile, and so does not see that it is outdated.
             return self._tracker.may_store(partition) and self._seen.number(partition.topic) == numbers[partition]
 
         done = await self.store(offsets, metadata, may_store)
         stored = {partition: StoredOffset(*commits[partition]) for partition in done}
-        # After an error, the outcome stays unknown: the next commit stores something, even the offset that was there.
+        # After an error, the outcome stays unknown: the next commit stores an offset even if it has not changed.
         self._tracker.answered(sent, stored)
         return Written(stored, {})
 
@@ -181,7 +181,7 @@ class CoordinatorOffsets:
         done: dict[TopicPartition, int] = {}
         gate: GenerationGate | None = None
         while waiting := {partition: offset for partition, offset in waiting.items() if may_store(partition)}:
-            # A later generation may have assigned the partitions to other members, or started them elsewhere.
+            # In a later generation, the partitions may be assigned to other members, or restarted elsewhere.
             gate = self._open_gate(gate)
             answers = await self._attempt(gate, waiting, metadata)
             done |= {partition: waiting[partition] for partition, code in answers.items() if code == NO_ERROR}
@@ -225,7 +225,7 @@ class CoordinatorOffsets:
                 " this member's generation; records since the last commit are delivered again"
             )
         if refused := [code for code in codes if reaction_to(GroupRequest.COMMIT, code) is Reaction.FAIL]:
-            # The member stops, and its partitions are lost: they are not found uncommitted any more.
+            # The member stops, and its partitions are lost, so no later check reports them as uncommitted.
             raise CommitFailedError(f"group {self._group}: offsets were not stored: {error_code(min(refused))}")
         if NO_ERROR.number in codes:
             gate.renew_in_rebalance(token, now_s)

@@ -43,8 +43,8 @@ __all__ = [
 log = logging.getLogger(__name__)
 
 
-#: After how long a member whose assignment cannot be read joins again, in seconds; then after twice as long each time.
-#: Each join is a rebalance of the whole group, and its leader may make the same mistake again.
+#: The pause before a member whose assignment cannot be read joins again, in seconds; it doubles each time. Each join is
+#: a rebalance of the whole group, and its leader may make the same mistake again.
 FIRST_REJOIN_S, LONGEST_REJOIN_S = 1.0, 300.0
 
 
@@ -97,7 +97,7 @@ class HeldAssignment:
         self._crashed = crashed
         #: The gate of the newest assignment; None before the first one, and after a loss.
         self.gate: GenerationGate | None = None
-        #: Whether the log says that the lease is over, and not yet that it runs again.
+        #: Whether the log reports that the lease is over, and not yet that it runs again.
         self._is_over = False
         self._lease_timer: asyncio.TimerHandle | None = None
         #: The hook that runs for the present assignment: ``complete`` or ``prepare``.
@@ -172,7 +172,7 @@ class HeldAssignment:
         try:
             self._hooks.lost(gate)
         except Exception as error:
-            # The member is in the middle of a step, whose other effects come first.
+            # The member is within a step, whose other effects come first.
             asyncio.get_running_loop().call_soon(self._crashed, error)
 
     def _run(self, work: Coroutine[Any, Any, None]) -> None:
@@ -220,9 +220,8 @@ class HeldAssignment:
 
 # A member of a group that has a coordinator: it performs what ``group.member_state`` decides.
 #
-# The class is generic: what a protocol's metadata and assignments mean, and what a member does with its assignment, is
-# decided by its hooks. ``ConsumerMember`` has those of a consumer. What coordinates the group is a
-# ``GroupCoordinator``.
+# The class is generic. Its hooks decide what a protocol's metadata and assignments mean, and what a member does with
+# its assignment; ``ConsumerMember`` has the hooks of a consumer. A ``GroupCoordinator`` coordinates the group.
 
 
 T = TypeVar("T")
@@ -286,7 +285,7 @@ class CoordinatedMember:
         self._is_stable = asyncio.Event()
         #: The outcome of the member, as soon as it is known: an error, or None if it has left.
         self._over: asyncio.Future[KielGroupsError | None] = home_loop().create_future()
-        #: Set when nothing more is to be done, such as a leave request after an error.
+        #: Set when no step is left, such as a leave request after an error.
         self._ended = asyncio.Event()
 
     # ------------------------------------------------------------------ the membership
@@ -601,7 +600,7 @@ class CoordinatedMember:
 
     def _beat_answered(self, target: BeatTarget, answer: BeatAnswer) -> None:
         if target.gate.token != self.token or self._state.phase is Phase.LEAVING:
-            # The heartbeat has crossed the member's own leave or join, so a refusal is no failure.
+            # The heartbeat and the member's own leave or join have crossed, so a refusal is no failure.
             pass
         elif answer.code is None:
             self._failures.note(GroupRequest.HEARTBEAT, NoBrokersError(answer.failure))

@@ -185,14 +185,14 @@ _MOST_AT_ONCE = 16
 #: A group that has no offsets, not even of the topic of the offsets.
 _NO_GROUP = "kiel-groups-of-no-name"
 
-#: Tries before brokers that close the connection count as too old; one that is starting closes it, too.
+#: Tries before brokers that close the connection are taken as too old; a broker that starts closes it, too.
 _STORE_TRIES = 6
 
 #: The generation and the member id of a commit that comes from no member.
 _NO_GENERATION, _NO_MEMBER = -1, ""
 
 #: After these codes, the same request may succeed later. A coordinator does not know a topic until the controller has
-#: told it, and has no leader for its own log while that log moves.
+#: announced it, and has no leader for its own log while that log moves.
 _PASSING = REPEATED | {
     UNKNOWN_TOPIC_OR_PARTITION.number,
     LEADER_NOT_AVAILABLE.number,
@@ -313,7 +313,7 @@ async def check_kafka_offsets(cluster: ClusterMetadata, group: str) -> None:
             return
         except FindError as error:
             if error.code is not None:
-                # A broker that answers at all has a coordinator, if not now: a new cluster creates its log first.
+                # A broker that answers can coordinate, if not yet: a new cluster creates the log of offsets first.
                 return
             failure = error
         if isinstance(failure.__cause__, BrokerConnectionError):

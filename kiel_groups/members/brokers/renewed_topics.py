@@ -28,7 +28,7 @@ __all__ = [
 log = logging.getLogger(__name__)
 
 
-#: The pauses before a doubted topic is looked at, in seconds: the metadata of brokers lag behind their logs.
+#: The pauses before a doubted topic is checked, in seconds: the metadata of brokers lag behind their logs.
 _PAUSES_S = (0.0, 1.0, 4.0)
 
 
@@ -67,7 +67,7 @@ class RenewedTopics:
         self._topics = topics
         self._seen = topics.seen
         self._offsets = offsets
-        #: The topics that are being looked at, because a broker has answered as if they were others.
+        #: The topics under doubt, because a broker has answered as if they were other topics.
         self._doubted: set[str] = set()
         #: The partitions whose logs were reported to have other records, without another sign of a new log.
         self._odd: set[TopicPartition] = set()
@@ -168,7 +168,7 @@ class RenewedTopics:
         states = {each: self.tracker.of(each) for each in self.tracker.open_partitions() if each.topic == topic}
         positions = {each: state.position for each, state in states.items() if state and not state.outdated}
         if not positions:
-            # The doubt concerns the stored offsets, which are looked at when the partitions come back.
+            # The doubt concerns the stored offsets, which are checked when the partitions are assigned again.
             return True
         sights = await self.handler.look_at_logs(positions)
         was_missing = self._seen.was_missing(topic)

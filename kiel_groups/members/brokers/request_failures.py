@@ -21,30 +21,30 @@ __all__ = [
 log = logging.getLogger(__name__)
 
 
-#: What the member could not do. To find its coordinator has the words of that.
+#: The failed step of the member, in words. The search for the coordinator has words of its own.
 _WORDS = {
     GroupRequest.JOIN: "join",
     GroupRequest.SYNC: "sync",
     GroupRequest.HEARTBEAT: "prove its membership",
 }
 
-#: What a request that takes long waits for.
+#: The event that a slow request waits for, in words.
 _AWAITED = {GroupRequest.JOIN: "the answer to its join", GroupRequest.SYNC: "its assignment"}
 
 #: The reactions after which the member continues. A refusal that stops it is reported as an error.
 _REPEATED = frozenset({Reaction.WAIT, Reaction.FIND, Reaction.NEW_ID, Reaction.LOST})
 
-#: What a broker answers while the coordinator of a group is created, elected or started.
+#: The codes of a broker while the coordinator of a group is created, elected or started.
 _STARTING = frozenset({CoordinatorCode.LOADING, CoordinatorCode.NOT_AVAILABLE, CoordinatorCode.NOT_COORDINATOR})
 
-#: How long that may take before the first join until it is a warning, in seconds. The first question for a coordinator
-#: makes a new cluster create the topic of the offsets, by default with 50 partitions, and elect their leaders.
+#: How long these codes may come before the first join without a warning, in seconds. The first request makes a new
+#: cluster create the topic of the offsets, by default with 50 partitions, and elect their leaders.
 CREATION_S = 10.0
 
-#: After how long the log repeats the cause of failures that go on, in seconds; then after twice as long each time.
+#: The pause before the log repeats the cause of continued failures, in seconds; it doubles each time.
 REPEAT_S, LONGEST_REPEAT_S = 60.0, 600.0
 
-#: What the hint of a code does not know.
+#: Hints for requests whose code has a cause that its usual hint does not name.
 _HINTS: Mapping[tuple[GroupRequest, int], str] = {
     (GroupRequest.SYNC, CoordinatorCode.UNKNOWN): (
         "; it cannot store a group whose metadata and assignments exceed its message.max.bytes"

@@ -105,7 +105,7 @@ class StartPositions:
             self._former_topics = frozenset(self._first_counts)
         for topic, count in counts.items():
             self._first_counts.setdefault(topic, count)
-        # What is stored while the coordinator answers may be missing in the answer, and is not lost.
+        # An offset that is stored while the coordinator answers may be missing in the answer, and is not lost.
         remembered = self._offsets.remembered(partitions)
         numbers = {topic: self._seen.number(topic) for topic in counts}
         stored = await self._offsets.fetch(partitions)
@@ -215,7 +215,7 @@ class StartPositions:
             sights = await self._handler.look_at_logs(positions)
             if silent := sorted(positions.keys() - sights.keys()):
                 raise LEADER_NOT_AVAILABLE.exception(f"the logs of {some(silent, _MOST_NAMES)} are not known")
-            # What this process has read may be of the new log, and the other offsets of the old one all the same.
+            # This process may have read from the new log, while the other offsets are still of the old one.
             others = {each: sight for each, sight in sights.items() if not sight.has_record}
             if judge_logs(others.values(), was_unknown=True, was_missing=True) is Verdict.NEW:
                 self._outlived.update(others)

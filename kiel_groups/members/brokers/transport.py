@@ -134,7 +134,7 @@ class HeartbeatConnection:
                 raise ProtocolError(f"{address}: an answer to another request: {answer.correlation_id}")
             return request.decode_response(answer.payload)
         except BaseException:
-            # The rest of a late answer would be taken for that to the next request.
+            # Otherwise the rest of a late answer would be read as the answer to the next request.
             self.close()
             raise
 
@@ -165,7 +165,7 @@ def _left_s(by_s: float) -> float:
     return left_s
 
 
-#: The purposes of the connections to the coordinator: joins and syncs, which wait for other members, and the rest.
+#: The purposes of the connections to the coordinator: joins and syncs, which wait for other members, and all others.
 _MEMBERSHIP, _ASIDE = "group", "group-offsets"
 
 
@@ -204,7 +204,7 @@ class ClusterTransport:
         except KielGroupsError as error:
             raise FindError(f"{what}: {error}") from error
         try:
-            # Brokers answer from memory: one that takes longer than a handshake is stuck, and another one may answer.
+            # Brokers answer from memory. If one takes longer than a handshake, it is stuck, and another one may answer.
             answer = await connection.request(
                 FindCoordinatorRequest(self._group), self._cluster.config.connect_timeout_ms
             )
@@ -239,8 +239,8 @@ class ClusterTransport:
             answer = await connection.request(request, max(1, round(timeout_s * 1000)))
         except asyncio.CancelledError:
             if not aside:
-                # The broker works on one request of a connection at a time, so a join that is given up would delay the
-                # next one.
+                # The broker handles one request of a connection at a time, so an abandoned join would delay the next
+                # one.
                 connection.close()
             raise
         assert answer is not None, "requests about groups have answers"
@@ -255,8 +255,8 @@ class ClusterTransport:
                 self._beats = HeartbeatConnection(self._cluster.config.client_id)
             answer = self._beats.request(self._addresses[coordinator], request, timeout_s)
         except Exception as error:
-            # Garbage may fail a decoder in any way, and a broker may advertise a name or a port that is none. In any
-            # case the membership is not proved, and the member asks for its coordinator.
+            # Garbage may fail a decoder in any way, and a broker may advertise an invalid name or port. In any case the
+            # membership is not proved, and the member searches for its coordinator.
             why = str(error) if isinstance(error, (OSError, ProtocolError)) else repr(error)
             answered(BeatAnswer(None, f"{self._addresses[coordinator]}: {why}"))
             return

@@ -130,7 +130,7 @@ class ClaimOpener:
             return _ClaimOffsets(created, list(sound), sound, {})
         failures: dict[TopicPartition, KielGroupsError] = {}
         if outdated:
-            # Whatever the reset policy is.
+            # Regardless of the reset policy.
             offsets = await self._handler.log_offsets(outdated, "earliest")
             await self._znodes.store_starts(
                 topic, offsets.found, lambda p, found: found.version == stored[p].version, renew

@@ -262,7 +262,7 @@ class OwnedOffsets:
             while self._tracker.reset_applies(partition, reset):
                 if (commit := self._tracker.reset_to_store(partition)) is None:
                     return self._tracker.complete_reset(partition)
-                # A commit that a late broker writes after this is another writer's.
+                # A later write of a late broker is treated as another writer's.
                 self._tracker.requested({partition: None})
                 self._settle({partition: commit}, await self._store.commit_reset({partition: commit}))
             return None

@@ -100,8 +100,8 @@ class TopicIncarnations:
                 try:
                     await asyncio.gather(*map(self._read, topics))
                 except SessionLostError:
-                    # A task that reads again would fail at once and start the next one: a loop without a pause.
-                    # The topics stay hinted, so that no write counts them as read.
+                    # A task that reads again would fail at once and start the next one: a loop without a pause. The
+                    # topics stay hinted, so that no write treats them as read.
                     self._hinted.update(topics)
                     raise
                 except (Exception, asyncio.CancelledError):

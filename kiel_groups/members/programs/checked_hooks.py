@@ -98,10 +98,10 @@ def _excess(what: str, size: int, place: str) -> str:
     return f"{what} {size >> 10} KiB {place}; expected at most {_LARGEST >> 10}; {_ADVICE}"
 
 
-# The hooks of a program, with a check of what each returns: the one place that knows what a legal result is.
+# The hooks of a program, with a check of what each returns: only this part knows what a legal result is.
 #
 # The hooks belong to the users of this package. An illegal result is found here, before anything of it is sent or
-# written, and so it fails the member in the same way as a hook that raises, whatever coordinates the group.
+# written. So it fails the member in the same way as a hook that raises, whatever coordinates the group.
 
 
 _HOOKS = ("protocols", "perform_assignment", "complete", "prepare", "lost")
@@ -110,7 +110,7 @@ _BYTES = (bytes, bytearray, memoryview)
 
 _ReadT = TypeVar("_ReadT")
 
-#: What waits while a hook runs. Nothing waits for ``complete``.
+#: What the group waits for while a hook runs. Nothing waits for ``complete``.
 _WAITING = {
     "protocols": "this member joins when it has returned",
     "perform_assignment": "no member has an assignment before it returns",

@@ -520,7 +520,7 @@ class RoundPlanner:
             members = await self._members()
             self._late = late = latecomers(members, generation)
             if all(member.member_id != self._member_id for member in members):
-                # Its znode cannot be read. The member writes it again when it joins.
+                # The leader cannot read this member's znode. The member writes it again when it joins.
                 late.append(self._member_id)
             if not late or loop.time() >= by_s:
                 return members, late

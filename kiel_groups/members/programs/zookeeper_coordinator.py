@@ -138,7 +138,7 @@ class ZooKeeperCoordinator:
         self._session: GroupSession[RoundRole] | None = None
         self._target: BeatTarget | None = None
         self._request: asyncio.Task[Any] | None = None
-        #: Why the member cannot be a member, as soon as that is known.
+        #: The error that prevents the membership, as soon as it is known.
         self._refusal: KielGroupsError | None = None
 
     @property

@@ -106,9 +106,9 @@ class RoleKind(Generic[RoleT]):
     new_role: Callable[[SessionContext], RoleT]
 
 
-# The life of one ZooKeeper session of a member or an allocator process: it opens, joins the group, leaves, and ends.
+# One ZooKeeper session of a member or an allocator process: it opens, joins the group, leaves, and ends.
 #
-# What the process does in its group is its ``SessionRole``. A ``GroupSession`` ends with its ZooKeeper session;
+# The process's ``SessionRole`` says what it does in its group. A ``GroupSession`` ends with its ZooKeeper session;
 # ``SessionSupervisor`` then starts the next one.
 
 
@@ -258,7 +258,7 @@ class GroupSession(Generic[RoleT]):
         """
         loop = asyncio.get_running_loop()
         left_s = by_s - loop.time() - _SILENCE_S
-        # A caller that soon hears the error needs no warning. Failures of later sessions are logged by the supervisor.
+        # A caller that gets the error soon needs no warning. The supervisor logs failures of later sessions.
         warning = loop.call_later(_SILENCE_S, self._warn_of_silence, left_s) if left_s >= _SILENCE_S else None
         try:
             async with asyncio.timeout_at(by_s):
@@ -293,7 +293,7 @@ class GroupSession(Generic[RoleT]):
         self._continue_in(SessionPhase.JOINING)
         self._step = "the group's settings and members"
         await self._kind.admit(self.session, self._layout, self._config)
-        # Only now: a process that is refused leaves nothing in a group of others.
+        # Only now: a process that is refused must leave no znodes in a group.
         self._step = "the group's folders"
         await self.session.ensure(self._layout.parents)
         self._parts = parts = self._compose()

@@ -117,8 +117,8 @@ class Election:
         self.feed(candidate.PredecessorGone())
 
 
-#: Makes a plan of inputs that were read, and returns what has to be written, or None. Its arguments are the path of the
-#: leader's election znode, which every write checks, the changes that were reported, and when the first of them was.
+#: Makes a plan from inputs that were read, and returns the writes, or None. Its arguments are the path of the leader's
+#: election znode, which every write checks, the changes that were reported, and when the first of them was.
 MakePlan: TypeAlias = Callable[[str, str, float], Awaitable[Publication | None]]
 
 

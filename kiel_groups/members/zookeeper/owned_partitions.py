@@ -560,7 +560,7 @@ class OwnedPartitions:
         fresh = {partition: start for partition, start in starts.items() if partition in opening}
         self._tracker.open(fresh)
         if fresh:
-            # Why a partition starts where it does is the first question about records that are missing or repeated.
+            # The start of a partition and its reason answer the first question about missing or repeated records.
             listed = some(f"{each} at {start.offset} ({start.origin.value})" for each, start in sorted(fresh.items()))
             log.info("group %s: opened %s: %s", self._config.group, counted(fresh, "partition"), listed)
         self._feed(claims.Opened(frozenset(fresh)))

@@ -50,8 +50,8 @@ log = logging.getLogger(__name__)
 
 # The checks before a process takes part in a group: it fits the group's members, settings agree, no member is foreign.
 #
-# A process that is refused has written nothing. The settings say what the members are. The first member writes them, so
-# of two processes that found a group at the same time, one is refused.
+# A process that is refused has written nothing. The settings tell the type of the members. The first member writes
+# them, so if two processes create a group at the same time with different ones, one is refused.
 
 
 async def check_admission(session: Session, layout: GroupLayout, config: GroupConfig) -> None:

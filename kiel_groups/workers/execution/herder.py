@@ -32,7 +32,7 @@ __all__ = ["Herder"]
 
 log = logging.getLogger(__name__)
 
-#: How long the read of the configuration before a join may take, in seconds, before all work is given back.
+#: How long the configuration may be read before a join, in seconds; after that, all work is given back.
 _READ_LIMIT_S = 3.0
 
 #: The time between two warnings of plugins that keep a worker from ending, in seconds.
@@ -80,7 +80,7 @@ class Herder:
         self._ending: dict[Work, WorkSupervisor] = {}
         #: Gives back the work that runs without an assignment.
         self._patience: asyncio.TimerHandle | None = None
-        #: Whether the group may have removed this worker, because nothing has confirmed its membership for long.
+        #: Whether the group may have removed this worker, because its membership was not confirmed for some time.
         self._is_doubtful = False
         self._is_closing = False
 
@@ -124,7 +124,7 @@ class Herder:
         self._running.clear()
         for supervisor in self._ending.values():
             supervisor.lose("the ZooKeeper session is over")
-        # Brokers that coordinate the group do not notice that.
+        # Brokers that coordinate the group do not notice the end of a ZooKeeper session.
         self.hooks.check_reads()
 
     @property
@@ -185,13 +185,13 @@ class Herder:
     def _rejoin_if_outdated(self) -> None:
         """Have the group assign again if the assigned work differs from that of the newest configuration."""
         assignment, config, member = self._assignment, self.config, self.hooks.member
-        # During a rebalance, the next assignment will be compared.
+        # During a rebalance, the worker waits for the next assignment, and compares that.
         if assignment is None or config is None or member is None or self.hooks.is_rebalancing:
             return
         if config.offset <= assignment.offset:
             return
         assigned = self._seen.get(assignment.offset)
-        # Without the snapshot of the assignment, what has changed since is unknown.
+        # Without the snapshot by which the work was assigned, later changes are unknown.
         if assigned is None or needs_rejoin(assigned, config):
             log.info("group %s: the work has changed at offset %d; joining again", self._group, config.offset)
             member.request_rejoin()
@@ -207,7 +207,7 @@ class Herder:
         self._rejoin_if_outdated()
         self._reconcile()
         if self.hooks.member is not None and self.hooks.member.leads and self._role is not None:
-            # Work of deleted connectors was given back before this assignment.
+            # The work of deleted connectors was given back before this assignment.
             self._role.tasks.start(self._clean_up())
 
     async def _clean_up(self) -> None:
@@ -346,7 +346,7 @@ class Herder:
         self._ending = {work: each for work, each in self._ending.items() if not each.has_ended}
         wanted = planned(config, assignment.works)
         if config.offset > assignment.offset:
-            # The rest has to be assigned again.
+            # The group has to assign the other work again.
             wanted = still_valid(self._seen.get(assignment.offset), wanted)
         self._begin_stop([work for work in self._running if work not in wanted])
         for work, supervisor in self._running.items():

@@ -80,7 +80,7 @@ class RestartPolicy:
         return Backoff(first_s, longest_s, self._jitter).delay_s(self._restarts)
 
 
-#: How long an abandoned coroutine may take to end once it is cancelled, in seconds, before its claim has to wait.
+#: How long an abandoned coroutine may take to end after its cancellation, in seconds, before its claim is kept for it.
 _CANCELLED_S = 0.2
 
 #: The pause before a claim that ZooKeeper has refused is tried again, in seconds.
@@ -121,11 +121,11 @@ class WorkSupervisor:
         self._role = role
         self._plugins = plugins
         self._clients = clients
-        #: What to run.
+        #: What the supervisor has to run.
         self.spec = spec
         self._former = former
         self._policy = RestartPolicy(lambda: worker.runtime.uniform(0.8, 1.2))
-        #: Set when the supervisor has to look at what it should do.
+        #: Set when the supervisor has to read its spec again.
         self._changed = asyncio.Event()
         self._is_stopping = False
         #: Set while a plugin runs that has not stopped in time.
@@ -137,11 +137,11 @@ class WorkSupervisor:
         self._claiming: asyncio.Task[int] | None = None
         #: The source offsets that the release has to store.
         self._unstored: SourceOffsets = ()
-        #: What was reported last; None before the claim.
+        #: The status that was reported last; None before the claim.
         self.status: WorkStatus | None = None
-        #: Whether ``start`` of the plugin has returned in the present run, and why that makes no progress.
+        #: Whether the plugin's ``start`` has returned in the present run, and the reason why the run makes no progress.
         self._has_started, self._problem = False, ""
-        #: The newest problem that a run has reported, and what shows it.
+        #: The newest problem that a run has reported, and the task that shows it.
         self._reported: tuple[WorkFence, WorkSpec, str] | None = None
         self._showing: asyncio.Task[None] | None = None
         self._generation = generation
@@ -255,7 +255,7 @@ class WorkSupervisor:
             self.given_back.set()
 
     def _ends_with_session(self, error: Exception) -> bool:
-        # A write that finds the worker's znode deleted says so before the session ends for that reason.
+        # A write that finds the worker's znode deleted raises this before the session ends for that reason.
         return self._role.is_over or isinstance(error, SessionLostError)
 
     async def _fault(self, error: Exception) -> None:
@@ -295,7 +295,7 @@ class WorkSupervisor:
 
     async def _claim(self) -> int | None:
         """Claim the work, and return the fencing token, or None if the work has to stop or the claim is refused."""
-        # What has changed until now is looked at after the claim.
+        # Changes until now are handled after the claim.
         self._changed.clear()
         self._claiming = asyncio.ensure_future(self._role.claims.claim(self.work))
         try:
@@ -366,7 +366,7 @@ class WorkSupervisor:
                     await self._run(spec, settings, token)
                 return
             except ClaimLostError as error:
-                # The claim is looked at, and taken again if it is gone.
+                # Check the claim, and claim the work again if it is gone.
                 log.error("%s: %s", self.work, error)
                 self._role.claims.check(self.work)
                 await self._wait_changed(_CANCELLED_S)
@@ -510,7 +510,7 @@ class WorkSupervisor:
         status = self._status(state, trace)
         if not self._role.claims.owns(self.work):
             return
-        # A start that was reported again and again would only cost writes.
+        # Repeated reports of the same start would only cost writes.
         if status != self.status or self._reports_again:
             self.status, self._reports_again = status, False
             self._role.statuses.report(self.work, status)

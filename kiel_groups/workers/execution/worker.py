@@ -65,7 +65,7 @@ class Worker:
         runtime = Runtime()
         context = WorkerContext(group=settings.group, url=self.url, metrics=self.metrics, runtime=runtime)
         self._plugins = WorkerPlugins(registry, runtime)
-        #: What warns of mistakes that do not prevent a start.
+        #: The tasks that warn of mistakes that do not prevent a start.
         self._checks: list[asyncio.Task[None]] = []
         clients = _clients(settings)
         self._herder = Herder(context, self._plugins, clients, settings.allocator)
@@ -117,7 +117,7 @@ class Worker:
             if self._settings.coordination == "brokers":
                 await check_members(self._settings.group, self._settings.brokers)
             await self._session.start()
-            # Other workers may ask this one as soon as it is a member.
+            # Other workers may send requests to this one as soon as it is a member.
             self._server.start(self._requests)
             self._start_checks()
             await self._member.start()
@@ -133,7 +133,7 @@ class Worker:
         # The import of all installed connectors may take long.
         self._checks.append(loop.create_task(self._plugins.warn_of_problems()))
         if settings.coordination == "zookeeper":
-            # Brokers that coordinate the group are asked by the member, which cannot start without them.
+            # The member itself asks brokers that coordinate the group, and cannot start without them.
             self._checks.append(loop.create_task(probe_brokers(settings.group, settings.brokers)))
 
     def _coordinators(self) -> str:

@@ -191,7 +191,7 @@ class WorkerPlugins:
 
     async def error_texts(self, error: BaseException, spec: WorkSpec) -> ErrorTexts:
         """Return the texts of an error of work for users and logs, without the secrets of the work's settings."""
-        # The text of an error may be code of a plugin, which may take any time, and may raise anything.
+        # Making an error's text may call a plugin, which may take any time, and may raise any error.
         text = f"{type(error).__name__}, whose text cannot be made"
         make = partial(error_texts, error)
         return await self._without_secrets(ErrorTexts(text, text), make, spec)

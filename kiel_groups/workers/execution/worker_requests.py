@@ -109,7 +109,7 @@ class WorkerRequests:
         self._clients = clients
         self._herder = herder
         self._plugins = plugins
-        #: The offset of the last change that this object has written. Its own changes are seen by later reads.
+        #: The offset of the last change that this object has written. Later reads contain its own changes.
         self._changed_offset = 0
 
     # ------------------------------------------------------------------ the group
@@ -307,12 +307,12 @@ class WorkerRequests:
             # A megabyte of settings takes half a second to be searched for hidden secrets.
             whole = await self._herder.context.runtime.in_thread(partial(settings_of, stored), "settings")
             await self._check(name, whole)
-            # The check may take half a minute. What another client has stored meanwhile must not be undone.
+            # The check may take half a minute. It must not undo what another client has stored meanwhile.
             with suppress(_SettingsChangedError):
                 await self._written(await self._herder.role.config.put_connector(name, whole, check=check_stored))
                 break
         entry = (await self._config()).connectors.get(name)
-        # Another client may have changed or deleted the connector since: this answers for what was written.
+        # Another client may have changed or deleted the connector since: the answer describes what was written.
         return await self._info(name, ConnectorEntry(whole, tasks=entry.tasks if entry else None)), is_new
 
     async def delete(self, name: str) -> None:
@@ -345,7 +345,7 @@ class WorkerRequests:
         """Return the newest configuration. It contains all changes that this worker has confirmed to users."""
         known = self._herder.config
         if known is not None and known.offset >= self._changed_offset:
-            # Raises an error if it is not followed at the moment.
+            # The role raises an error if there is no session at the moment.
             _ = self._herder.role
             return known
         return await self._herder.snapshot(current=True)
@@ -353,7 +353,7 @@ class WorkerRequests:
     async def _entry(self, name: str) -> ConnectorEntry:
         entry = (await self._config()).connectors.get(name)
         if entry is None:
-            # Another worker may have created it for a client of this one, a moment ago.
+            # Another worker may have created it a moment ago, for a client that now asks this one.
             entry = (await self._herder.snapshot(current=True)).connectors.get(name)
         if entry is None:
             raise UnknownConnectorError(f"connector {name!r} does not exist")

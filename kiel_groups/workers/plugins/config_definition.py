@@ -179,7 +179,7 @@ class TypeRules:
 
 def _whole_number(bits: int) -> Callable[[str], int]:
     def parse(text: str) -> int:
-        # ``int`` alone would also take underscores.
+        # ``int`` alone would also accept underscores.
         if not _WHOLE_NUMBER.fullmatch(text) or not _is_whole(bits)(int(text[:30])):
             raise ValueError(text)
         return int(text)

@@ -152,7 +152,7 @@ class PluginRegistry:
         module = name.partition(":")[0] if ":" in name else name.rpartition(".")[0]
         if any(module == each or module.startswith(f"{each}.") for each in self._modules):
             return
-        # Of an entry point that is not allowed, or of a class by its full name.
+        # The name of the entry point, which is not allowed, or the module of a class with its full name.
         more = next((offer.name for offer in self._all_offers if offer.has_name(name)), module)
         if not more:
             return

@@ -75,8 +75,8 @@ _NAMED_PARAMETER = re.compile(rf"([?&][\w.%-]{{0,40}}?{_SECRET_NAME}=)[^\s&]+", 
 #: Where the next property begins, or the line ends with a separator.
 _NEXT_PROPERTY = rf";{_BLANKS}(?:[\w.%-][\w .%-]{{0,60}}=|$)"
 
-#: What precedes the value of a property, as in ``Pwd=x;``, or of an item of a dict or of JSON. An unquoted "name: x"
-#: does not count: errors about a setting begin with its name.
+#: What precedes the value of a property, as in ``Pwd=x;``, or of an item of a dict or of JSON. An unquoted "name: x" is
+#: no property: errors about a setting begin with its name.
 _NAMED_VALUE = re.compile(
     rf"{_SECRET_NAME}(?:{_BLANKS}=|\\?[\"']{_BLANKS}[=:])(?!{_BLANKS}\[hidden\]){_BLANKS}(?!{_NEXT_PROPERTY})(?=[^\n])",
     re.IGNORECASE | re.MULTILINE,

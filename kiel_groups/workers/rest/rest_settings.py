@@ -19,7 +19,7 @@ DEFAULT_PORT = 8083
 #: The largest body of a request, in bytes. A connector's znode is not larger.
 LARGEST_BODY = 1 << 20
 
-#: The largest body that is read, in bytes, so that a client gets to know that its body is too large.
+#: The largest body that is read, in bytes: a client must be able to read the answer that its body is too large.
 LARGEST_READ = 1 << 30
 
 #: A shorter token could be guessed.

@@ -62,7 +62,7 @@ class AccessRules:
 
     def __init__(self, settings: RestSettings) -> None:
         self._token = settings.token.encode()
-        # A page does not have the token; and proxies in front of a worker with a token may have names of their own.
+        # A page does not have the token. Proxies in front of a worker with a token may have names of their own.
         self._refuses_pages = not settings.token
         self._hosts = {"localhost", settings.host.lower(), settings.host_to_advertise.lower()}
 
@@ -83,7 +83,7 @@ class AccessRules:
             return
         given = headers.get("Host", "")
         host = _host_of(f"//{given}")
-        # Every browser sends it; a health check by HTTP/1.0 may not.
+        # Every browser sends this header; a health check by HTTP/1.0 may not.
         if given and not (host in self._hosts or is_address(host)):
             raise RestError(
                 HTTPStatus.FORBIDDEN, f"the header 'Host' has {host!r:.100}; expected the address of this worker"
@@ -440,7 +440,7 @@ class RestServer:
         #: None before it answers requests.
         self._server: BoundedServer | None = None
         try:
-            # "localhost" with a port of the system's choice would get one per address.
+            # With a port of the system's choice, "localhost" would get another port for each of its addresses.
             family = socket.AF_INET if settings.host == "localhost" else socket.AF_UNSPEC
             self._sockets = bind_sockets(settings.port, settings.host, family)
         except OSError as error:

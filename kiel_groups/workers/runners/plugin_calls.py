@@ -37,7 +37,7 @@ class WorkFence:
 
     def __init__(self, session: Session) -> None:
         self._session = session
-        #: Why the runner may not deliver or commit any more; "" while it may.
+        #: Why the runner may no longer deliver or commit; "" while it may.
         self.shut_reason = ""
 
     def shut(self, reason: str) -> None:

@@ -112,8 +112,7 @@ _BATCH_RECORDS, _LINGER_MS = 1_000, 20
 #: A source task waits for brokers as long as it runs, as one of Kafka Connect does. Its stop is bounded.
 _RETRIES = 1_000_000
 
-#: How long the names of all topics are used, and how long they are if one of those that are asked for is not among
-#: them, in seconds.
+#: How long the names of all topics are used, in seconds, and how long if a requested topic is not among them.
 _TOPICS_AGE_S, _MISSING_AGE_S = 15.0, 1.0
 
 #: The characters that names of groups do not have, and how many characters of a name with such characters, and of its
@@ -240,9 +239,9 @@ class Runner(ABC):
         self.context = context
         self.calls = PluginCalls(context.runtime, str(context.work), context.fence)
         self._stop_requested = asyncio.Event()
-        #: Why the plugin makes no progress, by what has noticed that.
+        #: The reasons why the plugin makes no progress, by their sources.
         self._problems: dict[str, str] = {}
-        #: What a source task has delivered, and not stored yet. It is set when ``run`` has returned.
+        #: The source offsets of delivered records that are not stored yet. It is set when ``run`` has returned.
         self.delivered: SourceOffsets = ()
 
     @property
@@ -273,7 +272,7 @@ class Runner(ABC):
         try:
             await self._run_and_stop()
         except GeneratorExit:
-            # The event loop was closed, so nothing can be awaited any more.
+            # The event loop was closed, so awaiting is no longer possible.
             raise
         except BaseException:
             await self.calls.ended()
@@ -361,7 +360,7 @@ class TaskRunnerContext:
         return await self._runner.pause(seconds)
 
     def report_problem(self, problem: str) -> None:
-        # The worker may have ended, and its loop with it.
+        # The worker, and its loop, may have ended.
         with suppress(RuntimeError):
             self._loop.call_soon_threadsafe(self._runner.report, "task", problem)
 

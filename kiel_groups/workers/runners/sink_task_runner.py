@@ -176,8 +176,8 @@ class SinkTaskRunner(Runner):
         getting: asyncio.Future[_Found] = asyncio.ensure_future(
             consumer.getmany(timeout_ms=_WAIT_MS, max_records=_MOST_RECORDS)
         )
-        # If a stop is requested or a hook fails meanwhile, nothing looks at its error, which asyncio would log. Records
-        # that arrive after that are delivered again, to the next owner of the partition.
+        # If a stop is requested or a hook fails meanwhile, nothing retrieves its error, which asyncio would log.
+        # Records that arrive after that are delivered again, to the next owner of the partition.
         getting.add_done_callback(retrieve)
         await first_of(getting, asyncio.shield(self._failure), self._stop_requested.wait())
         if self._failure.done():

@@ -80,7 +80,7 @@ class SourceTaskRunner(Runner):
             if not self.should_stop:
                 raise
         except Exception:
-            # What was delivered before the error does not have to be delivered again.
+            # Records that were delivered before the error need not be delivered again.
             await self._store_after_error()
             raise
         self.delivered = tuple(self._unstored.values())
@@ -92,7 +92,7 @@ class SourceTaskRunner(Runner):
         finally:
             producer, self._producer = self._producer, None
             if producer is not None:
-                # Nothing waits to be sent: either all was flushed, or what was not must not be sent any more.
+                # No record waits to be sent: either all were flushed, or the others must no longer be sent.
                 with suppress(KielGroupsError):
                     await producer.close(0)
 
@@ -110,7 +110,7 @@ class SourceTaskRunner(Runner):
 
     async def _poll(self, task: SourceTask) -> object:
         """Poll the task. If offsets become due meanwhile, store them, because the source may be silent for long."""
-        # A task whose claim may be gone is not even polled: it may take records away from its source.
+        # A task whose claim may be gone is not even polled: the poll may remove records from its source.
         polling = asyncio.ensure_future(self.calls.call_fenced(task.poll))
         try:
             if self._unstored:
@@ -225,7 +225,7 @@ class _ConnectorContext:
         self._on_loop(self._runner.fail, error)
 
     def _on_loop(self, function: Callable[..., None], *arguments: Any) -> None:
-        # The worker may have ended, and its loop with it.
+        # The worker, and its loop, may have ended.
         with suppress(RuntimeError):
             self._loop.call_soon_threadsafe(function, *arguments)
 
@@ -285,7 +285,7 @@ class ConnectorRunner(Runner):
         try:
             await self.context.stores.write_tasks(self._name, configs)
         except UnknownConnectorError:
-            # It was deleted just now. The worker stops it when it has read that.
+            # It was deleted just now. The worker stops it once it has read that change.
             log.info("connector %s was deleted; its tasks are not configured", self._name)
 
 

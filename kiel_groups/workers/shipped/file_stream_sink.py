@@ -58,7 +58,7 @@ class FileStreamSinkTask(SinkTask):
         """Append lines. If that fails, as on a full disk, restore the file, so that no half line is left in it."""
         end = os.fstat(descriptor).st_size
         if end and os.pread(descriptor, 1, end - 1) != b"\n":
-            # A process that died has left it; the record follows again as a whole, because it was not committed.
+            # A process that died has left it. The record is written again as a whole, because it was not committed.
             log.warning("%s ends with an unfinished line; ending it", self._path)
             lines = b"\n" + lines
         left = memoryview(lines)
@@ -85,7 +85,7 @@ class FileStreamSinkTask(SinkTask):
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 break
             except BlockingIOError:
-                # A process may be frozen while it writes. A call that blocks would keep this worker from its end.
+                # A process may be frozen while it writes. A call that blocks would prevent this worker from ending.
                 is_late = time.monotonic() - began_s > _LOCK_WAIT_S
                 if is_late and self._context.should_stop:
                     raise TaskStoppedError(f"stopped while another process keeps {self._path} locked") from None

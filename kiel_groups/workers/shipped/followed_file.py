@@ -237,7 +237,7 @@ class FileLines:
         window = self._window(len(self._buffer))
         end = self._start + len(self._buffer)
         read = os.pread(self._descriptor, len(window) + _CHUNK_BYTES, end - len(window))
-        # The first bytes are read afterwards: if they are still the same, so was the file a moment ago.
+        # The first bytes are read afterwards: if they are unchanged, the file is still the same.
         first = os.pread(self._descriptor, _WINDOW_BYTES, 0)
         if read[: len(window)] != window or not first.startswith(self._first):
             raise FileReplacedError(f"{self.path} does not have the {end:,} bytes any more that were read")

@@ -301,7 +301,7 @@ class HttpTarget:
         try:
             await asyncio.wait({fetching})
         except asyncio.CancelledError:
-            # Tornado would continue the request: it might post records that another worker posts by then.
+            # Tornado would continue the request: it might post records that another worker has posted meanwhile.
             self.close()
             # Nothing awaits the error of the closed connection, which asyncio would log.
             fetching.add_done_callback(asyncio.Future.exception)
@@ -352,7 +352,7 @@ class HttpSinkTask(SinkTask):
         authorization: Password | None = settings["authorization"]
         if authorization is not None:
             headers["Authorization"] = authorization.value
-        #: What an answer must not repeat in logs and dead letters: some servers send back what they have received.
+        #: The secrets that logs and dead letters must not repeat: some servers send back what they have received.
         self._secrets = _secrets(settings["url"], list(headers.values()))
         self._target = HttpTarget(
             settings["url"], {"Content-Type": "application/json", **headers}, settings["request.timeout.ms"] / 1000

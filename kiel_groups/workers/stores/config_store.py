@@ -64,7 +64,7 @@ MOST_KEPT = 100
 #: The most entries of the history that one change deletes. Usually it is one.
 _MOST_PRUNED = 50
 
-#: Refusals after which a change is decided again, on what ZooKeeper has by then.
+#: Refusals after which a change is decided again, on the present state in ZooKeeper.
 _OUTDATED = (Failure.BAD_VERSION, Failure.NODE_EXISTS, Failure.NO_NODE)
 
 

@@ -24,7 +24,7 @@ __all__ = ["SourceOffsetStore", "SourceOffsets"]
 #: Pairs of a source partition and its offset.
 SourceOffsets: TypeAlias = Sequence[tuple[JsonObject, JsonObject]]
 
-#: Refusals after which the znodes are looked up and written again: an operator has deleted or created some.
+#: Refusals after which the znodes are read and written again: an operator has deleted or created some.
 _OUTDATED = (Failure.NODE_EXISTS, Failure.NO_NODE)
 
 

@@ -30,7 +30,7 @@ __all__ = ["StatusStore", "status_data", "status_of"]
 
 log = logging.getLogger(__name__)
 
-#: Refusals after which the znodes are looked up and written again: others create and delete statuses, too.
+#: Refusals after which the znodes are read and written again: other processes create and delete statuses, too.
 _OUTDATED = (Failure.NODE_EXISTS, Failure.NO_NODE)
 
 #: How long a status that confirms a former one waits, in seconds.

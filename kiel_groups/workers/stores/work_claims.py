@@ -189,7 +189,7 @@ class WorkClaims:
 
     async def _claim(self, wanted: Collection[Work]) -> None:
         await self._prepare({work.connector for work in wanted})
-        # Most work is free. If the first try meets an owner, a read says what else is owned.
+        # Most work is free. If the first try finds an owner, a read shows which other work is owned.
         free, on_refused = set(wanted), _stop_at_owner
         while free:
             creations = {work: self._creation(work) for work in sorted(free)}
