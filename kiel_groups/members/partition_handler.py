@@ -24,11 +24,16 @@ __all__ = [
 
 
 class Work(NamedTuple):
-    """A piece of work in the application. When it has made progress, ``token`` is another object."""
+    """
+    A piece of work in the application. When it has made progress, ``token`` is another object.
+
+    ``hook`` is the name of the listener's hook if the work is a hook that runs.
+    """
 
     token: object
     kind: StallKind
     partitions: frozenset[TopicPartition]
+    hook: str = ""
 
 
 class LogOffsets(NamedTuple):
