@@ -291,7 +291,7 @@ class AllocatorAssignor:
         return self._members(subscriptions)[1]
 
     def _members(self, subscriptions: Mapping[str, AssignorMember]) -> tuple[dict[str, MemberSpec], list[str]]:
-        """Return what members tell of themselves, and a line for each whose user data is unreadable."""
+        """Return the members' user data, and a line for each member whose user data is unreadable."""
         members: dict[str, MemberSpec] = {}
         findings = []
         for member in sorted(subscriptions):

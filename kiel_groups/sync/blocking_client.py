@@ -171,7 +171,7 @@ class HookThreads:
 
 
 class Client(Protocol):
-    """The methods of all asynchronous clients, and the part that ends a client without its event loop."""
+    """The methods of all asynchronous clients, and ``_left_loop``, which ends a client without its event loop."""
 
     _left_loop: LeftLoop
 

@@ -73,7 +73,7 @@ def retain_work(members: Collection[str], works: Collection[Work], previous: Map
 
 
 def _retain(assigned: dict[str, list[Work]], works: Sequence[Work], previous: Mapping[Work, str]) -> None:
-    """Add work of one kind, which is in order, to what the members have been assigned already."""
+    """Add work of one kind, given in order, to the work that the members have already."""
     kept: dict[str, list[Work]] = {member: [] for member in assigned}
     moving: list[Work] = []
     for work in works:

@@ -49,7 +49,7 @@ FIRST_REJOIN_S, LONGEST_REJOIN_S = 1.0, 300.0
 
 
 class _LeaseWords(NamedTuple):
-    """The words of log lines for what ends with a lease, and for what continues with the next one."""
+    """The words of log lines for the effects of the end of a lease, and of its renewal."""
 
     stopped: str
     continues: str

@@ -143,7 +143,7 @@ class RenewedTopics:
             self._doubted.discard(topic)
 
     async def look_regularly(self, interval_s: float) -> None:
-        """Compare logs at intervals: a new log that grows past the position at once shows no other sign."""
+        """Compare logs at intervals: nothing else reveals a new log that quickly grows past the position."""
         while True:
             await asyncio.sleep(interval_s)
             for topic in sorted({partition.topic for partition in self.tracker.open_partitions()}):

@@ -278,10 +278,10 @@ class GenericMember:
         Wait until the coordinator is known; raises as ``start``.
 
         Args:
-            timeout_ms: How long to wait, in milliseconds. None: until ``connect_timeout_ms`` has passed with failures.
+            timeout_ms: How long to wait, in milliseconds. None: until attempts have failed for ``connect_timeout_ms``.
 
         Returns:
-            Whether it is known.
+            Whether the coordinator is known.
         """
         try:
             async with asyncio.timeout(None if timeout_ms is None else timeout_ms / 1000):
@@ -296,7 +296,7 @@ class GenericMember:
 
         Returns:
             ``{"consumer-coordinator-metrics": {"heartbeat-rate": 0.33, ...}}``, as of ``GroupedConsumer``, without
-            those of commits and partitions.
+            metrics of commits and partitions.
         """
         return {KAFKA_GROUP: {metric.name: metric.read(self.metrics, 0) for metric in MEMBER_METRICS}}
 

@@ -292,7 +292,7 @@ class ZooKeeperCoordinator:
         return SessionGate(token, self._session.session.gate, sent_s)
 
     def follow(self, target: BeatTarget | None) -> None:
-        """Report the next round, and the end of the session, to this membership."""
+        """Report the next round, and the end of the session, as answers to this membership from now on."""
         if target == self._target:
             return
         self._target = target

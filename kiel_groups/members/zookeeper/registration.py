@@ -91,12 +91,12 @@ async def check_admission(session: Session, layout: GroupLayout, config: GroupCo
 
 async def check_cluster(session: Session, cluster: ClusterMetadata) -> None:
     """
-    Check that the brokers are not those of another cluster than ZooKeeper's.
+    Check that the brokers do not belong to another cluster than ZooKeeper does.
 
-    Offsets of one cluster in the logs of another lose records. If nothing proves that, the process goes on.
+    Offsets of one cluster in the logs of another lose records. Without proof of another cluster, there is no error.
 
     Raises:
-        ConfigError: They are; see ``ClusterIdentity.difference``.
+        ConfigError: The brokers belong to another cluster; see ``ClusterIdentity.difference``.
         SessionLostError: The session is over.
     """
     try:

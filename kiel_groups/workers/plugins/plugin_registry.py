@@ -50,7 +50,7 @@ class ConnectorPlugin(NamedTuple):
 
 
 class PluginProblem(NamedTuple):
-    """The name of an entry point whose class cannot be used as a connector, and why."""
+    """The name of an entry point whose class cannot be used as a connector, and the reason."""
 
     entry_point: str
     error: str
