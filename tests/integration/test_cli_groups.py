@@ -317,7 +317,7 @@ def chroot(cluster: Cluster, path: str) -> Iterator[str]:
         (["groups"], 2, "Missing option '--zookeeper'"),
         (["groups", "--zookeeper", "http://z"], 2, "Invalid value for '--zookeeper': 'http:' is not an address"),
         (["groups", "--zookeeper"], 2, "Option '--zookeeper' needs a value."),
-        (["groups", "g", "--zookeeper", "{hosts}"], 2, "unexpected extra argument (g)"),
+        (["groups", "g", "--zookeeper", "{hosts}"], 2, "No such command 'g'"),
         (["groups", "--zookeeper", "127.0.0.1:1"], 1, "is it running, and the port right?"),
         (["groups", "--zookeeper", "{hosts}/nowhere"], 2, "the chroot /nowhere does not exist"),
         (["groups", "--zookeeper", "{empty}"], 0, "there are no groups"),
