@@ -82,7 +82,7 @@ def preview_group(
         before,
         after,
         chosen,
-        racks=racks_of(after, znodes) if uses_racks else {},
+        racks=racks_of(group, after, znodes) if uses_racks else {},
         lags=lags,
         chroot=str(client.chroot),
         notes=notes,

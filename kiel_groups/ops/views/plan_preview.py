@@ -6,11 +6,11 @@ The leader's own functions compute it, from the same inputs; those that only the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import groupby
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 from rich.console import RenderableType
 from rich.table import Table
@@ -27,14 +27,11 @@ from kiel_groups.allocators.assignors import (
 from kiel_groups.errors import AllocatorError, ConfigError, ProtocolError
 from kiel_groups.group.planner import Inputs, absences, allocate, fallback_target, limit_claims, members_by_slot
 from kiel_groups.group.znodes.contents import (
-    GroupState,
-    MemberAssignment,
     MemberInfo,
     Snapshot,
     make_member_id,
     parse_broker_rack,
     parse_preferred_leaders,
-    parse_topic,
     whole_number,
 )
 from kiel_groups.group.znodes.group_settings import DynamicConfig, Weights, parse_weights
@@ -42,6 +39,7 @@ from kiel_groups.group.znodes.layout import BROKER_IDS, GroupLayout, topic_path
 from kiel_groups.model import Allocation, MemberId, Slot, TopicPartition
 from kiel_groups.ops.views.checks import short_name
 from kiel_groups.ops.views.report import Column, report_table
+from kiel_groups.ops.views.znodes import GroupReading
 from kiel_groups.wire.consumer_protocol import ConsumerAssignment, ConsumerSubscription
 from kiel_groups.wire.group_requests import DescribedGroup
 from kiel_groups.wording import counted, some
@@ -58,8 +56,6 @@ __all__ = [
     "preview_report",
     "racks_of",
 ]
-
-_Value = TypeVar("_Value")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,25 +153,16 @@ def inputs_of(group: str, znodes: Snapshot, now_ms: int, grace_ms: int) -> Input
         ProtocolError: The settings or the weights cannot be read. A leader goes on with those that it read before.
     """
     layout = GroupLayout(group)
-    config = znodes.get(layout.config)
+    reading = GroupReading(layout, znodes)
+    config, weights = znodes.get(layout.config), znodes.get(layout.weights)
     dynamic_config = DynamicConfig() if config is None else DynamicConfig.parse(config.data, layout.config)
-    weights = znodes.get(layout.weights)
-    registered = [
-        (znodes[path].czxid, info)
-        for path in _children(znodes, layout.members)
-        if (info := _parsed(znodes, path, lambda data, at: MemberInfo.parse(_name(at), data, at))) is not None
-    ]
-    members = members_by_slot(registered)
-    assignments = {
-        _name(path): _parsed(znodes, path, MemberAssignment.parse) for path in _children(znodes, layout.group_state)
-    }
+    members, assignments = members_by_slot(reading.registered()), reading.assignments()
     grace_ms = grace_ms if dynamic_config.static_grace_ms is None else dynamic_config.static_grace_ms
-    subscribed = {topic for member in members.values() for topic in member.subscription}
     return Inputs(
         members=members,
-        topics=_topics(znodes, subscribed),
-        brokers=len(_children(znodes, BROKER_IDS)),
-        group_state=_parsed(znodes, layout.group_state, GroupState.parse),
+        topics=reading.topics({topic for member in members.values() for topic in member.subscription}),
+        brokers=len(reading.children(BROKER_IDS)),
+        group_state=reading.group_state(),
         assignments=assignments,
         away=absences(assignments, members, now_ms, grace_ms),
         dynamic_config=dynamic_config,
@@ -183,14 +170,15 @@ def inputs_of(group: str, znodes: Snapshot, now_ms: int, grace_ms: int) -> Input
     )
 
 
-def racks_of(inputs: Inputs, znodes: Snapshot) -> dict[TopicPartition, str]:
+def racks_of(group: str, inputs: Inputs, znodes: Snapshot) -> dict[TopicPartition, str]:
     """Return the racks of partitions' preferred leaders, from the znodes of brokers and topics."""
+    reading = GroupReading(GroupLayout(group), znodes)
     brokers = {
-        number: _parsed(znodes, path, parse_broker_rack)
-        for path in _children(znodes, BROKER_IDS)
-        if (number := whole_number(_name(path))) is not None
+        number: reading.parsed(parse_broker_rack, path)
+        for path, _ in reading.children(BROKER_IDS)
+        if (number := whole_number(path.rpartition("/")[2])) is not None
     }
-    leaders = {topic: _parsed(znodes, topic_path(topic), parse_preferred_leaders) or {} for topic in inputs.topics}
+    leaders = {topic: reading.parsed(parse_preferred_leaders, topic_path(topic)) or {} for topic in inputs.topics}
     return inputs.racks(brokers, leaders)
 
 
@@ -232,7 +220,7 @@ def changed_inputs(group: str, inputs: Inputs, change: GroupChange, znodes: Snap
     return replace(
         inputs,
         members=members,
-        topics=_grown(change, _topics(znodes, subscribed), subscribed),
+        topics=_grown(change, GroupReading(GroupLayout(group), znodes).topics(subscribed), subscribed),
         away={slot: stored for slot, stored in inputs.away.items() if slot not in gone},
         weights=inputs.weights if change.weights is None else change.weights,
     )
@@ -354,28 +342,6 @@ def _grown(
             f"--topics: {some(missing)} does not exist; --partitions {missing[0]}=N plans with N partitions"
         )
     return grown
-
-
-def _topics(znodes: Snapshot, names: Iterable[str]) -> dict[str, tuple[int, ...]]:
-    found = {name: _parsed(znodes, topic_path(name), parse_topic) for name in sorted(names)}
-    return {name: numbers for name, numbers in found.items() if numbers is not None}
-
-
-def _children(znodes: Snapshot, folder: str) -> list[str]:
-    return sorted(path for path in znodes if path.rpartition("/")[0] == folder)
-
-
-def _name(path: str) -> str:
-    return path.rpartition("/")[2]
-
-
-def _parsed(znodes: Snapshot, path: str, parse: Callable[[bytes, str], _Value]) -> _Value | None:
-    """Parse a znode; return None if it is missing or, as for a leader, unreadable."""
-    znode = znodes.get(path)
-    try:
-        return None if znode is None else parse(znode.data, path)
-    except ProtocolError:
-        return None
 
 
 # Groups that brokers coordinate.

@@ -74,7 +74,7 @@ def preview(
     read = {**ZNODES, **{f"{ROOT}/{name.replace('__', '/')}": znode for name, znode in znodes.items()}}
     before = inputs_of("g", read, NOW_MS, GRACE_MS)
     after = changed_inputs("g", before, change, read, NOW_MS)
-    return preview_plan("g", before, after, allocator, racks=racks_of(after, read), lags=lags or {})
+    return preview_plan("g", before, after, allocator, racks=racks_of("g", after, read), lags=lags or {})
 
 
 def moves(found: PlanPreview) -> list[str]:
