@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from contextlib import closing
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, cast
 
 import click
 
@@ -91,17 +91,17 @@ def describe(
     if cluster.is_of_brokers:
         refuse_given(context, ("generations",), "does not go with '--coordination brokers': brokers keep no plans")
     lines = context.ensure_object(Lines)
-    groups, presenter = cluster.groups(), _Presenter(cluster, as_json=as_json, generations=generations or 0)
-    chosen = cast("Listed | None", listed)
+    groups = cluster.groups()
+    presenter = _Presenter(cluster, cast("Listed | None", listed), as_json=as_json, generations=generations or 0)
     if interval_s is not None:
         with closing(groups.follow(group)) as loads:
-            watch(lines, loads, lambda loaded, first: presenter.show_next(loaded, chosen, first=first), interval_s)
+            watch(lines, loads, lambda loaded, first: presenter.show(loaded, first=first), interval_s)
     loaded = groups.load(group)
     if check and (why := presenter.suspicion(loaded)):
         lines.say("info", f"{why}; looking again in {_WATCHED_S:g} s")
         time.sleep(_WATCHED_S)
         loaded = groups.load(group)
-    is_well = presenter.show(loaded, chosen or "all")
+    is_well = presenter.show(loaded)
     return FAILED if check and not is_well else DONE
 
 
@@ -112,10 +112,11 @@ class _Presenter:
     ``generations`` is the number of plans that a report on ZooKeeper's groups shows.
     """
 
-    def __init__(self, cluster: ClusterAddress, *, as_json: bool, generations: int) -> None:
+    def __init__(self, cluster: ClusterAddress, listed: Listed | None, *, as_json: bool, generations: int) -> None:
         from kiel_groups.ops.views.checks import ProgressTracker
 
         self._cluster = cluster
+        self._listed = listed
         self._as_json = as_json
         self._generations = generations
         self._progress = ProgressTracker()
@@ -125,44 +126,30 @@ class _Presenter:
         self._progress.take(loaded.groups[0], loaded.seen_ms)
         return self._progress.suspicion(loaded.seen_ms)
 
-    def show(self, loaded: LoadedGroups, listed: Listed) -> bool:
-        """Show a single load. Return True if there is no problem that needs an operator."""
-        from kiel_groups.cli.terminal.rendering import show, show_json
+    def show(self, loaded: LoadedGroups, *, first: bool | None = None) -> bool:
+        """
+        Show a load; ``first`` says whether it is the first of ``--watch``, None is a single one.
 
-        findings = self._findings(loaded)
-        if self._as_json:
-            show_json(self._document(loaded, findings))
-        else:
-            show(*self._report(loaded, findings, listed))
-        return all(finding.passing for finding in findings)
-
-    def show_next(self, loaded: LoadedGroups, listed: Listed | None, *, first: bool) -> None:
-        """Show one of the loads of ``--watch``."""
-        from kiel_groups.cli.terminal.rendering import clock, show_json, show_next
-
-        findings = self._findings(loaded)
-        if self._as_json:
-            show_json(self._document(loaded, findings), on_one_line=True)
-            return
-        now = clock()
-        show_next(lambda shown: self._report(loaded, findings, shown, now), listed, first=first)
-
-    def _findings(self, loaded: LoadedGroups) -> list[Finding]:
+        Return True if there is no problem that needs an operator.
+        """
+        from kiel_groups.cli.terminal.rendering import clock, present
         from kiel_groups.ops.views.checks import check_group
+        from kiel_groups.ops.views.documents import group_document
 
         view, now_ms = loaded.groups[0], loaded.seen_ms
         found = (*self._progress.take(view, now_ms), *check_group(view, now_ms))
-        return sorted(found, key=lambda finding: finding.passing)
-
-    def _document(self, loaded: LoadedGroups, findings: list[Finding]) -> dict[str, Any]:
-        from kiel_groups.ops.views.documents import group_document
-
-        view, plans = loaded.groups[0], self._generations
-        document = group_document(view, findings, lag_problem=loaded.lag_problem, generations=plans)
-        return {**document, "looked_at": loaded.seen_ms}
+        findings = sorted(found, key=lambda finding: finding.passing)
+        document = None
+        if self._as_json:
+            document = group_document(view, findings, lag_problem=loaded.lag_problem, generations=self._generations) | {
+                "looked_at": now_ms
+            }
+        now = "" if first is None else clock()
+        present(document, lambda listed: self._report(loaded, findings, listed, now), self._listed, first=first)
+        return all(finding.passing for finding in findings)
 
     def _report(
-        self, loaded: LoadedGroups, findings: list[Finding], listed: Listed, clock: str = ""
+        self, loaded: LoadedGroups, findings: list[Finding], listed: Listed, clock: str
     ) -> list[RenderableType]:
         from kiel_groups.ops.views.report import group_report
 
