@@ -77,7 +77,7 @@ def show(lines: Lines, *, group: str, zookeeper: str, as_json: bool) -> int:
 @json_option
 @change_options
 @click.pass_obj
-def set_settings(lines: Lines, *, group: str, changes: tuple[str, ...], **options: Any) -> int:
+def set_settings(lines: Lines, /, *, group: str, changes: tuple[str, ...], **options: Any) -> int:
     """
     Set settings that the leader follows at once, without a restart.
 
@@ -101,7 +101,7 @@ def set_settings(lines: Lines, *, group: str, changes: tuple[str, ...], **option
 @json_option
 @change_options
 @click.pass_obj
-def unset(lines: Lines, *, group: str, names: tuple[str, ...], **options: Any) -> int:
+def unset(lines: Lines, /, *, group: str, names: tuple[str, ...], **options: Any) -> int:
     """
     Remove settings from the group's config, so that the leader's own apply.
 

@@ -12,6 +12,7 @@ from rich.text import Text
 from kiel_groups.config import HostPort, check_name
 from kiel_groups.errors import ConfigError, ProtocolError
 from kiel_groups.group.candidate import sequence
+from kiel_groups.group.cluster_identity import ClusterIdentity
 from kiel_groups.group.znodes.contents import (
     FirstOffsets,
     GroupSettings,
@@ -121,17 +122,9 @@ def check_server(server: ServerAnswer) -> Check:
     """Check that a server of ZooKeeper serves sessions."""
     subject = f"ZooKeeper {server.address}"
     if server.problem:
-        return Check(
-            subject,
-            "does not serve",
-            (
-                Finding(
-                    "unreachable",
-                    f"ZooKeeper's server {server.address} does not serve: {server.problem}",
-                    "start it, or look at its log: without a majority of its ensemble, a server opens no session",
-                ),
-            ),
-        )
+        text = f"ZooKeeper's server {server.address} does not serve: {server.problem}"
+        remedy = "start it, or look at its log: without a majority of its ensemble, a server opens no session"
+        return Check(subject, "does not serve", (Finding("unreachable", text, remedy),))
     version = server.version or "version unknown ('srvr' is not whitelisted)"
     granted = f"{_seconds(server.granted_ms)} granted to members that ask for {_seconds(ASKED_MS)}"
     limits = f"{_seconds(server.least_ms)} to {_seconds(server.most_ms)} possible"
@@ -180,38 +173,39 @@ class BrokerAnswer(NamedTuple):
     What the broker at an address answers.
 
     ``name`` has its id, if ZooKeeper registers it. ``problem`` is why it does not answer, or "". ``release`` is the
-    earliest release of Kafka that it may be of. ``difference`` is why it is of another cluster, or "" if it is not.
-    ``is_doubtful``: it names other addresses than those that are registered, and nothing proves another cluster.
-    ``is_too_new``: it refuses the requests of this package.
+    earliest release of Kafka that it may be of. ``is_too_new``: it refuses the requests of this package. ``identity``
+    is what it knows of its cluster.
     """
 
     name: str
     problem: str = ""
     release: str = ""
-    difference: str = ""
-    is_doubtful: bool = False
     is_too_new: bool = False
+    identity: ClusterIdentity | None = None
 
 
-def check_broker(broker: BrokerAnswer) -> Check:
-    """Check that a broker answers, and is of the same cluster as the others."""
+def check_broker(broker: BrokerAnswer, difference: str = "", *, is_doubtful: bool = False) -> Check:
+    """
+    Check that a broker answers, and is of the same cluster as the others.
+
+    Args:
+        broker: The broker.
+        difference: Why it is of another cluster, or "" if it is not.
+        is_doubtful: Whether it names other addresses than those that are registered.
+    """
     if broker.problem:
         remedy = "start it; if it is running, its advertised address cannot be reached from this host"
         finding = Finding("unreachable", f"{broker.name} does not answer: {broker.problem}", remedy)
         return Check(broker.name, "does not answer", (finding,))
     findings = []
-    if broker.difference:
-        findings.append(
-            Finding(
-                "other-cluster",
-                f"{broker.name} is of another cluster: {broker.difference}",
-                "give servers of one cluster; a consumer refuses these when it starts",
-            )
-        )
+    if difference:
+        remedy = "give servers of one cluster; a consumer refuses these when it starts"
+        findings.append(Finding("other-cluster", f"{broker.name} is of another cluster: {difference}", remedy))
     if broker.is_too_new:
         remedy = "this version of kiel-groups reads from Kafka 0.8 to 3.9"
         findings.append(Finding("too-new", f"{broker.name} does not know the fetch requests of Kafka 0.8", remedy))
-    doubt = "; it names other addresses than those registered, as behind a proxy" if broker.is_doubtful else ""
+    is_doubtful = is_doubtful and not difference
+    doubt = "; it names other addresses than those registered, as behind a proxy" if is_doubtful else ""
     return Check(broker.name, (broker.release or "release unknown") + doubt, tuple(findings))
 
 

@@ -38,6 +38,7 @@ from kiel_groups.group.znodes.group_settings import DynamicConfig, Weights, pars
 from kiel_groups.group.znodes.layout import BROKER_IDS, GroupLayout, topic_path
 from kiel_groups.model import Allocation, MemberId, Slot, TopicPartition
 from kiel_groups.ops.views.checks import short_name
+from kiel_groups.ops.views.members import find_slots
 from kiel_groups.ops.views.report import Column, report_table
 from kiel_groups.ops.views.znodes import GroupReading
 from kiel_groups.wire.consumer_protocol import ConsumerAssignment, ConsumerSubscription
@@ -200,8 +201,8 @@ def changed_inputs(group: str, inputs: Inputs, change: GroupChange, znodes: Snap
         ConfigError: A member or a host is not in the group, a topic does not grow, or new members have no topics.
     """
     hosts = {slot: info.host for slot, info in inputs.members.items()}
-    ids = {slot: (slot, info.member_id) for slot, info in inputs.members.items()}
-    gone = _leaving(group, change, ids | {slot: (slot,) for slot in inputs.away}, hosts)
+    ids: dict[Slot, tuple[str, ...]] = {slot: (slot, info.member_id) for slot, info in inputs.members.items()}
+    gone = find_slots(group, ids | {slot: (slot,) for slot in inputs.away}, hosts, change.removed, change.host)
     topics = change.topics or tuple(sorted(inputs.subscribed))
     members = {
         slot: replace(info, subscription=change.topics) if change.topics and info.subscription else info
@@ -296,28 +297,6 @@ def _new_name(slot: Slot) -> str:
     return "-".join(slot.rsplit("-", 2)[1:])
 
 
-def _leaving(
-    group: str, change: GroupChange, ids: Mapping[Slot, tuple[str, ...]], hosts: Mapping[Slot, str]
-) -> set[Slot]:
-    """Return the members that leave, by their slots; ``ids`` has the names of each."""
-    gone = {slot for slot, host in hosts.items() if host == change.host} if change.host else set()
-    if change.host and not gone:
-        raise ConfigError(
-            f"--host: group {group} has no member on {change.host!r}; its hosts are {some(sorted(set(hosts.values())))}"
-        )
-    for name in change.removed:
-        exact = {slot for slot, own in ids.items() if name in own}
-        found = exact or {slot for slot, own in ids.items() if any(each.endswith(f"-{name}") for each in own)}
-        if not found:
-            raise ConfigError(f"group {group} has no member {name!r}; its members are {some(sorted(ids))}")
-        if len(found) > 1:
-            raise ConfigError(
-                f"member {name!r} of group {group} may be {' or '.join(sorted(found))}; give the whole id"
-            )
-        gone |= found
-    return gone
-
-
 def _check_added(group: str, change: GroupChange, topics: Iterable[str]) -> None:
     if change.added and not tuple(topics):
         raise ConfigError(f"group {group} subscribes to no topic that a new member could have; give --topics")
@@ -377,7 +356,7 @@ def preview_assignment(
         subscriptions[member.member_id] = AssignorMember(read.topics, read.user_data)
     ids = {each.member_id: (each.member_id,) for each in described.members}
     hosts = {each.member_id: each.client_host.removeprefix("/") for each in described.members}
-    gone = _leaving(group, change, ids, hosts)
+    gone = find_slots(group, ids, hosts, change.removed, change.host)
     wanted = change.topics or tuple(sorted({topic for each in subscriptions.values() for topic in each.topics}))
     _check_added(group, change, wanted)
     after = {
