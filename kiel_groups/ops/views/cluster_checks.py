@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
@@ -454,32 +455,31 @@ def check_znodes(view: GroupView, znodes: Snapshot, now_ms: int) -> Iterator[Fin
     yield from _full(_sizes(znodes))
 
 
-def _kinds(view: GroupView, *, is_ours: bool) -> Iterator[tuple[str, _Kind]]:
+def _kinds(view: GroupView, *, is_ours: bool) -> Iterator[tuple[re.Pattern[str], _Kind]]:
     """Return the kinds of znodes that are parsed of a group, by pattern; ``is_ours``: it has had a member of ours."""
     root, consumers = GroupLayout(view.group).root, consumer_root(view.group)
     below = {root: (_OF_GROUP if view.is_of_consumers else _OF_PROGRAMS) | _OF_WORKERS}
     below[consumers] = _OF_CONSUMERS | (_OF_OURS if is_ours else {})
     for folder, kinds in below.items():
         for pattern, kind in kinds.items():
-            yield f"{folder}/{pattern}", kind
-    yield topic_path("*"), _Kind(parse_topic, "the brokers' controller writes it; look at its log")
+            yield _paths(f"{folder}/{pattern}"), kind
+    yield _paths(topic_path("*")), _Kind(parse_topic, "the brokers' controller writes it; look at its log")
+
+
+def _paths(pattern: str) -> re.Pattern[str]:
+    return re.compile("[^/]+".join(map(re.escape, pattern.split("*"))))
 
 
 def _unreadable(view: GroupView, znodes: Snapshot) -> Iterator[Finding]:
     layout = GroupLayout(view.group)
-    by_length: dict[int, list[tuple[list[str], _Kind]]] = defaultdict(list)
-    for pattern, kind in _kinds(view, is_ours=layout.config in znodes or layout.group_state in znodes):
-        parts = pattern.split("/")
-        by_length[len(parts)].append((parts, kind))
+    kinds = list(_kinds(view, is_ours=layout.config in znodes or layout.group_state in znodes))
     for path, znode in sorted(znodes.items()):
-        names = path.split("/")
-        for parts, kind in by_length[len(names)] if not znode.closed else ():
-            if all(part in ("*", name) for part, name in zip(parts, names, strict=True)):
-                try:
-                    kind.parse(znode.data, path)
-                except ProtocolError as error:
-                    yield Finding("unreadable", f"{error}"[:500], _filled(kind.remedy, view.group, path))
-                break
+        kind = next((kind for paths, kind in kinds if paths.fullmatch(path)), None)
+        if kind is not None and not znode.closed:
+            try:
+                kind.parse(znode.data, path)
+            except ProtocolError as error:
+                yield Finding("unreadable", f"{error}"[:500], _filled(kind.remedy, view.group, path))
 
 
 def _filled(remedy: str, group: str, path: str) -> str:

@@ -101,37 +101,31 @@ def edited(before: Mapping[str, Any], put: Mapping[str, str], removed: Collectio
         ConfigError: Operators cannot set or remove a setting in this way; the text names the way. Or one to remove is
             not set.
     """
-    after = dict(before)
+    after = {name: dict(each) if isinstance(each, Mapping) else each for name, each in before.items()}
     for name, text in put.items():
         field, _, inner = name.partition(".")
         if name not in _SETTABLE and (field != "broker_racks" or not inner):
             raise ConfigError(_refusal(name))
         value = int(text) if name.endswith("_ms") and text.isascii() and text.isdigit() else text
-        if not inner:
-            after[field] = value
-            continue
         outer = after.get(field)
-        after[field] = {**(outer if isinstance(outer, Mapping) else {}), inner: value}
+        after[field] = {**(outer if isinstance(outer, dict) else {}), inner: value} if inner else value
     for name in removed:
         if name in _AGREED:
             raise ConfigError(_refusal(name))
         field, _, inner = name.partition(".")
         outer = after.get(field)
-        if inner and isinstance(outer, Mapping) and inner in outer:
-            rest = {each: value for each, value in outer.items() if each != inner}
-            after = {**after, field: rest} if rest else _without(after, field)
+        if inner and isinstance(outer, dict) and inner in outer:
+            del outer[inner]
+            if not outer:
+                del after[field]
         elif not inner and field in after and field not in ("version", "rebalance"):
-            after = _without(after, field)
+            del after[field]
         else:
             present = [each for each in _flat(before) if each not in _AGREED]
             raise ConfigError(
                 f"{name:.80} is not set in the group's config; set there: {some(present, 20) or 'nothing'}"
             )
     return after
-
-
-def _without(found: Mapping[str, Any], name: str) -> dict[str, Any]:
-    return {each: value for each, value in found.items() if each != name}
 
 
 def _refusal(name: str) -> str:

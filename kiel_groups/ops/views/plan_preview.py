@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from itertools import groupby
 from typing import Any, NamedTuple
 
 from rich.console import RenderableType
@@ -39,7 +38,7 @@ from kiel_groups.group.znodes.layout import BROKER_IDS, GroupLayout, topic_path
 from kiel_groups.model import Allocation, MemberId, Slot, TopicPartition
 from kiel_groups.ops.views.checks import short_name
 from kiel_groups.ops.views.members import find_slots
-from kiel_groups.ops.views.report import Column, report_table
+from kiel_groups.ops.views.report import Column, report_table, topic_tables
 from kiel_groups.ops.views.znodes import GroupReading
 from kiel_groups.wire.consumer_protocol import ConsumerAssignment, ConsumerSubscription
 from kiel_groups.wire.group_requests import DescribedGroup
@@ -413,17 +412,13 @@ def preview_report(preview: PlanPreview, *, only_moves: bool) -> Iterator[Render
         yield _balance(preview)
     before, after = _owners(preview.before), _owners(preview.after)
     moved = {each.partition for each in moves}
-    shown = sorted(moved if only_moves else before.keys() | after.keys())
-    for topic, partitions in groupby(shown, key=lambda partition: partition.topic):
-        yield Text(f"topic {topic}", style="bold", overflow="fold")
-        columns = (
-            Column[TopicPartition]("partition", lambda each: str(each.partition), is_right=True),
-            Column[TopicPartition]("before", lambda each: preview.name(before.get(each)) or "none"),
-            Column[TopicPartition](
-                "after", lambda each: f"→ {preview.name(after.get(each)) or 'none'}" if each in moved else ""
-            ),
-        )
-        yield report_table(columns, partitions)
+    columns = (
+        Column[TopicPartition]("before", lambda each: preview.name(before.get(each)) or "none"),
+        Column[TopicPartition](
+            "after", lambda each: f"→ {preview.name(after.get(each)) or 'none'}" if each in moved else ""
+        ),
+    )
+    yield from topic_tables(moved if only_moves else before.keys() | after.keys(), columns)
 
 
 def _unassigned(preview: PlanPreview) -> Iterator[str]:
