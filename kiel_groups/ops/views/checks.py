@@ -570,7 +570,8 @@ class ProgressTracker:
             what = counted(partitions, "assigned partition has", "assigned partitions have")
             yield Finding(
                 "missing-offset",
-                f"{what} records, but no committed offset: {some(_names(partitions))}, of {_short(_owners(partitions))}",
+                f"{what} records, but no committed offset: {some(_names(partitions))},"
+                f" of {_short(_owners(partitions))}",
                 "look at the log of that member: it does not commit, or the offset has expired"
                 " (offsets.retention.minutes)",
                 passing=all(now_ms - each.since_ms < self._watched_ms for each in missing),
