@@ -57,7 +57,7 @@ __all__ = [
     "broker_addresses",
     "check_group",
     "doubtful_brokers",
-    "group_reader",
+    "group_session",
     "list_groups",
     "list_members",
     "list_topics",
@@ -287,17 +287,17 @@ _MOST_READS = 1_000
 
 
 @contextmanager
-def group_reader(hosts: str, group: str) -> Iterator[Callable[[], Snapshot]]:
+def group_session(hosts: str, group: str, *, timeout_s: float = 10.0) -> Iterator[Client]:
     """
-    Provide a function without arguments that reads the znodes of a group, as ``read_group``, on one session.
+    Open a session about a group that exists, as ``zookeeper`` does.
 
     Raises:
-        ConfigError: The group's name is not legal.
-        CoordinationError: ZooKeeper did not answer, or kazoo's error from a call of the function has left the block.
+        UnknownGroupError: There is no such group; see ``check_group``.
+        CoordinationError: As ``zookeeper``.
     """
-    check_name(group, "group")
-    with zookeeper(hosts) as client:
-        yield lambda: read_group(client, group)
+    with zookeeper(hosts, timeout_s=timeout_s) as client:
+        check_group(client, group, hosts)
+        yield client
 
 
 def read_group(client: Client, group: str) -> dict[str, Znode]:

@@ -50,11 +50,9 @@ def show(lines: Lines, *, group: str, zookeeper: str, as_json: bool) -> int:
     from kiel_groups.errors import ConfigError
     from kiel_groups.ops.views.config_view import effective_settings, settings_document, settings_tables
     from kiel_groups.ops.views.znodes import view_group
-    from kiel_groups.ops.zookeeper_client import zookeeper as session
-    from kiel_groups.ops.zookeeper_reader import check_group, read_group, refuse_programs
+    from kiel_groups.ops.zookeeper_reader import group_session, read_group, refuse_programs
 
-    with session(zookeeper, timeout_s=SERVER_WAIT_S) as client:
-        check_group(client, group, zookeeper)
+    with group_session(zookeeper, group, timeout_s=SERVER_WAIT_S) as client:
         refuse_programs(client, group)
         view = view_group(group, read_group(client, group))
     if view.settings is None and not view.members:

@@ -185,11 +185,9 @@ def change_config(
     from kiel_groups.errors import CoordinationError
     from kiel_groups.ops.actions.group_config import await_settled
     from kiel_groups.ops.views.config_view import change_document, changes_table, outcome
-    from kiel_groups.ops.zookeeper_client import zookeeper as session
-    from kiel_groups.ops.zookeeper_reader import check_group
+    from kiel_groups.ops.zookeeper_reader import group_session
 
-    with session(zookeeper, timeout_s=SERVER_WAIT_S) as client:
-        check_group(client, group, zookeeper)
+    with group_session(zookeeper, group, timeout_s=SERVER_WAIT_S) as client:
         change = plan(client)
         if as_json:
             rendering.show_json(change_document(group, change.changes, change.owned, dry_run=dry_run))

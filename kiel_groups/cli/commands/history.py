@@ -28,11 +28,9 @@ def history(lines: Lines, *, group: str, zookeeper: str, as_json: bool, limit: i
     from kiel_groups.ops.views.documents import history_document
     from kiel_groups.ops.views.report import history_table
     from kiel_groups.ops.views.znodes import view_group
-    from kiel_groups.ops.zookeeper_client import zookeeper as session
-    from kiel_groups.ops.zookeeper_reader import check_group, read_history, refuse_programs
+    from kiel_groups.ops.zookeeper_reader import group_session, read_history, refuse_programs
 
-    with session(zookeeper, timeout_s=SERVER_WAIT_S) as client:
-        check_group(client, group, zookeeper)
+    with group_session(zookeeper, group, timeout_s=SERVER_WAIT_S) as client:
         refuse_programs(client, group)
         view = view_group(group, read_history(client, group))
     entries = view.history[:limit]
