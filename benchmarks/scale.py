@@ -27,6 +27,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -81,6 +82,12 @@ class Process:
         settled, owned, memory = json.loads(line)
         return settled, owned, memory
 
+    def requests(self) -> dict[str, tuple[int, int]]:
+        """Return the requests and bytes of each kind that the process has sent since the last call."""
+        self.send("requests")
+        found: dict[str, tuple[int, int]] = json.loads(_pipe(self._running.stdout).readline())
+        return found
+
     def close(self) -> None:
         self._running.kill()
         self._running.wait()
@@ -111,6 +118,15 @@ class LargeGroup:
             sum(cpu_s),
             cpu_s[0],
         )
+
+    def sent(self) -> dict[str, Any]:
+        """Return the requests and KiB of each kind that members and leader have sent since the last call."""
+        counts, sizes = Counter[str](), Counter[str]()
+        for each in self.processes:
+            for kind, (count, size) in each.requests().items():
+                counts[kind] += count
+                sizes[kind] += size
+        return {"sent": {kind: (count, round(sizes[kind] / 1024)) for kind, count in counts.most_common()}}
 
     def is_settled(self) -> bool:
         for each in self.processes[1:]:
@@ -215,17 +231,22 @@ def measure(members: int, partitions: int, processes: int, show: Callable[[dict[
         began = began._replace(cpu_s=group.totals().cpu_s)
         for each in group.processes[1:]:
             each.answer()
-        show(size | {"event": "start"} | group.settle(began, 0.0))
+        show(size | {"event": "start"} | group.settle(began, 0.0) | group.sent())
         rest = group.rest()
         bytes_largest, path = largest_znode(client, GroupLayout(GROUP).root)
-        show(size | {"event": "at rest", "largest_kib": round(bytes_largest / 1024, 1), "largest": path} | rest)
+        show(
+            size
+            | {"event": "at rest", "largest_kib": round(bytes_largest / 1024, 1), "largest": path}
+            | rest
+            | group.sent()
+        )
         for command in ("join", "leave"):
-            show(size | {"event": command} | group.change(command, rest["requests_per_s"]))
+            show(size | {"event": command} | group.change(command, rest["requests_per_s"]) | group.sent())
 
 
 def line_of(row: dict[str, Any]) -> str:
     figures = ", ".join(
-        f"{name} {value}" for name, value in row.items() if name not in ("members", "partitions", "event")
+        f"{name} {value}" for name, value in row.items() if name not in ("members", "partitions", "event", "sent")
     )
     return f"{row['members']}×{row['partitions']} {row['event']}: {figures}"
 
