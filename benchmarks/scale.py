@@ -3,20 +3,21 @@ Measure what a large group costs on a real ZooKeeper: time to settle, requests, 
 
     python -m benchmarks.scale [--size MEMBERSxPARTITIONS]... [--processes N] [--quick] [--json FILE]
 
-There are no brokers: topics of 100 partitions and committed offsets are written to ZooKeeper as a cluster leaves them,
-and members fetch nothing. Each member has a session of its own; some processes share the members, and one more process
-is the candidate that leads. The allocator is ``sticky``. A group is settled when each member owns exactly what is
-assigned to it, and all partitions have an owner. Then, for each size:
+There are no brokers: topics of 100 partitions, their leaders and committed offsets are written to ZooKeeper as a
+cluster leaves them, and members fetch nothing. Each member has a session of its own; some processes share the members,
+and one more process is the candidate that leads. The allocator is ``sticky``. A group is settled when each member owns
+exactly what is assigned to it, and all partitions have an owner. Then, for each size:
 
 - ``start``: all members start at once; then the group rests, then one member joins, then it leaves.
 - ``s``: until the group is settled again. A poll every 50 ms limits what can be told.
 - ``requests`` and ``read MiB``: what the server received in that time, less the heartbeats that it receives at rest;
   ``written MiB`` includes the server's transaction log.
-- ``at rest``: requests a second of the whole group, and cores that the members and the server keep busy.
+- ``at rest``: requests a second of the whole group, and cores that all of its processes, and the server, keep busy.
 - ``largest``: the largest znode of the group, and its size in KiB; a server accepts 1,024.
 - ``leader``: the memory of the process that leads, in MiB, and its CPU seconds during each event.
+- ``sent``, with ``--json`` only: requests and KiB that members and leader have sent, by kind.
 
-The machine's cores are shared by all members and the server, which on real machines they are not: see ``cores``.
+The machine's cores are shared by all members and the server, which on real machines they are not: see ``cpu_s``.
 """
 
 from __future__ import annotations
@@ -39,16 +40,18 @@ from kazoo.client import KazooClient
 from benchmarks.cpu import cpu_time_s
 from benchmarks.rebalance import Size
 from kiel_groups.embedded import ZooKeeperServer
-from kiel_groups.group.znodes.layout import BROKER_IDS, GroupLayout, topic_path
+from kiel_groups.group.znodes.layout import BROKER_IDS, GroupLayout, partition_state_path, topic_path
 from kiel_groups.model import TopicPartition
 
 SIZES = ((100, 10_000), (300, 10_000), (1_000, 10_000), (1_000, 100_000))
 GROUP, PREFIX, PER_TOPIC = "scale", "topic-", 100
+LEADER = b'{"controller_epoch":1,"leader":0,"version":1,"leader_epoch":0,"isr":[0]}'
 
 #: How long a group may take to settle, in seconds.
 PATIENCE_S = 900.0
-#: How long a settled group is observed at rest, in seconds.
-REST_S = 20.0
+#: The time in which each member audits at least once, in seconds. A group is observed at rest after its first audits,
+#: which read what later ones check.
+REST_S = 60.0
 
 
 class Totals(NamedTuple):
@@ -60,6 +63,7 @@ class Totals(NamedTuple):
     written: int
     cpu_s: float
     leader_cpu_s: float
+    server_cpu_s: float
 
 
 class Process:
@@ -117,6 +121,7 @@ class LargeGroup:
             int(used["wchar"]),
             sum(cpu_s),
             cpu_s[0],
+            cpu_s[-1],
         )
 
     def sent(self) -> dict[str, Any]:
@@ -147,8 +152,9 @@ class LargeGroup:
             "requests": round(ended.requests - began.requests - rest_per_s * took_s),
             "read_mib": round((ended.read - began.read) / 2**20, 2),
             "written_mib": round((ended.written - began.written) / 2**20, 2),
-            "cores": round((ended.cpu_s - began.cpu_s) / took_s, 2),
+            "cpu_s": round(ended.cpu_s - began.cpu_s, 2),
             "leader_cpu_s": round(ended.leader_cpu_s - began.leader_cpu_s, 2),
+            "server_cpu_s": round(ended.server_cpu_s - began.server_cpu_s, 2),
         }
 
     def change(self, command: str, rest_per_s: float) -> dict[str, float]:
@@ -160,7 +166,9 @@ class LargeGroup:
         return self.settle(began, rest_per_s)
 
     def rest(self) -> dict[str, float]:
-        """Observe the group while nothing happens."""
+        """Observe the group while nothing happens, after the first audit of each member."""
+        time.sleep(REST_S)
+        self.sent()
         began = self.totals()
         time.sleep(REST_S)
         ended = self.totals()
@@ -168,6 +176,7 @@ class LargeGroup:
         return {
             "requests_per_s": round((ended.requests - began.requests) / REST_S, 1),
             "cores": round((ended.cpu_s - began.cpu_s) / REST_S, 3),
+            "server_cores": round((ended.server_cpu_s - began.server_cpu_s) / REST_S, 3),
             "leader_mib": round(self.processes[0].answer()[2], 1),
         }
 
@@ -188,9 +197,13 @@ def plant(client: KazooClient, partitions: int) -> int:
         replicas = {str(partition): [0] for partition in range(PER_TOPIC)}
         client.create(topic_path(topic), json.dumps({"version": 1, "partitions": replicas}).encode(), makepath=True)
         client.ensure_path(layout.topic_offsets(topic))
+        client.create(f"{topic_path(topic)}/partitions")
         transaction = client.transaction()
-        for partition in range(PER_TOPIC):
-            transaction.create(layout.offset(TopicPartition(topic, partition)), b"0")
+        for partition in (TopicPartition(topic, number) for number in range(PER_TOPIC)):
+            transaction.create(layout.offset(partition), b"0")
+            state = partition_state_path(partition)
+            transaction.create(state.removesuffix("/state"))
+            transaction.create(state, LEADER)
         transaction.commit()
     return topics
 
