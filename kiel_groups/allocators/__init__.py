@@ -15,7 +15,7 @@ from kiel_groups.allocators.adapter import AllocationOutcome, allocator_name, ru
 from kiel_groups.allocators.contiguous_ranges import range_allocator
 from kiel_groups.allocators.group_spec import Allocator, GroupAllocator, GroupSpec, MemberSpec, PartitionSpec
 from kiel_groups.allocators.rack_aware import rack_aware
-from kiel_groups.allocators.registry import ALLOCATORS, allocator_of, named_allocator
+from kiel_groups.allocators.registry import ALLOCATORS, allocator_of, installed_allocators, named_allocator
 from kiel_groups.allocators.round_robin import round_robin
 from kiel_groups.allocators.sticky import sticky
 from kiel_groups.allocators.weighted import lag_aware, loads_of, weighted
@@ -30,6 +30,7 @@ __all__ = [
     "PartitionSpec",
     "allocator_name",
     "allocator_of",
+    "installed_allocators",
     "lag_aware",
     "loads_of",
     "named_allocator",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import cycle
 from typing import Protocol, TypeAlias, runtime_checkable
 
@@ -17,8 +17,9 @@ from kiel_groups.allocators.adapter import (
     validate,
 )
 from kiel_groups.allocators.contiguous_ranges import ranges
-from kiel_groups.allocators.group_spec import Allocator, GroupAllocator, GroupSpec
-from kiel_groups.allocators.registry import ALLOCATORS, look_up
+from kiel_groups.allocators.group_spec import Allocator, GroupAllocator, GroupSpec, MemberSpec
+from kiel_groups.allocators.registry import ALLOCATORS, installed_allocators, look_up, named_allocator
+from kiel_groups.config import check_capacity
 from kiel_groups.errors import AllocatorError, ConfigError
 from kiel_groups.model import TopicPartition
 
@@ -31,11 +32,12 @@ __all__ = [
     "range_assignor",
     "roundrobin_assignor",
     "AllocatorAssignor",
-    "encode_owned",
-    "parse_owned",
+    "encode_member",
+    "parse_member",
     "ASSIGNORS",
     "AssignorChoice",
     "assignors_of",
+    "with_capacity",
 ]
 
 
@@ -228,8 +230,9 @@ roundrobin_assignor: Assignor = _RoundRobinAssignor()
 # An allocator as the assignor of a broker-coordinated group: its protocol name, and the user data of its members.
 #
 # An allocator that sees the present owners, such as ``sticky``, learns of them from the members: each one's
-# subscription has its partitions as user data, which is JSON: ``{"owned":{topic:[ids]},"version":1}``. No weights of
-# partitions are known in such a group, so ``weighted`` allocates as ``sticky`` does.
+# subscription has its partitions as user data, which is JSON: ``{"owned":{topic:[ids]},"version":1}``, with
+# ``"capacity"`` if the member has another one than 1. No weights, lags and racks of partitions are known in such a
+# group, so ``weighted`` and others allocate as ``sticky`` does.
 
 
 _VERSION = 1
@@ -242,14 +245,17 @@ class AllocatorAssignor:
     Args:
         allocator: The allocator. The name of a function is converted to letters, digits and hyphens.
         setting: The setting to name in an error.
+        capacity: The capacity of this member, for an allocator that sees the whole group.
 
     Raises:
         ConfigError: The function's name has neither letters nor digits of ASCII.
     """
 
-    def __init__(self, allocator: Allocator, setting: str = "partition_allocator") -> None:
+    def __init__(self, allocator: Allocator, setting: str = "partition_allocator", capacity: float = 1.0) -> None:
         self._allocator = allocator
-        self._sees_owners = isinstance(allocator, GroupAllocator)
+        self._capacity = capacity
+        #: Whether the allocator sees owners and capacities.
+        self.sees_members = isinstance(allocator, GroupAllocator)
         given = allocator_name(allocator)
         name = re.sub(r"[^a-z0-9]+", "-", given.lower()).strip("-")
         if not name:
@@ -258,9 +264,13 @@ class AllocatorAssignor:
             )
         self.name = f"kiel-{name}"
 
+    def of_member(self, capacity: float) -> AllocatorAssignor:
+        """Return the assignor of a member with this capacity."""
+        return AllocatorAssignor(self._allocator, capacity=capacity)
+
     def metadata(self, topics: Collection[str], owned: Collection[TopicPartition] = ()) -> bytes | None:
-        """Return the user data with ``owned``, or None if the allocator does not see the present owners."""
-        return encode_owned(owned) if self._sees_owners else None
+        """Return the user data with ``owned`` and the capacity, or None if the allocator does not see them."""
+        return encode_member(owned, self._capacity) if self.sees_members else None
 
     def assign(
         self, subscriptions: Mapping[str, AssignorMember], partitions: Mapping[str, Sequence[int]]
@@ -271,50 +281,52 @@ class AllocatorAssignor:
         Raises:
             AllocatorError: The allocator raised, or returned an invalid allocation.
         """
-        subscribed = {member: subscriptions[member].topics for member in sorted(subscriptions)}
         existing = [TopicPartition(topic, number) for topic, numbers in partitions.items() for number in numbers]
-        owned, _ = self._owned(subscriptions)
-        outcome = run_allocator(self._allocator, GroupSpec.of(subscribed, existing, owned))
-        return {member: sorted(outcome.allocation[member]) for member in subscribed}
+        members, _ = self._members(subscriptions)
+        outcome = run_allocator(self._allocator, GroupSpec(members, GroupSpec.of({}, existing).partitions))
+        return {member: sorted(outcome.allocation[member]) for member in members}
 
     def findings(self, subscriptions: Mapping[str, AssignorMember]) -> list[str]:
         """Return a line for each member with unreadable user data; see ``ReportingAssignor``."""
-        return self._owned(subscriptions)[1]
+        return self._members(subscriptions)[1]
 
-    def _owned(
-        self, subscriptions: Mapping[str, AssignorMember]
-    ) -> tuple[dict[str, frozenset[TopicPartition]], list[str]]:
-        """Return the partitions that members own by their user data, and a line for each unreadable one."""
-        owned: dict[str, frozenset[TopicPartition]] = {}
+    def _members(self, subscriptions: Mapping[str, AssignorMember]) -> tuple[dict[str, MemberSpec], list[str]]:
+        """Return what members tell of themselves, and a line for each whose user data is unreadable."""
+        members: dict[str, MemberSpec] = {}
         findings = []
-        for member in sorted(subscriptions) if self._sees_owners else ():
+        for member in sorted(subscriptions):
+            topics = frozenset(subscriptions[member].topics)
+            members[member] = MemberSpec(topics)
+            if not self.sees_members:
+                continue
             try:
-                owned[member] = parse_owned(subscriptions[member].user_data)
+                members[member] = replace(parse_member(subscriptions[member].user_data), topics=topics)
             except ValueError as error:
                 findings.append(
                     f"assignor {self.name} cannot read the user data of member {member}: {error}; "
                     "the member counts as owning no partition"
                 )
-        return owned, findings
+        return members, findings
 
 
-def encode_owned(owned: Collection[TopicPartition]) -> bytes:
-    """Encode the partitions that a member owns as user data."""
+def encode_member(owned: Collection[TopicPartition], capacity: float = 1.0) -> bytes:
+    """Encode the partitions that a member owns, and its capacity, as user data."""
     topics: dict[str, list[int]] = {}
     for topic, number in sorted(owned):
         topics.setdefault(topic, []).append(number)
-    return json.dumps({"owned": topics, "version": _VERSION}, separators=(",", ":")).encode()
+    fields = {"owned": topics, "version": _VERSION} | ({"capacity": capacity} if capacity != 1 else {})
+    return json.dumps(fields, sort_keys=True, separators=(",", ":")).encode()
 
 
-def parse_owned(user_data: bytes | None) -> frozenset[TopicPartition]:
+def parse_member(user_data: bytes | None) -> MemberSpec:
     """
-    Parse the user data of a member. Without any, the member owns nothing.
+    Parse the user data of a member, without its topics. Without any, the member owns nothing and has capacity 1.
 
     Raises:
-        ValueError: The data is not of the form that ``encode_owned`` writes.
+        ValueError: The data is not of the form that ``encode_member`` writes.
     """
     if not user_data:
-        return frozenset()
+        return MemberSpec(frozenset())
     try:
         fields = json.loads(user_data)
     except (ValueError, RecursionError) as error:
@@ -325,7 +337,12 @@ def parse_owned(user_data: bytes | None) -> frozenset[TopicPartition]:
     topics = fields.get("owned")
     if not isinstance(topics, dict) or not all(map(_are_numbers, topics.values())):
         raise ValueError("no numbers of partitions by topic in 'owned'")
-    return frozenset(TopicPartition(topic, number) for topic, numbers in topics.items() for number in numbers)
+    try:
+        capacity = check_capacity(fields.get("capacity", 1.0))
+    except ConfigError as error:
+        raise ValueError(str(error)) from None
+    owned = frozenset(TopicPartition(topic, number) for topic, numbers in topics.items() for number in numbers)
+    return MemberSpec(frozenset(), capacity, owned=owned)
 
 
 def _are_numbers(value: object) -> bool:
@@ -349,8 +366,9 @@ def assignors_of(
     Return the assignors that a member offers to its group, in the order of preference.
 
     Args:
-        given: A name of ``ASSIGNORS``, an ``Assignor``, an allocator function, or a sequence of these. None means
-            ``range`` and then ``roundrobin``, as in kafka-python; a member that offers others offers only these.
+        given: A name of ``ASSIGNORS``, the name of an installed allocator, an ``Assignor``, an allocator function, or
+            a sequence of these. None means ``range`` and then ``roundrobin``, as in kafka-python; a member that offers
+            others offers only these.
         setting: The setting to name in an error.
 
     Raises:
@@ -370,7 +388,26 @@ def assignors_of(
     return assignors
 
 
+def with_capacity(assignors: Sequence[Assignor], capacity: float) -> tuple[Assignor, ...]:
+    """
+    Return the assignors of a member with this capacity.
+
+    Raises:
+        ConfigError: The capacity is not 1, and none of the assignors uses it.
+    """
+    if capacity == 1:
+        return tuple(assignors)
+    if not any(isinstance(each, AllocatorAssignor) and each.sees_members for each in assignors):
+        raise ConfigError(
+            f"capacity: {capacity!r} given; with coordination='brokers', only allocators such as 'sticky' use it, and"
+            f" this member offers {', '.join(each.name for each in assignors)}"
+        )
+    return tuple(each.of_member(capacity) if isinstance(each, AllocatorAssignor) else each for each in assignors)
+
+
 def _assignor_of(given: object, setting: str) -> Assignor:
+    if isinstance(given, str) and given not in ASSIGNORS and given in installed_allocators():
+        return AllocatorAssignor(named_allocator(given, setting), setting)
     if isinstance(given, str):
         return look_up(given, ASSIGNORS, "assignor", setting)
     if not isinstance(given, type):

@@ -1,9 +1,15 @@
-"""The built-in allocators by name, for options and for a group's ``/config`` znode."""
+"""
+The allocators by name, for options and for a group's ``/config`` znode: built-in ones, and those of other packages.
+
+A package offers one as an entry point of the group ``kiel_groups.allocators``, imported when its name is first used.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from difflib import get_close_matches
+from functools import cache
+from importlib.metadata import EntryPoint, entry_points
 from typing import TypeVar
 
 from kiel_groups.allocators.contiguous_ranges import range_allocator
@@ -14,7 +20,17 @@ from kiel_groups.allocators.sticky import sticky
 from kiel_groups.allocators.weighted import lag_aware, weighted
 from kiel_groups.errors import ConfigError
 
-__all__ = ["ALLOCATORS", "allocator_of", "look_up", "named_allocator"]
+__all__ = [
+    "ALLOCATORS",
+    "ENTRY_POINTS",
+    "allocator_of",
+    "installed_allocators",
+    "look_up",
+    "named_allocator",
+]
+
+#: The group of entry points by which packages offer allocators.
+ENTRY_POINTS = "kiel_groups.allocators"
 
 ALLOCATORS: Mapping[str, Allocator] = {
     "round_robin": round_robin,
@@ -30,16 +46,35 @@ _V = TypeVar("_V")
 
 def named_allocator(name: str, setting: str) -> Allocator:
     """
-    Return a built-in allocator by its name.
+    Return an allocator by its name.
 
     Args:
-        name: One of ``ALLOCATORS``.
+        name: One of ``ALLOCATORS``, or the name of an entry point of an installed package.
         setting: The setting to name in an error.
 
     Raises:
-        ConfigError: There is no allocator of that name; the text lists the names.
+        ConfigError: There is no allocator of that name; the text lists the names. Or it cannot be imported.
     """
-    return look_up(name, ALLOCATORS, "allocator", setting)
+    if name in ALLOCATORS:
+        return ALLOCATORS[name]
+    installed = installed_allocators()
+    look_up(name, dict.fromkeys((*ALLOCATORS, *sorted(installed))), "allocator", setting)
+    point = installed[name]
+    place = f"{setting}: the allocator {name!r}, which an installed package offers as {point.value!r},"
+    try:
+        found: Allocator = point.load()
+    except (Exception, SystemExit) as error:  # A module may do anything while it is imported.
+        raise ConfigError(f"{place} cannot be imported: {error!r}") from error
+    if isinstance(found, type) or not callable(found):
+        kind = "a class" if isinstance(found, type) else f"a value of type {type(found).__name__}"
+        raise ConfigError(f"{place} is {kind}; expected a function")
+    return found
+
+
+@cache
+def installed_allocators() -> Mapping[str, EntryPoint]:
+    """Return the entry points of installed packages by name. A built-in allocator of the same name takes precedence."""
+    return {point.name: point for point in entry_points(group=ENTRY_POINTS)}
 
 
 def look_up(name: str, table: Mapping[str, _V], kind: str, setting: str) -> _V:
@@ -64,7 +99,7 @@ def look_up(name: str, table: Mapping[str, _V], kind: str, setting: str) -> _V:
 
 def allocator_of(given: Allocator | str | None, setting: str) -> Allocator:
     """
-    Return the allocator that a user chose by a function, by the name of a built-in one, or by None for round robin.
+    Return the allocator that a user chose by a function, by a name, or by None for round robin.
 
     Raises:
         ConfigError: ``given`` is none of these.

@@ -28,34 +28,84 @@ COMPLETION_VARIABLE = "_KIEL_GROUPS_COMPLETE"
 #: Errors that the caller can fix; a missing chroot is one, because it is part of an address that the caller gave.
 _USER_ERRORS = (ConfigError, ChrootMissingError)
 
-#: The commands, each in the module of its name in ``cli.commands`` unless it shares one, with their help lines, which
-#: need no import.
-_COMMANDS = {
-    "cluster": "Run a real Kafka and ZooKeeper on this machine.",
-    "topics": "List, create, describe, grow and delete topics.",
-    "produce": "Send lines as records.",
-    "consume": "Print records, as a member of a group or alone.",
-    "groups": "List the groups of a cluster.",
-    "describe": "Show a group: its problems, members, owners and lag.",
-    "lag": "Show how far a group is behind, by partition.",
-    "offsets": "Show, reset, export, import, copy and delete offsets.",
-    "weights": "Show and set the weights of partitions, for fair shares.",
-    "history": "Show the plans of a group: when, why, and what moved.",
-    "config": "Show and change the settings of a running group.",
-    "drain": "Give the partitions of a member or a host to others.",
-    "undrain": "Let a drained member or host own partitions again.",
-    "rebalance": "Have the leader of a group make a new plan now.",
-    "release": "Take partitions from a member that does not release them.",
-    "serve": "Allocate the partitions of a group without consuming.",
-    "workers": "Run and show workers, which share connectors and their tasks.",
-    "connectors": "List, create, change and delete the connectors of workers.",
-    "connector-plugins": "List the connectors that are installed at a worker.",
-    "spark": "Run jobs on Spark: copy topics into Parquet.",
-    "completion": "Print a completion script for a shell.",
-    "demo": "Watch a group lose a member to kill -9, but no record.",
+#: The commands by the sections of the help, each in the module of its name in ``cli.commands`` unless it shares one,
+#: with their help lines, which need no import.
+_SECTIONS = {
+    "Look at groups": {
+        "groups": "List and delete the groups of a cluster.",
+        "describe": "Show a group: its problems, members, owners and lag.",
+        "members": "List the members of a group, one line each.",
+        "lag": "Show how far groups are behind, and whether that grows.",
+        "verify": "Check that a group works; exit with 1 if not.",
+        "doctor": "Check servers and groups: reachable, sound, of one cluster.",
+        "history": "Show the plans of a group: when, why, and what moved.",
+        "plan": "Show what a leader would plan after a change; make none.",
+    },
+    "Act on groups": {
+        "offsets": "Show, reset, export, import, copy and delete offsets.",
+        "config": "Show and change the settings of a running group.",
+        "weights": "Show and set the weights of partitions, for fair shares.",
+        "drain": "Give the partitions of a member or a host to others.",
+        "undrain": "Let a drained member or host own partitions again.",
+        "rebalance": "Have the leader of a group make a new plan now.",
+        "release": "Take partitions from a member that does not release them.",
+    },
+    "Topics and records": {
+        "topics": "List, create, describe, configure, grow and delete topics.",
+        "produce": "Send lines as records.",
+        "consume": "Print records, as a member of a group or alone.",
+    },
+    "Run processes": {
+        "serve": "Allocate the partitions of a group without consuming.",
+        "workers": "Run and show workers, which share connectors.",
+        "connectors": "List, create and change the connectors of workers.",
+        "connector-plugins": "List the connectors that are installed at a worker.",
+        "spark": "Run jobs on Spark: copy topics into Parquet.",
+    },
+    "Begin": {
+        "cluster": "Run a real Kafka and ZooKeeper on this machine.",
+        "demo": "Watch a group lose a member to kill -9, but no record.",
+        "completion": "Print a completion script for a shell.",
+    },
 }
 
-#: How similar a word must be to be a command with a typing error.
+_COMMANDS = {name: help_line for section in _SECTIONS.values() for name, help_line in section.items()}
+
+#: What users of kafka-consumer-groups, kafka-topics and zkCli type, and the command that they want.
+_MEANT = {
+    "reset": "offsets reset",
+    "reset-offsets": "offsets reset",
+    "rewind": "offsets reset",
+    "seek": "offsets reset",
+    "export": "offsets export",
+    "import": "offsets import",
+    "delete-offsets": "offsets delete",
+    "delete": "groups delete",
+    "deleteall": "groups delete",
+    "remove": "groups delete",
+    "rm": "groups delete",
+    "rmr": "groups delete",
+    "list": "groups list",
+    "ls": "groups list",
+    "group": "describe",
+    "info": "describe",
+    "show": "describe",
+    "state": "describe",
+    "status": "describe",
+    "check": "doctor",
+    "get": "config show",
+    "set": "config set",
+    "move": "drain",
+    "evict": "release",
+    "create": "topics create",
+    "alter": "topics grow",
+    "pause": "connectors pause",
+    "resume": "connectors resume",
+    "start": "cluster up",
+    "stop": "cluster down",
+}
+
+#: How similar a word must be to one of these, or to ``release``, which acts on live members, to be a typing error.
 _TYPING_ERROR: Final = 0.8
 
 #: The modules of commands that share one.
@@ -80,16 +130,34 @@ class _LazyGroup(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         name = args[0]
         if name not in _COMMANDS and not name.startswith("-") and not ctx.resilient_parsing:
-            near = get_close_matches(name, _COMMANDS, 1)
-            if near == ["release"]:
-                # It acts on live members, and who types 'reset' or 'delete' wants something else.
-                near = get_close_matches(name, near, 1, _TYPING_ERROR)
-            raise click.UsageError(f"No such command '{name}'." + (f" Did you mean '{near[0]}'?" if near else ""), ctx)
+            meant = _command_meant(name)
+            raise click.UsageError(f"No such command '{name}'." + (f" Did you mean '{meant}'?" if meant else ""), ctx)
         return super().resolve_command(ctx, args)
 
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        known = {name for parameter in self.get_params(ctx) for name in parameter.opts}
+        if args and args[0].startswith("--") and args[0] not in known and not ctx.resilient_parsing:
+            # kafka-consumer-groups names its commands by options, such as --describe.
+            name = args[0].removeprefix("--")
+            meant = _MEANT.get(name, name)
+            if meant.partition(" ")[0] in _COMMANDS:
+                raise click.UsageError(f"No such option '{args[0]}'. Did you mean '{meant}'?", ctx)
+        return super().parse_args(ctx, args)
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        with formatter.section("Commands"):
-            formatter.write_dl(list(_COMMANDS.items()))
+        widest = max(map(len, _COMMANDS))
+        for title, commands in _SECTIONS.items():
+            with formatter.section(title):
+                formatter.write_dl([(name.ljust(widest), help_line) for name, help_line in commands.items()])
+
+
+def _command_meant(word: str) -> str:
+    """Return the command that a word of a user means, or "" if that is not clear."""
+    near = get_close_matches(word, [*_COMMANDS, *_MEANT], 1)
+    if near and (near[0] in _MEANT or near == ["release"]):
+        near = get_close_matches(word, near, 1, _TYPING_ERROR)
+    meant = _MEANT.get(near[0], near[0]) if near else ""
+    return meant if meant.partition(" ")[0] in _COMMANDS else ""
 
 
 @click.group(

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple, TypeAlias, cast
 
 from kiel_groups.allocators import Allocator, allocator_of, round_robin
-from kiel_groups.allocators.assignors import Assignor, AssignorChoice, assignors_of
+from kiel_groups.allocators.assignors import Assignor, AssignorChoice, assignors_of, with_capacity
 from kiel_groups.clients.net.cluster_metadata import ClusterMetadata
 from kiel_groups.clients.net.offset_requests import check_offset_api, fetch_offsets
 from kiel_groups.config import (
@@ -82,7 +82,9 @@ class ZooKeeperCoordination:
     def new_member(self, process: Process) -> GroupMember:
         """Return a member with a session in ZooKeeper."""
         context = ProcessContext(process.group, self.zookeeper, process.metrics, process.runtime)
-        return GroupMember(context, process.handler, process.subscription, self.allocator, process.on_failure)
+        return GroupMember(
+            context, process.handler, process.subscription, self.allocator, process.on_failure, process.cluster
+        )
 
     async def check_brokers(self, process: Process) -> None:
         """
@@ -213,9 +215,8 @@ def coordination_of(
     """
     if name == "brokers":
         _check_by_brokers(group, zk_hosts)
-        return BrokerCoordination(
-            _timing(group, connections, timeouts), assignors_of(partition_allocator), GroupVersions(api_version)
-        )
+        assignors = with_capacity(assignors_of(partition_allocator), group.capacity)
+        return BrokerCoordination(_timing(group, connections, timeouts), assignors, GroupVersions(api_version))
     if name != "zookeeper":
         raise ConfigError(f"coordination: {name!r} given; expected 'zookeeper' or 'brokers'")
     if zk_hosts is None:
@@ -247,10 +248,10 @@ def _check_by_brokers(group: GroupConfig, zk_hosts: str | Iterable[str] | None) 
             f"instance_id: {group.instance_id!r} given; groups with coordination='brokers' have no static"
             " members yet; leave it out"
         )
-    if (group.capacity, group.rack) != (1, None):
+    if group.rack is not None:
         raise ConfigError(
-            f"capacity: {group.capacity!r} and rack: {group.rack!r} given; with coordination='brokers', members do not"
-            " tell them to each other yet; leave them out"
+            f"rack: {group.rack!r} given; with coordination='brokers', no leader knows the racks of partitions;"
+            " leave it out"
         )
 
 

@@ -44,9 +44,10 @@ class GroupedConsumer(Consumer):
             unless brokers coordinate the group.
         deserializer: Converts a message's bytes to a value. Without a deserializer, records hold bytes.
         partition_allocator: ``fn(members, partitions)``, ``"round_robin"`` (the default), ``"sticky"``,
-            ``"weighted"``, ``"lag_aware"``, ``"rack_aware"`` or ``"range"``; used while this member leads the group. If
-            brokers coordinate the group, also ``"roundrobin"`` (Java's), or a list, of which the group takes the first
-            that all members offer; the default is Java's ``"range"``, then ``"roundrobin"``.
+            ``"weighted"``, ``"lag_aware"``, ``"rack_aware"`` or ``"range"``, or the name of an installed package's
+            (entry points ``kiel_groups.allocators``); used while this member leads the group. If brokers coordinate
+            the group, also ``"roundrobin"`` (Java's), or a list, of which the group takes the first that all members
+            offer; the default is Java's ``"range"``, then ``"roundrobin"``.
         autocommit: Whether the consumer commits finished records by itself.
         max_wait_time: How long a broker may wait for ``min_bytes`` before it responds, in milliseconds.
         min_bytes: How many bytes a broker waits for.
@@ -58,7 +59,7 @@ class GroupedConsumer(Consumer):
         coordination: What coordinates the group: ``"zookeeper"`` (the default), or ``"brokers"``, from Kafka 0.9 on.
             Their groups have other members, such as those of Java, and other offsets. The settings of the leader's
             plans (``debounce_…_ms``, ``static_grace_ms``), ``reconcile_interval_ms`` and ``zk_timeout_ms`` have no
-            effect there.
+            effect there; ``docs/ownership.rst`` says what takes their place.
         api_version: The release of coordinating brokers, such as ``(0, 9)``; by default, they are asked. Those of 0.9
             may drop requests of other clients at that moment, so give it there.
         session_timeout_ms: How long ZooKeeper (10,000 by default) or the coordinator (30,000) waits for a heartbeat
@@ -212,7 +213,8 @@ class GroupedConsumer(Consumer):
 
         Raises:
             NoBrokersError: No broker answered. Each broker has at most twice ``connect_timeout_ms``.
-            ConfigError: The store is ``broker-v0`` or ``broker-v1``, which these brokers do not support.
+            ConfigError: The brokers are of another cluster than ZooKeeper's, or do not support the store, ``broker-v0``
+                or ``broker-v1``.
             NoZooKeeperError: ZooKeeper did not answer within ``zk_timeout_ms``; the text names the pending step.
             ChrootMissingError: The chroot does not exist.
             GroupConfigError: The settings that the group has stored are different.

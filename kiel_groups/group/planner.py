@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Container, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
-from kiel_groups.allocators import GroupSpec, MemberSpec, PartitionSpec
+from kiel_groups.allocators import Allocator, GroupSpec, MemberSpec, PartitionSpec, allocator_name, run_allocator
 from kiel_groups.group.znodes.contents import DONE, PUBLISHING, GroupState, MemberAssignment, MemberInfo
 from kiel_groups.group.znodes.group_settings import DynamicConfig, HistoryEntry, PlanRequest, Weights, record
 from kiel_groups.group.znodes.layout import GroupLayout
@@ -16,12 +16,15 @@ from kiel_groups.wording import counted
 __all__ = [
     "MOST_PATH_BYTES",
     "TOO_MANY",
+    "DRAINED",
     "limit_claims",
+    "members_by_slot",
     "absences",
     "next_end_ms",
     "Inputs",
     "Target",
     "Publication",
+    "allocate",
     "plan",
     "fallback_target",
     "still_fits",
@@ -81,6 +84,15 @@ def _surplus(
         if left < 0:
             surplus.add(partition)
     return frozenset(surplus)
+
+
+def members_by_slot(registered: Iterable[tuple[int, MemberInfo]]) -> dict[Slot, MemberInfo]:
+    """Return the members by slot; if two share a slot, the one that registered later, by the zxids given."""
+    newest: dict[Slot, tuple[int, MemberInfo]] = {}
+    for zxid, info in registered:
+        if info.slot not in newest or newest[info.slot][0] < zxid:
+            newest[info.slot] = (zxid, info)
+    return {slot: info for slot, (_, info) in newest.items()}
 
 
 # Absent static members: their slots keep their partitions for a grace period, so that a restart moves nothing.
@@ -179,6 +191,34 @@ class Inputs:
         """The topics that at least one member subscribes to, whether they exist or not."""
         return frozenset(topic for member in self.members.values() for topic in member.subscription)
 
+    @property
+    def missing(self) -> str:
+        """What is missing, so that no leader plans although members subscribe to topics; "" if nothing is."""
+        if not self.subscribed or (self.brokers and self.topics):
+            return ""
+        return "topic of its subscription" if self.brokers else "broker"
+
+    def racks(
+        self, registered: Mapping[int, str | None], leaders: Mapping[str, Mapping[int, int]]
+    ) -> dict[TopicPartition, str]:
+        """
+        Return the racks of partitions' preferred leaders, as far as brokers or the group's settings name them.
+
+        The preferred leader is the first replica. Others lead only while its broker is down: to follow them would move
+        partitions twice.
+
+        Args:
+            registered: The racks of brokers by id, as these have registered them.
+            leaders: The preferred leader of each partition number, by topic.
+        """
+        racks = {**registered, **dict(self.dynamic_config.broker_racks)}
+        return {
+            TopicPartition(topic, number): rack
+            for topic, numbers in leaders.items()
+            for number, broker in numbers.items()
+            if (rack := racks.get(broker)) is not None
+        }
+
     def spec(self, racks: Mapping[TopicPartition, str | None], lags: Mapping[TopicPartition, int | None]) -> GroupSpec:
         """
         Return the group as allocators see it.
@@ -223,6 +263,40 @@ class Target:
     unassigned: Mapping[TopicPartition, str] = field(default_factory=dict)
     allocator: str = ""
     fallback: str = ""
+
+
+#: Why a partition has no owner although members subscribe to its topic.
+DRAINED = "all its subscribers are drained"
+
+
+def allocate(
+    inputs: Inputs,
+    allocator: Allocator,
+    racks: Mapping[TopicPartition, str | None],
+    lags: Mapping[TopicPartition, int | None],
+) -> Target:
+    """
+    Run an allocator, and return the target that the leader publishes.
+
+    While a static member is away, no partition moves unnecessarily: the stored assignments stay as long as they fit.
+
+    Args:
+        inputs: The data that the leader has read.
+        allocator: The group's allocator.
+        racks: The racks of partitions' leaders, as far as they are known.
+        lags: The lags of partitions, as far as they are known.
+
+    Raises:
+        AllocatorError: The allocator raised, or returned an invalid allocation.
+    """
+    outcome = run_allocator(allocator, inputs.spec(racks, lags))
+    unassigned = {
+        partition: DRAINED if partition.topic in inputs.subscribed else reason
+        for partition, reason in outcome.unassigned.items()
+    }
+    # The allocator does not know of absences.
+    allocation = inputs.stored if inputs.away and still_fits(inputs) else outcome.allocation
+    return Target(allocation=allocation, unassigned=unassigned, allocator=allocator_name(allocator))
 
 
 @dataclass(frozen=True, slots=True)

@@ -96,8 +96,7 @@ def check_offset(offset: object, where: str) -> int:
 #   4. Positions are in ``OffsetTracker`` and nowhere else. A member opens and ends the partitions that it claims.
 #      Without a member, ``seek`` or ``open_unclaimed`` opens a manually assigned partition, whichever is first, and its
 #      removal ends it.
-#   5. A partition has a position if it is open in the tracker and no reset is requested. It is fetchable if it is
-#      assigned, has a position, and is not paused.
+#   5. A partition has a position if it is open in the tracker and no reset is requested.
 #   6. A call that is refused changes nothing.
 
 
@@ -124,8 +123,8 @@ class SubscriptionState:
     """
     The subscription of one consumer and its assigned partitions, used on the consumer's event loop only.
 
-    If a partition is not assigned, ``is_assigned``, ``is_paused`` and ``is_fetchable`` return False, and
-    ``set_highwater`` does nothing. All other methods that take one partition raise IllegalStateError.
+    If a partition is not assigned, ``is_assigned`` and ``is_paused`` return False, and ``set_highwater`` does
+    nothing. All other methods that take one partition raise IllegalStateError.
     """
 
     def __init__(self, config: GroupConfig | None = None) -> None:
@@ -139,8 +138,6 @@ class SubscriptionState:
         self._kind: SubscriptionKind | None = None
         #: Whether there has been a subscription or an assignment, which may have ended since.
         self._was_chosen = False
-        #: The topics that ``group_subscribe`` has added.
-        self._group_topics: frozenset[str] = frozenset()
         self._assigned: dict[TopicPartition, _AssignedPartition] = {}
 
     # The subscription
@@ -213,7 +210,7 @@ class SubscriptionState:
         if self._kind is SubscriptionKind.MANUAL:
             self.offsets.end(self._assigned)
         self._kind = self.subscribed_pattern = None
-        self.topics = self._group_topics = frozenset()
+        self.topics = frozenset()
         self._assigned = {}
 
     def partitions_auto_assigned(self) -> bool:
@@ -255,34 +252,6 @@ class SubscriptionState:
     def _set_topics(self, kind: SubscriptionKind, topics: frozenset[str]) -> None:
         self._kind, self.topics, self._was_chosen = kind, topics, True
         self._set_assigned([partition for partition in self._assigned if partition.topic in topics])
-
-    # The topics of the group
-
-    def group_subscribe(self, topics: str | Iterable[str]) -> None:
-        """
-        Add topics of other members to the group's subscription, as the leader does.
-
-        Raises:
-            ConfigError: A name is not legal for a topic of Kafka 0.8.
-            IllegalStateError: The consumer has no subscription.
-        """
-        names = topic_names(topics)
-        self._require_subscription("group_subscribe()")
-        self._group_topics |= frozenset(names)
-
-    def group_subscription(self) -> frozenset[str]:
-        """Return the subscribed topics, and those that ``group_subscribe`` has added."""
-        return self.topics | self._group_topics
-
-    def mark_for_reassignment(self) -> None:
-        """
-        Reduce the group's subscription to this consumer's own before the group is planned again; partitions stay.
-
-        Raises:
-            IllegalStateError: The consumer has no subscription.
-        """
-        self._require_subscription("mark_for_reassignment()")
-        self._group_topics = frozenset()
 
     def _require_subscription(self, call: str) -> None:
         if not self.partitions_auto_assigned():
@@ -424,18 +393,9 @@ class SubscriptionState:
         self._require(partition, "position()")
         return self.offsets.position(partition) if self._has_position(partition) else None
 
-    def all_consumed_offsets(self) -> dict[TopicPartition, int]:
-        """Return the next offset to deliver of each assigned partition that has a position."""
-        positions = ((partition, self.position(partition)) for partition in self._assigned)
-        return {partition: position for partition, position in positions if position is not None}
-
     def missing_fetch_positions(self) -> frozenset[TopicPartition]:
         """Return the assigned partitions without a position."""
         return frozenset(partition for partition in self._assigned if not self._has_position(partition))
-
-    def has_all_fetch_positions(self) -> bool:
-        """Return whether each assigned partition has a position."""
-        return not self.missing_fetch_positions()
 
     def _has_position(self, partition: TopicPartition) -> bool:
         """Return whether an assigned partition has a position (rule 5)."""
@@ -467,13 +427,6 @@ class SubscriptionState:
     def paused_partitions(self) -> frozenset[TopicPartition]:
         return frozenset(partition for partition in self._assigned if self.is_paused(partition))
 
-    def is_fetchable(self, partition: TopicPartition) -> bool:
-        """Return whether the partition is assigned, has a position, and is not paused."""
-        return self.is_assigned(partition) and not self.is_paused(partition) and self._has_position(partition)
-
-    def fetchable_partitions(self) -> frozenset[TopicPartition]:
-        return frozenset(partition for partition in self._assigned if self.is_fetchable(partition))
-
     # Requested resets
 
     def need_offset_reset(self, partition: TopicPartition, policy: str | None = None) -> None:
@@ -503,10 +456,6 @@ class SubscriptionState:
     def is_offset_reset_needed(self, partition: TopicPartition) -> bool:
         """Return whether a reset is requested."""
         return self._require(partition, "is_offset_reset_needed()").requested_reset is not None
-
-    def has_default_offset_reset_policy(self) -> bool:
-        """Return whether ``auto_offset_reset`` names a position: it is not ``none``."""
-        return self._default_reset != "none"
 
 
 _ONE_WAY = f"a consumer gets partitions in one way only: {', '.join(kind.value for kind in SubscriptionKind)}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Generator, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import NamedTuple, Self, TypeVar
@@ -11,7 +11,7 @@ from typing import NamedTuple, Self, TypeVar
 from kiel_groups.backoff import Backoff
 from kiel_groups.clients.net.cluster_metadata import ClusterMetadata
 from kiel_groups.config import KAFKA_PORT, BrokerConfig, HostPort, parse_hosts
-from kiel_groups.errors import BrokerError, ConfigError, KielGroupsError, UnknownGroupError
+from kiel_groups.errors import BrokerError, ConfigError, KielGroupsError, NoBrokersError, UnknownGroupError
 from kiel_groups.members.brokers.transport import ClusterTransport, FindError
 from kiel_groups.members.brokers.versions import GroupVersions
 from kiel_groups.metrics import Metrics
@@ -50,6 +50,7 @@ __all__ = [
     "ask_coordinator",
     "committed_offsets",
     "describe_group",
+    "find_group",
     "list_groups",
     "members_type",
     "offsets_of_groups",
@@ -93,6 +94,11 @@ class BrokerSession:
     def ranges(self) -> frozenset[int]:
         """The API keys of the requests that the brokers know; empty for those of 0.9, which do not say."""
         return frozenset(self._versions.ranges)
+
+    def knows(self, request: Request[object]) -> bool:
+        """Return whether the brokers know this version of a request; those of 0.9, which do not say, do not."""
+        versions = self._versions.ranges.get(request.API_KEY)
+        return versions is not None and versions.least <= request.API_VERSION <= versions.most
 
     @property
     def is_of_0_9(self) -> bool:
@@ -143,6 +149,16 @@ class BrokerSession:
         """
         return await self.cluster.send(node_id, request, timeout_ms=timeout_ms)
 
+    async def ask_any(self, request: Request[T]) -> T:
+        """Send a request to one broker after the other, until one answers. Raise the last one's error if none does."""
+        failure: KielGroupsError = NoBrokersError(f"no broker is alive {self.place}")
+        for node_id in sorted(self.brokers):
+            try:
+                return await self.ask(node_id, request)
+            except KielGroupsError as error:
+                failure = error
+        raise failure
+
     async def __aenter__(self) -> Self:
         try:
             await self.refresh()
@@ -192,27 +208,36 @@ class BrokerGroups:
             UnknownGroupError: There is no such group; the text suggests a similar name, if there is one.
             BrokerError: The group has no coordinator now, or it does not answer.
         """
-        if not group:
-            raise ConfigError("group: '' is not the name of a group")
-        return in_session(self._brokers, self._timeout_s, lambda session: _load_group(session, group))
+        return self.load_all(with_lag=True, groups=[group])
 
-    def follow(self, group: str) -> Generator[LoadedGroups | KielGroupsError, None, None]:
+    def follow(self, *groups: str) -> Generator[LoadedGroups | KielGroupsError, None, None]:
         """
-        Load the group whenever the caller requests the next item, and yield it, or the error if the load failed.
+        Load groups whenever the caller requests the next item, and yield them, or the error if the load failed.
+
+        All groups are loaded if none is named.
 
         Raises:
             ConfigError: As for ``load``.
         """
         while True:
             try:
-                yield self.load(group)
+                yield self.load_all(with_lag=True, groups=groups)
             except ConfigError:
                 raise
             except KielGroupsError as error:
                 yield error
 
-    def load_all(self, *, with_lag: bool) -> LoadedGroups:
-        """Load all groups, with ``with_lag`` also their offsets and lag."""
+    def load_all(self, *, with_lag: bool, groups: Sequence[str] = ()) -> LoadedGroups:
+        """
+        Load all groups, with ``with_lag`` also their offsets and lag; only ``groups``, always with lag, if given.
+
+        Raises:
+            UnknownGroupError: One of ``groups`` does not exist.
+        """
+        if "" in groups:
+            raise ConfigError("group: '' is not the name of a group")
+        if groups:
+            return in_session(self._brokers, self._timeout_s, lambda session: _load_named(session, groups))
         return in_session(self._brokers, self._timeout_s, lambda session: _load_groups(session, with_lag))
 
     def look_up(self, group: str) -> FoundGroup:
@@ -224,15 +249,9 @@ class BrokerGroups:
         return [view.group for view in self.load_all(with_lag=False).groups]
 
 
-async def _load_group(session: BrokerSession, group: str) -> LoadedGroups:
-    if not session.has_coordinators:
-        raise UnknownGroupError(f"group {group!r} does not exist {session.place}, nor does any other")
-    described = await describe_group(session, group)
-    offsets = await committed_offsets(session, group)
-    view = view_of(session, described, offsets)
-    if not view.exists:
-        raise await unknown_group(session, group)
-    return await _with_lag(session, (view,), [offsets.problem])
+async def _load_named(session: BrokerSession, groups: Sequence[str]) -> LoadedGroups:
+    found = [await find_group(session, group) for group in groups]
+    return await _with_lag(session, _views(session, found), [offsets.problem for _, offsets in found])
 
 
 async def _load_groups(session: BrokerSession, with_lag: bool) -> LoadedGroups:
@@ -374,6 +393,22 @@ async def describe_group(session: BrokerSession, group: str) -> CoordinatedGroup
     return CoordinatedGroup(described, coordinator)
 
 
+async def find_group(session: BrokerSession, group: str) -> tuple[CoordinatedGroup, CommittedOffsets]:
+    """
+    Ask a group's coordinator for the group and its committed offsets.
+
+    Raises:
+        UnknownGroupError: There is no such group; the text suggests a similar name, if there is one.
+        BrokerError: The group has no coordinator now, it does not answer, or it refuses.
+    """
+    if not session.has_coordinators:
+        raise UnknownGroupError(f"group {group!r} does not exist {session.place}, nor does any other")
+    found, offsets = await describe_group(session, group), await committed_offsets(session, group)
+    if not view_of(session, found, offsets).exists:
+        raise await unknown_group(session, group)
+    return found, offsets
+
+
 async def members_type(session: BrokerSession, group: str) -> str:
     """
     Return the type of a group's members, or ``""`` if there is no such group.
@@ -446,7 +481,21 @@ async def _committed(session: BrokerSession, group: str, partitions: tuple[Topic
 async def ask_coordinator(
     session: BrokerSession, group: str, request: Request[T], errors: Callable[[T], Iterable[ErrorCode]]
 ) -> tuple[int, T]:
-    """Ask the coordinator of a group; while it moves or starts, find it again, for as long as a request may take."""
+    """
+    Ask the coordinator of a group; while it moves or starts, find it again, for as long as a request may take.
+
+    Args:
+        session: The session with the brokers.
+        group: The group.
+        request: The request, which is repeated after a failure.
+        errors: Returns the error codes of an answer.
+
+    Returns:
+        The node id of the coordinator, and its answer.
+
+    Raises:
+        BrokerError: The group has no coordinator now, or it does not answer.
+    """
     brokers, backoff = ClusterTransport(session.cluster, group), Backoff(_FIRST_PAUSE_S, _LONGEST_PAUSE_S)
     until_s = asyncio.get_running_loop().time() + session.timeout_s
     while True:

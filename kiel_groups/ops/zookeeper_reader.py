@@ -36,7 +36,6 @@ from kiel_groups.group.znodes.layout import (
     ROOT,
     GroupLayout,
     WorkerLayout,
-    consumer_root,
     topic_path,
 )
 from kiel_groups.group.znodes.round_contents import program_type, refusal_by_programs
@@ -65,6 +64,8 @@ __all__ = [
     "read_brokers",
     "read_group",
     "read_history",
+    "read_lags",
+    "read_plan_inputs",
     "read_settings",
     "read_summaries",
     "read_workers",
@@ -107,26 +108,27 @@ class ZooKeeperGroups:
             ConfigError: The group's name or an address is not legal.
             UnknownGroupError: ZooKeeper has no znode of this group; the text suggests a similar name, if there is one.
         """
-        with self._loader(group, StoreTracker()) as load:
+        with self._loader((group,), StoreTracker()) as load:
             loaded = load()
             if not any(view.is_disputed for view in loaded.groups):
                 return loaded
             time.sleep(LOOK_S)
             return load()
 
-    def follow(self, group: str) -> Generator[LoadedGroups | KielGroupsError, None, None]:
+    def follow(self, *groups: str) -> Generator[LoadedGroups | KielGroupsError, None, None]:
         """
-        Load the group whenever the caller requests the next item, and yield it, or the error if the load failed.
+        Load groups whenever the caller requests the next item, and yield them, or the error if the load failed.
 
-        All loads use one session, until a load fails.
+        One group is loaded as by ``load``. Of several, and of all groups if none is named, outlines are loaded, as by
+        ``load_all``. All loads use one session, until a load fails.
 
         Raises:
-            ConfigError: The group does not exist (any more), or a name is not legal.
+            ConfigError: A group does not exist (any more), or a name is not legal.
         """
         stores = StoreTracker()
         while True:
             try:
-                with self._loader(group, stores) as load:
+                with self._loader(groups, stores) as load:
                     while True:
                         yield load()
             except ConfigError:
@@ -134,23 +136,34 @@ class ZooKeeperGroups:
             except KielGroupsError as error:
                 yield error
 
-    def load_all(self, *, with_lag: bool) -> LoadedGroups:
-        """Load an outline of all groups: members, the states of plans and, with ``with_lag``, offsets and lag."""
+    def load_all(self, *, with_lag: bool, groups: Sequence[str] = ()) -> LoadedGroups:
+        """
+        Load an outline of all groups: members, the states of plans and, with ``with_lag``, offsets and lag.
+
+        Args:
+            with_lag: Whether to read the offsets. If the stores of a group disagree, it is loaded again as by ``load``.
+            groups: Load these groups only.
+
+        Raises:
+            ConfigError: One of ``groups`` does not exist, or its name is not legal.
+        """
+        for group in groups:
+            check_name(group, "group")
+        stores = StoreTracker()
         with zookeeper(self._hosts, timeout_s=self._timeout_s) as client:
-            groups, brokers = list_groups(client), read_brokers(client)
-            znodes = read_summaries(client, groups, offsets=with_lag)
-            views = tuple(view_group(group, znodes[group]) for group in groups)
+            for group in groups:
+                check_group(client, group, self._hosts)
+            names = groups or list_groups(client)
             if not with_lag:
-                return LoadedGroups(views, len(broker_addresses(brokers)))
-            topics, stores = list_topics(client), StoreTracker()
-            loaded = _with_lag(views, brokers, topics, self._timeout_s, stores)
+                znodes = read_summaries(client, names, offsets=False)
+                views = tuple(view_group(group, znodes[group]) for group in names)
+                return LoadedGroups(views, len(broker_addresses(read_brokers(client))))
+            loaded = _load_outlines(client, names, self._timeout_s, stores)
             disputed = [view.group for view in loaded.groups if view.is_disputed]
             if not disputed:
                 return loaded
             time.sleep(LOOK_S)
-            znodes = read_summaries(client, disputed, offsets=True)
-            views = tuple(view_group(group, znodes[group]) for group in disputed)
-            later = {view.group: view for view in _with_lag(views, brokers, topics, self._timeout_s, stores).groups}
+            later = {view.group: view for view in _load_outlines(client, disputed, self._timeout_s, stores).groups}
         return replace(loaded, groups=tuple(later.get(view.group, view) for view in loaded.groups))
 
     def look_up(self, group: str) -> FoundGroup:
@@ -167,23 +180,36 @@ class ZooKeeperGroups:
             return list_groups(client)
 
     @contextmanager
-    def _loader(self, group: str, stores: StoreTracker) -> Iterator[Callable[[], LoadedGroups]]:
-        check_name(group, "group")
+    def _loader(self, groups: Sequence[str], stores: StoreTracker) -> Iterator[Callable[[], LoadedGroups]]:
+        for group in groups:
+            check_name(group, "group")
         with zookeeper(self._hosts, timeout_s=self._timeout_s) as client:
-            yield partial(_load, client, self._hosts, group, self._timeout_s, stores)
+            yield partial(_load, client, self._hosts, groups, self._timeout_s, stores)
 
 
-def _load(client: Client, zookeeper: str, group: str, timeout_s: float, stores: StoreTracker) -> LoadedGroups:
+def _load(client: Client, hosts: str, groups: Sequence[str], timeout_s: float, stores: StoreTracker) -> LoadedGroups:
+    """Load one group, or outlines of several; of all groups if none is named."""
     if not client.connected:
         # A read would wait without limit for a new connection.
-        raise CoordinationError(f"the connection to ZooKeeper at {zookeeper} broke")
-    check_group(client, group, zookeeper)
+        raise CoordinationError(f"the connection to ZooKeeper at {hosts} broke")
+    for group in groups:
+        check_group(client, group, hosts)
+    if len(groups) == 1:
+        return _load_group(client, groups[0], timeout_s, stores)
+    return _load_outlines(client, groups or list_groups(client), timeout_s, stores)
+
+
+def _load_group(client: Client, group: str, timeout_s: float, stores: StoreTracker) -> LoadedGroups:
     brokers = read_brokers(client)
-    znodes = read_group(client, group)
-    view = view_group(group, znodes)
-    loaded = _with_lag((view,), brokers, list_topics(client), timeout_s, stores)
-    hidden = [path for path in view.closed if "".join(path.split("/")[3:4]) in _OF_OFFSETS]
-    return replace(loaded, lag_problem=f"an ACL denies reading {some(hidden)}") if hidden else loaded
+    view = view_group(group, read_group(client, group))
+    return _with_lag((view,), brokers, list_topics(client), timeout_s, stores)
+
+
+def _load_outlines(client: Client, groups: Sequence[str], timeout_s: float, stores: StoreTracker) -> LoadedGroups:
+    brokers = read_brokers(client)
+    znodes = read_summaries(client, groups, offsets=True)
+    views = tuple(view_group(group, znodes[group]) for group in groups)
+    return _with_lag(views, brokers, list_topics(client), timeout_s, stores)
 
 
 def _with_lag(
@@ -198,7 +224,9 @@ def _with_lag(
     }
     ends: LogEnds = asyncio.run(find_log_ends(addresses, partitions, timeout_s=timeout_s))
     ended = tuple(view.with_log_ends(ends.offsets, len(addresses)) for view in known)
-    return LoadedGroups(ended, len(addresses), ends.problem or problem)
+    hidden = [path for view in views for path in view.closed if "".join(path.split("/")[3:4]) in _OF_OFFSETS]
+    why = f"an ACL denies reading {some(hidden)}" if hidden else ends.problem or problem
+    return LoadedGroups(ended, len(addresses), why)
 
 
 async def _with_kafka_offsets(
@@ -280,12 +308,29 @@ def read_group(client: Client, group: str) -> dict[str, Znode]:
     is empty if there is no such group. Znodes whose ACL denies reading are ``closed``.
     """
     layout = GroupLayout(group)
-    found = _read_trees(client, [layout.root, consumer_root(group), layout.kiel_members])
+    found = _read_trees(client, list(layout.roots))
     folders = (f"{layout.owners}/", f"{layout.offsets}/", f"{layout.starts}/")
     topics = {path.split("/")[4] for path in found if path.startswith(folders)}
     members = [(path, znode.data) for path, znode in found.items() if path.startswith(f"{layout.members}/")]
     topics |= {topic for path, data in members for topic in _subscribed(path, data)}
     return found | _read(client, [topic_path(topic) for topic in sorted(topics)])
+
+
+def read_plan_inputs(client: Client, group: str, topics: Iterable[str]) -> dict[str, Znode]:
+    """Read what a leader plans from: members, settings, assignments, brokers, the members' topics, and ``topics``."""
+    layout = GroupLayout(group)
+    found = _read_trees(client, [layout.members, layout.group_state, BROKER_IDS])
+    found |= _read(client, [layout.config, layout.weights])
+    members = [(path, znode.data) for path, znode in found.items() if path.startswith(f"{layout.members}/")]
+    subscribed = {topic for path, data in members for topic in _subscribed(path, data)}
+    return found | _read(client, [topic_path(topic) for topic in sorted(subscribed.union(topics))])
+
+
+def read_lags(client: Client, view: GroupView, timeout_s: float) -> tuple[dict[TopicPartition, int], str]:
+    """Return the known lags of a group's partitions, and why some are unknown, "" if none is."""
+    loaded = _with_lag((view,), read_brokers(client), list_topics(client), timeout_s, StoreTracker())
+    (ended,) = loaded.groups
+    return {each.topic_partition: each.lag for each in ended.partitions if each.lag is not None}, loaded.lag_problem
 
 
 def read_settings(hosts: str, group: str) -> GroupSettings | None:
@@ -510,7 +555,13 @@ def _read(client: Client, paths: Sequence[str], parents: list[str] | None = None
                 continue
             # zkCli and Kafka write null if no data is given.
             found[path] = Znode(
-                data or b"", stat.ephemeralOwner, stat.ctime, stat.mtime, czxid=stat.czxid, mzxid=stat.mzxid
+                data or b"",
+                stat.ephemeralOwner,
+                stat.ctime,
+                stat.mtime,
+                czxid=stat.czxid,
+                mzxid=stat.mzxid,
+                version=stat.version,
             )
             if parents is not None and stat.numChildren:
                 parents.append(path)

@@ -350,7 +350,7 @@ class SparkMember:
         self._failure: KielGroupsError | None = None
         self._runtime = Runtime()
         process = ProcessContext(config, zookeeper, self.metrics, self._runtime)
-        self._member = GroupMember(process, self._handler, self._subscription, round_robin, self._failed)
+        self._member = GroupMember(process, self._handler, self._subscription, round_robin, self._failed, cluster)
 
     @property
     def member_id(self) -> str | None:

@@ -183,6 +183,8 @@ POLICY_VIOLATION = _code(
 REASSIGNMENT_IN_PROGRESS = _code(
     60, "REASSIGNMENT_IN_PROGRESS", "replicas of the topic are being moved; try again when that is done"
 )
+NON_EMPTY_GROUP = _code(68, "NON_EMPTY_GROUP", "the group has members; stop them first")
+GROUP_ID_NOT_FOUND = _code(69, "GROUP_ID_NOT_FOUND", "the coordinator has no group of this name; check it")
 UNSUPPORTED_COMPRESSION_TYPE = _code(
     76,
     "UNSUPPORTED_COMPRESSION_TYPE",
@@ -232,8 +234,6 @@ for _number, _name, _hint in (
     (65, "DELEGATION_TOKEN_AUTHORIZATION_FAILED", _TOKENS),
     (66, "DELEGATION_TOKEN_EXPIRED", _TOKENS),
     (67, "INVALID_PRINCIPAL_TYPE", _TOKENS),
-    (68, "NON_EMPTY_GROUP", "the group has members; stop them first"),
-    (69, "GROUP_ID_NOT_FOUND", "the coordinator has no group of this name; check it"),
     (73, "TOPIC_DELETION_DISABLED", "topics are deleted only if the brokers have delete.topic.enable=true"),
     (79, "MEMBER_ID_REQUIRED", "a member joins again with the id that the coordinator gave it"),
     (82, "FENCED_INSTANCE_ID", "another member has joined with the same instance id; give each its own"),

@@ -1,4 +1,4 @@
-"""The requests by which brokers coordinate groups: find the coordinator, join, sync, beat, leave, list, describe."""
+"""The requests by which brokers coordinate groups: find the coordinator, join, sync, beat, leave, list, delete."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import NamedTuple
 from kiel_groups.wire.error_codes import ERROR, ErrorCode
 from kiel_groups.wire.framing import Request
 from kiel_groups.wire.metadata import BrokerAddress
-from kiel_groups.wire.primitives import BYTES, INT32, STRING, array, fields, mapping, structure
+from kiel_groups.wire.primitives import BYTES, INT32, STRING, array, fields, mapping, structure, throttled
 
 __all__ = [
     "FindCoordinatorRequest",
@@ -28,6 +28,7 @@ __all__ = [
     "DescribeGroupsRequest",
     "DescribedGroup",
     "DescribedMember",
+    "DeleteGroupsRequest",
 ]
 
 
@@ -254,5 +255,21 @@ class DescribeGroupsRequest(Request[tuple[DescribedGroup, ...]]):
     API_KEY, API_VERSION, ANSWER_NAME = 15, 0, "a describe-groups response"
     BODY = fields(groups=array(STRING))
     ANSWER = array(structure(DescribedGroup, ERROR, STRING, STRING, STRING, STRING, array(_MEMBER)))
+
+    groups: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteGroupsRequest(Request[Mapping[str, ErrorCode]]):
+    """
+    Delete groups without members, and their offsets. Brokers know this request from 1.1 on.
+
+    The answer has the outcome of each group: NON_EMPTY_GROUP if it has members, GROUP_ID_NOT_FOUND if there is none of
+    this name.
+    """
+
+    API_KEY, API_VERSION, ANSWER_NAME = 42, 0, "a delete-groups response"
+    BODY = fields(groups=array(STRING))
+    ANSWER = throttled(mapping(STRING, ERROR, "group"))
 
     groups: tuple[str, ...]

@@ -1,10 +1,10 @@
-"""Metadata v0: the live brokers, the partitions of topics and their leaders. Metadata v10: the ids of topics."""
+"""Metadata v0: the live brokers, the partitions of topics and their leaders. Later ones: ids of clusters and topics."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
 from kiel_groups.wire.error_codes import ERROR, NO_ERROR, ErrorCode
 from kiel_groups.wire.framing import Request
@@ -27,6 +27,8 @@ __all__ = [
     "MetadataRequest",
     "MetadataResponse",
     "BrokerAddress",
+    "ControllerRequest",
+    "ClusterIdRequest",
     "TopicMetadata",
     "PartitionMetadata",
     "TopicIdsRequest",
@@ -92,6 +94,41 @@ class MetadataRequest(Request[MetadataResponse]):
     BODY = fields(topics=array(STRING))
     ANSWER = structure(
         MetadataResponse.of, array(_BROKER), array(structure(TopicMetadata, ERROR, STRING, array(_PARTITION)))
+    )
+
+    topics: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ControllerRequest(Request[int]):
+    """Ask for the id of the controller; -1 if there is none. In KRaft mode, brokers name any broker."""
+
+    API_KEY, API_VERSION, ANSWER_NAME = 3, 1, "a metadata response"
+    BODY = fields(topics=array(STRING))
+    # No topic is asked for, so none is in the answer.
+    ANSWER = structure(
+        lambda _brokers, controller, _topics: controller,
+        array(tuple_of(INT32, STRING, INT32, NULLABLE_STRING)),
+        INT32,
+        array(STRING),
+    )
+
+    topics: ClassVar[tuple[str, ...]] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterIdRequest(Request[str | None]):
+    """Ask for the id of the cluster, with Metadata v2, which brokers know from 0.10.1 on. No topic is asked about."""
+
+    API_KEY, API_VERSION, ANSWER_NAME = 3, 2, "a cluster-id response"
+    BODY = fields(topics=array(STRING))
+    # The brokers with their racks, the id, the controller, and no topics.
+    ANSWER = structure(
+        lambda *answer: answer[1] or None,
+        array(tuple_of(INT32, STRING, INT32, NULLABLE_STRING)),
+        NULLABLE_STRING,
+        INT32,
+        array(INT32),
     )
 
     topics: tuple[str, ...] = ()

@@ -55,16 +55,19 @@ def logging_of_a_command() -> Iterator[None]:
     """Restore the logging of the test run after a command in this process."""
     root = logging.getLogger()
     level, handlers = root.level, root.handlers[:]
-    levels = {
-        name: logging.getLogger(name).level for name in ("kiel_groups.kazoo", "kiel_groups.ops.zookeeper_client.kazoo")
-    }
+    levels = {logger.name: logger.level for logger in _loggers()}
     root.handlers[:] = []  # basicConfig(force=True) would close pytest's handlers
     try:
         yield
     finally:
         root.level, root.handlers[:] = level, handlers
-        for name, former in levels.items():
-            logging.getLogger(name).setLevel(former)
+        for logger in _loggers():
+            logger.setLevel(levels.get(logger.name, logging.NOTSET))
+
+
+def _loggers() -> list[logging.Logger]:
+    # A logger that has not been asked for by its own name is a placeholder for its children.
+    return [each for each in logging.root.manager.loggerDict.values() if isinstance(each, logging.Logger)]
 
 
 def environment() -> dict[str, str]:

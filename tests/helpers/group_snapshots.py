@@ -59,9 +59,9 @@ HEALTHY: Snapshot = {
     f"/consumers/g/ids/{A}": Znode(b"{}", 0xAAAA),
     f"/consumers/g/ids/{B}": Znode(b"{}", 0xBBBB),
     "/consumers/g/owners/t": Znode(),
-    "/consumers/g/owners/t/0": Znode(f"{A}-0".encode()),
-    "/consumers/g/owners/t/1": Znode(f"{A}-0".encode()),
-    "/consumers/g/owners/t/2": Znode(f"{B}-0".encode()),
+    "/consumers/g/owners/t/0": Znode(f"{A}-0".encode(), 0xAAAA),
+    "/consumers/g/owners/t/1": Znode(f"{A}-0".encode(), 0xAAAA),
+    "/consumers/g/owners/t/2": Znode(f"{B}-0".encode(), 0xBBBB),
     "/consumers/g/offsets/t": Znode(),
     **{f"/consumers/g/offsets/t/{number}": Znode(b"10", modified_ms=PLANNED_MS) for number in range(3)},
     "/brokers/topics/t": Znode(b'{"version":1,"partitions":{"0":[0],"1":[0],"2":[0]}}'),
@@ -93,6 +93,7 @@ PROBLEMS: dict[str, tuple[Snapshot, str]] = {
     "unconsumed": (
         {
             "/consumers/g/ids": Znode(),
+            "/brokers/topics/t": Znode(b'{"version":1,"partitions":{"0":[0],"1":[0],"2":[0]}}'),
             **{path: znode for path, znode in HEALTHY.items() if path.startswith("/consumers/g/offsets/")},
         },
         "the group has no members; its lag is 6, in 3 partitions",
@@ -106,7 +107,7 @@ PROBLEMS: dict[str, tuple[Snapshot, str]] = {
         "1 partition is owned by g_host-9-dead, which is no longer a member: t:1",
     ),
     "wrongly-owned": (
-        {**HEALTHY, "/consumers/g/owners/t/1": Znode(f"{B}-0".encode())},
+        {**HEALTHY, "/consumers/g/owners/t/1": Znode(f"{B}-0".encode(), 0xBBBB)},
         "1 partition is owned by bbbb, but assigned to aaaa: t:1",
     ),
     "unowned": (
@@ -133,6 +134,28 @@ PROBLEMS: dict[str, tuple[Snapshot, str]] = {
     "fallback": (
         {**HEALTHY, "/kiel-groups/g/allocation": plan(fallback="the allocator raised; round robin instead")},
         "the allocator raised; round robin instead",
+    ),
+    "forged": (
+        {**HEALTHY, "/consumers/g/owners/t/1": Znode(f"{A}-0".encode(), 0xCCCC)},
+        "1 owner znode names a member whose session did not create it: t:1, in the name of aaaa",
+    ),
+    "assigned-twice": (
+        {
+            **HEALTHY,
+            f"/kiel-groups/g/allocation/{B}": Znode(MemberAssignment(4, B, frozenset(PARTITIONS[1:])).encode()),
+        },
+        "1 partition is assigned to several members: t:1, by hand",
+    ),
+    "orphan-offsets": (
+        {
+            **HEALTHY,
+            "/consumers/g/offsets/old": Znode(),
+            "/consumers/g/offsets/old/0": Znode(b"3"),
+            "/consumers/g/offsets/gone": Znode(),
+            "/consumers/g/offsets/gone/1": Znode(b"3"),
+            "/brokers/topics/old": Znode(b'{"partitions":{"0":[0]}}'),
+        },
+        "2 offsets are of topics that no member reads: gone, old (without a topic of this name: gone); the lag of",
     ),
     "beyond-end": (
         {**HEALTHY, "/consumers/g/offsets/t/1": Znode(b"13")},

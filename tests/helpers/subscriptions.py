@@ -54,7 +54,6 @@ def snapshot(state: SubscriptionState) -> dict[str, Any]:
         "topics": state.topics,
         "pattern": state.subscribed_pattern,
         "listener": state.listener,
-        "group": state.group_subscription(),
         "auto": state.partitions_auto_assigned(),
         "assigned": {partition: partition_snapshot(state, partition) for partition in state.assigned_partitions()},
         "open": {partition: state.offsets.position(partition) for partition in state.offsets.open_partitions()},

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -103,6 +104,44 @@ async def test_describe_shows_members_partitions_offsets_and_lag(coordinating_cl
             words = [sys.executable, "-m", "kiel_groups", *command, *words_of(cluster)]
             shown = await asyncio.to_thread(at_a_terminal, words, COLUMNS="80", NO_COLOR="1")
             assert max(len(Text.from_ansi(line)) for line in shown.decode().splitlines()) <= 80
+
+
+async def test_a_group_is_deleted_from_release_1_1_on(
+    coordinating_cluster: Cluster, unique: Unique, tmp_path: Path
+) -> None:
+    """
+    ``members`` shows what the coordinator knows. A live group is refused. Older brokers cannot delete groups, and the
+    error says what they do instead.
+    """
+    cluster, topic, name, file = coordinating_cluster, unique("topic"), unique("group"), str(tmp_path / "restore.json")
+    await cluster.create_topic(topic, PARTITIONS)
+    words = ["groups", "delete", name, "--restore-file", file]
+    async with members_of(cluster, name, topic, 2, autocommit=False):
+        await produce(cluster, topic, 60)
+        await eventually(lambda: _has_lag(cluster, name, 60), "each partition has an offset")
+        document = json.loads((await run_beside_members(cluster, "members", name, "--json")).stdout)
+        assert (document["state"], document["allocator"]) == ("stable", "range")
+        ours = document["members"]
+        assert [(each["partitions"], each["assigned"], each["protocol_version"]) for each in ours] == [(3, 3, 0)] * 2
+        table = (await run_beside_members(cluster, "members", name)).stdout.splitlines()
+        assert table[0].endswith(": 2 members, stable, allocator range")
+        assert [line.split()[-1] for line in table[4:6]] == ["3", "3"]
+        refused = await run_beside_members(cluster, *words, "--yes")
+        assert (refused.returncode, refused.stdout) == (2, "")
+        assert f"group {name} is alive, and is not deleted: member {ours[0]['id']} at 127.0.0.1," in refused.stderr
+    done = await run_beside_members(cluster, *words, "--yes")
+    if cluster.kafka[0].version < "1.1":
+        assert (done.returncode, done.stdout) == (2, "")
+        assert "from Kafka 1.1 on, and these are older" in done.stderr
+        assert "offsets.retention.minutes" in done.stderr
+        return
+    assert (done.returncode, "restores it" in done.stderr) == (0, True)
+    assert f"the offsets of 6 partitions of {topic}" in done.stdout
+    gone = await run_beside_members(cluster, "describe", name)
+    assert (gone.returncode, f"group {name!r} does not exist" in gone.stderr) == (2, True)
+    restored = await run_beside_members(cluster, "offsets", "import", name, file, "--yes")
+    assert restored.returncode == 0
+    assert (await described(cluster, name))["lag"] == 60
 
 
 async def _has_lag(cluster: Cluster, group: str, lag: int) -> bool:

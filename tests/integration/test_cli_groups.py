@@ -8,6 +8,7 @@ import signal
 import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 from kazoo.security import make_digest_acl
@@ -120,6 +121,62 @@ async def test_a_group_of_java_consumers_is_described(cluster_39: Cluster, uniqu
         document = json.loads((await run_beside_members(cluster_39, "describe", name, "--json", "--check")).stdout)
         assert (document["state"], document["wrong"], document["lag"]) == ("foreign", [], 0)
         assert [each["name"] for each in document["foreign_members"]] == [f"{name}_java-1-abcdef01"]
+
+
+async def test_a_group_is_deleted_when_its_members_have_left_and_brought_back(
+    cluster_39: Cluster, unique: Unique, tmp_path: Path
+) -> None:
+    """
+    ``members`` shows each member, a foreign one, too. While any is alive, the deletion is refused; without a terminal,
+    it needs --yes. Then nothing of the group is left, and its restore file brings it back.
+    """
+    cluster, topic, name, file = cluster_39, unique("topic"), unique("group"), str(tmp_path / "restored")
+    java = f"{name}_host-1-{1_700_000_000_000}-abcdef01"
+    await cluster.create_topic(topic, PARTITIONS)
+    values = await produce(cluster, topic, 60)
+    async with group_of(cluster, name, [topic]) as group:
+        member = await group.join(instance_id="one", capacity=2.5, rack="east")
+        await group.delivered(values)
+        await group.balanced(topic, PARTITIONS)
+        with zookeeper(cluster) as client:
+            client.create(f"/consumers/{name}/ids/{java}", b"{}", ephemeral=True)
+            document = json.loads((await run_beside_members(cluster, "members", name, "--json")).stdout)
+            ours, theirs = document["members"]
+            assert (ours["id"], ours["kind"], ours["instance_id"]) == (member.consumer.member_id, "kiel-groups", "one")
+            assert (ours["partitions"], ours["assigned"], ours["capacity"], ours["rack"]) == (6, 6, 2.5, "east")
+            assert (theirs["id"], theirs["kind"], theirs["host"]) == (java, "java", "host-1")
+            table = await run_beside_members(cluster, "members", name)
+            assert table.stdout.splitlines()[0].endswith(": 2 members, settled, allocator round_robin")
+            described = await run_beside_members(cluster, "describe", name)
+            assert "capacity   rack" in described.stdout
+            refused = await run_beside_members(cluster, "groups", "delete", name, "--yes")
+            assert (refused.returncode, refused.stdout) == (2, "")
+            assert f"group {name} is alive, and is not deleted: member {member.consumer.member_id}," in refused.stderr
+            assert f"consumer of another client {java}" in refused.stderr
+        await member.stop()
+
+    def deleted(*options: str) -> subprocess.CompletedProcess[str]:
+        return kiel_groups(
+            *["groups", "delete", name, "--restore-file", file, "--zookeeper", cluster.zk_hosts, *options]
+        )
+
+    shown = deleted("--dry-run", "--json")
+    (plan,) = json.loads(shown.stdout)["groups"]
+    assert (shown.returncode, sum(plan["offsets"].values()), plan["restore_file"]) == (0, 60, file)
+    unconfirmed = deleted()
+    assert (unconfirmed.returncode, "give --yes" in unconfirmed.stderr) == (2, True)
+    assert f"loses         the offsets of 6 partitions of {topic}" in unconfirmed.stdout
+    done = deleted("--yes")
+    assert (done.returncode, f"'kiel-groups offsets import {name} {file}' restores it" in done.stderr) == (0, True)
+    assert f"group {name!r} does not exist" in deleted("--yes").stderr
+    with zookeeper(cluster) as client:
+        assert [root for root in GroupLayout(name).roots if client.exists(root)] == []
+    restored = kiel_groups("offsets", "import", name, file, "--yes", "--zookeeper", cluster.zk_hosts)
+    assert restored.returncode == 0
+    found = json.loads(kiel_groups("describe", name, "--json", "--zookeeper", cluster.zk_hosts).stdout)
+    assert (found["lag"], found["state"], found["settings"]["store"]) == (0, "empty", "zookeeper")
+    overwriting = deleted("--yes")
+    assert (overwriting.returncode, "exists, and is not overwritten" in overwriting.stderr) == (2, True)
 
 
 async def test_a_group_with_a_denying_acl_is_listed_as_unreadable(cluster_39: Cluster, unique: Unique) -> None:

@@ -126,7 +126,7 @@ def test_a_group_begins_at_the_offsets_of_another_one(cluster_39: Cluster, uniqu
         assert (found.store, set(found.offsets.values()), found.exists) == (store, {0}, True)
         with pytest.raises(ConfigError, match="has offsets of 2 partitions; --overwrite replaces those"):
             plan_copy(source, old, new)
-        file = OffsetsFile(new, {first: 1}, settings=settings.encode().decode())
+        file = OffsetsFile(new, {first: 1}, znodes={"config": settings.encode().decode()})
         plan_import(source, new, file).apply(source)
         assert source.read(new).has_settings
         assert plan_copy(source, old, new, overwrite=True).lost == {first: 1}

@@ -229,4 +229,18 @@ MUTANTS = (
         "        self._forget(partitions)\n",
         "tests/unit/workers/runners/test_sink_task_runner.py",
     ),
+    Mutant(
+        "offsets of one cluster are applied to the logs of another",
+        "group/cluster_identity.py",
+        "        if other + min(len(ours - theirs), len(theirs - ours)) <= same:\n",
+        "        if other + min(len(ours - theirs), len(theirs - ours)) >= 0:\n",
+        "tests/unit/group/test_cluster_identity.py",
+    ),
+    Mutant(
+        "a member behind a proxy refuses brokers that have no leaders at present",
+        "group/cluster_identity.py",
+        "            if answered:\n",
+        "            if replicas:\n",
+        "tests/unit/group/test_cluster_identity.py",
+    ),
 )

@@ -115,9 +115,9 @@ MUTANTS = (
     ),
     Mutant(
         "the older of two members with one instance id gets their slot",
-        "members/zookeeper/planner.py",
-        "newest[info.slot][0] < registered",
-        "newest[info.slot][0] > registered",
+        "group/planner.py",
+        "newest[info.slot][0] < zxid",
+        "newest[info.slot][0] > zxid",
         "tests/unit/members/zookeeper/test_plan_reader.py",
     ),
     Mutant(

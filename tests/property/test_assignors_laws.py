@@ -14,8 +14,8 @@ from kiel_groups.allocators.assignors import (
     AllocatorAssignor,
     Assignor,
     AssignorMember,
-    encode_owned,
-    parse_owned,
+    encode_member,
+    parse_member,
     range_assignor,
     roundrobin_assignor,
     run_assignor,
@@ -30,7 +30,7 @@ names = st.text("ab:-.\uff5e\U0001f600", min_size=1, max_size=5)
 topics = st.sampled_from(["t", "t-1", "u", "T", "missing"])
 topic_lists = st.lists(topics, unique=True, max_size=4).map(tuple)
 partition_sets = st.sets(st.builds(TopicPartition, topics, st.integers(0, 40)), max_size=20)
-user_data = st.one_of(st.none(), st.binary(max_size=5), partition_sets.map(encode_owned))
+user_data = st.one_of(st.none(), st.binary(max_size=5), partition_sets.map(encode_member))
 members = st.dictionaries(names, st.builds(AssignorMember, topic_lists, user_data), max_size=9)
 counts = st.dictionaries(st.sampled_from(["t", "t-1", "u", "T"]), st.integers(0, 30))
 
@@ -88,13 +88,13 @@ def test_roundrobin_is_balanced_for_equal_subscriptions(
     assert max(sizes, default=0) - min(sizes, default=0) <= 1
 
 
-@given(st.dictionaries(names, st.builds(AssignorMember, topic_lists, partition_sets.map(encode_owned))), counts)
+@given(st.dictionaries(names, st.builds(AssignorMember, topic_lists, partition_sets.map(encode_member))), counts)
 def test_allocators_decide_as_in_other_groups(
     group: dict[str, AssignorMember], partition_counts: dict[str, int]
 ) -> None:
     """As an assignor, the sticky allocator decides as in a ZooKeeper-coordinated group with the same owners."""
     assignor = AllocatorAssignor(sticky)
-    current = {member: parse_owned(its.user_data) for member, its in group.items()}
+    current = {member: parse_member(its.user_data).owned for member, its in group.items()}
     existing = [TopicPartition(topic, n) for topic, count in partition_counts.items() for n in range(count)]
     expected = run_allocator(
         sticky, GroupSpec.of({member: its.topics for member, its in group.items()}, existing, current)
@@ -106,4 +106,4 @@ def test_allocators_decide_as_in_other_groups(
 @given(partition_sets)
 def test_user_data_is_read_as_it_was_written(owned: set[TopicPartition]) -> None:
     """The partitions in the user data are those that were encoded."""
-    assert parse_owned(encode_owned(owned)) == owned
+    assert parse_member(encode_member(owned)).owned == owned

@@ -123,14 +123,6 @@ class SubscribedConsumer(RuleBasedStateMachine):
         if self.choose(way, lambda: self.state.change_subscription(topics)):
             assert self.state.topics == set(topics)
 
-    @rule(topics=some_topics, is_reduced=st.booleans())
-    def follow_the_group(self, topics: list[str], is_reduced: bool) -> None:
-        is_automatic = self.state.partitions_auto_assigned()
-        if self.attempt(lambda: self.state.group_subscribe(topics), is_legal=is_automatic):
-            assert self.state.group_subscription() >= self.state.topics | set(topics)
-        if is_reduced and self.attempt(self.state.mark_for_reassignment, is_legal=is_automatic):
-            assert self.state.group_subscription() == self.state.topics
-
     @rule(way=st.sampled_from(WAYS), topics=some_topics, offset=any_offset, is_released=st.booleans())
     def unsubscribe(self, way: str, topics: list[str], offset: int, is_released: bool) -> None:
         """End the subscription or the manual assignment, and begin anew; the member may have released its claims."""
@@ -144,7 +136,7 @@ class SubscribedConsumer(RuleBasedStateMachine):
         self.start(way, topics, offset, is_opened=True)
 
     def nothing_is_assigned(self) -> None:
-        assert self.state.assigned_partitions() == self.state.topics == self.state.group_subscription() == frozenset()
+        assert self.state.assigned_partitions() == self.state.topics == frozenset()
         assert not self.state.partitions_auto_assigned()
 
     @rule(partitions=some_partitions)
@@ -256,8 +248,9 @@ class SubscribedConsumer(RuleBasedStateMachine):
 
     @rule(delivered=st.integers(1, 3))
     def deliver(self, delivered: int) -> None:
-        """Deliver records of the fetchable partitions."""
-        for partition in self.state.fetchable_partitions():
+        """Deliver records of the partitions that have a position and are not paused."""
+        state = self.state
+        for partition in state.assigned_partitions() - state.missing_fetch_positions() - state.paused_partitions():
             offsets = self.state.offsets.of(partition)
             assert offsets is not None
             offsets.position += delivered
@@ -269,7 +262,7 @@ class SubscribedConsumer(RuleBasedStateMachine):
         assert self.state.partitions_auto_assigned() is (self.way in ("topics", "pattern"))
         assert (self.state.subscribed_pattern is not None) is (self.way == "pattern")
         if self.way in (None, "manual"):
-            assert self.state.topics == self.state.group_subscription() == frozenset()
+            assert self.state.topics == frozenset()
         if self.way is None:
             self.nothing_is_assigned()
 
@@ -279,19 +272,13 @@ class SubscribedConsumer(RuleBasedStateMachine):
             assert {partition.topic for partition in self.state.assigned_partitions()} <= self.state.topics
 
     @invariant()
-    def fetchable_are_the_assigned_with_a_position_and_no_pause(self) -> None:
+    def the_assigned_have_the_position_of_the_tracker_or_none(self) -> None:
         state = self.state
-        assigned, consumed, missing = (
-            state.assigned_partitions(),
-            state.all_consumed_offsets(),
-            state.missing_fetch_positions(),
-        )
-        assert missing == assigned - consumed.keys()
-        assert state.has_all_fetch_positions() is (not missing)
+        assigned, missing = state.assigned_partitions(), state.missing_fetch_positions()
+        assert missing == {partition for partition in assigned if state.position(partition) is None}
         assert state.paused_partitions() <= assigned
-        assert state.fetchable_partitions() == assigned - state.paused_partitions() - missing
-        for partition in state.fetchable_partitions():
-            assert state.position(partition) == consumed[partition] == state.offsets.position(partition)
+        for partition in assigned - missing:
+            assert state.position(partition) == state.offsets.position(partition)
             assert not state.is_offset_reset_needed(partition)
 
     @invariant()

@@ -19,6 +19,7 @@ from kiel_groups.wire.error_codes import NO_ERROR, UNKNOWN
 from kiel_groups.wire.fetch import FetchedPartition, FetchRequest, FetchResponse
 from kiel_groups.wire.framing import Request, decode_size, split_response
 from kiel_groups.wire.group_requests import (
+    DeleteGroupsRequest,
     DescribedGroup,
     DescribedMember,
     DescribeGroupsRequest,
@@ -46,6 +47,8 @@ from kiel_groups.wire.message_sets.decoder import NoRecords, PartialMessage, dec
 from kiel_groups.wire.message_sets.encoder import encode_message_set
 from kiel_groups.wire.metadata import (
     BrokerAddress,
+    ClusterIdRequest,
+    ControllerRequest,
     MetadataRequest,
     MetadataResponse,
     PartitionMetadata,
@@ -64,6 +67,11 @@ from kiel_groups.wire.offsets import (
 )
 from kiel_groups.wire.produce import ProducedPartition, ProduceRequest, ProduceResponse
 from kiel_groups.wire.topic_changes import CreatePartitionsRequest, CreateTopicsRequest, DeleteTopicsRequest
+from kiel_groups.wire.topic_configs import (
+    AlterConfigsRequest,
+    DescribeConfigsRequest,
+    IncrementalAlterConfigsRequest,
+)
 from kiel_groups.wire.versions import ApiVersionsRequest, ApiVersionsResponse, FetchProbeRequest, VersionRange
 from tests.helpers.message_sets import (
     WAYS,
@@ -188,12 +196,18 @@ REQUESTS: list[Request[Any]] = [
     OffsetDeleteRequest("g", ()),
     ListGroupsRequest(),
     DescribeGroupsRequest(()),
+    DeleteGroupsRequest(("g",)),
     ApiVersionsRequest(),
     FetchProbeRequest(),
+    ClusterIdRequest(),
     TopicIdsRequest(("t",)),
     CreateTopicsRequest({}, 1),
     CreatePartitionsRequest({}, 1),
     DeleteTopicsRequest((), 1),
+    DescribeConfigsRequest("t"),
+    AlterConfigsRequest("t", {}, validate_only=True),
+    IncrementalAlterConfigsRequest("t", {}, (), validate_only=True),
+    ControllerRequest(),
 ]
 
 small_counts = st.lists(
@@ -237,6 +251,7 @@ ANSWERS: list[tuple[type[Request[Any]], object]] = [
     (HeartbeatRequest, NO_ERROR),
     (ListGroupsRequest, ListGroupsResponse(NO_ERROR, (ListedGroup("g", "consumer"),) * 3)),
     (DescribeGroupsRequest, (DescribedGroup(NO_ERROR, "g", "Stable", "consumer", "range", (MEMBER,) * 3),) * 2),
+    (DeleteGroupsRequest, {"g": NO_ERROR, "h": UNKNOWN}),
     (ApiVersionsRequest, ApiVersionsResponse(NO_ERROR, {key: VersionRange(0, key) for key in range(9)})),
     (CreateTopicsRequest, {"t": NO_ERROR, "u": UNKNOWN}),
 ]

@@ -142,7 +142,14 @@ CHANGES = {"join": 4, "leave": 3, "subscribe": 3, "grow_topic": 1, "weights": 2}
 ACTS = {"seek": 5, "get_many": 4, "pause_partition": 3, "resume_partitions": 2}
 ACTING_SHARE, MOST_ACTS = 0.5, 30
 #: The share of the groups that use each allocator.
-ALLOCATING = {"sticky": 0.5, "range": 0.1, "round_robin": 0.2, "weighted": 0.2}
+ALLOCATING = {
+    "sticky": 0.35,
+    "range": 0.1,
+    "round_robin": 0.15,
+    "weighted": 0.15,
+    "lag_aware": 0.15,
+    "rack_aware": 0.1,
+}
 
 EVENTS = 150
 LEAST_FAULTS, MOST_FAULTS = 5, 9

@@ -37,6 +37,7 @@ RECONCILE_INTERVAL_MS = 30_000
 #: The defaults of the scenario of ``at_rest``.
 AT_REST: Mapping[str, Any] = {
     "leaders_after_s": (),
+    "allocator": "range",
     "is_static": False,
     "store": ZOOKEEPER_STORE,
     "reconcile_interval_ms": RECONCILE_INTERVAL_MS,
@@ -44,6 +45,8 @@ AT_REST: Mapping[str, Any] = {
     "autocommit": True,
     "poison_every": 0,
 }
+#: The racks of brokers, which lead the partitions in turn, and of members, for the allocator that uses them.
+RACKS = ("east", "west")
 #: The number of brokers that store offsets, in groups with ``broker-v0``.
 BROKERS = 2
 #: Durations of the assigned hook, in seconds. The seed selects the group's duration.
@@ -88,7 +91,9 @@ class World(GroupWorld):
         self.operator: KazooClient = fake_client(Host(self.ensemble))
         self.operator.start()
         self.operator.ensure_path(TOPICS)
-        self.operator.create(f"{BROKER_IDS}/0", b'{"host":"broker","port":9092}', makepath=True)
+        for number, rack in enumerate(RACKS if scenario.allocator == "rack_aware" else RACKS[:1]):
+            registration = json.dumps({"host": "broker", "port": 9092, "rack": rack}).encode()
+            self.operator.create(f"{BROKER_IDS}/{number}", registration, makepath=True)
         self.brokers = Brokers(self, BROKERS if self.store == BROKER_V0 else 0)
         self.began_s = self.timeline.now_s
         self.topics: dict[str, int] = {}
@@ -118,6 +123,7 @@ class World(GroupWorld):
             store=self.store,
             autocommit=self.autocommit,
             reconcile_interval_ms=self.reconcile_interval_ms,
+            rack=RACKS[len(self.consumers) % len(RACKS)],
         )
         hosts = ",".join(f"fake{server.number}:2181" for server in self.ensemble.servers)
         zookeeper = ZooKeeperConfig(
@@ -130,7 +136,7 @@ class World(GroupWorld):
     # Topics
 
     def topic_data(self, topic: str) -> bytes:
-        partitions = {str(number): [0] for number in range(self.topics[topic])}
+        partitions = {str(number): [number % len(RACKS)] for number in range(self.topics[topic])}
         return json.dumps({"version": 1, "partitions": partitions}).encode()
 
     def set_partitions(self, topic: str, partitions: int) -> None:

@@ -49,8 +49,7 @@ _WITHOUT_A_GROUP = ("partitions",)
 _IN_ZOOKEEPER = {
     "store": "brokers store the offsets of their groups",
     "instance_id": "groups of brokers have no static members yet",
-    "capacity": "members of groups of brokers do not tell it to each other yet",
-    "rack": "members of groups of brokers do not tell it to each other yet",
+    "rack": "leaders of groups of brokers do not know the racks of partitions",
 }
 
 _ZOOKEEPER_SESSION_MS, _BROKERS_SESSION_MS = 10_000, 30_000
@@ -114,9 +113,9 @@ _ZOOKEEPER_SESSION_MS, _BROKERS_SESSION_MS = 10_000, 30_000
 @click.option(
     "--allocator",
     metavar="NAME",
-    help="Used if this member leads: round_robin, sticky, weighted, lag_aware, rack_aware, range, or your"
-    " MODULE:FUNCTION. With brokers also Java's roundrobin, and several by commas, of which the group takes the first"
-    " that all members offer.  [default: round_robin; with brokers range,roundrobin]",
+    help="Used if this member leads: round_robin, sticky, weighted, lag_aware, rack_aware, range, an installed one,"
+    " or your MODULE:FUNCTION. With brokers also Java's roundrobin, and several by commas, of which the group takes the"
+    " first that all members offer.  [default: round_robin; with brokers range,roundrobin]",
     shell_complete=complete_allocators,
 )
 @click.option(
@@ -285,6 +284,7 @@ def _by_brokers(context: click.Context, options: dict[str, Any]) -> dict[str, An
     return {
         "coordination": BROKERS,
         "partition_allocator": load_assignors(options["allocator"], "--allocator"),
+        "capacity": options["capacity"],
     }
 
 

@@ -2,24 +2,57 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from kiel_groups.cli.parameters.cluster_address import ClusterAddress, complete_groups
-from kiel_groups.cli.parameters.options import NumbersCommand, OptionalNumber, cluster_options, json_option
-from kiel_groups.cli.terminal.messages import DONE, EPILOG, FAILED
+from kiel_groups.cli.parameters.options import NumbersCommand, OptionalNumber, Seconds, cluster_options, json_option
+from kiel_groups.cli.terminal.messages import DONE, EPILOG, FAILED, Lines
 
 if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from kiel_groups.errors import KielGroupsError
+    from kiel_groups.model import TopicPartition
+    from kiel_groups.ops.loaded_groups import LoadedGroups
     from kiel_groups.ops.views.group_view import GroupView
+    from kiel_groups.ops.views.lag_trend import LagTrends, Trend
+    from kiel_groups.ops.views.report import Listed
 
 __all__ = ["lag"]
 
+_INTERVAL_S = 2.0
+_WINDOW_S = 60.0
+#: How many times a window is sampled: twice as often as a trend needs, because a load may fail or be slow.
+_SAMPLES = 21
+
 
 @click.command(cls=NumbersCommand, epilog=EPILOG)
-@click.argument("group", shell_complete=complete_groups)
+@click.argument("groups", metavar="[GROUP]...", nargs=-1, shell_complete=complete_groups)
 @cluster_options
 @json_option
+@click.option(
+    "--window",
+    "window_s",
+    type=Seconds(least=1),
+    is_flag=False,
+    flag_value=_WINDOW_S,
+    metavar="[SECONDS]",
+    help=f"Sample for SECONDS ({_WINDOW_S:g} if omitted), and show the trend, too.",
+)
+@click.option(
+    "--watch",
+    "interval_s",
+    type=Seconds(least=0.1),
+    is_flag=False,
+    flag_value=_INTERVAL_S,
+    metavar="[SECONDS]",
+    help=f"Repeat every SECONDS ({_INTERVAL_S:g} if omitted) until Ctrl-C, with the trend.",
+)
 @click.option(
     "--check",
     "most",
@@ -27,35 +60,168 @@ __all__ = ["lag"]
     is_flag=False,
     flag_value=0,
     metavar="[RECORDS]",
-    help="Exit with 1 if the lag is more than RECORDS (0 if omitted), or if not all of it is known.",
+    help="Exit with 1 if the lag of a group is more than RECORDS (0 if omitted), or if not all of it is known."
+    " With --window, exit with 1 unless each trend is ok, falling or steady, and RECORDS, if any, are not exceeded.",
 )
-def lag(*, group: str, cluster: ClusterAddress, as_json: bool, most: int | None) -> int:
+@click.pass_obj
+def lag(
+    lines: Lines,
+    /,
+    *,
+    groups: tuple[str, ...],
+    cluster: ClusterAddress,
+    as_json: bool,
+    window_s: float | None,
+    interval_s: float | None,
+    most: int | None,
+) -> int:
     """
-    Show how far a group is behind in each partition, and in all.
+    Show how far groups are behind: one group in each partition; several, or all if none is named, in sum.
 
     The lag of a partition is the end of its log less the committed offset; it is '?' without a committed offset.
+
+    The trend needs ten samples. 'stuck': no commit, although there is lag. 'growing': the lag grew at each commit.
+    'rewound': the committed offset went back. 'unknown': too few samples or commits; give a --window of several times
+    the interval of the commits. Others are 'ok', 'falling' and 'steady'.
 
     Of a group of other clients in ZooKeeper, the offsets in Kafka are read, too. If ZooKeeper and Kafka have different
     ones, those count that move while the command looks, for two seconds; otherwise both are shown, and --check takes
     the larger lag.
     """
-    from kiel_groups.cli.terminal.rendering import show, show_json
-    from kiel_groups.errors import ConfigError
-    from kiel_groups.ops.views.documents import lag_document
-    from kiel_groups.ops.views.report import lag_report
+    from kiel_groups.cli.terminal.rendering import watch
 
-    loaded = cluster.groups().load(group)
-    (view,) = loaded.groups
-    partitions = view.partitions
-    if not partitions and not view.is_of_consumers:
-        raise ConfigError(_lagless(view))
-    if as_json:
-        show_json(lag_document(group, partitions, loaded.lag_problem))
+    if interval_s is not None and window_s is not None:
+        raise click.UsageError("--window does not go with --watch, which has the trend of its last samples.")
+    if interval_s is not None and most is not None:
+        raise click.UsageError("--check does not go with --watch.")
+    names, reader = tuple(dict.fromkeys(groups)), cluster.groups()
+    presenter = _Presenter(lines, names, cluster, as_json=as_json)
+    if interval_s is not None:
+        with closing(reader.follow(*names)) as loads:
+            watch(lines, loads, lambda loaded, first: presenter.show_next(loaded, first=first), interval_s)
+    if window_s is not None:
+        with closing(reader.follow(*names)) as loads:
+            loaded = presenter.sample(loads, window_s)
     else:
-        show(*lag_report(group, partitions, loaded.lag_problem))
-    is_known = not loaded.lag_problem and all(each.lag is not None for each in partitions)
-    is_well = is_known and view.lag <= (most or 0)
-    return FAILED if most is not None and not is_well else DONE
+        loaded = reader.load(names[0]) if len(names) == 1 else reader.load_all(with_lag=True, groups=names)
+    presenter.show(loaded)
+    is_well = presenter.has_good_trends(loaded, most) if window_s is not None else _is_within(loaded, most or 0)
+    return FAILED if loaded.problems or (most is not None and not is_well) else DONE
+
+
+class _Presenter:
+    """
+    Shows successive loads of groups, with the trends of those that were sampled.
+
+    ``names`` are the groups that were asked for; one of them alone is shown by its partitions, others in sum.
+    """
+
+    def __init__(self, lines: Lines, names: tuple[str, ...], cluster: ClusterAddress, *, as_json: bool) -> None:
+        self._lines = lines
+        self._names = names
+        self._place = cluster.place
+        self._as_json = as_json
+        self._sampled: LagTrends | None = None
+        self._trends: dict[str, dict[TopicPartition, Trend]] | None = None
+
+    def sample(self, loads: Iterator[LoadedGroups | KielGroupsError], window_s: float) -> LoadedGroups:
+        """Sample the groups for ``window_s`` seconds, and return the last load. Raise the error of the first one."""
+        from kiel_groups.cli.terminal.rendering import waiting
+        from kiel_groups.errors import KielGroupsError
+
+        interval_s, last = window_s / (_SAMPLES - 1), None
+        with waiting(self._lines, "sampling", window_s) as wait:
+            while True:
+                loaded = next(loads)
+                if not isinstance(loaded, KielGroupsError):
+                    last = self._taken(loaded)
+                elif last is None:
+                    raise loaded
+                else:
+                    self._lines.say("warning", f"a sample is missing: {loaded}")
+                # Where a load takes longer than the interval, samples are left out.
+                passed_s = wait(0)
+                if passed_s >= window_s:
+                    return last
+                wait(min(window_s, (passed_s // interval_s + 1) * interval_s))
+
+    def has_good_trends(self, loaded: LoadedGroups, most: int | None) -> bool:
+        """Return whether no trend is a problem, and the lag of each group is at most ``most``, unless that is 0."""
+        from kiel_groups.ops.views.lag_trend import PROBLEMS
+
+        found = [each.verdict for trends in (self._trends or {}).values() for each in trends.values()]
+        return (
+            PROBLEMS.isdisjoint(found)
+            and not loaded.lag_problem
+            and all(not most or view.lag <= most for view in loaded.groups)
+        )
+
+    def show(self, loaded: LoadedGroups) -> None:
+        """Show a single load."""
+        from kiel_groups.cli.terminal.rendering import show, show_json
+
+        loaded = self._with_lag_only(loaded)
+        for problem in loaded.problems:
+            self._lines.say("warning", problem)
+        if self._as_json:
+            show_json(self._document(loaded))
+        else:
+            show(*self._report(loaded, "all"))
+
+    def show_next(self, loaded: LoadedGroups, *, first: bool) -> None:
+        """Show one of the loads of ``--watch``."""
+        from kiel_groups.cli.terminal.rendering import clock, show_json, show_next
+
+        loaded = self._with_lag_only(self._taken(loaded))
+        if self._as_json:
+            show_json(self._document(loaded), on_one_line=True)
+            return
+        heading = f"lag {self._place}, {clock()}"
+        show_next(lambda listed: [heading, *self._report(loaded, listed)], None, first=first)
+
+    def _taken(self, loaded: LoadedGroups) -> LoadedGroups:
+        from kiel_groups.ops.views.lag_trend import LagTrends
+
+        self._sampled = self._sampled or LagTrends()
+        self._sampled.take(loaded.groups, loaded.seen_ms)
+        self._trends = {view.group: self._sampled.trends(view.group) for view in loaded.groups}
+        return loaded
+
+    def _with_lag_only(self, loaded: LoadedGroups) -> LoadedGroups:
+        """Return the load without groups that have no lag, the largest lag first; refuse one that was named."""
+        from kiel_groups.errors import ConfigError
+
+        for view in loaded.groups:
+            if view.group in self._names and not view.partitions and not view.is_of_consumers:
+                raise ConfigError(_lagless(view))
+        views = [view for view in loaded.groups if view.partitions or view.is_of_consumers]
+        return replace(loaded, groups=tuple(sorted(views, key=lambda view: (-view.lag, view.group))))
+
+    def _document(self, loaded: LoadedGroups) -> dict[str, Any]:
+        from kiel_groups.ops.views.documents import lag_document, lags_document
+
+        if len(self._names) != 1:
+            return lags_document(loaded.groups, loaded.lag_problem, self._trends)
+        (view,) = loaded.groups
+        trends = None if self._trends is None else self._trends[view.group]
+        return lag_document(view.group, view.partitions, loaded.lag_problem, trends)
+
+    def _report(self, loaded: LoadedGroups, listed: Listed) -> list[RenderableType]:
+        from kiel_groups.ops.views.report import lag_report, lags_report
+
+        if len(self._names) != 1:
+            return lags_report(loaded.groups, loaded.lag_problem, self._trends, listed)
+        (view,) = loaded.groups
+        trends = None if self._trends is None else self._trends[view.group]
+        return lag_report(view.group, view.partitions, loaded.lag_problem, trends, listed)
+
+
+def _is_within(loaded: LoadedGroups, most: int) -> bool:
+    """Return whether the lag of each group is known, and at most ``most``."""
+    is_known = not loaded.lag_problem and all(
+        each.lag is not None for view in loaded.groups for each in view.partitions
+    )
+    return is_known and all(view.lag <= most for view in loaded.groups)
 
 
 def _lagless(view: GroupView) -> str:

@@ -365,11 +365,12 @@ def _carry_out(lines: Lines, plan: OffsetsPlan, how: _Change) -> int:
     if how.dry_run:
         plan.check()
     changing = counted(plan.changing, "offset")
-    if not plan.changing and plan.settings is None:
+    if not plan.changing and not plan.znodes:
         lines.say("info", f"group {plan.group}: the offsets are as wanted; nothing to change")
         return DONE
     verb = "Delete" if plan.is_deletion else "Set"
     begun = "" if plan.found.exists else ", which begins with them"
+    begun += f", and create {counted(plan.znodes, 'znode')} of the file" if plan.znodes else ""
     if not is_confirmed(f"{verb} {changing} of group {plan.group}{begun}?", dry_run=how.dry_run, yes=how.yes):
         lines.say("info", f"group {plan.group}: {changing} to {verb.lower()}; --dry-run changes nothing")
         return DONE
@@ -378,5 +379,6 @@ def _carry_out(lines: Lines, plan: OffsetsPlan, how: _Change) -> int:
         lines.say("info", f"the former offsets are in {file}; 'kiel-groups offsets import' sets them again")
     if remark := plan.apply(how.cluster.offsets()):
         lines.say("info", remark)
-    lines.say("info", f"group {plan.group}: {changing} {'deleted' if plan.is_deletion else 'set'}")
+    created = f"; {counted(plan.znodes, 'znode')} of the file created" if plan.znodes else ""
+    lines.say("info", f"group {plan.group}: {changing} {'deleted' if plan.is_deletion else 'set'}{created}")
     return DONE

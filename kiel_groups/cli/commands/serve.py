@@ -48,7 +48,8 @@ _CLEANUP_TIMEOUT_S = 1.0
 @click.option(
     "--allocator",
     metavar="NAME",
-    help="round_robin, sticky, weighted, rack_aware, range, or your own function: MODULE:FUNCTION.",
+    help="round_robin, sticky, weighted, rack_aware, range, an installed one, or your MODULE:FUNCTION."
+    "  [default: round_robin]",
     shell_complete=complete_allocators,
 )
 @debounce_options

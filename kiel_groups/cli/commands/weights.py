@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from kiel_groups.ops.views.load_view import PlanView
     from kiel_groups.ops.zookeeper_client import Client
 
-__all__ = ["weights"]
+__all__ = ["weights", "weights_of_file"]
 
 _coordination_option = in_zookeeper_only("weights are kept there, and the groups of brokers have none")
 group_argument = click.argument("group", shell_complete=complete_groups)
@@ -89,7 +89,7 @@ def set_weights(
 
     if bool(changes) == (file is not None):
         raise click.UsageError("give either partitions with their loads, or --file.", context)
-    given = _from_file(file) if file is not None else _from_arguments(changes)
+    given = weights_of_file(file) if file is not None else _from_arguments(changes)
     with session(zookeeper, timeout_s=SERVER_WAIT_S) as client:
         check_group(client, group, zookeeper)
         refuse_programs(client, group)
@@ -173,7 +173,8 @@ def _from_arguments(changes: Sequence[str]) -> dict[TopicPartition, float]:
     return checked_weights(loads)
 
 
-def _from_file(file: IO[bytes]) -> dict[TopicPartition, float]:
+def weights_of_file(file: IO[bytes]) -> dict[TopicPartition, float]:
+    """Read weights in JSON from a file; raise ConfigError for anything else."""
     from kiel_groups.errors import ConfigError, ProtocolError
     from kiel_groups.group.znodes.contents import parse_object
     from kiel_groups.group.znodes.group_settings import checked_weights

@@ -27,6 +27,7 @@ __all__ = [
     "complete_clusters",
     "complete_groups",
     "complete_members",
+    "complete_servers",
     "complete_topics",
 ]
 
@@ -117,14 +118,14 @@ def complete_members(context: click.Context, parameter: click.Parameter, typed: 
 
 
 def complete_allocators(context: click.Context, parameter: click.Parameter, typed: str) -> list[str]:
-    """Return the built-in allocators with this prefix; with those of Java, if brokers coordinate groups."""
+    """Return the allocators that have this prefix; with those of Java, if brokers coordinate groups."""
+    from kiel_groups.allocators import ALLOCATORS, installed_allocators
+
     if _setting(context, "coordination") == BROKERS:
         from kiel_groups.allocators.assignors import ASSIGNORS
 
-        return _matching(typed, ASSIGNORS)
-    from kiel_groups.allocators import ALLOCATORS
-
-    return _matching(typed, ALLOCATORS)
+        return _matching(typed, {**ASSIGNORS, **installed_allocators()})
+    return _matching(typed, {**ALLOCATORS, **installed_allocators()})
 
 
 def complete_clusters(context: click.Context, parameter: click.Parameter, typed: str) -> list[str]:
@@ -132,6 +133,14 @@ def complete_clusters(context: click.Context, parameter: click.Parameter, typed:
     from kiel_groups.embedded.named_clusters import running_clusters
 
     return _matching(typed, (running.name for running in running_clusters()))
+
+
+def complete_servers(context: click.Context, parameter: click.Parameter, typed: str) -> list[str]:
+    """Return the servers with this prefix of the cluster that the command line names."""
+    from kiel_groups.embedded.named_clusters import find_cluster
+
+    running = find_cluster(str(context.params.get("name") or "default"))
+    return _matching(typed, (server.name for server in running.servers) if running is not None else ())
 
 
 def _named(context: click.Context, typed: str, names: Callable[[ClusterAddress], list[str]]) -> list[str]:

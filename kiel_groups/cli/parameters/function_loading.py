@@ -9,7 +9,7 @@ from importlib import import_module
 from operator import attrgetter
 from typing import Any
 
-from kiel_groups.allocators import ALLOCATORS, Allocator, named_allocator
+from kiel_groups.allocators import ALLOCATORS, Allocator, installed_allocators, named_allocator
 from kiel_groups.allocators.assignors import assignors_of
 from kiel_groups.errors import ConfigError
 
@@ -18,10 +18,11 @@ __all__ = ["load_allocator", "load_assignors", "load_function"]
 
 def load_allocator(name: str | None, setting: str) -> Allocator | None:
     """
-    Load a built-in allocator by its name, or a user's function.
+    Load a built-in or an installed allocator by its name, or a user's function.
 
     Args:
-        name: One of ``ALLOCATORS``, or ``module:function``. For None, the function returns None.
+        name: One of ``ALLOCATORS``, the name of an entry point, or ``module:function``. For None, the function returns
+            None.
         setting: The name of the setting in errors.
 
     Raises:
@@ -29,8 +30,10 @@ def load_allocator(name: str | None, setting: str) -> Allocator | None:
     """
     if name is None:
         return None
-    if ":" in name or name in ALLOCATORS:
-        return ALLOCATORS.get(name) or load_function(name, setting)
+    if ":" in name:
+        return load_function(name, setting)
+    if name in ALLOCATORS or name in installed_allocators():
+        return named_allocator(name, setting)
     try:
         return named_allocator(name, setting)
     except ConfigError as error:

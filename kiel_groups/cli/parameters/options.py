@@ -53,6 +53,7 @@ __all__ = [
     "debounce_options",
     "NumbersCommand",
     "OptionalNumber",
+    "Seconds",
 ]
 
 
@@ -210,6 +211,17 @@ class OptionalNumber(click.ParamType[float]):
         """Raise BadParameter for a value that is no such number."""
         hint = "" if _is_number(value) else "; GROUP goes before this option"
         self.fail(f"{value!r} is not a number of {self.name} ≥ {self._least:g}{hint}.", param, ctx)
+
+
+class Seconds(OptionalNumber):
+    """An optional number of seconds, such as ``60`` or ``60s``."""
+
+    def __init__(self, *, least: float) -> None:
+        super().__init__("seconds", least=least)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """Return the number of seconds; fail as for ``OptionalNumber``."""
+        return super().convert(value.removesuffix("s") if isinstance(value, str) else value, param, ctx)
 
 
 class NumbersCommand(click.Command):

@@ -6,7 +6,7 @@ import json
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from io import StringIO
 from typing import IO, TYPE_CHECKING, Any, Final, NoReturn, Protocol, TextIO
 
@@ -39,6 +39,7 @@ __all__ = [
     "show_lines",
     "clock",
     "show_next",
+    "waiting",
     "watch",
 ]
 
@@ -264,3 +265,39 @@ def bar(total: float | None, text: str) -> Iterator[UpdateBar]:
             shown.update(task, completed=completed, description=text)
 
         yield update
+
+
+#: How often a bar moves while a command waits, in seconds.
+_MOVE_S: Final = 0.5
+
+
+@contextmanager
+def waiting(lines: Lines, what: str, most_s: float) -> Iterator[Callable[[float], float]]:
+    """
+    Show within the block that a command waits: by a bar, or by a line where standard error cannot redraw one.
+
+    Args:
+        lines: Prints the line.
+        what: What the command does meanwhile.
+        most_s: How long it waits at most, in seconds.
+
+    Yields:
+        A function that waits until its argument, in seconds since the block was entered, is over. It returns how many
+        seconds are over then.
+    """
+    began_s = time.monotonic()
+    with ExitStack() as stack:
+        update = None
+        if has_bar():
+            update = stack.enter_context(bar(most_s, what))
+        else:
+            lines.say("info", f"{what}, for at most {most_s:g} s")
+
+        def wait(until_s: float) -> float:
+            while (left_s := began_s + until_s - time.monotonic()) > 0:
+                if update is not None:
+                    update(f"{what}, {until_s - left_s:.0f} of {most_s:g} s", until_s - left_s)
+                time.sleep(min(left_s, _MOVE_S))
+            return time.monotonic() - began_s
+
+        yield wait

@@ -32,12 +32,13 @@ from kiel_groups.errors import (
     RetriableBrokerError,
     UnknownTopicError,
 )
+from kiel_groups.group.cluster_identity import ClusterIdentity
 from kiel_groups.group.seen_topics import SeenTopics
 from kiel_groups.metrics import Metrics
 from kiel_groups.model import TopicPartition
 from kiel_groups.wire.error_codes import LEADER_NOT_AVAILABLE, UNKNOWN_TOPIC_OR_PARTITION
 from kiel_groups.wire.framing import Request
-from kiel_groups.wire.metadata import MetadataRequest, MetadataResponse, TopicIdsRequest
+from kiel_groups.wire.metadata import ClusterIdRequest, MetadataRequest, MetadataResponse, TopicIdsRequest
 from kiel_groups.wire.versions import ApiVersionsRequest, FetchProbeRequest, VersionRange
 from kiel_groups.wording import counted, some
 
@@ -290,6 +291,25 @@ class ClusterMetadata:
         answer = await self._sources.ask(MetadataRequest(()))
         self._apply(frozenset(self._tracked), answer)
         return answer.response
+
+    async def identity(self, *, with_id: bool) -> ClusterIdentity:
+        """
+        Ask for the brokers and topics of the cluster and, ``with_id``, for its id, which few releases know.
+
+        Raises:
+            KielGroupsError: No broker answered.
+        """
+        answer, cluster_id = await self.all_metadata(), None
+        node_id = min(self._brokers, default=None)
+        if with_id and node_id is not None and await self.knows(node_id, ClusterIdRequest):
+            cluster_id = await self.send(node_id, ClusterIdRequest())
+        topics = {each.topic: {part.partition: part.replicas for part in each.partitions} for each in answer.topics}
+        return ClusterIdentity(self.addresses_by_id, topics, cluster_id)
+
+    @property
+    def addresses_by_id(self) -> dict[int, frozenset[HostPort]]:
+        """The address of each live broker, as ``ClusterIdentity`` has them."""
+        return {node_id: frozenset({address}) for node_id, address in self._brokers.items()}
 
     def known_partitions(self, topic: str) -> tuple[int, ...] | None:
         """

@@ -32,11 +32,13 @@ __all__ = [
     "parse_offset",
     "parse_owner",
     "parse_preferred_leaders",
+    "parse_replicas",
     "parse_topic",
     "SettingDifference",
     "parse_broker",
     "parse_broker_rack",
     "parse_broker_version",
+    "parse_endpoints",
     "parse_leader",
     "typed_field",
     "whole_number",
@@ -52,7 +54,8 @@ class Znode:
     ``session`` is the session that an ephemeral znode belongs to, or 0 for a persistent znode. ``created_ms`` and
     ``modified_ms`` are epoch milliseconds on the clock of the ZooKeeper server that led at the time. ``czxid`` and
     ``mzxid`` are the ids of the transactions that created and last wrote the znode; ids ascend over all znodes.
-    ``closed``: the znode's ACL refuses this reader, so neither the other fields nor the children are known.
+    ``version`` counts the writes of its data. ``closed``: the znode's ACL refuses this reader, so neither the other
+    fields nor the children are known.
     """
 
     data: bytes = b""
@@ -62,6 +65,7 @@ class Znode:
     closed: bool = False
     czxid: int = 0
     mzxid: int = 0
+    version: int = 0
 
 
 #: Path below the chroot → znode. A snapshot is not atomic: each level of the tree is read after the level above it.
@@ -418,12 +422,17 @@ def parse_topic(data: bytes, path: str) -> tuple[int, ...]:
     return tuple(sorted(found))
 
 
-def parse_preferred_leaders(data: bytes, path: str) -> dict[int, int]:
-    """Return the preferred leader of each partition of a topic, its first replica, from the topic's znode."""
+def parse_replicas(data: bytes, path: str) -> dict[int, tuple[int, ...]]:
+    """Return the replicas of each partition of a topic, from the topic's znode; a partition without any is left out."""
     parse_topic(data, path)
     replicas = {int(text): its for text, its in parse_object(data, path)["partitions"].items()}
-    first = {number: its[0] for number, its in replicas.items() if isinstance(its, list) and its}
-    return {number: broker for number, broker in first.items() if type(broker) is int}
+    listed = {number: tuple(its) for number, its in replicas.items() if isinstance(its, list) and its}
+    return {number: its for number, its in listed.items() if all(type(broker) is int for broker in its)}
+
+
+def parse_preferred_leaders(data: bytes, path: str) -> dict[int, int]:
+    """Return the preferred leader of each partition of a topic, its first replica, from the topic's znode."""
+    return {number: replicas[0] for number, replicas in parse_replicas(data, path).items()}
 
 
 def parse_broker(data: bytes, path: str) -> HostPort:
@@ -433,6 +442,17 @@ def parse_broker(data: bytes, path: str) -> HostPort:
     if not address.host or not 0 < address.port < 65536:
         raise ProtocolError(f"{path}: a host and a port from 1 to 65535 were expected, found {address}")
     return address
+
+
+def parse_endpoints(data: bytes, path: str) -> frozenset[HostPort]:
+    """Return the addresses of all listeners of a broker, from its znode; brokers of 0.8 have one."""
+    fields = parse_object(data, path)
+    listed = fields.get("endpoints")
+    names = [each.partition("://")[2] for each in listed if isinstance(each, str)] if isinstance(listed, list) else []
+    parts = [name.rpartition(":") for name in names]
+    numbered = [(host.strip("[]"), whole_number(port, 65_535)) for host, _, port in parts if host]
+    found = {HostPort(host, port) for host, port in numbered if port}
+    return frozenset(found) if found else frozenset({parse_broker(data, path)})
 
 
 def parse_broker_rack(data: bytes, path: str) -> str | None:

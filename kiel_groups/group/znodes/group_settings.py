@@ -75,10 +75,10 @@ class DynamicConfig:
     """
     The dynamic settings of a group. If a field is None or empty, the leader's own setting applies.
 
-    ``allocator`` is one of ``allocators.ALLOCATORS``. ``debounce`` has fields of ``DebounceConfig``, in milliseconds.
-    ``static_grace_ms`` is how long the slot of an absent static member is kept. Slots in ``drained`` get no partitions.
-    ``broker_racks`` has the racks of brokers, whose registrations name none before Kafka 0.10. ``request`` is the last
-    request for a plan, the field ``rebalance``.
+    ``allocator`` is a name that ``named_allocator`` knows. ``debounce`` has fields of ``DebounceConfig``, in
+    milliseconds. ``static_grace_ms`` is how long the slot of an absent static member is kept. Slots in ``drained`` get
+    no partitions. ``broker_racks`` has the racks of brokers, whose registrations name none before Kafka 0.10.
+    ``request`` is the last request for a plan, the field ``rebalance``.
     ``unknown`` has the field names that this version does not know. A later version may know them, so they are reported
     and not refused.
     """

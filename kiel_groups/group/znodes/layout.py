@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache, partial
 from urllib.parse import quote, unquote
 
 from kiel_groups.errors import ConfigError
@@ -13,8 +13,10 @@ from kiel_groups.model import MemberId, Slot, TopicPartition
 __all__ = [
     "GroupLayout",
     "BROKER_IDS",
+    "CLUSTER_ID",
     "TOPICS",
     "ROOT",
+    "RESTORED",
     "SPARK_GROUPS",
     "topic_path",
     "partition_state_path",
@@ -36,10 +38,14 @@ ROOT = "/kiel-groups"
 CONSUMERS = "/consumers"
 BROKER_IDS = "/brokers/ids"
 TOPICS = "/brokers/topics"
+CLUSTER_ID = "/cluster/id"
 KIEL_GROUPS = "/kiel/groups"
 
 #: The prefix of the groups in which Spark queries and archives commit if they are given no group.
 SPARK_GROUPS = "kiel-spark-"
+
+#: The znodes below ``/kiel-groups/<group>`` that the restore file of a deleted group has, with those below them.
+RESTORED = ("config", "weights", "starts", "connect")
 
 #: Separates a candidate's uuid from the sequence number that ZooKeeper appends.
 CANDIDATE_INFIX = "-n_"
@@ -153,6 +159,11 @@ class GroupLayout:
         """The path under which kiel registers its members. kiel computes assignments without owner znodes."""
         return f"{KIEL_GROUPS}/{self.group}/members"
 
+    @property
+    def roots(self) -> tuple[str, str, str]:
+        """The paths below which all znodes of the group are: this package's, Kafka's and kiel's."""
+        return self.root, consumer_root(self.group), f"{KIEL_GROUPS}/{self.group}"
+
     @cached_property
     def parents(self) -> tuple[str, ...]:
         """The paths of the persistent znodes that must exist before a member registers, parents first."""
@@ -184,6 +195,10 @@ LONGEST_NAME = 255
 _DIGITS = 10
 
 
+#: A worker needs the same names for each znode of its work.
+_quoted = lru_cache(maxsize=4096)(partial(quote, safe=""))
+
+
 def znode_name(connector: str) -> str:
     """
     Return the name of a connector's znodes: the connector's name, percent-encoded.
@@ -194,7 +209,7 @@ def znode_name(connector: str) -> str:
     if not isinstance(connector, str) or not 0 < len(connector) <= LONGEST_NAME:
         raise ConfigError(f"connector: {connector!r:.80} given; expected a name of 1 to {LONGEST_NAME} characters")
     try:
-        name = quote(connector, safe="")
+        name = _quoted(connector)
     except UnicodeEncodeError:
         raise ConfigError(f"connector: {connector!r:.80} given; its name has half of a surrogate pair") from None
     # ZooKeeper does not permit "." and ".." as parts of a path.

@@ -9,7 +9,8 @@ from contextlib import contextmanager, suppress
 from functools import partial
 
 from kiel_groups.allocators import Allocator
-from kiel_groups.config import HostPort
+from kiel_groups.clients.net.cluster_metadata import ClusterMetadata
+from kiel_groups.config import GroupConfig, HostPort
 from kiel_groups.errors import (
     CommitFailedError,
     CoordinationError,
@@ -26,8 +27,9 @@ from kiel_groups.members.zookeeper.leader import Candidacy
 from kiel_groups.members.zookeeper.owned_partitions import OwnedPartitions
 from kiel_groups.members.zookeeper.owner_znodes import registered_brokers
 from kiel_groups.members.zookeeper.planner import PartitionPlanner
-from kiel_groups.members.zookeeper.registration import SubscriptionRegistration, check_admission
+from kiel_groups.members.zookeeper.registration import SubscriptionRegistration, check_admission, check_cluster
 from kiel_groups.model import TopicPartition
+from kiel_groups.zookeeper.session import Session
 from kiel_groups.zookeeper.tasks import CloseLimit, MemberContext, ProcessContext, SessionContext
 from kiel_groups.zookeeper.watchdog import caught_up
 
@@ -130,6 +132,7 @@ class GroupMember:
         allocator: Computes the assignments while this process leads.
         on_failure: Called with an error that a new session cannot fix: settings that differ from the group's, foreign
             members, missing rights.
+        cluster: The brokers, which the first join compares with those that ZooKeeper registers; None to not do that.
     """
 
     def __init__(
@@ -139,13 +142,15 @@ class GroupMember:
         subscription: SubscriptionState,
         allocator: Allocator,
         on_failure: Callable[[KielGroupsError], None],
+        cluster: ClusterMetadata | None = None,
     ) -> None:
         self._process = process
         self._config = process.config
         self._handler = handler
         self._subscription = subscription
         self._allocator = allocator
-        self._kind = RoleKind("delivery is paused", GroupLayout, check_admission, self._new_role)
+        self._cluster = cluster
+        self._kind = RoleKind("delivery is paused", GroupLayout, self._admit, self._new_role)
         self._supervisor = SessionSupervisor(process, self._join, on_failure)
 
     async def start(self) -> None:
@@ -155,10 +160,16 @@ class GroupMember:
         Raises:
             NoZooKeeperError: No server answered in time.
             ChrootMissingError: The chroot does not exist.
+            ConfigError: The brokers are of another cluster than ZooKeeper's.
             GroupConfigError: The group's settings differ from this member's, or cannot be read.
             ForeignMemberError: Foreign members are alive in the group.
         """
         await self._supervisor.start()
+
+    async def _admit(self, session: Session, layout: GroupLayout, config: GroupConfig) -> None:
+        if self._cluster is not None and self._member_session is None:
+            await check_cluster(session, self._cluster)
+        await check_admission(session, layout, config)
 
     def _new_role(self, context: SessionContext) -> MemberRole:
         member = MemberContext.of(context, self._handler, self._subscription.offsets)

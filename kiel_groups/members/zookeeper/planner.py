@@ -5,11 +5,10 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
 
-from kiel_groups.allocators import Allocator, GroupSpec, allocator_name, named_allocator, run_allocator, sticky
+from kiel_groups.allocators import Allocator, allocator_name, named_allocator, sticky
 from kiel_groups.config import BROKER_V1
 from kiel_groups.errors import AllocatorError, ProtocolError
 from kiel_groups.group.planner import (
@@ -17,13 +16,14 @@ from kiel_groups.group.planner import (
     Publication,
     Target,
     absences,
+    allocate,
     describe_allocator,
     describe_change,
     fallback_target,
     limit_claims,
+    members_by_slot,
     next_end_ms,
     plan,
-    still_fits,
 )
 from kiel_groups.group.znodes.contents import (
     GroupState,
@@ -251,11 +251,7 @@ class PlanReader:
 
     async def _live_members(self) -> dict[Slot, MemberInfo]:
         """Read the live members by slot. If two members share a slot, the member that registered later counts."""
-        newest: dict[Slot, tuple[int, MemberInfo]] = {}
-        for registered, info in (await self._values.members(self._layout, MemberInfo.parse)).values():
-            if info.slot not in newest or newest[info.slot][0] < registered:
-                newest[info.slot] = (registered, info)
-        return {slot: info for slot, (_, info) in newest.items()}
+        return members_by_slot((await self._values.members(self._layout, MemberInfo.parse)).values())
 
     async def _read_assignments(self) -> dict[Slot, MemberAssignment | None]:
         slots = await self._session.children(self._layout.group_state) or []
@@ -298,27 +294,21 @@ class PlanReader:
             return self._weights
 
     async def racks(self, inputs: Inputs) -> dict[TopicPartition, str]:
-        """
-        Read the racks of partitions' preferred leaders, as far as brokers or the group's settings name them.
-
-        The preferred leader is the first replica. Others lead only while its broker is down: to follow them would move
-        partitions twice.
-        """
+        """Read the racks of partitions' preferred leaders; see ``Inputs.racks``."""
         ids = await self._session.children(BROKER_IDS) or []
         paths = [f"{BROKER_IDS}/{broker_id}" for broker_id in ids]
-        brokers = {
+        registered = {
             int(broker_id): self._values.parsed(parse_broker_rack, node, path)
             for broker_id, path, node in zip(ids, paths, await self._session.get_many(paths), strict=True)
             if node is not None and whole_number(broker_id) is not None
-        } | dict(inputs.dynamic_config.broker_racks)
+        }
         topics = sorted(inputs.topics)
-        racks: dict[TopicPartition, str] = {}
-        for topic, node in zip(topics, await self._session.get_many(list(map(topic_path, topics))), strict=True):
-            leaders = node and self._values.parsed(parse_preferred_leaders, node, topic_path(topic))
-            for number, broker in (leaders or {}).items():
-                if (rack := brokers.get(broker)) is not None:
-                    racks[TopicPartition(topic, number)] = rack
-        return racks
+        nodes = zip(topics, await self._session.get_many(list(map(topic_path, topics))), strict=True)
+        leaders = {
+            topic: node and self._values.parsed(parse_preferred_leaders, node, topic_path(topic))
+            for topic, node in nodes
+        }
+        return inputs.racks(registered, {topic: found for topic, found in leaders.items() if found})
 
     async def lags(self, inputs: Inputs, handler: PartitionHandler) -> dict[TopicPartition, int]:
         """Ask for the lags of partitions. Those without a stored offset or an answer are left out."""
@@ -346,10 +336,6 @@ class PlanReader:
             "topic", names, topic_path, lambda name, node: self._values.parsed(parse_topic, node, topic_path(name))
         )
         return {name: partitions for name, partitions in found.items() if partitions is not None}
-
-
-#: Why a partition has no owner although members subscribe to its topic.
-DRAINED = "all its subscribers are drained"
 
 
 class PartitionPlanner:
@@ -504,9 +490,8 @@ class PartitionPlanner:
 
         The leader does not plan if members subscribe to topics, but no broker or none of these topics was found.
         """
-        if inputs.subscribed and (not inputs.brokers or not inputs.topics):
-            missing = "broker" if not inputs.brokers else "topic of its subscription"
-            log.warning("group %s: no %s found; keeping the current allocation", self._layout.group, missing)
+        if inputs.missing:
+            log.warning("group %s: no %s found; keeping the current allocation", self._layout.group, inputs.missing)
             self._metrics.count("plans_withheld")
             self._withheld = True
             return False
@@ -520,20 +505,21 @@ class PartitionPlanner:
         if inputs.dynamic_config.allocator is not None:
             allocator = named_allocator(inputs.dynamic_config.allocator, "allocator")
         try:
-            target = await self._run(allocator, inputs)
+            return await self._run(allocator, inputs)
         except AllocatorError as error:
             self._metrics.count("allocator_failures")
             fresh = await self._run(sticky, inputs)
             target = fallback_target(inputs, fresh, str(error))
             log.error("group %s: %s", self._layout.group, target.fallback)
             return target
-        if inputs.away and still_fits(inputs):
-            # While a static member is away, no partition moves unnecessarily; an allocator does not know of absences.
-            target = replace(target, allocation=inputs.stored)
-        return target
 
-    async def _spec(self, allocator: Allocator, inputs: Inputs) -> GroupSpec:
-        """Return the group as the allocator sees it. What takes requests is read only for allocators that use it."""
+    async def _run(self, allocator: Allocator, inputs: Inputs) -> Target:
+        """
+        Run an allocator on a thread, because it is the user's code and may be slow.
+
+        What takes requests is read only for allocators that use it.
+        """
+        name = allocator_name(allocator)
         racks: dict[TopicPartition, str] = {}
         lags: dict[TopicPartition, int] = {}
         if getattr(allocator, "uses_racks", False):
@@ -541,28 +527,19 @@ class PartitionPlanner:
         if getattr(allocator, "uses_lag", False):
             if self._handler is None:
                 text = "group %s: an allocator process reads no lags; %s allocates without them"
-                log.warning(text, self._layout.group, allocator_name(allocator))
+                log.warning(text, self._layout.group, name)
             else:
                 lags = await self._reader.lags(inputs, self._handler)
-        return inputs.spec(racks, lags)
-
-    async def _run(self, allocator: Allocator, inputs: Inputs) -> Target:
-        """Run an allocator on a thread, because it is the user's code and may be slow."""
-        name = allocator_name(allocator)
-        run = partial(run_allocator, allocator, await self._spec(allocator, inputs))
+        run = partial(allocate, inputs, allocator, racks, lags)
         started_s = _now_s()
         try:
             async with asyncio.timeout(self._config.allocator_timeout_ms / 1000):
-                outcome = await self._runtime.in_thread(run, "allocator")
+                target = await self._runtime.in_thread(run, "allocator")
         except TimeoutError:
             limit_s = self._config.allocator_timeout_ms / 1000
             raise AllocatorError(f"allocator {name} did not return within {limit_s:g} s") from None
         self._metrics.observe("allocator", _now_s() - started_s)
-        unassigned = {
-            partition: DRAINED if partition.topic in inputs.subscribed else reason
-            for partition, reason in outcome.unassigned.items()
-        }
-        return Target(allocation=outcome.allocation, unassigned=unassigned, allocator=name)
+        return target
 
 
 def _owned(allocation: Allocation) -> Allocation:

@@ -7,17 +7,20 @@ import logging
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from contextlib import suppress
 
+from kiel_groups.clients.net.cluster_metadata import ClusterMetadata
 from kiel_groups.config import GroupConfig
 from kiel_groups.errors import (
     ConfigError,
     CoordinationError,
     ForeignMemberError,
     GroupConfigError,
+    KielGroupsError,
     ProtocolError,
     SessionLostError,
 )
-from kiel_groups.group.znodes.contents import GroupSettings, MemberInfo, encode_consumer_id
-from kiel_groups.group.znodes.layout import TOPICS, GroupLayout, WorkerLayout, topic_path
+from kiel_groups.group.cluster_identity import ClusterIdentity
+from kiel_groups.group.znodes.contents import GroupSettings, MemberInfo, encode_consumer_id, whole_number
+from kiel_groups.group.znodes.layout import BROKER_IDS, CLUSTER_ID, TOPICS, GroupLayout, WorkerLayout, topic_path
 from kiel_groups.group.znodes.round_contents import RoundSettings, program_type, refusal_by_programs
 from kiel_groups.group.znodes.transactions import (
     LARGEST_BYTES,
@@ -34,6 +37,7 @@ from kiel_groups.group.znodes.transactions import (
 )
 from kiel_groups.members.zookeeper.monitors import find_foreign_members
 from kiel_groups.model import CONNECT_TYPE
+from kiel_groups.wording import some
 from kiel_groups.zookeeper.session import Node, Session
 from kiel_groups.zookeeper.tasks import SessionContext
 
@@ -42,6 +46,7 @@ __all__ = [
     "admit_program",
     "create_registration",
     "check_admission",
+    "check_cluster",
     "refuse_programs",
 ]
 
@@ -85,6 +90,51 @@ async def check_admission(session: Session, layout: GroupLayout, config: GroupCo
             f"this member disagrees with its group {layout.group}: {details}. Give this member the group's setting,"
             f" or stop all members and change the znode {layout.config}"
         )
+
+
+async def check_cluster(session: Session, cluster: ClusterMetadata) -> None:
+    """
+    Check that the brokers are not those of another cluster than ZooKeeper's.
+
+    Offsets of one cluster in the logs of another lose records. If nothing proves that, the process goes on.
+
+    Raises:
+        ConfigError: They are; see ``ClusterIdentity.difference``.
+        SessionLostError: The session is over.
+    """
+    try:
+        theirs = ClusterIdentity(cluster.addresses_by_id)
+        brokers = await _registrations(session, theirs.brokers)
+        if not theirs.brokers or theirs.addresses & ClusterIdentity.registered(brokers).addresses:
+            return
+        numbers = map(whole_number, await session.children(BROKER_IDS) or [])
+        brokers = await _registrations(session, [number for number in numbers if number is not None])
+        if not ClusterIdentity.registered(brokers).may_differ(theirs):
+            return
+        cluster_id = await session.get(CLUSTER_ID)
+        theirs = await cluster.identity(with_id=cluster_id is not None)
+        topics: dict[str, bytes | None] = dict.fromkeys(await session.children(TOPICS) or [])
+        compared = theirs.to_compare(topics)
+        read = await session.get_many([topic_path(topic) for topic in compared])
+        topics |= {topic: node and node.data for topic, node in zip(compared, read, strict=True)}
+        ours = ClusterIdentity.registered(brokers, topics, cluster_id and cluster_id.data)
+    except SessionLostError:
+        raise
+    except KielGroupsError as error:
+        log.info("not known whether brokers and ZooKeeper are of one cluster: %s", error)
+        return
+    if difference := ours.difference(theirs):
+        raise ConfigError(
+            f"the brokers are of another cluster than ZooKeeper's: they name {some(sorted(theirs.addresses))}, and"
+            f" ZooKeeper registers {some(sorted(ours.addresses))}; {difference}. Give the brokers and the ZooKeeper of"
+            " one cluster"
+        )
+
+
+async def _registrations(session: Session, ids: Collection[int]) -> dict[int, bytes | None]:
+    """Return the data of the znodes of these brokers."""
+    nodes = await session.get_many([f"{BROKER_IDS}/{node_id}" for node_id in ids])
+    return {node_id: node and node.data for node_id, node in zip(ids, nodes, strict=True)}
 
 
 async def refuse_programs(session: Session, layout: GroupLayout, settings: Node | None) -> None:

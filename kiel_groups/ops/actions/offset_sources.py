@@ -182,9 +182,11 @@ class ZooKeeperOffsets:
             raise BrokerError(f"group {group}: {found.problem}")
         return {partition: each.offset for partition, each in found.offsets.items()}
 
-    def write(self, found: GroupOffsets, changes: Sequence[OffsetChange], settings: str | None = None) -> str:
+    def write(
+        self, found: GroupOffsets, changes: Sequence[OffsetChange], znodes: Mapping[str, str] | None = None
+    ) -> str:
         """
-        Write changes, and the ``settings`` of a group that has none. Return a remark for people, or "".
+        Write changes, and the missing ``znodes`` of a group without settings. Return a remark for people, or "".
 
         Offset znodes are written if they still have the versions in ``found``.
 
@@ -194,10 +196,9 @@ class ZooKeeperOffsets:
         """
         layout = GroupLayout(found.group)
         with zookeeper(self._hosts, timeout_s=self._timeout_s) as client:
-            if settings is not None and not found.has_settings:
-                client.ensure_path(layout.root)
+            for path, data in sorted((znodes or {}).items() if not found.has_settings else ()):
                 with suppress(NodeExistsError):  # A member was faster, and has its own.
-                    client.create(layout.config, settings.encode())
+                    client.create(f"{layout.root}/{path}", data.encode("latin-1"), makepath=True)
             if not found.is_in_kafka:
                 _write_znodes(client, layout, found.versions, changes)
                 return ""
@@ -268,9 +269,11 @@ class BrokerOffsets:
 
         return in_session(self._brokers, self._timeout_s, read)
 
-    def write(self, found: GroupOffsets, changes: Sequence[OffsetChange], settings: str | None = None) -> str:
+    def write(
+        self, found: GroupOffsets, changes: Sequence[OffsetChange], znodes: Mapping[str, str] | None = None
+    ) -> str:
         """
-        Write changes; groups of brokers have no ``settings``. Return "".
+        Write changes; groups of brokers have no ``znodes``. Return "".
 
         Raises:
             ConfigError: The brokers are too old to delete offsets.

@@ -9,7 +9,7 @@ members keeps its offsets, except those of topics that no member subscribes to: 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from kiel_groups.errors import BrokerError, ConfigError, CoordinationError
@@ -46,13 +46,14 @@ class OffsetsPlan:
     A change of offsets.
 
     ``found`` is the group as it was read, and ``changes`` has each selected partition, also one whose offset stays.
-    ``left_out`` are partitions with an offset that no longer exist. ``settings`` is written if the group has none.
+    ``left_out`` are partitions with an offset that no longer exist. ``znodes`` are those of a
+    deleted group that are created again, as in an ``OffsetsFile``.
     """
 
     found: GroupOffsets
     changes: tuple[OffsetChange, ...]
     left_out: tuple[TopicPartition, ...] = ()
-    settings: str | None = None
+    znodes: Mapping[str, str] = field(default_factory=dict)
     is_deletion: bool = field(default=False, kw_only=True)
 
     @property
@@ -123,7 +124,7 @@ class OffsetsPlan:
         changed = [each.partition for each in self.changing if found.offsets.get(each.partition) != each.before]
         if changed:
             raise CoordinationError(f"{changed_meanwhile(self.group, changed)}; nothing is written; try again")
-        return source.write(self.found, self.changing, self.settings)
+        return source.write(self.found, self.changing, self.znodes)
 
 
 def plan_reset(
@@ -178,7 +179,8 @@ def plan_import(
     """
     Plan to set offsets as in a file, all of them or those of ``selection``; the rest is as for ``plan_reset``.
 
-    A group that does not exist is begun if the file is of that group. It gets the settings in the file.
+    A group that does not exist is begun if the file is of that group. It gets the settings in the file, and
+    what else a restore file has of it.
     """
     offsets = file.offsets
     if selection is not None:
@@ -194,8 +196,10 @@ def plan_import(
     check_exist(found, {topic: frozenset(listed) for topic, listed in numbers.items()})
     _check_logs(found, offsets)
     given = {partition: FoundTime(offset) for partition, offset in offsets.items()}
-    settings = None if found.has_settings or found.store == IN_BROKERS else file.settings
-    return OffsetsPlan(found, compute_changes(found, offsets, Target("file"), given), settings=settings)
+    is_back = file.group == group and not found.has_settings and found.store != IN_BROKERS
+    return OffsetsPlan(
+        found, compute_changes(found, offsets, Target("file"), given), znodes=file.znodes if is_back else {}
+    )
 
 
 def plan_copy(

@@ -22,7 +22,7 @@ from urllib.parse import quote
 
 from kiel_groups.errors import ConfigError
 from kiel_groups.group.znodes.contents import LARGEST_OFFSET, LARGEST_PARTITION, whole_number
-from kiel_groups.group.znodes.layout import GroupLayout
+from kiel_groups.group.znodes.layout import RESTORED, GroupLayout
 from kiel_groups.model import TopicPartition
 from kiel_groups.wording import some
 
@@ -61,14 +61,14 @@ class OffsetsFile:
     The offsets of a group in a file.
 
     ``group`` is the group that they are of, or "" if the file does not say. ``made`` is when the file was made, such as
-    ``2026-11-28T13:05:00Z``, or "". ``settings`` is the data of the group's ``config`` znode, or None if the file has
-    none: only the restore file of a deleted group has it.
+    ``2026-11-28T13:05:00Z``, or "". ``znodes`` has the data of znodes by their paths below ``/kiel-groups/<group>``,
+    such as ``config``, each byte as a character: only the restore file of a deleted group has them.
     """
 
     group: str
     offsets: Mapping[TopicPartition, int] = field(default_factory=dict)
     made: str = ""
-    settings: str | None = None
+    znodes: Mapping[str, str] = field(default_factory=dict)
 
     def encode(self) -> str:
         """Return the file's text: JSON with one partition a line."""
@@ -78,16 +78,20 @@ class OffsetsFile:
             "made": self.made,
             "offsets": {str(partition): offset for partition, offset in sorted(self.offsets.items())},
         }
-        if self.settings is not None:
-            fields["settings"] = self.settings
+        if self.znodes:
+            fields["znodes"] = dict(sorted(self.znodes.items()))
         return json.dumps(fields, indent=2) + "\n"
 
 
 def new_file(
-    group: str, offsets: Mapping[TopicPartition, int], *, settings: str | None = None, at: datetime | None = None
+    group: str,
+    offsets: Mapping[TopicPartition, int],
+    *,
+    znodes: Mapping[str, str] | None = None,
+    at: datetime | None = None,
 ) -> OffsetsFile:
     """Return a file of these offsets, made ``at`` that time, or now."""
-    return OffsetsFile(group, offsets, f"{_utc(at):%Y-%m-%dT%H:%M:%SZ}", settings)
+    return OffsetsFile(group, offsets, f"{_utc(at):%Y-%m-%dT%H:%M:%SZ}", znodes or {})
 
 
 def restore_path(group: str, at: datetime | None = None) -> Path:
@@ -107,15 +111,16 @@ def kafka_lines(group: str, offsets: Mapping[TopicPartition, int]) -> str:
     return "".join(f"{layout.offset(partition)}:{offset}\n" for partition, offset in sorted(offsets.items()))
 
 
-def write_offsets_file(path: Path, text: str) -> None:
+def write_offsets_file(path: Path, text: str, *, is_secret: bool = False) -> None:
     """
-    Write a new file, and wait until the disk has it.
+    Write a new file, and wait until the disk has it. If it ``is_secret``, only its owner may read it.
 
     Raises:
         ConfigError: The file exists, or it cannot be written.
     """
     try:
-        with path.open("x", encoding="utf-8") as file:
+        mode = 0o600 if is_secret else 0o666
+        with open(path, "x", encoding="utf-8", opener=lambda name, flags: os.open(name, flags, mode)) as file:
             file.write(text)
             file.flush()
             os.fsync(file.fileno())
@@ -154,7 +159,7 @@ def parse_offsets_file(data: bytes, name: str, group: str) -> OffsetsFile:
         line = data.count(b"\n", 0, error.start) + 1
         raise ConfigError(f"{name}, line {line}: this is no text; {_EXPECTED}") from None
     parsed = _parse_json(text, name) if text.lstrip().startswith("{") else _parse_lines(text, name, group)
-    if not parsed.offsets and parsed.settings is None:
+    if not parsed.offsets and not parsed.znodes:
         raise ConfigError(f"{name} has no offsets; {_EXPECTED}")
     return parsed
 
@@ -177,12 +182,11 @@ def _parse_json(text: str, name: str) -> OffsetsFile:
     except RecursionError:
         raise ConfigError(f"{name} has too many brackets; {_EXPECTED}") from None
     version, group, made = fields.get("version"), fields.get("group"), fields.get("made", "")
-    settings, offsets = fields.get("settings"), fields.get("offsets")
+    offsets = fields.get("offsets")
     if version != _VERSION:
         at = _place(text, name, "version")
         raise ConfigError(f"{at}: version {version!r:.40} found, expected {_VERSION}, which this kiel-groups reads")
-    texts = {"group": group, "made": made, "settings": "" if settings is None else settings}
-    for key, value in texts.items():
+    for key, value in {"group": group, "made": made}.items():
         if not isinstance(value, str):
             raise ConfigError(f"{_place(text, name, key)}: {key!r} should be a text, found {value!r:.80}")
     if not isinstance(offsets, dict):
@@ -196,7 +200,21 @@ def _parse_json(text: str, name: str) -> OffsetsFile:
                 f'{_place(text, name, key)}: {key!r:.300}: {offset!r:.40} found, expected "TOPIC:PARTITION": OFFSET'
             )
         found[TopicPartition(topic, partition)] = offset
-    return OffsetsFile(group, found, made, settings)
+    return OffsetsFile(group, found, made, _checked_znodes(fields.get("znodes", {}), text, name))
+
+
+def _checked_znodes(found: Any, text: str, name: str) -> dict[str, str]:
+    if not isinstance(found, dict):
+        raise ConfigError(f"{_place(text, name, 'znodes')}: 'znodes' should be an object, found {found!r:.80}")
+    for path, data in found.items():
+        parts = path.split("/")
+        is_legal = parts[0] in RESTORED and not {"", ".", ".."} & {*parts} and "\0" not in path
+        if not is_legal or not isinstance(data, str) or max(data, default="") > "\xff":
+            raise ConfigError(
+                f"{_place(text, name, path)}: {path!r:.300}: {data!r:.40} found, expected the path of a znode below one"
+                f" of {', '.join(RESTORED)}, and its data with a character for each byte"
+            )
+    return found
 
 
 def _unique(pairs: list[tuple[str, Any]], text: str, name: str) -> dict[str, Any]:

@@ -91,6 +91,7 @@ def _view(member: _Member, views: Mapping[TopicPartition, PartitionView]) -> Mem
         member.described.client_host.removeprefix("/"),
         None if member.subscription is None else member.subscription.topics,
         tuple(views[partition] for partition in sorted(_partitions_of(member.assignment))),
+        protocol_version=None if member.subscription is None else member.subscription.version,
     )
 
 

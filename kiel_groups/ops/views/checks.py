@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
+from kiel_groups.group.znodes.layout import GroupLayout
 from kiel_groups.model import MemberId, TopicPartition
 from kiel_groups.ops.views.group_view import GroupView, MemberView, PartitionView, Sight
 from kiel_groups.wording import counted, some
@@ -236,8 +237,12 @@ def _unopened(view: GroupView, now_ms: int) -> Iterator[Finding]:
 
 def _wrongly_owned(view: GroupView, now_ms: int) -> Iterator[Finding]:
     owned: dict[MemberId, list[PartitionView]] = defaultdict(list)
+    twice = set(view.assigned_twice)
     for each in view.partitions:
-        if each.owner in view.member_ids and each.target != each.owner and each.owner is not None:
+        is_wrong = each.owner in view.member_ids and each.target != each.owner
+        # Other findings have the cause, and its remedy; to release the member would not help.
+        is_wrong = is_wrong and not each.is_forged and each.topic_partition not in twice
+        if is_wrong and each.owner is not None:
             owned[each.owner].append(each)
     for owner, partitions in sorted(owned.items()):
         what = counted(partitions, "partition is", "partitions are")
@@ -272,6 +277,47 @@ def _orphans(view: GroupView, now_ms: int) -> Iterator[Finding]:
         )
 
 
+def _forged(view: GroupView, now_ms: int) -> Iterator[Finding]:
+    forged = [each for each in view.partitions if each.is_forged]
+    if forged:
+        what = counted(forged, "owner znode names a member", "owner znodes name members")
+        yield Finding(
+            "forged",
+            f"{what} whose session did not create it: {some(_names(forged))}, in the name of {some(_owners(forged))}:"
+            " written by hand, so another member may consume the partition, too",
+            f"delete it below {GroupLayout(view.group).owners}; the assigned member claims the partition within a"
+            " minute",
+            partitions=_names(forged),
+            members=tuple(sorted({each.owner for each in forged if each.owner is not None})),
+        )
+
+
+def _orphan_offsets(view: GroupView, now_ms: int) -> Iterator[Finding]:
+    subscribed = {topic for member in view.members for topic in member.subscription or ()}
+    is_known = bool(view.members) and all(member.subscription is not None for member in view.members)
+    orphans = [
+        each
+        for each in view.partitions
+        if each.committed is not None
+        and each.owner is None
+        and each.topic_partition.topic not in subscribed
+        and (is_known or each.topic_partition.topic in view.gone_topics)
+    ]
+    if orphans:
+        topics = sorted({each.topic_partition.topic for each in orphans})
+        what = counted(orphans, "offset is of a topic", "offsets are of topics")
+        gone = some(topic for topic in topics if topic in view.gone_topics)
+        aside = f" (without a topic of this name: {gone})" if gone else ""
+        yield Finding(
+            "orphan-offsets",
+            f"{what} that no member reads: {some(topics)}{aside}; the lag of the group includes theirs",
+            f"'kiel-groups offsets delete {view.group} --topic {topics[0]}' deletes them; if members should read"
+            " the topic, subscribe to it",
+            passing=view.coordinator is None and bool(view.members) and _is_young(view, now_ms),
+            partitions=_names(orphans),
+        )
+
+
 def _beyond(view: GroupView, now_ms: int) -> Iterator[Finding]:
     beyond = [
         each
@@ -301,15 +347,28 @@ def _missing_topics(view: GroupView, now_ms: int) -> Iterator[Finding]:
 def _assigned_twice(view: GroupView, now_ms: int) -> Iterator[Finding]:
     if view.assigned_twice:
         what = counted(view.assigned_twice, "partition is", "partitions are")
+        twice = set(view.assigned_twice)
         owners = [
             member.member_id
             for member in view.members
-            if not {each.topic_partition for each in member.owned}.isdisjoint(view.assigned_twice)
+            if not twice.isdisjoint(member.target or (each.topic_partition for each in member.owned))
         ]
+        by, remedy = (
+            (
+                "by hand",
+                "the next plan of the leader replaces the assignments;"
+                f" 'kiel-groups rebalance {view.group}' has it made now",
+            )
+            if view.coordinator is None
+            else (
+                f"by the strategy {_strategy(view)!r}",
+                "the strategy of the group's leader is wrong: its records are delivered twice; configure another one",
+            )
+        )
         yield Finding(
             "assigned-twice",
-            f"{what} assigned to several members: {some(view.assigned_twice)}, by the strategy {_strategy(view)!r}",
-            "the strategy of the group's leader is wrong: its records are delivered twice; configure another one",
+            f"{what} assigned to several members: {some(view.assigned_twice)}, {by}",
+            remedy,
             partitions=view.assigned_twice,
             members=tuple(owners),
         )
@@ -368,6 +427,7 @@ RULES: tuple[tuple[_Rule, Sight], ...] = (
     (_refused_programs, Sight.PROGRAMS),
     (_leaderless, Sight.ZNODES),
     (_orphans, Sight.ZNODES),
+    (_forged, Sight.ZNODES),
     (_wrongly_owned, Sight.ZNODES),
     (_unowned, Sight.ZNODES),
     (_unopened, Sight.ZNODES),
@@ -375,10 +435,11 @@ RULES: tuple[tuple[_Rule, Sight], ...] = (
     (_away, Sight.ZNODES),
     (_unplanned, Sight.ZNODES),
     (_fallback, Sight.ZNODES),
-    (_assigned_twice, Sight.ANSWERS),
+    (_assigned_twice, Sight.ZNODES | Sight.ANSWERS),
     (_unassigned_by_strategy, Sight.ANSWERS),
     (_idle, Sight.ANSWERS),
     (_beyond, Sight.ZNODES | Sight.ANSWERS),
+    (_orphan_offsets, Sight.ZNODES | Sight.ANSWERS),
     (_missing_topics, Sight.ZNODES | Sight.ANSWERS),
 )
 
@@ -414,9 +475,15 @@ class ProgressTracker:
 
     A lag in one view proves nothing, because the record may have just arrived. If an earlier view had a lag and the
     same commit, the record has been waiting since then.
+
+    Args:
+        watched_ms: For how long a lag without a commit has to be seen, in milliseconds.
+        stuck_ms: How long ago the last commit has to be, in milliseconds.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, watched_ms: int = WATCHED_MS, stuck_ms: int = STUCK_MS) -> None:
+        self._watched_ms = watched_ms
+        self._stuck_ms = stuck_ms
         self._rebalancing_since_ms: int | None = None
         self._uncommitted: dict[TopicPartition, _Since] = {}
         self._lagging: dict[TopicPartition, _Since] = {}
@@ -444,25 +511,30 @@ class ProgressTracker:
         ]
         return tuple(sorted(found, key=lambda finding: finding.passing))
 
+    def is_awaited(self, since_ms: int) -> bool:
+        """Return whether a partition with lag, or without an offset, is as it was at a time, in epoch milliseconds."""
+        return any(each.since_ms <= since_ms for each in (*self._lagging.values(), *self._uncommitted.values()))
+
     def suspicion(self, now_ms: int) -> str:
         """Why another view, ``WATCHED_MS`` after the last one, may show a problem that needs an operator, or ""."""
         if self._rebalancing_since_ms is not None:
             return "the group rebalances"
         if self._uncommitted:
             return "assigned partitions have no committed offset"
-        suspects = any(_is_old(each.partition, now_ms) for each in self._lagging.values())
+        suspects = any(self._is_old(each.partition, now_ms) for each in self._lagging.values())
         return "some partitions are behind without a recent commit" if suspects else ""
 
     def _stuck(self, now_ms: int) -> Iterator[Finding]:
         """Yield the finding about partitions of a group in ZooKeeper, which has the times of commits."""
-        stuck = [each for each in self._unmoved(now_ms) if _is_old(each, now_ms)]
+        stuck = [each for each in self._unmoved(now_ms) if self._is_old(each, now_ms)]
         if stuck:
-            minutes = min(now_ms - _last_ms(each) for each in stuck) // 60_000
+            seconds = min(now_ms - _last_ms(each) for each in stuck) // 1000
             lag = sum(each.lag or 0 for each in stuck)
             yield Finding(
                 "stuck",
                 f"{counted(stuck, 'partition makes', 'partitions make')} no progress: lag {lag:,}, and no commit for"
-                f" {minutes} min: {some(_names(stuck))}, owned by {some(_owners(stuck))}",
+                f" {f'{seconds // 60} min' if seconds >= 60 else f'{seconds} s'}: {some(_names(stuck))}, owned by"
+                f" {some(_owners(stuck))}",
                 "look at the log of that member: its application hangs, or does not commit; 'kiel-groups release' takes"
                 " its partitions from it",
                 partitions=_names(stuck),
@@ -480,7 +552,7 @@ class ProgressTracker:
             + (f", in every look for {seen_ms // 1000} s" if seen_ms >= 1000 else ""),
             "a member does not rejoin: its application is busy or hangs; the logs of members say which they wait for,"
             " and the coordinator removes it after its rebalance timeout",
-            passing=seen_ms < WATCHED_MS,
+            passing=seen_ms < self._watched_ms,
             members=tuple(sorted(view.member_ids)),
         )
 
@@ -494,7 +566,7 @@ class ProgressTracker:
                 f"{what} records, but no committed offset: {some(_names(partitions))}, of {some(_owners(partitions))}",
                 "look at the log of that member: it does not commit, or the offset has expired"
                 " (offsets.retention.minutes)",
-                passing=all(now_ms - each.since_ms < WATCHED_MS for each in missing),
+                passing=all(now_ms - each.since_ms < self._watched_ms for each in missing),
                 partitions=_names(partitions),
             )
 
@@ -510,18 +582,17 @@ class ProgressTracker:
                 f"{what} no progress: lag {lag:,}, and no commit in {seen_ms // 1000} s: "
                 f"{some(_names(stuck))}, of {some(_owners(stuck))}",
                 "look at the log of that member: its application hangs, or does not commit",
-                passing=seen_ms < STUCK_MS,
+                passing=seen_ms < self._stuck_ms,
                 partitions=_names(stuck),
             )
 
     def _unmoved(self, now_ms: int) -> list[PartitionView]:
         """Return the partitions that have lagged for ``WATCHED_MS`` or longer without a commit."""
-        return [each.partition for each in self._lagging.values() if now_ms - each.since_ms >= WATCHED_MS]
+        return [each.partition for each in self._lagging.values() if now_ms - each.since_ms >= self._watched_ms]
 
-
-def _is_old(partition: PartitionView, now_ms: int) -> bool:
-    known = (partition.committed_ms, partition.claimed_ms) != (None, None)
-    return known and now_ms - _last_ms(partition) >= STUCK_MS
+    def _is_old(self, partition: PartitionView, now_ms: int) -> bool:
+        known = (partition.committed_ms, partition.claimed_ms) != (None, None)
+        return known and now_ms - _last_ms(partition) >= self._stuck_ms
 
 
 def _last_ms(partition: PartitionView) -> int:
@@ -550,5 +621,5 @@ def _unmoved(
     return found
 
 
-def _owners(partitions: list[PartitionView]) -> list[str]:
+def _owners(partitions: Iterable[PartitionView]) -> list[str]:
     return sorted({short_name(each.owner) for each in partitions if each.owner is not None})

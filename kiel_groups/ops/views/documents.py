@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from kiel_groups.group.znodes.group_settings import HistoryEntry
 from kiel_groups.group.znodes.round_contents import RoundState
+from kiel_groups.model import TopicPartition
 from kiel_groups.ops.views.checks import Finding
+from kiel_groups.ops.views.deletion import GroupDeletion
 from kiel_groups.ops.views.group_view import CoordinatorView, GroupView, MemberView, PartitionView, lag_of
+from kiel_groups.ops.views.lag_trend import Trend, worst_verdict
 
 __all__ = [
+    "deletion_document",
+    "finding_document",
     "group_document",
     "history_document",
     "lag_document",
+    "lags_document",
     "outline_document",
 ]
 
@@ -59,7 +65,7 @@ def group_document(
         "partitions_of_unknown_lag": _unknown_lags(view.partitions),
         "lag_problem": lag_problem or None,
     }
-    wrong = [_finding(finding) for finding in findings]
+    wrong = [finding_document(finding) for finding in findings]
     if view.coordinator is not None:
         return _coordinated(view, view.coordinator, lag, wrong)
     group_state, settings = view.group_state, view.settings
@@ -146,15 +152,43 @@ def _dynamic_config(view: GroupView) -> dict[str, Any] | None:
     }
 
 
-def lag_document(group: str, partitions: Collection[PartitionView], lag_problem: str) -> dict[str, Any]:
-    """Return the document of a group's lag; ``lag_problem`` is as for ``group_document``."""
+def lag_document(
+    group: str,
+    partitions: Collection[PartitionView],
+    lag_problem: str,
+    trends: Mapping[TopicPartition, Trend] | None = None,
+) -> dict[str, Any]:
+    """Return the document of a group's lag, with its trend if it was sampled; arguments as for ``lag_report``."""
     return {
         "group": group,
         "lag": lag_of(partitions),
         "partitions_of_unknown_lag": _unknown_lags(partitions),
         "lag_problem": lag_problem or None,
-        "partitions": [_partition_lag(each) for each in partitions],
+        **({} if trends is None else {"trend": worst_verdict(trends)}),
+        "partitions": [
+            {**_partition_lag(each), **({} if trends is None else _trend(trends.get(each.topic_partition)))}
+            for each in partitions
+        ],
     }
+
+
+def lags_document(
+    views: Iterable[GroupView], lag_problem: str, trends: Mapping[str, Mapping[TopicPartition, Trend]] | None = None
+) -> dict[str, Any]:
+    """Return the document of the lags of several groups, and their sum; arguments as for ``lags_report``."""
+    shown = list(views)
+    return {
+        "lag": lag_of([each for view in shown for each in view.partitions]),
+        "lag_problem": lag_problem or None,
+        "groups": [
+            lag_document(view.group, view.partitions, lag_problem, None if trends is None else trends[view.group])
+            for view in shown
+        ],
+    }
+
+
+def _trend(trend: Trend | None) -> dict[str, Any]:
+    return {"trend": trend and trend.verdict, "trend_reason": (trend and trend.why) or None}
 
 
 def _partition_lag(partition: PartitionView) -> dict[str, Any]:
@@ -175,8 +209,8 @@ def _unknown_lags(partitions: Iterable[PartitionView]) -> int:
     return sum(partition.lag is None for partition in partitions)
 
 
-def _finding(finding: Finding) -> dict[str, Any]:
-    """Return a problem of a group."""
+def finding_document(finding: Finding) -> dict[str, Any]:
+    """Return a problem of a group, or of its cluster."""
     return {
         "kind": finding.kind,
         "text": finding.text,
@@ -197,6 +231,8 @@ def _member(member: MemberView) -> dict[str, Any]:
         "client": member.client,
         "started_at": member.started_at_ms,
         "session_timeout_ms": member.session_timeout_ms,
+        "capacity": member.settings.get("capacity", 1.0),
+        "rack": member.settings.get("rack"),
         "subscription": list(member.subscription or ()),
         "target": [str(partition) for partition in sorted(member.target or ())],
         "owned": [str(partition.topic_partition) for partition in member.owned],
@@ -254,4 +290,18 @@ def _partition(partition: PartitionView) -> dict[str, Any]:
         "owner": partition.owner,
         "claimed_at": partition.claimed_ms,
         "target": partition.target,
+    }
+
+
+def deletion_document(lost: GroupDeletion, restore_file: str) -> dict[str, Any]:
+    """Return what deleting a group loses."""
+    return {
+        "group": lost.group,
+        "type": lost.protocol_type,
+        "loses": list(lost.losses),
+        "notes": list(lost.notes),
+        "offsets": {str(partition): offset for partition, offset in sorted(lost.offsets.items())},
+        "znodes": sorted(lost.znodes),
+        "committed_at": lost.committed_ms,
+        "restore_file": restore_file or None,
     }

@@ -46,7 +46,8 @@ class PartitionView:
     None if its znode does not exist. ``opened`` is True if the offset was written after the claim. An owner that opens
     a claim writes the offset before it delivers any record; an operator's change of the offset counts, too. ``claim``
     is the czxid of the owner znode. ``stores`` has the offsets by store, if the group's ``config`` does not name its
-    store. While two differ, ``committed`` is the one with the larger lag.
+    store. While two differ, ``committed`` is the one with the larger lag. ``is_forged`` is True if the owner is a
+    member, but another session than the member's has created the owner znode.
     """
 
     topic_partition: TopicPartition
@@ -59,6 +60,7 @@ class PartitionView:
     opened: bool = False
     claim: int | None = None
     stores: Mapping[Store, int] = field(default_factory=dict)
+    is_forged: bool = False
 
     @property
     def lag(self) -> int | None:
@@ -93,8 +95,9 @@ class MemberView:
     ``subscription`` is None if the topics are unknown: brokers coordinate the group, and it rebalances, or the member's
     bytes cannot be read; programs have none. ``target`` are the partitions that the plan assigns to the member, or None
     if no plan that was read includes it. ``started_at_ms`` is in epoch milliseconds. Coordinators do not tell the
-    fields from ``leads`` on. ``joined`` and ``protocols`` are those of a program. ``settings`` are those of the member
-    that differ from their defaults, with its capacity and rack.
+    fields from ``leads`` to ``settings``. ``joined`` and ``protocols`` are those of a program. ``settings`` are the
+    settings of the member that differ from their defaults, with its capacity and rack. ``protocol_version`` is that of
+    the bytes by which a member of a coordinated group subscribes.
     """
 
     member_id: MemberId
@@ -111,6 +114,7 @@ class MemberView:
     joined: int | None = None
     protocols: tuple[str, ...] = ()
     settings: Mapping[str, float | str] = field(default_factory=dict)
+    protocol_version: int | None = None
 
     @property
     def slot(self) -> Slot:
@@ -184,9 +188,9 @@ class GroupView:
     ``protocol_type`` is what the members are: ``consumer``, the type of their programs, or "" if that is not known.
     ``unreadable`` has an error text for what cannot be read of a member or a znode. ``missing_topics`` are topics that
     members subscribe to, but that do not exist. ``brokers`` is the number of live brokers, None if unknown.
+    ``assigned_twice`` are partitions that are assigned to several members.
 
-    Only brokers that coordinate a group tell its ``coordinator`` and which partitions are ``assigned_twice``: owned by
-    several members. The other fields are those of ZooKeeper:
+    Only brokers that coordinate a group have its ``coordinator``. The other fields are those of ZooKeeper:
 
     ``group_state`` is None before the first plan, ``settings`` before the first member. ``candidates`` are in order of
     election, the leader first; a candidate that is not a member is an allocator process. ``away`` has the assignments
@@ -194,6 +198,7 @@ class GroupView:
     group runs; it is None if leaders refuse them, and ``refused`` is the reason. ``closed`` has the paths of znodes
     whose ACL denies reading: their data and children are unknown. ``history`` has the last generations, the newest
     first; ``weights`` is the number of partitions with a weight. ``was_joined`` is True if a member has ever joined.
+    ``gone_topics`` are topics that do not exist, but of which the group has offsets.
     ``further`` are partitions of the topics of a group whose store is not named, of which the znodes have nothing.
 
     A group of programs in ZooKeeper has no ``settings`` and no ``group_state``. Its ``round`` is None before the first
@@ -222,6 +227,7 @@ class GroupView:
     history: tuple[HistoryEntry, ...] = ()
     weights: int = 0
     was_joined: bool = True
+    gone_topics: tuple[str, ...] = ()
     further: tuple[TopicPartition, ...] = ()
     round: RoundState | None = None
     workers: int = 0

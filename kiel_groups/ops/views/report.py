@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from itertools import groupby, islice
 from operator import itemgetter
@@ -18,7 +18,10 @@ from kiel_groups.group.znodes.group_settings import HistoryEntry
 from kiel_groups.group.znodes.layout import SPARK_GROUPS
 from kiel_groups.model import MemberId, TopicPartition
 from kiel_groups.ops.views.checks import Finding, short_name
+from kiel_groups.ops.views.deletion import GroupDeletion
 from kiel_groups.ops.views.group_view import CoordinatorView, GroupView, MemberView, PartitionView, Sight, lag_of
+from kiel_groups.ops.views.lag_trend import PROBLEMS, Trend, trend_lines, worst_verdict
+from kiel_groups.wire.consumer_protocol import PROTOCOL_TYPE
 from kiel_groups.wording import counted, some
 
 __all__ = [
@@ -26,10 +29,12 @@ __all__ = [
     "Listed",
     "Listing",
     "ago",
+    "deletion_report",
     "group_report",
     "groups_table",
     "history_table",
     "lag_report",
+    "lags_report",
     "report_table",
 ]
 
@@ -53,7 +58,7 @@ class Column(NamedTuple, Generic[Row]):
 _MOST_TOPICS = 2
 
 #: The columns of lists of groups that have numbers.
-_NUMBERS = frozenset({"members", "foreign", "generation", "lag"})
+_NUMBERS = frozenset({"members", "foreign", "generation", "lag", "partitions", "owns", "capacity"})
 
 _UNITS = ((86_400, "d"), (3_600, "h"), (60, "min"))
 
@@ -121,10 +126,10 @@ def _lag_text(partitions: Collection[PartitionView]) -> str:
 
 
 def _listed_partitions(
-    partitions: Sequence[PartitionView], findings: Sequence[Finding], listed: Listed
+    partitions: Iterable[PartitionView], named: Collection[TopicPartition], listed: Listed
 ) -> Collection[TopicPartition]:
-    """Return the partitions to list, those with a finding or an unknown lag first."""
-    named = {partition for finding in findings for partition in finding.partitions}
+    """Return the partitions to list, those that a problem names, or whose lag is unknown, first."""
+    partitions = list(partitions)
     # A dict keeps the order of the partitions, and has each partition once.
     wrong = {each.topic_partition: None for each in partitions if each.lag is None or each.topic_partition in named}
     wrong_first = wrong | {each.topic_partition: None for each in partitions}
@@ -314,7 +319,8 @@ def group_report(
         parts += [Text(f"\nmembers, by {ends}", style="bold"), report_table(_of_members(view, now_ms), view.members)]
     elif view.partitions:
         parts.append("")
-    shown = _listed_partitions(view.partitions, findings, listed)
+    named = {partition for finding in findings for partition in finding.partitions}
+    shown = _listed_partitions(view.partitions, named, listed)
     columns = [Column[PartitionView]("owner", lambda each: _owner(each, view.member_ids))]
     if view.coordinator is None:
         columns.insert(0, Column("commit", lambda each: ago(each.committed_ms, now_ms)))
@@ -492,7 +498,13 @@ def _of_members(view: GroupView, now_ms: int) -> Sequence[Column[MemberView]]:
     if not view.is_of_consumers:
         return name, host, pid, joined, Column("protocols", lambda member: ", ".join(member.protocols))
     share = Column[MemberView]("partitions", lambda member: member.share, is_right=True)
-    return name, host, pid, joined, share, Column("lag", lambda member: _lag_text(member.owned), is_right=True)
+    columns: list[Column[MemberView]] = [name, host, pid, joined, share]
+    columns.append(Column("lag", lambda member: _lag_text(member.owned), is_right=True))
+    if any("capacity" in member.settings for member in view.members):
+        columns.append(Column("capacity", lambda member: str(member.settings.get("capacity", 1)), is_right=True))
+    if any("rack" in member.settings for member in view.members):
+        columns.append(Column("rack", lambda member: str(member.settings.get("rack", ""))))
+    return columns
 
 
 def _name(member: MemberView) -> str:
@@ -514,15 +526,82 @@ def _owner(partition: PartitionView, members: frozenset[MemberId]) -> str:
     return f"{owner} → {short_name(partition.target)}"
 
 
-def lag_report(group: str, partitions: Collection[PartitionView], lag_problem: str) -> list[RenderableType]:
+def lag_report(
+    group: str,
+    partitions: Collection[PartitionView],
+    lag_problem: str,
+    trends: Mapping[TopicPartition, Trend] | None = None,
+    listed: Listed = "all",
+) -> list[RenderableType]:
     """
-    Return the report.
+    Return the report on the lag of one group.
 
     Args:
         group: The group's name.
         partitions: The group's partitions, by topic.
         lag_problem: The reason why some offsets or log ends are unknown; "" if all are known.
+        trends: The trend of each partition, if it was sampled.
+        listed: Which partitions to list; ``wrong`` lists those whose trend is a problem, or whose lag is unknown.
     """
-    parts: list[RenderableType] = list(_topic_parts(partitions, {each.topic_partition for each in partitions}))
+    found = trends or {}
+    named = {partition for partition, trend in found.items() if trend.verdict in PROBLEMS}
+    columns = [] if trends is None else [Column[PartitionView]("trend", lambda each: _verdict(found, each))]
+    shown = _listed_partitions(partitions, named, listed)
     lag = f"{_lag_text(partitions)}, in {counted(partitions, 'partition', 'partitions')}"
-    return [*parts, f"lag of group {group}: {_whole_lag(lag, partitions, lag_problem)}"]
+    parts = [
+        *_topic_parts(partitions, shown, *columns),
+        f"lag of group {group}: {_whole_lag(lag, partitions, lag_problem)}",
+    ]
+    if trends is not None:
+        parts += [f"trend of group {group}: {worst_verdict(trends)}", *(f"  {line}" for line in trend_lines(trends))]
+    return parts
+
+
+def _verdict(trends: Mapping[TopicPartition, Trend], partition: PartitionView) -> str:
+    found = trends.get(partition.topic_partition)
+    return "" if found is None else found.verdict
+
+
+def lags_report(
+    views: Sequence[GroupView],
+    lag_problem: str,
+    trends: Mapping[str, Mapping[TopicPartition, Trend]] | None = None,
+    listed: Listed = "all",
+) -> list[RenderableType]:
+    """
+    Return the report on the lags of several groups, and on their sum.
+
+    Args:
+        views: The groups, in the order of the report.
+        lag_problem: The reason why some offsets or log ends are unknown; "" if all are known.
+        trends: The trends of each group's partitions, if they were sampled.
+        listed: Which groups to list: all, none, or the first ones.
+    """
+    shown = views if listed == "all" else views[: listed if isinstance(listed, int) else 0]
+    columns = [
+        ("group", [view.group for view in shown]),
+        ("partitions", [f"{len(view.partitions):,}" for view in shown]),
+        ("lag", [_group_lag(view) for view in shown]),
+    ]
+    parts: list[RenderableType] = []
+    if trends is not None:
+        columns.append(("trend", [worst_verdict(trends[view.group]) for view in shown]))
+        for view in shown:
+            parts += [f"{view.group}: {line}" for line in trend_lines(trends[view.group])]
+    if shown:
+        parts = [Listing(columns), *parts]
+    aside = f", of which {len(views) - len(shown):,} are not listed" if len(shown) < len(views) else ""
+    partitions = [each for view in views for each in view.partitions]
+    lag = _whole_lag(_lag_text(partitions), partitions, lag_problem)
+    return [*parts, f"lag of {counted(views, 'group')}{aside}: {lag}"]
+
+
+def deletion_report(lost: GroupDeletion, place: str, restore_file: str, now_ms: int) -> list[RenderableType]:
+    """Return what deleting a group loses; ``place`` and ``now_ms`` are as for ``group_report``."""
+    facts = [("loses", loss) for loss in lost.losses or ("nothing but its name",)]
+    facts += [("note", note) for note in lost.notes]
+    if lost.committed_ms:
+        facts.append(("last commit", ago(lost.committed_ms, now_ms)))
+    facts.append(("restore file", restore_file or "none: there is nothing to restore"))
+    kind = f" of type {lost.protocol_type}" if lost.protocol_type not in ("", PROTOCOL_TYPE) else ""
+    return [Text(f"delete group {lost.group}{kind} {place}", style="bold"), _facts_grid(facts), ""]

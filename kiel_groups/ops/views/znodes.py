@@ -6,8 +6,9 @@ Missing or unreadable znodes raise no error, because operators need the view of 
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import chain
 from typing import NamedTuple, TypeVar
 
 from kiel_groups.config import BROKER_V1
@@ -88,7 +89,11 @@ def view_group(group: str, znodes: Snapshot, log_ends: Mapping[TopicPartition, i
         settings=settings,
         candidates=candidates,
         foreign_members=reading.foreign_members(),
-        missing_topics=reading.missing_topics(members),
+        missing_topics=reading.missing_topics({topic for info in members for topic in info.subscription}),
+        gone_topics=reading.missing_topics(
+            {each.topic_partition.topic for each in partitions if each.committed is not None}
+        ),
+        assigned_twice=_assigned_twice(targets.values()),
         away=reading.away(),
         dynamic_config=dynamic_config.config,
         refused=dynamic_config.refusal,
@@ -125,6 +130,11 @@ def _member(
             **({"rack": info.rack} if info.rack is not None else {}),
         },
     )
+
+
+def _assigned_twice(assigned: Iterable[frozenset[TopicPartition]]) -> tuple[TopicPartition, ...]:
+    counts = Counter(chain.from_iterable(assigned))
+    return tuple(sorted(partition for partition, count in counts.items() if count > 1))
 
 
 def _view_of_programs(
@@ -203,6 +213,7 @@ def _partitions(
                 commit.znode.modified_ms if commit else None,
                 opened=claim is not None and commit is not None and commit.znode.mzxid >= claim.znode.czxid,
                 claim=claim.znode.czxid if claim else None,
+                is_forged=claim is not None and reading.is_forged(claim),
                 stores={"zookeeper": offset} if has_any_store and offset is not None else {},
             )
         )
@@ -376,11 +387,10 @@ class _Reading:
         numbers = self._parsed(parse_topic, topic_path(topic)) or ()
         return [TopicPartition(topic, number) for number in numbers]
 
-    def missing_topics(self, members: Iterable[MemberInfo]) -> tuple[str, ...]:
-        """Return the topics that members subscribe to, but that have no znode."""
-        subscribed = {topic for info in members for topic in info.subscription}
+    def missing_topics(self, topics: Iterable[str]) -> tuple[str, ...]:
+        """Return those of the topics that have no znode."""
         existing = self._znodes.keys() | set(self.closed)
-        return tuple(sorted(topic for topic in subscribed if topic_path(topic) not in existing))
+        return tuple(sorted(topic for topic in topics if topic_path(topic) not in existing))
 
     def owners(self) -> dict[TopicPartition, _OwnerFound]:
         """Return the owner of each claimed partition."""
@@ -395,6 +405,11 @@ class _Reading:
             partition: _OffsetFound(self._parsed(parse_offset, path), znode)
             for partition, path, znode in self._partitions(self._layout.offsets)
         }
+
+    def is_forged(self, claim: _OwnerFound) -> bool:
+        """Return whether the owner of a claim is a member, of whose session the owner znode is not."""
+        member = self._znodes.get(self._layout.member(claim.member_id))
+        return member is not None and member.session != claim.znode.session
 
     def begun_topics(self) -> list[str]:
         """Return the topics that the group has begun to read, if its offsets are in Kafka."""

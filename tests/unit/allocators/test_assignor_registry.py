@@ -8,7 +8,14 @@ from typing import Any
 import pytest
 
 from kiel_groups.allocators import ALLOCATORS, range_allocator, sticky
-from kiel_groups.allocators.assignors import AssignorMember, assignors_of, range_assignor, roundrobin_assignor
+from kiel_groups.allocators.assignors import (
+    AssignorMember,
+    ReportingAssignor,
+    assignors_of,
+    range_assignor,
+    roundrobin_assignor,
+    with_capacity,
+)
 from kiel_groups.errors import ConfigError
 from kiel_groups.model import TopicPartition
 
@@ -85,3 +92,30 @@ def test_other_values_are_refused(given: Any, message: str) -> None:
     with pytest.raises(ConfigError) as caught:
         assignors_of(given, "x")
     assert str(caught.value) == message
+
+
+def test_members_tell_their_capacity_to_allocators_that_use_it() -> None:
+    """A member of three times the capacity gets three times the partitions; an unusable capacity is a finding."""
+    (large,) = with_capacity(assignors_of("sticky"), 3.0)
+    (usual,) = with_capacity(assignors_of("sticky"), 1.0)
+    assert usual is assignors_of("sticky")[0]
+    assert (large.metadata(["t"]), usual.metadata(["t"])) == (
+        b'{"capacity":3.0,"owned":{},"version":1}',
+        b'{"owned":{},"version":1}',
+    )
+    members = {name: AssignorMember(("t",), each.metadata(["t"])) for name, each in (("a", large), ("b", usual))}
+    assigned = usual.assign(members, {"t": range(8)})
+    assert {name: len(owned) for name, owned in assigned.items()} == {"a": 6, "b": 2}
+    members["a"] = AssignorMember(("t",), b'{"capacity":-1,"owned":{},"version":1}')
+    assert {name: len(owned) for name, owned in usual.assign(members, {"t": range(8)}).items()} == {"a": 4, "b": 4}
+    assert isinstance(usual, ReportingAssignor)
+    assert "of member a: capacity: -1 given; expected a number" in usual.findings(members)[0]
+
+
+@pytest.mark.parametrize("given", [None, "range", "round_robin"])
+def test_a_capacity_without_effect_is_refused(given: str | None) -> None:
+    """Of what the member offers, at least one has to use it."""
+    with pytest.raises(
+        ConfigError, match=r"^capacity: 2.0 given; .* only allocators such as 'sticky' use it, and this"
+    ):
+        with_capacity(assignors_of(given), 2.0)

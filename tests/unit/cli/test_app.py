@@ -82,13 +82,33 @@ def test_wrong_usage_exits_with_2(capsys: pytest.CaptureFixture[str], arguments:
 
 
 @pytest.mark.parametrize(
-    ("word", "meant"), [("releas", "release"), ("reset", ""), ("delete", ""), ("topic", "topics"), ("lags", "lag")]
+    ("word", "meant"),
+    [
+        *[("releas", "release"), ("leases", ""), ("topic", "topics"), ("lags", "lag"), ("nothing-like-it", "")],
+        *[("delete", "groups delete"), ("deleet", "groups delete"), ("lst", "groups list"), ("--list", "groups list")],
+        *[("status", "describe"), ("--describe", "describe"), ("--lag", "lag"), ("--replace", "")],
+    ],
 )
-def test_a_command_with_a_typing_error_is_suggested(capsys: pytest.CaptureFixture[str], word: str, meant: str) -> None:
-    """But no other word suggests ``release``, which acts on live members."""
+def test_the_command_that_is_meant_is_suggested(capsys: pytest.CaptureFixture[str], word: str, meant: str) -> None:
+    """Typing errors, and words of Kafka's tools, suggest a command. Few suggest ``release``, which acts on members."""
     assert app.run([word]) == 2
     err = capsys.readouterr().err
+    assert f"No such {'option' if word.startswith('--') else 'command'}" in err
     assert (f"Did you mean '{meant}'?" in err) if meant else ("Did you mean" not in err)
+
+
+def test_an_option_with_the_name_of_a_command_is_an_option(capsys: pytest.CaptureFixture[str]) -> None:
+    """``--config`` names a file, and ``config`` is a command."""
+    assert app.run(["--config", "/nowhere.toml", "demo", "--help"]) == 2
+    assert "--config: /nowhere.toml cannot be read" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("word", app._MEANT)
+def test_each_suggestion_is_a_command(capsys: pytest.CaptureFixture[str], word: str) -> None:
+    """A word of Kafka's tools suggests a command that exists, or nothing."""
+    assert app.run([word]) == 2
+    _, suggests, rest = capsys.readouterr().err.partition("Did you mean '")
+    assert not suggests or app.run([*rest.partition("'")[0].split(), "--help"]) == 0
 
 
 def test_the_status_of_a_command_is_the_exit_status(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -140,7 +160,7 @@ def test_a_command_group_alone_prints_its_commands(capsys: pytest.CaptureFixture
     [
         (
             ["groups", "--zookeeper=z", "x"],
-            "error: Got unexpected extra argument (x). See 'kiel-groups groups --help'.\n",
+            "error: Got unexpected extra argument (x). See 'kiel-groups groups list --help'.\n",
         ),
         (["completion"], "Choose from: bash, zsh, fish. See 'kiel-groups completion --help'.\n"),
     ],

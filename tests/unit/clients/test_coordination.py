@@ -95,12 +95,20 @@ def test_brokers_get_kafka_pythons_assignors() -> None:
         ({"api_version": (0, 8, 2)}, "api_version: .* brokers coordinate groups from Kafka 0.9 on"),
         ({"allocator": []}, "partition_allocator: none given"),
         ({"session_ms": 0}, "session_timeout_ms: 0 given"),
+        ({"capacity": 2.5}, "capacity: 2.5 given; .* this member offers range, roundrobin"),
+        ({"allocator": "sticky", "rack": "east"}, "rack: 'east' given; .* no leader knows the racks of partitions"),
     ],
 )
 def test_what_does_not_fit_brokers_is_refused(arguments: dict[str, Any], words: str) -> None:
     """The error names the argument."""
     with pytest.raises(ConfigError, match=words):
         by_brokers(**arguments)
+
+
+def test_members_of_a_group_of_brokers_have_a_capacity_where_it_counts() -> None:
+    """Members tell it to allocators that see the whole group, and not to Java's assignors."""
+    offered = by_brokers(allocator=["sticky", "range"], capacity=2.5).assignors
+    assert [each.metadata(["t"]) for each in offered] == [b'{"capacity":2.5,"owned":{},"version":1}', None]
 
 
 def test_a_group_of_brokers_may_have_any_name() -> None:

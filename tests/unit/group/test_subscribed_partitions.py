@@ -121,7 +121,6 @@ def test_questions_about_a_partition_that_is_not_assigned() -> None:
     state.set_highwater(T1, 40)
     assert not state.is_assigned(T1)
     assert not state.is_paused(T1)
-    assert not state.is_fetchable(T1)
     state.assign_from_subscribed([T0, T1])
     assert state.highwater(T1) is None
 
@@ -129,22 +128,16 @@ def test_questions_about_a_partition_that_is_not_assigned() -> None:
 # Positions
 
 
-def test_nothing_is_fetchable_before_it_has_a_position() -> None:
+def test_nothing_has_a_position_before_its_claim_is_open() -> None:
     state = SubscriptionState()
     state.subscribe("t")
     state.offsets.claim([T0], created=1)
     state.assign_from_subscribed([T0])
-    assert state.fetchable_partitions() == frozenset()
     assert state.missing_fetch_positions() == {T0}
-    assert not state.has_all_fetch_positions()
     assert state.position(T0) is None
-    assert state.all_consumed_offsets() == {}
     claim(state, T0)
-    assert state.fetchable_partitions() == {T0}
     assert state.missing_fetch_positions() == frozenset()
-    assert state.has_all_fetch_positions()
     assert state.position(T0) == START
-    assert state.all_consumed_offsets() == {T0: START}
 
 
 def test_a_seek_before_the_claim_is_open_is_refused() -> None:
@@ -162,7 +155,7 @@ def test_the_first_seek_of_a_manual_partition_opens_it() -> None:
     state.assign_from_user([T0, T1])
     assert state.missing_fetch_positions() == {T0, T1}
     state.seek(T0, 5)
-    assert state.fetchable_partitions() == {T0}
+    assert state.missing_fetch_positions() == {T1}
     offsets = state.offsets.of(T0)
     assert offsets is not None
     assert (offsets.position, offsets.finished, offsets.version, offsets.token) == (5, 5, 0, 0)
@@ -183,7 +176,6 @@ def test_a_seek_moves_position_and_finished(make: Callable[..., SubscriptionStat
     assert (state.position(T0), offsets.finished, offsets.reset) == (3, 3, None)
     assert not state.is_offset_reset_needed(T0)
     assert state.is_paused(T0)
-    assert state.all_consumed_offsets() == {T0: 3}
 
 
 @pytest.mark.parametrize("offset", [-1, 1.0, "3", None, True, 1 << 63])
@@ -208,17 +200,15 @@ def test_highwater_is_what_a_leader_reported_last() -> None:
 
 
 @pytest.mark.parametrize("make", [member, manual])
-def test_a_paused_partition_is_not_fetchable_and_keeps_its_position(make: Callable[..., SubscriptionState]) -> None:
+def test_a_paused_partition_keeps_its_position(make: Callable[..., SubscriptionState]) -> None:
     state = make(T0, T1)
     state.pause(T0)
     state.pause(T0)
     assert state.paused_partitions() == {T0}
-    assert state.fetchable_partitions() == {T1}
     assert state.position(T0) == START
     state.resume(T0)
     state.resume(T1)
     assert state.paused_partitions() == frozenset()
-    assert state.fetchable_partitions() == {T0, T1}
 
 
 # Requested resets
@@ -226,7 +216,7 @@ def test_a_paused_partition_is_not_fetchable_and_keeps_its_position(make: Callab
 
 @pytest.mark.parametrize("policy", ["earliest", "latest"])
 def test_a_requested_reset_takes_the_position(policy: str) -> None:
-    """The partition is not fetchable until a seek gives it another position. The tracker keeps what is finished."""
+    """The partition has no position until a seek gives it another one. The tracker keeps what is finished."""
     state = member(T0, T1)
     state.need_offset_reset(T0, policy)
     assert state.is_offset_reset_needed(T0)
@@ -234,11 +224,10 @@ def test_a_requested_reset_takes_the_position(policy: str) -> None:
     assert state.requested_reset(T0) == policy
     assert state.position(T0) is None
     assert state.missing_fetch_positions() == {T0}
-    assert state.fetchable_partitions() == {T1}
-    assert state.all_consumed_offsets() == {T1: START}
+    assert state.position(T1) == START
     assert state.offsets.position(T0) == START
     state.seek(T0, 90)
-    assert state.has_all_fetch_positions()
+    assert state.missing_fetch_positions() == frozenset()
 
 
 @pytest.mark.parametrize(("policy", "has_default"), [("earliest", True), ("latest", True), ("none", False)])
@@ -246,7 +235,6 @@ def test_the_default_reset_policy_is_that_of_the_settings(policy: Any, has_defau
     """The policy ``none`` names no position, so that no reset can be requested by it."""
     state = SubscriptionState(GroupConfig(group="g", auto_offset_reset=policy))
     state.assign_from_user([T0])
-    assert state.has_default_offset_reset_policy() is has_default
     if has_default:
         state.need_offset_reset(T0)
         assert state.requested_reset(T0) == policy

@@ -42,8 +42,6 @@ OTHER_WAYS: dict[str, list[Callable[[SubscriptionState], object]]] = {
         lambda state: state.subscribe(["u"]),
         lambda state: state.subscribe(pattern="u"),
         lambda state: state.change_subscription(["u"]),
-        lambda state: state.group_subscribe(["u"]),
-        lambda state: state.mark_for_reassignment(),
         lambda state: state.assign_from_subscribed([T0]),
     ],
 }
@@ -138,9 +136,7 @@ def test_the_same_topics_again_are_no_change() -> None:
 
 
 @pytest.mark.parametrize("topic", ["", "a/b", "ü", ".", "..", "x" * 256, "a b"])
-@pytest.mark.parametrize(
-    "call", [SubscriptionState.subscribe, SubscriptionState.change_subscription, SubscriptionState.group_subscribe]
-)
+@pytest.mark.parametrize("call", [SubscriptionState.subscribe, SubscriptionState.change_subscription])
 def test_an_illegal_topic_changes_nothing(call: Callable[..., object], topic: str) -> None:
     state = member(T0)
     before = snapshot(state)
@@ -153,7 +149,7 @@ def test_a_removed_topic_stops_at_once() -> None:
     """Its partitions are not assigned any more. Their claims remain until the member releases them."""
     state = member(T0, U0)
     state.subscribe(["t"])
-    assert state.assigned_partitions() == state.fetchable_partitions() == {T0}
+    assert state.assigned_partitions() == {T0}
     assert state.offsets.is_open(U0)
     state.change_subscription(["u"])
     assert state.assigned_partitions() == frozenset()
@@ -233,24 +229,6 @@ def test_another_pattern_keeps_the_topics_that_match_both() -> None:
     assert state.topics == {"t"}
     assert state.assigned_partitions() == {T0}
     assert partition_snapshot(state, T0) == USED
-
-
-# The topics of the group
-
-
-def test_the_group_subscription_has_own_and_added_topics() -> None:
-    """``mark_for_reassignment()`` and ``unsubscribe()`` remove the added ones. Partitions of the member stay."""
-    state = member(T0)
-    state.group_subscribe(["v"])
-    state.group_subscribe("w")
-    assert state.group_subscription() == {"t", "u", "v", "w"}
-    assert state.topics == {"t", "u"}
-    state.mark_for_reassignment()
-    assert state.group_subscription() == {"t", "u"}
-    assert state.assigned_partitions() == {T0}
-    state.group_subscribe(["v"])
-    state.unsubscribe()
-    assert state.group_subscription() == frozenset()
 
 
 def test_records_are_waited_for_once_topics_or_partitions_were_chosen() -> None:

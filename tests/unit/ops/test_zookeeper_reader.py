@@ -107,7 +107,9 @@ class CountingClient:
         return SimpleNamespace(get=get)
 
     def _stat(self, children: list[str]) -> SimpleNamespace:
-        return SimpleNamespace(ephemeralOwner=0, ctime=0, mtime=0, czxid=0, mzxid=0, numChildren=len(children))
+        return SimpleNamespace(
+            ephemeralOwner=0, ctime=0, mtime=0, czxid=0, mzxid=0, version=0, numChildren=len(children)
+        )
 
 
 def test_an_old_group_of_kafkas_consumers_costs_few_reads() -> None:

@@ -16,6 +16,7 @@ from kiel_groups.wire.error_codes import (
     CONSUMER_COORDINATOR_NOT_AVAILABLE,
     ILLEGAL_GENERATION,
     NO_ERROR,
+    NON_EMPTY_GROUP,
     NOT_COORDINATOR_FOR_CONSUMER,
     REBALANCE_IN_PROGRESS,
     UNKNOWN_MEMBER_ID,
@@ -24,6 +25,7 @@ from kiel_groups.wire.error_codes import (
 )
 from kiel_groups.wire.framing import Request, encode_request
 from kiel_groups.wire.group_requests import (
+    DeleteGroupsRequest,
     DescribedGroup,
     DescribedMember,
     DescribeGroupsRequest,
@@ -72,6 +74,7 @@ FETCH_OFFSETS = OffsetFetchRequestV1("g", (A0, B0))
 DELETE_OFFSETS = OffsetDeleteRequest("g", (A0, A1, B0))
 LIST = ListGroupsRequest()
 DESCRIBE = DescribeGroupsRequest(("g", "h"))
+DELETE = DeleteGroupsRequest(("g", "h"))
 VERSIONS = ApiVersionsRequest()
 PROBE = FetchProbeRequest()
 
@@ -118,6 +121,7 @@ BODIES: list[tuple[Request[Any], int, int, str]] = [
     (FETCH_OFFSETS, 9, 1, "0001670000000200016100000001000000000001620000000100000000"),
     (LIST, 16, 0, ""),
     (DESCRIBE, 15, 0, "00000002000167000168"),
+    (DELETE, 42, 0, "00000002000167000168"),
     (VERSIONS, 18, 0, ""),
     (
         PROBE,
@@ -200,6 +204,7 @@ RESPONSES: list[tuple[Request[Any], str, Any]] = [
             DescribedGroup(NOT_COORDINATOR_FOR_CONSUMER, "h", "", "", "", ()),
         ),
     ),
+    (DELETE, "000000000000000200016700000001680044", {"g": NO_ERROR, "h": NON_EMPTY_GROUP}),
     (
         VERSIONS,
         "00000000000200000000000b001200000003",

@@ -30,6 +30,7 @@ from kiel_groups.wire.list_offsets import (
 )
 from kiel_groups.wire.metadata import (
     BrokerAddress,
+    ClusterIdRequest,
     MetadataRequest,
     MetadataResponse,
     PartitionMetadata,
@@ -289,6 +290,16 @@ def test_mapping_of_results_keeps_every_partition() -> None:
     payload = array(*(string(f"t{t}") + array(*(int32(p) + int16(0) for p in range(50))) for t in range(20)))
     errors: Mapping[TopicPartition, object] = COMMIT.decode_response(payload)
     assert set(errors) == {TopicPartition(f"t{t}", p) for t in range(20) for p in range(50)}
+
+
+def test_the_id_of_a_cluster_is_asked_for_without_topics() -> None:
+    """Brokers have a rack or none, and a cluster an id or none."""
+    assert ClusterIdRequest().encode_body() == array()
+    brokers = array(
+        int32(1) + string("a") + int32(9092) + string("east"), int32(2) + string("b") + int32(9092) + int16(-1)
+    )
+    assert ClusterIdRequest.decode_response(brokers + string("id") + int32(1) + array()) == "id"
+    assert ClusterIdRequest.decode_response(brokers + int16(-1) + int32(1) + array()) is None
 
 
 # Metadata v10, the only request in the flexible format

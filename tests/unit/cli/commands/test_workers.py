@@ -23,6 +23,7 @@ from kiel_groups.workers.execution.worker_settings import WorkerSettings
 from kiel_groups.workers.stores import worker_group_view
 from kiel_groups.workers.stores.worker_group_view import WorkerGroup
 from kiel_groups.workers.values import ConfigSnapshot, ConnectorEntry, ConnectorId, TaskId, Work, WorkState, WorkStatus
+from tests.helpers.commands import logging_of_a_command
 
 pytestmark = pytest.mark.unit
 
@@ -32,7 +33,11 @@ RUNNING = WorkStatus(WorkState.RUNNING, "10.0.0.1:8083", generation=3)
 
 @pytest.fixture
 def started(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
-    """Replace the worker by one that signals its own process when it runs, and notes its settings and its end."""
+    """
+    Replace the worker by one that signals its own process when it runs, and notes its settings and its end.
+
+    The logging that the command sets up ends with the test.
+    """
     noted: list[Any] = []
     handlers = {each: signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)}
 
@@ -50,7 +55,8 @@ def started(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
     module = ModuleType("kiel_groups.workers.execution.worker")
     module.Worker = Worker  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, module.__name__, module)
-    yield noted
+    with logging_of_a_command():
+        yield noted
     # After the first signal, a second one kills the process.
     for each, handler in handlers.items():
         signal.signal(each, handler)

@@ -26,9 +26,9 @@ def parse(text: str, group: str = "shop") -> OffsetsFile:
     return parse_offsets_file(text.encode(), "o.txt", group)
 
 
-@pytest.mark.parametrize("settings", [None, '{"store":"zookeeper"}', ""])
-def test_our_format_is_read_back(tmp_path: Path, settings: str | None) -> None:
-    made = new_file("shop", OFFSETS, settings=settings, at=AT)
+@pytest.mark.parametrize("znodes", [{}, {"config": '{"store":"zookeeper"}', "weights": "\xff\0", "connect": ""}])
+def test_our_format_is_read_back(tmp_path: Path, znodes: dict[str, str]) -> None:
+    made = new_file("shop", OFFSETS, znodes=znodes, at=AT)
     write_offsets_file(tmp_path / "o.json", made.encode())
     assert read_offsets_file(tmp_path / "o.json", "another") == made
     assert made.made == "2026-11-28T13:05:00Z"
@@ -36,9 +36,9 @@ def test_our_format_is_read_back(tmp_path: Path, settings: str | None) -> None:
 
 def test_our_format_is_stable() -> None:
     """Files of an older version must be readable for ever."""
-    assert new_file("shop", {TopicPartition("clicks", 0): 7}, settings="{}", at=AT).encode() == (
+    assert new_file("shop", {TopicPartition("clicks", 0): 7}, znodes={"config": "{}"}, at=AT).encode() == (
         '{\n  "version": 1,\n  "group": "shop",\n  "made": "2026-11-28T13:05:00Z",\n'
-        '  "offsets": {\n    "clicks:0": 7\n  },\n  "settings": "{}"\n}\n'
+        '  "offsets": {\n    "clicks:0": 7\n  },\n  "znodes": {\n    "config": "{}"\n  }\n}\n'
     )
 
 
@@ -83,6 +83,14 @@ GOOD = '{"version": 1, "group": "shop", "offsets": {\n'
         ('{"version": 1,\n"group": 5, "offsets": {}}', "line 2: 'group' should be a text, found 5"),
         ('{"version": 1, "group": "g",\n"offsets": []}', "line 2: 'offsets' should be an object"),
         ('{"version": 1, "group": "g", "offsets": {}}', "o.txt has no offsets"),
+        ('{"version": 1, "group": "g", "offsets": {},\n"znodes": 5}', "line 2: 'znodes' should be an object, found 5"),
+        *(
+            (
+                f'{{"version": 1, "group": "g", "offsets": {{}}, "znodes": {{\n"{path}": {data}}}}}',
+                "line 2: '.* expected",
+            )
+            for path, data in (("members/x", '""'), ("connect/../x", '""'), ("config", "5"), ("config", '"\u20ac"'))
+        ),
         ('{"a":' * 100_000, "o.txt has too many brackets"),
         ("/consumers/shop/offsets/clicks/0:7\n/consumers/shop/offsets/clicks/0:8", "line 2: clicks:0 occurs twice"),
         ("/consumers/shop/offsets/clicks/0:7\n/consumers/shop/offsets/clicks/1-0:8", "line 2: '/consumers/"),

@@ -1,0 +1,59 @@
+"""``kiel-groups doctor``."""
+
+from __future__ import annotations
+
+import click
+
+from kiel_groups.cli.parameters.cluster_address import complete_groups
+from kiel_groups.cli.parameters.options import (
+    SERVER_WAIT_S,
+    json_option,
+    optional_brokers_option,
+    optional_zookeeper_option,
+)
+from kiel_groups.cli.terminal.messages import DONE, EPILOG, FAILED, Lines
+
+__all__ = ["doctor"]
+
+
+@click.command(epilog=EPILOG)
+@click.argument("groups", nargs=-1, metavar="[GROUP]...", shell_complete=complete_groups)
+@optional_zookeeper_option
+@optional_brokers_option
+@json_option
+@click.pass_obj
+def doctor(lines: Lines, *, groups: tuple[str, ...], zookeeper: str | None, brokers: str | None, as_json: bool) -> int:
+    """
+    Check servers and groups: whether all is reachable, sound, and of one cluster.
+
+    With --zookeeper, this checks its servers, the brokers that are registered there (and those of --brokers), and what
+    groups keep in ZooKeeper; with --brokers alone, the brokers and the groups that they coordinate. GROUP restricts
+    the groups, of which all are checked otherwise.
+
+    Nothing is changed. The exit status is 1 if something is wrong. How far a group has come is shown by 'describe'.
+    """
+    from kiel_groups.cli.terminal.rendering import show, show_json
+    from kiel_groups.ops.doctor import examine
+    from kiel_groups.ops.views.cluster_checks import check_lines
+    from kiel_groups.ops.views.documents import finding_document
+    from kiel_groups.wording import counted
+
+    if zookeeper is None and brokers is None:
+        raise click.UsageError("give '--zookeeper', '--brokers' or both.", click.get_current_context())
+    checks = []
+    for check in examine(zookeeper, brokers, groups, timeout_s=SERVER_WAIT_S):
+        checks.append(check)
+        if not as_json:
+            show(check_lines(check))
+    problems = [finding for check in checks for finding in check.findings]
+    if as_json:
+        documents = [
+            {"subject": check.subject, "text": check.text, "wrong": list(map(finding_document, check.findings))}
+            for check in checks
+        ]
+        show_json({"wrong": list(map(finding_document, problems)), "checks": documents})
+    elif problems:
+        lines.say("error", f"{counted(problems, 'problem')} in {counted(checks, 'check')}")
+    else:
+        lines.say("info", f"nothing is wrong: {counted(checks, 'check')}")
+    return FAILED if problems else DONE

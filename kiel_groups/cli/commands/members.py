@@ -1,0 +1,45 @@
+"""``kiel-groups members``."""
+
+from __future__ import annotations
+
+import click
+
+from kiel_groups.cli.parameters.cluster_address import ClusterAddress, complete_groups
+from kiel_groups.cli.parameters.options import cluster_options, json_option
+from kiel_groups.cli.terminal.messages import DONE, EPILOG, Lines
+from kiel_groups.wording import some
+
+__all__ = ["members"]
+
+
+@click.command(epilog=EPILOG)
+@click.argument("group", shell_complete=complete_groups)
+@cluster_options
+@json_option
+@click.pass_obj
+def members(lines: Lines, *, group: str, cluster: ClusterAddress, as_json: bool) -> int:
+    """
+    List the live members of a group, one line each.
+
+    Members are shown by the ends of their ids. The client is 'ours', 'Java', 'kiel' or another 'foreign' one; foreign
+    members do not take part in the protocol of kiel-groups. 'owns' counts partitions; '2 → 3': it owns two and gets
+    three. Columns of what no member has are left out: instance ids, capacities other than 1, racks, drained members.
+
+    With --coordination brokers, the coordinator tells client ids, the version of the consumers' protocol, hosts and
+    assignments only.
+    """
+    from kiel_groups.cli.terminal.rendering import show, show_json
+    from kiel_groups.ops.views.members import members_document, members_report
+
+    loaded = cluster.groups().load(group)
+    (view,) = loaded.groups
+    if view.closed:
+        lines.say("warning", f"an ACL denies reading parts of group {group}: {some(view.closed)}")
+    for text in view.unreadable:
+        lines.say("warning", text)
+    document = members_document(view)
+    if as_json:
+        show_json(document)
+    else:
+        show(*members_report(document, cluster.place, loaded.seen_ms))
+    return DONE

@@ -1,0 +1,115 @@
+"""``kiel-groups verify``."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack, closing
+from typing import TYPE_CHECKING
+
+import click
+
+from kiel_groups.cli.parameters.cluster_address import ClusterAddress, complete_groups
+from kiel_groups.cli.parameters.options import NumbersCommand, Seconds, cluster_options, json_option
+from kiel_groups.cli.terminal.messages import DONE, EPILOG, FAILED, Lines
+
+if TYPE_CHECKING:
+    from kiel_groups.ops.views.group_view import GroupView
+    from kiel_groups.ops.views.verification import Verification
+
+__all__ = ["verify"]
+
+_WINDOW_S = 10
+_TIMEOUT_S = 60
+#: The pause between two looks at the group, in seconds.
+_PAUSE_S = 1.0
+
+
+@click.command(cls=NumbersCommand, epilog=EPILOG)
+@click.argument("group", shell_complete=complete_groups)
+@cluster_options
+@json_option
+@click.option(
+    "--window",
+    "window_s",
+    type=Seconds(least=0),
+    default=_WINDOW_S,
+    show_default=True,
+    metavar="SECONDS",
+    help="How long an offset may stay while there is lag; more than the interval of commits. 0 does not check it.",
+)
+@click.option(
+    "--timeout",
+    "timeout_s",
+    type=Seconds(least=0),
+    default=_TIMEOUT_S,
+    show_default=True,
+    metavar="SECONDS",
+    help="How long to wait for the end of a rebalance.",
+)
+@click.pass_obj
+def verify(
+    lines: Lines, /, *, group: str, cluster: ClusterAddress, as_json: bool, window_s: float, timeout_s: float
+) -> int:
+    """
+    Check that a group works: each partition owned once, by a live member, as planned, and offsets that move.
+
+    Prints a line for each problem, with its cause and a remedy, and exits with 1; or one line that all is well. Changes
+    nothing. During a rebalance, it waits until the group has settled.
+
+    If no partition has lag, or all that have it commit, the command ends before the window does.
+    """
+    from kiel_groups.cli.terminal.rendering import show, show_json
+    from kiel_groups.ops.views.documents import finding_document
+    from kiel_groups.ops.views.verification import Verification
+
+    verification = Verification(round(window_s * 1000))
+    view = _look(lines, cluster, group, verification, window_s=window_s, timeout_s=timeout_s)
+    findings = verification.findings
+    if as_json:
+        show_json(
+            {
+                "group": group,
+                "well": not findings,
+                "state": view.state,
+                "members": view.size,
+                "partitions": len(view.partitions),
+                "owned": view.owned,
+                "wrong": [finding_document(finding) for finding in findings],
+            }
+        )
+    elif findings:
+        show(*(f"{each.kind}: {each.text}{f' → {each.remedy}' if each.remedy else ''}" for each in findings))
+    else:
+        show(_praise(view, has_moved=window_s > 0))
+    return FAILED if findings else DONE
+
+
+def _look(
+    lines: Lines, cluster: ClusterAddress, group: str, verification: Verification, *, window_s: float, timeout_s: float
+) -> GroupView:
+    """Look at the group until the findings are final, or until it has not settled in time. Return the last view."""
+    from kiel_groups.cli.terminal.rendering import waiting
+    from kiel_groups.errors import KielGroupsError
+
+    with closing(cluster.groups().follow(group)) as loads, ExitStack() as stack:
+        wait = None
+        while True:
+            loaded = next(loads)
+            if isinstance(loaded, KielGroupsError):
+                raise loaded
+            (view,) = loaded.groups
+            if verification.take(view, loaded.seen_ms, loaded.lag_problem):
+                return view
+            if wait is None:
+                wait = stack.enter_context(waiting(lines, f"watching group {group}", timeout_s + window_s))
+            passed_s = wait(0)
+            if passed_s >= timeout_s and not verification.is_settled:
+                return view
+            wait(passed_s + min(_PAUSE_S, max(window_s, timeout_s) / 4))
+
+
+def _praise(view: GroupView, *, has_moved: bool) -> str:
+    from kiel_groups.wording import counted
+
+    owned = f"{view.owned:,} of {counted(view.partitions, 'partition is', 'partitions are')} owned"
+    offsets = "; no offset is stuck" if has_moved and view.members else ""
+    return f"group {view.group} is well: {view.state}, with {counted(view.size, 'live member')}; {owned}{offsets}"

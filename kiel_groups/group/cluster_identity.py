@@ -1,0 +1,119 @@
+"""Decide whether brokers are of another cluster than those that ZooKeeper registers."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import NamedTuple
+
+from kiel_groups.config import HostPort
+from kiel_groups.errors import ProtocolError
+from kiel_groups.group.znodes.contents import parse_endpoints, parse_object, parse_replicas
+from kiel_groups.group.znodes.layout import BROKER_IDS, CLUSTER_ID, topic_path
+from kiel_groups.model import INTERNAL_TOPICS
+from kiel_groups.wording import counted, some
+
+__all__ = ["MOST_TOPICS", "ClusterIdentity"]
+
+#: How many topics that both sides have are compared.
+MOST_TOPICS = 1_000
+
+
+class ClusterIdentity(NamedTuple):
+    """
+    What ZooKeeper, or a broker, knows of its cluster.
+
+    ``brokers`` has the addresses of each live broker, by its id: all its listeners in ZooKeeper, one in an answer.
+    ``topics`` has the replicas of each partition; those of a topic that was not compared are empty. Only clusters of
+    Kafka 0.10.1 and later have a ``cluster_id``.
+    """
+
+    brokers: Mapping[int, frozenset[HostPort]]
+    topics: Mapping[str, Mapping[int, tuple[int, ...]]] = {}
+    cluster_id: str | None = None
+
+    @classmethod
+    def registered(
+        cls,
+        brokers: Mapping[int, bytes | None],
+        topics: Mapping[str, bytes | None] = {},
+        cluster_id: bytes | None = None,
+    ) -> ClusterIdentity:
+        """
+        Return what ZooKeeper knows.
+
+        Args:
+            brokers: The data of the znodes of brokers, by id; None for one that is gone, or cannot be read.
+            topics: The data of the znodes of topics; None for one that was not read.
+            cluster_id: The data of ``/cluster/id``.
+        """
+        addresses: dict[int, frozenset[HostPort]] = {}
+        replicas: dict[str, Mapping[int, tuple[int, ...]]] = {topic: {} for topic in topics}
+        for broker, data in brokers.items():
+            try:
+                addresses[broker] = parse_endpoints(data or b"", f"{BROKER_IDS}/{broker}")
+            except ProtocolError:
+                continue
+        for topic, data in topics.items():
+            try:
+                replicas[topic] = parse_replicas(data or b"", topic_path(topic))
+            except ProtocolError:
+                continue
+        try:
+            found = parse_object(cluster_id or b"", CLUSTER_ID).get("id")
+        except ProtocolError:
+            found = None
+        return cls(addresses, replicas, found if isinstance(found, str) and found else None)
+
+    @property
+    def addresses(self) -> frozenset[HostPort]:
+        """All addresses of all brokers."""
+        return frozenset[HostPort]().union(*self.brokers.values())
+
+    def may_differ(self, named: ClusterIdentity) -> bool:
+        """
+        Return whether the addresses leave room for a doubt: both sides have some, and none in common.
+
+        Brokers pass on the addresses that are registered, so this is rare: another cluster, a broker that is cut off
+        from ZooKeeper and knows only itself, or a proxy that changes the addresses in answers.
+        """
+        return bool(self.addresses and named.addresses and not self.addresses & named.addresses)
+
+    def to_compare(self, topics: Collection[str]) -> list[str]:
+        """Return those of these topics whose replicas are compared with the topics of this side, in order."""
+        return sorted(self.topics.keys() & set(topics) - INTERNAL_TOPICS)[:MOST_TOPICS]
+
+    def difference(self, named: ClusterIdentity) -> str:
+        """
+        Return why ``named``, which brokers say, is certainly another cluster than this one, or "" if that is not sure.
+
+        The ids of clusters decide, if both are known. Otherwise, topics do: a proxy changes neither their names nor
+        their replicas, and a broker that is cut off remembers most of them. More topics have to speak against one
+        cluster than for it. Topics that only one side has count only as far as the other side has some, too: a topic
+        may have been created or deleted just now.
+        """
+        if not self.may_differ(named):
+            return ""
+        if self.cluster_id is not None and named.cluster_id is not None:
+            if self.cluster_id == named.cluster_id:
+                return ""
+            return f"ZooKeeper has the cluster id {self.cluster_id}, and the brokers have {named.cluster_id}"
+        ours, theirs = (side.topics.keys() - INTERNAL_TOPICS for side in (self, named))
+        agreement = [self._agrees(topic, named) for topic in ours & theirs]
+        same, other = agreement.count(True), agreement.count(False)
+        if other + min(len(ours - theirs), len(theirs - ours)) <= same:
+            return ""
+        if not ours & theirs:
+            return f"ZooKeeper has the topics {some(sorted(ours))}, and the brokers have {some(sorted(theirs))}"
+        alike = counted(same, "topic is", "topics are")
+        return f"{alike} the same, of {len(ours):,} that ZooKeeper has, and {len(theirs):,} that the brokers have"
+
+    def _agrees(self, topic: str, named: ClusterIdentity) -> bool | None:
+        """Return whether both sides have the same replicas of a topic; None if that cannot be said."""
+        verdicts = set()
+        for partition, replicas in self.topics[topic].items():
+            # Brokers of 0.8 leave dead replicas out of their answers, and answer none together with an error.
+            live = tuple(each for each in replicas if each in named.brokers)
+            answered = tuple(each for each in named.topics[topic].get(partition, ()) if each in named.brokers)
+            if answered:
+                verdicts.add(live == answered)
+        return all(verdicts) if verdicts else None

@@ -1,0 +1,468 @@
+"""
+Examine a cluster: its servers, whether they belong together, and the znodes of its groups.
+
+Nothing is changed. Each server has a limit of time, so a dead one is a finding. The functions block.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import struct
+import time
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import suppress
+from difflib import get_close_matches
+from typing import Any, NamedTuple
+
+from kazoo.exceptions import NoAuthError, NoNodeError
+from kazoo.protocol.serialization import CloseInstance, Connect
+
+from kiel_groups.clients.net.cluster_metadata import ClusterMetadata
+from kiel_groups.config import KAFKA_PORT, ZOOKEEPER_PORT, BrokerConfig, HostPort, ZooKeeperConfig, parse_hosts
+from kiel_groups.errors import (
+    ChrootMissingError,
+    ConfigError,
+    CoordinationError,
+    KielGroupsError,
+    ProtocolError,
+    UnknownGroupError,
+)
+from kiel_groups.group.cluster_identity import ClusterIdentity
+from kiel_groups.group.znodes.contents import Snapshot, parse_broker, parse_broker_version
+from kiel_groups.group.znodes.layout import BROKER_IDS, CLUSTER_ID, CONSUMERS, ROOT, TOPICS, GroupLayout, topic_path
+from kiel_groups.metrics import Metrics
+from kiel_groups.ops.broker_reader import BrokerGroups
+from kiel_groups.ops.views.checks import Finding
+from kiel_groups.ops.views.cluster_checks import (
+    ASKED_MS,
+    BrokerAnswer,
+    Check,
+    ServerAnswer,
+    check_broker,
+    check_chroot,
+    check_clock,
+    check_ensemble,
+    check_mixed,
+    check_rights,
+    check_server,
+    check_shared,
+    check_znodes,
+    lasting,
+    rights_needed,
+)
+from kiel_groups.ops.views.group_view import GroupView
+from kiel_groups.ops.views.znodes import view_group
+from kiel_groups.ops.zookeeper_client import Client, zookeeper
+from kiel_groups.ops.zookeeper_reader import check_group, list_groups, list_topics, read_brokers, read_group
+from kiel_groups.wire.fetch import FetchRequest
+from kiel_groups.wire.versions import VersionRange
+from kiel_groups.wording import counted
+
+__all__ = ["examine"]
+
+
+#: How long until a group with a finding is read again, in seconds; see ``lasting``.
+_PAUSE_S = 2.0
+
+#: The longest text of a finding about a group, in characters.
+_MOST_TEXT = 1_000
+
+#: How many paths below the root are searched for brokers, if the chroot has none.
+_MOST_CHROOTS = 100
+
+
+def examine(
+    zookeeper_hosts: str | None, brokers: str | None, groups: Sequence[str] = (), *, timeout_s: float = 5.0
+) -> Iterator[Check]:
+    """
+    Examine a cluster, and yield each check when it is done.
+
+    Args:
+        zookeeper_hosts: ZooKeeper's servers with the chroot; None to ask brokers only.
+        brokers: ``host:port`` of some brokers; None for those that are registered in ZooKeeper.
+        groups: The groups to examine; all, if none is given.
+        timeout_s: How long each server may take for an answer, in seconds.
+
+    Raises:
+        ConfigError: An address is not legal, or neither ZooKeeper nor brokers are given.
+        UnknownGroupError: A group does not exist.
+        CoordinationError: ZooKeeper failed meanwhile.
+    """
+    if zookeeper_hosts is None and brokers is None:
+        raise ConfigError("doctor: no servers given; expected ZooKeeper's, or brokers")
+    addresses = [] if brokers is None else list(parse_hosts(brokers, KAFKA_PORT, "brokers"))
+    if zookeeper_hosts is None:
+        yield from _examine_brokers(addresses, groups, timeout_s)
+        return
+    config = ZooKeeperConfig.parse(zookeeper_hosts)
+    servers = config.hosts.removesuffix(config.chroot)
+    answers = asyncio.run(_ask_servers(parse_hosts(servers, ZOOKEEPER_PORT, "zk_hosts"), timeout_s))
+    yield from map(check_server, answers)
+    if len(answers) > 1:
+        yield check_ensemble(answers)
+    serving = ",".join(str(each.address) for each in answers if not each.problem)
+    if not serving:
+        return
+    try:
+        # A session that tries a server which does not answer would wait for it.
+        with zookeeper(f"{serving}{config.chroot}", timeout_s=timeout_s) as client:
+            yield from _Examination(client, servers, addresses, timeout_s).checks(groups)
+    except ChrootMissingError:
+        with zookeeper(serving, timeout_s=timeout_s) as client:
+            yield check_chroot(servers, config.chroot, 0, _brokers_elsewhere(client), exists=False)
+
+
+# ZooKeeper's servers, each asked on its own: a session would choose one of them.
+
+
+async def _ask_servers(addresses: Sequence[HostPort], timeout_s: float) -> list[ServerAnswer]:
+    answers = await asyncio.gather(*(_ask_server(address, timeout_s) for address in addresses))
+    serving = [each.address for each in answers if not each.problem]
+    strangers = await _strangers(serving, timeout_s)
+    return [each._replace(is_stranger=each.address in strangers) for each in answers]
+
+
+async def _ask_server(address: HostPort, timeout_s: float) -> ServerAnswer:
+    try:
+        async with asyncio.timeout(timeout_s):
+            granted, least, most = [(await _open(address, asked)).time_out for asked in (ASKED_MS, 1, 2**31 - 1)]
+    except (OSError, TimeoutError, asyncio.IncompleteReadError, struct.error) as error:
+        return ServerAnswer(address, _reason(error, timeout_s))
+    fields: dict[str, str] = {}
+    with suppress(OSError, TimeoutError):
+        async with asyncio.timeout(timeout_s):
+            fields = await _four_letters(address, b"srvr")
+    version = fields.get("Zookeeper version", "").partition("-")[0].partition(",")[0]
+    return ServerAnswer(address, "", version[:20], fields.get("Mode", "")[:20], granted, least, most)
+
+
+def _reason(error: Exception, timeout_s: float) -> str:
+    if isinstance(error, TimeoutError) and not error.errno:
+        return f"no answer within {timeout_s:g} s"
+    if isinstance(error, asyncio.IncompleteReadError):
+        return "it closes connections, as a server without a quorum does"
+    number = getattr(error, "errno", None)
+    # asyncio replaces the text of a refused connection by one with its own names.
+    return os.strerror(number) if isinstance(number, int) and number > 0 else str(error) or type(error).__name__
+
+
+async def _strangers(addresses: Sequence[HostPort], timeout_s: float) -> set[HostPort]:
+    """
+    Return the servers that are not of the ensemble of the first one: they do not know a session that it has opened.
+
+    A server that does not answer now is no stranger.
+    """
+    found: set[HostPort] = set()
+    if len(addresses) > 1:
+        with suppress(OSError, TimeoutError, asyncio.IncompleteReadError, struct.error):
+            async with asyncio.timeout(timeout_s):
+                session = await _open(addresses[0], ASKED_MS, leave_open=True)
+                for address in addresses[1:]:
+                    answer = await _open(address, ASKED_MS, (session.session_id, session.passwd), leave_open=True)
+                    if answer.time_out <= 0:
+                        found.add(address)
+                await _open(addresses[0], ASKED_MS, (session.session_id, session.passwd))
+    return found
+
+
+async def _open(
+    address: HostPort, asked_ms: int, session: tuple[int, bytes] = (0, bytes(16)), *, leave_open: bool = False
+) -> Any:
+    """
+    Open a session at a server, or continue one, and end it unless it is to be left open.
+
+    Returns:
+        Kazoo's answer, with the session's timeout in milliseconds, which is 0 if the server does not know the session.
+    """
+    reader, writer = await asyncio.open_connection(address.host, address.port)
+    try:
+        request = Connect(0, 0, asked_ms, *session, False).serialize()
+        writer.write(struct.pack(">i", len(request)) + request)
+        (size,) = struct.unpack(">i", await reader.readexactly(4))
+        answer, _ = Connect.deserialize(await reader.readexactly(min(max(0, size), 1024)), 0)
+        if answer.time_out > 0 and not leave_open:
+            closing = struct.pack(">ii", 1, CloseInstance.type)
+            writer.write(struct.pack(">i", len(closing)) + closing)
+            await reader.read(1024)
+        return answer
+    finally:
+        writer.close()
+
+
+async def _four_letters(address: HostPort, command: bytes) -> dict[str, str]:
+    """Return the fields of the answer to a command; none if the server's whitelist lacks it."""
+    reader, writer = await asyncio.open_connection(address.host, address.port)
+    try:
+        writer.write(command)
+        lines = (await reader.read(64 << 10)).decode(errors="replace").splitlines()
+    finally:
+        writer.close()
+    parts = [line.partition(":") for line in lines]
+    return {name.strip(): value.strip() for name, colon, value in parts if colon}
+
+
+# Brokers.
+
+
+class _Asked(NamedTuple):
+    """What one broker answers, and what it knows of its cluster; None if it does not answer."""
+
+    answer: BrokerAnswer
+    identity: ClusterIdentity | None
+
+
+#: Requests, by API key, and the release of Kafka that brought them; the newest first.
+_RELEASES = (
+    *((75, "3.8"), (71, "3.7"), (68, "3.5"), (65, "3.0"), (60, "2.8"), (50, "2.7"), (48, "2.6"), (47, "2.4")),
+    *((44, "2.3"), (43, "2.2"), (42, "1.1"), (37, "1.0"), (21, "0.11"), (19, "0.10.1")),
+)
+
+
+def _release_of(ranges: dict[int, VersionRange] | None, registered: int | None) -> str:
+    """Return the earliest release that a broker may be of, from the requests that it knows, or its registration."""
+    if ranges is None:
+        return {None: "Kafka 0.8 or 0.9", 1: "Kafka 0.8"}.get(registered, "Kafka 0.9")
+    if not _reads_early_fetches(ranges):
+        return "Kafka 4.0 or later"
+    return next((f"Kafka {release} or later" for key, release in _RELEASES if key in ranges), "Kafka 0.10.0")
+
+
+def _reads_early_fetches(ranges: dict[int, VersionRange]) -> bool:
+    fetches = ranges.get(FetchRequest.API_KEY)
+    return fetches is not None and fetches.least <= FetchRequest.API_VERSION
+
+
+async def _ask_broker(
+    name: str, address: HostPort, registered_version: int | None, timeout_s: float, *, with_id: bool
+) -> _Asked:
+    limit_ms = max(1, round(timeout_s * 1000))
+    config = BrokerConfig(hosts=(address,), connect_timeout_ms=limit_ms, request_timeout_ms=limit_ms)
+    cluster = ClusterMetadata(config, Metrics())
+    try:
+        async with asyncio.timeout(timeout_s):
+            identity = await cluster.identity(with_id=False)
+        ranges, release = None, ""
+        # Without an answer, the release is not known, and the broker works all the same.
+        with suppress(KielGroupsError, TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                if registered_version != 1:
+                    found = await cluster.ask_versions(lambda: address, "versions")
+                    ranges = None if found.ranges is None else dict(found.ranges)
+                release = _release_of(ranges, registered_version)
+                if with_id and ranges is not None:
+                    identity = await cluster.identity(with_id=True)
+        is_too_new = ranges is not None and not _reads_early_fetches(ranges)
+        return _Asked(BrokerAnswer(name, "", release, is_too_new=is_too_new), identity)
+    except TimeoutError:
+        return _Asked(BrokerAnswer(name, f"no answer within {timeout_s:g} s"), None)
+    except KielGroupsError as error:
+        reason = str(error).removeprefix("no broker answered: ").removeprefix(f"{address}: ")
+        return _Asked(BrokerAnswer(name, reason), None)
+    finally:
+        cluster.close()
+
+
+def _examine_brokers(addresses: Sequence[HostPort], groups: Sequence[str], timeout_s: float) -> Iterator[Check]:
+    """Examine brokers without ZooKeeper: the first one that answers says what the cluster is."""
+
+    async def ask() -> list[_Asked]:
+        asked = (_ask_broker(f"broker at {each}", each, None, timeout_s, with_id=True) for each in addresses)
+        return await asyncio.gather(*asked)
+
+    answers = asyncio.run(ask())
+    first = next((each.identity for each in answers if each.identity is not None), None)
+    for answer, identity in answers:
+        difference = "" if first is None or identity is None else first.difference(identity)
+        difference = difference.replace("ZooKeeper", "the first broker").replace("the brokers have", "this one has")
+        yield check_broker(answer._replace(difference=difference))
+    if first is None:
+        return
+    try:
+        found = BrokerGroups(",".join(map(str, addresses)), timeout_s=timeout_s).load_all(with_lag=False)
+    except ConfigError:
+        if groups:
+            raise
+        yield Check("groups", "these brokers coordinate none (Kafka 0.8); '--zookeeper' shows those in ZooKeeper")
+        return
+    views = {view.group: view for view in found.groups}
+    for group in groups:
+        _check_known(group, views)
+    now_ms = _now_ms()
+    shown = [views[group] for group in groups] if groups else list(views.values())
+    findings = [finding for view in shown for finding in _named(view.group, check_znodes(view, {}, now_ms))]
+    problems = [
+        Finding("coordinators", problem, "start the brokers that lead __consumer_offsets") for problem in found.problems
+    ]
+    yield Check(_of_groups(shown), "what their coordinators know", (*problems, *findings))
+
+
+def _check_known(group: str, known: Collection[str]) -> None:
+    if group not in known:
+        near = get_close_matches(group, known, 1)
+        raise UnknownGroupError(f"group {group!r} does not exist{f'; did you mean {near[0]!r}?' if near else ''}")
+
+
+def _of_groups(views: Sequence[GroupView]) -> str:
+    return f"{counted(views, 'group')}, {counted(sum(view.size for view in views), 'member')}"
+
+
+def _named(group: str, findings: Iterable[Finding]) -> Iterator[Finding]:
+    """Yield the findings of a group with the group's name in front."""
+    for each in findings:
+        text = f"group {group}: {each.text}"
+        # Names of znodes may be long.
+        text = text if len(text) <= _MOST_TEXT else f"{text[:_MOST_TEXT]}…"
+        yield Finding(each.kind, text, each.remedy[:_MOST_TEXT], False, each.partitions, each.members)
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+# ZooKeeper's znodes.
+
+
+class _Examination:
+    """The examination of what one session with ZooKeeper shows."""
+
+    def __init__(self, client: Client, servers: str, brokers: list[HostPort], timeout_s: float) -> None:
+        self._client = client
+        self._servers = servers
+        self._given = brokers
+        self._timeout_s = timeout_s
+        #: When the newest znode was written that has been read.
+        self._newest_ms = 0
+        self._views: list[GroupView] = []
+        self._topics: list[str] = []
+
+    def checks(self, groups: Sequence[str]) -> Iterator[Check]:
+        registered = {path: znode for path, znode in read_brokers(self._client).items() if path != BROKER_IDS}
+        elsewhere = {} if registered else _brokers_elsewhere(self._client)
+        chroot = check_chroot(self._servers, self._client.chroot, len(registered), elsewhere)
+        yield chroot._replace(findings=(*chroot.findings, *_unreadable_brokers(registered)))
+        self._newest_ms = max((znode.modified_ms for znode in registered.values()), default=0)
+        asked = asyncio.run(self._ask_brokers(registered))
+        identity = self._identity(registered, asked)
+        for answer, theirs in asked:
+            difference = identity.difference(theirs) if theirs is not None else ""
+            doubt = theirs is not None and not difference and identity.may_differ(theirs)
+            yield check_broker(answer._replace(difference=difference, is_doubtful=doubt))
+        names = list_groups(self._client)
+        for group in groups:
+            check_group(self._client, group, f"{self._servers}{self._client.chroot}")
+        self._topics = list_topics(self._client)
+        yield check_shared({ROOT: names, CONSUMERS: names, TOPICS: self._topics}, self._rights(("/", ROOT, CONSUMERS)))
+        yield from self._groups(groups or names)
+        if any(not each.release.startswith("Kafka 0.8") and each.release for each, _ in asked):
+            yield from self._mixed([each.name.rpartition(" ")[2] for each, theirs in asked if theirs is not None])
+        yield check_clock(self._newest_ms, _now_ms())
+
+    async def _ask_brokers(self, registered: Snapshot) -> list[_Asked]:
+        """Ask the registered brokers, and those that were given."""
+        asked: dict[HostPort, tuple[str, int | None]] = {each: (f"broker at {each}", None) for each in self._given}
+        for path, znode in sorted(registered.items()):
+            with suppress(ProtocolError):
+                address = parse_broker(znode.data, path)
+                name = f"broker {path.rpartition('/')[2]} at {address}"
+                asked[address] = (name, parse_broker_version(znode.data, path))
+        with_id = self._client.exists(CLUSTER_ID) is not None
+        return await asyncio.gather(
+            *(
+                _ask_broker(name, address, version, self._timeout_s, with_id=with_id)
+                for address, (name, version) in asked.items()
+            )
+        )
+
+    def _identity(self, registered: Snapshot, asked: Iterable[_Asked]) -> ClusterIdentity:
+        """Return what ZooKeeper knows of the cluster; of topics, only if brokers raise a doubt."""
+        brokers = {int(path.rpartition("/")[2]): znode.data for path, znode in registered.items()}
+        identity = ClusterIdentity.registered(brokers)
+        doubtful = [each.identity for each in asked if each.identity and identity.may_differ(each.identity)]
+        if not doubtful:
+            return identity
+        topics: dict[str, bytes | None] = dict.fromkeys(list_topics(self._client))
+        for topic in {topic for each in doubtful for topic in each.to_compare(topics)}:
+            topics[topic] = self._data(topic_path(topic))
+        return ClusterIdentity.registered(brokers, topics, self._data(CLUSTER_ID))
+
+    def _data(self, path: str) -> bytes | None:
+        try:
+            data: bytes | None = self._client.get(path)[0]
+            return data
+        except (NoNodeError, NoAuthError):
+            return None
+
+    def _groups(self, groups: Sequence[str]) -> Iterator[Check]:
+        first = {group: found for group in groups if (found := tuple(self._examine_group(group, keep=True)))}
+        findings: list[Finding] = []
+        if first:
+            time.sleep(_PAUSE_S)
+            for group, found in first.items():
+                findings += _named(group, lasting(found, self._examine_group(group)))
+        yield Check(_of_groups(self._views), "their znodes and ACLs", tuple(findings))
+
+    def _examine_group(self, group: str, *, keep: bool = False) -> Iterator[Finding]:
+        if not self._client.connected:
+            # A read would wait without limit for a new connection.
+            raise CoordinationError(f"the connection to ZooKeeper at {self._servers} broke")
+        znodes = read_group(self._client, group)
+        self._newest_ms = max(self._newest_ms, *(znode.modified_ms for znode in znodes.values()), 0)
+        view = view_group(group, znodes)
+        if keep:
+            self._views.append(view)
+        # Without any topic, brokers are missing, and not the topics of this group.
+        layout = GroupLayout(group)
+        of_topics = () if self._topics else (f"{layout.offsets}/", f"{layout.starts}/")
+        known = {path: znode for path, znode in znodes.items() if not path.startswith(of_topics)}
+        yield from check_znodes(view, known, _now_ms())
+        if view.is_of_consumers:
+            needed = rights_needed(group, [path for path, znode in znodes.items() if not znode.closed])
+            yield from check_rights(needed, self._rights(needed))
+
+    def _rights(self, paths: Iterable[str]) -> dict[str, int]:
+        """Return what anyone may do with each of these znodes; one whose ACL cannot be read is left out."""
+        rights = {}
+        for path, read in [(path, self._client.get_acls_async(path)) for path in paths]:
+            with suppress(NoNodeError, NoAuthError):
+                acls, _ = read.get()
+                anyone = [each.perms for each in acls if each.id.scheme == "world"]
+                rights[path] = 0
+                for each in anyone:
+                    rights[path] |= each
+        return rights
+
+    def _mixed(self, brokers: Sequence[str]) -> Iterator[Check]:
+        """Compare with the groups that brokers coordinate, from Kafka 0.9 on."""
+        try:
+            by_brokers = BrokerGroups(",".join(brokers), timeout_s=self._timeout_s).load_all(with_lag=False)
+        except KielGroupsError as error:
+            yield Check("groups that brokers coordinate", f"not known: {error}")
+            return
+        text = counted(by_brokers.groups, "group")
+        yield Check("groups that brokers coordinate", text, tuple(check_mixed(self._views, by_brokers.groups)))
+
+
+def _unreadable_brokers(registered: Snapshot) -> Iterator[Finding]:
+    for path, znode in sorted(registered.items()):
+        try:
+            ClusterIdentity.registered({0: znode.data})
+            parse_broker(znode.data, path)
+        except ProtocolError as error:
+            yield Finding("unreadable", str(error)[:_MOST_TEXT], "restart that broker: it registers again")
+
+
+def _brokers_elsewhere(client: Client) -> dict[str, int]:
+    """Return the numbers of brokers that are registered below the root, or below other paths of one part."""
+    chroot, client.chroot = client.chroot, ""
+    found: dict[str, int] = {}
+    try:
+        paths = ["", *(f"/{name}" for name in sorted(client.get_children("/"))[:_MOST_CHROOTS])]
+        for path in paths:
+            with suppress(NoNodeError, NoAuthError):
+                count = len(client.get_children(f"{path}{BROKER_IDS}"))
+                if count:
+                    found[path] = count
+    finally:
+        client.chroot = chroot
+    return found

@@ -1,0 +1,573 @@
+"""Rules that find the problems of a cluster's servers, and of what groups keep in znodes; ``checks`` has the others."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, TypeAlias
+
+from rich.table import Table
+from rich.text import Text
+
+from kiel_groups.config import HostPort, check_name
+from kiel_groups.errors import ConfigError, ProtocolError
+from kiel_groups.group.candidate import sequence
+from kiel_groups.group.znodes.contents import (
+    FirstOffsets,
+    GroupSettings,
+    GroupState,
+    MemberAssignment,
+    MemberInfo,
+    Snapshot,
+    parse_object,
+    parse_offset,
+    parse_owner,
+    parse_topic,
+    whole_number,
+)
+from kiel_groups.group.znodes.group_settings import HistoryEntry, is_member_id, parse_weights
+from kiel_groups.group.znodes.layout import (
+    CONSUMERS,
+    ROOT,
+    TOPICS,
+    GroupLayout,
+    connector_of,
+    consumer_root,
+    topic_path,
+)
+from kiel_groups.group.znodes.round_contents import RoundAssignment, RoundMember, RoundSettings, RoundState
+from kiel_groups.group.znodes.worker_contents import (
+    ConfigChange,
+    SourceOffset,
+    StoredConnector,
+    StoredStatus,
+    WorkerInfo,
+    parse_config_offset,
+)
+from kiel_groups.ops.views.checks import Finding, check_group
+from kiel_groups.ops.views.group_view import GroupView
+from kiel_groups.wording import counted, some
+
+__all__ = [
+    "ASKED_MS",
+    "BrokerAnswer",
+    "Check",
+    "Rights",
+    "ServerAnswer",
+    "check_broker",
+    "check_chroot",
+    "check_clock",
+    "check_ensemble",
+    "check_lines",
+    "check_shared",
+    "check_mixed",
+    "check_rights",
+    "check_server",
+    "check_znodes",
+    "lasting",
+    "rights_needed",
+]
+
+
+class Check(NamedTuple):
+    """What has been looked at, in a few words, what it is like, and its problems."""
+
+    subject: str
+    text: str
+    findings: tuple[Finding, ...] = ()
+
+
+def check_lines(check: Check) -> Table:
+    """Return a check as text: a line, and its problems below it with their remedies."""
+    grid = Table.grid(padding=(0, 2, 0, 0))
+    grid.add_column(width=5)
+    grid.add_column(overflow="fold")
+    word, style = ("wrong", "bold red") if check.findings else ("ok", "green")
+    grid.add_row(Text(word, style=style), Text(f"{check.subject}: {check.text}" if check.text else check.subject))
+    for finding in check.findings:
+        grid.add_row("", Text(finding.text))
+        grid.add_row("", Text(f"→ {finding.remedy}"))
+    return grid
+
+
+# The servers.
+
+
+#: The session timeout that is asked for: the default of members, in milliseconds.
+ASKED_MS = 10_000
+
+
+class ServerAnswer(NamedTuple):
+    """
+    What one ZooKeeper server answers.
+
+    ``problem`` is why it opens no session, or "". ``version`` and ``mode`` are "" if it keeps them to itself, as
+    servers do whose ``4lw.commands.whitelist`` lacks ``srvr``. The timeouts of sessions are those that it grants if
+    ``ASKED_MS``, as little as possible, or as much as possible is asked for. ``is_stranger``: it is of another ensemble
+    than the first server that serves.
+    """
+
+    address: HostPort
+    problem: str = ""
+    version: str = ""
+    mode: str = ""
+    granted_ms: int = 0
+    least_ms: int = 0
+    most_ms: int = 0
+    is_stranger: bool = False
+
+
+def check_server(server: ServerAnswer) -> Check:
+    """Check that a server of ZooKeeper serves sessions."""
+    subject = f"ZooKeeper {server.address}"
+    if server.problem:
+        return Check(
+            subject,
+            "does not serve",
+            (
+                Finding(
+                    "unreachable",
+                    f"ZooKeeper's server {server.address} does not serve: {server.problem}",
+                    "start it, or look at its log: without a majority of its ensemble, a server opens no session",
+                ),
+            ),
+        )
+    version = server.version or "version unknown ('srvr' is not whitelisted)"
+    granted = f"{_seconds(server.granted_ms)} granted to members that ask for {_seconds(ASKED_MS)}"
+    limits = f"{_seconds(server.least_ms)} to {_seconds(server.most_ms)} possible"
+    return Check(subject, f"{version}{f', {server.mode}' if server.mode else ''}; sessions: {granted}, {limits}")
+
+
+def check_ensemble(servers: Sequence[ServerAnswer]) -> Check:
+    """Check that the servers are those of one ensemble."""
+    serving = [each for each in servers if not each.problem]
+    strangers = [str(each.address) for each in serving if each.is_stranger]
+    findings: tuple[Finding, ...] = ()
+    if strangers:
+        text = f"{some(strangers)}: of another ensemble than {serving[0].address}, whose sessions are not known there"
+        remedy = "give the servers of one ensemble: members of two ensembles both own all partitions"
+        findings = (Finding("ensembles", text, remedy),)
+    return Check("ensemble", counted(serving, "server serves", "servers serve"), findings)
+
+
+def check_chroot(
+    hosts: str, chroot: str, registered: int, elsewhere: Mapping[str, int], *, exists: bool = True
+) -> Check:
+    """
+    Check that brokers are registered below the chroot.
+
+    Args:
+        hosts: The servers, without the chroot.
+        chroot: The chroot, or "".
+        registered: The number of brokers there.
+        elsewhere: The numbers of brokers that are registered below other paths.
+        exists: Whether the chroot exists.
+    """
+    subject = f"chroot {chroot or '/'}"
+    if registered:
+        return Check(subject, counted(registered, "broker is registered", "brokers are registered"))
+    what = f"no broker is registered below {chroot or '/'}" if exists else f"the chroot {chroot} does not exist"
+    if elsewhere:
+        places = some(f"{counted(count, 'broker')} below {path or '/'}" for path, count in sorted(elsewhere.items()))
+        remedy = some((f"give --zookeeper {hosts}{path}" for path in sorted(elsewhere)), 1)
+        return Check(subject, "no broker", (Finding("chroot", f"{what}; elsewhere: {places}", remedy),))
+    remedy = "start the brokers; if they are running, their zookeeper.connect names other servers"
+    return Check(subject, "no broker", (Finding("brokerless", what, remedy),))
+
+
+class BrokerAnswer(NamedTuple):
+    """
+    What the broker at an address answers.
+
+    ``name`` has its id, if ZooKeeper registers it. ``problem`` is why it does not answer, or "". ``release`` is the
+    earliest release of Kafka that it may be of. ``difference`` is why it is of another cluster, or "" if it is not.
+    ``is_doubtful``: it names other addresses than those that are registered, and nothing proves another cluster.
+    ``is_too_new``: it refuses the requests of this package.
+    """
+
+    name: str
+    problem: str = ""
+    release: str = ""
+    difference: str = ""
+    is_doubtful: bool = False
+    is_too_new: bool = False
+
+
+def check_broker(broker: BrokerAnswer) -> Check:
+    """Check that a broker answers, and is of the same cluster as the others."""
+    if broker.problem:
+        remedy = "start it; if it is running, its advertised address cannot be reached from this host"
+        finding = Finding("unreachable", f"{broker.name} does not answer: {broker.problem}", remedy)
+        return Check(broker.name, "does not answer", (finding,))
+    findings = []
+    if broker.difference:
+        findings.append(
+            Finding(
+                "other-cluster",
+                f"{broker.name} is of another cluster: {broker.difference}",
+                "give servers of one cluster; a consumer refuses these when it starts",
+            )
+        )
+    if broker.is_too_new:
+        remedy = "this version of kiel-groups reads from Kafka 0.8 to 3.9"
+        findings.append(Finding("too-new", f"{broker.name} does not know the fetch requests of Kafka 0.8", remedy))
+    doubt = "; it names other addresses than those registered, as behind a proxy" if broker.is_doubtful else ""
+    return Check(broker.name, (broker.release or "release unknown") + doubt, tuple(findings))
+
+
+#: How far a znode may be written in the future, in milliseconds, before clocks count as different.
+_CLOCK_MS = 5_000
+
+
+def check_clock(newest_ms: int, now_ms: int) -> Check:
+    """
+    Compare this host's clock with that of ZooKeeper, as far as that is possible without a write.
+
+    Args:
+        newest_ms: When the newest known znode was written, by ZooKeeper's clock, or 0.
+        now_ms: This host's time, after the znodes were read. Both are epoch milliseconds.
+    """
+    late_ms = newest_ms - now_ms
+    if late_ms > _CLOCK_MS:
+        finding = Finding(
+            "clock",
+            f"ZooKeeper wrote a znode {_seconds(late_ms)} in the future of this host's clock",
+            "synchronise the clocks (NTP) of this host and of ZooKeeper's servers: ages that commands show are wrong",
+        )
+        return Check("clock", "differs from ZooKeeper's", (finding,))
+    if newest_ms <= 0:
+        return Check("clock", "not compared with ZooKeeper's: no znode was read")
+    # A clock that is ahead looks like a cluster in which nothing has been written for as long.
+    return Check("clock", f"not behind ZooKeeper's, and ahead by {_seconds(max(0, -late_ms))} at most")
+
+
+def _seconds(milliseconds: int) -> str:
+    seconds = milliseconds / 1000
+    return f"{seconds:,.0f} s" if seconds >= 10 else f"{seconds:.2g} s"
+
+
+# What several groups share.
+
+
+#: The largest size of a znode, or of a list of names, unless servers and clients set ``jute.maxbuffer``; and the part
+#: of it from which on it is reported.
+_ROOM, _FULL = 1 << 20, 0.8
+
+
+def check_shared(names: Mapping[str, Collection[str]], granted: Rights) -> Check:
+    """
+    Check the znodes that all groups share.
+
+    Args:
+        names: The names below paths, which have to fit into an answer of ZooKeeper.
+        granted: What anyone may do with the folders of groups, and with the root, below which they are created.
+    """
+    needed = dict.fromkeys((ROOT, CONSUMERS), _READ | _CREATE)
+    if not needed.keys() <= granted.keys():
+        needed["/"] = _CREATE
+    sizes = {path: _size_of_names(below) for path, below in names.items()}
+    listed = ", ".join(sorted(sizes))
+    return Check("shared znodes", f"sizes and ACLs of {listed}", (*_full(sizes), *check_rights(needed, granted)))
+
+
+def _size_of_names(names: Iterable[str]) -> int:
+    """Return the size of a list of names in ZooKeeper's answer: a length before each."""
+    return sum(len(name.encode()) + 4 for name in names)
+
+
+def _full(sizes: Mapping[str, int]) -> Iterator[Finding]:
+    full = {path: size for path, size in sizes.items() if size >= _ROOM * _FULL}
+    if full:
+        listed = some(f"{path} ({size / _ROOM:.0%})" for path, size in sorted(full.items()))
+        yield Finding(
+            "nearly-full",
+            f"{counted(full, 'znode is', 'znodes are')} nearly as large as ZooKeeper permits (1 MiB): {listed}",
+            "what does not fit is refused: divide the topics among more groups or more members, and delete dead groups"
+            " ('kiel-groups groups delete')",
+        )
+
+
+#: What anyone may do with a znode, by its path: the sum of ZooKeeper's numbers of rights.
+Rights: TypeAlias = Mapping[str, int]
+
+_READ, _WRITE, _CREATE, _DELETE = 1, 2, 4, 8
+_LETTERS = ((_CREATE, "c"), (_DELETE, "d"), (_READ, "r"), (_WRITE, "w"))
+_FOLDER = _READ | _CREATE | _DELETE
+
+
+def rights_needed(group: str, paths: Collection[str]) -> dict[str, int]:
+    """Return the rights that members need for those of a group's paths that exist; ``check_shared`` has the others."""
+    layout = GroupLayout(group)
+    needed = dict.fromkeys((*layout.parents, layout.starts, layout.history), _FOLDER)
+    needed |= {layout.group_state: _FOLDER | _WRITE, layout.config: _READ, layout.weights: _READ}
+    parents = (f"{layout.owners}/", f"{layout.offsets}/")
+    needed |= {path: _FOLDER for path in paths if path.startswith(parents) and path.count("/") == 4}
+    return {path: rights for path, rights in needed.items() if path in paths}
+
+
+def check_rights(needed: Rights, granted: Rights) -> Iterator[Finding]:
+    """Find the znodes whose ACL keeps members from what they need; one that is not ``granted`` is not known."""
+    lacking = {path: rights for path, rights in granted.items() if needed.get(path, 0) & ~rights}
+    if lacking:
+        listed = some(f"{path} (anyone: {_letters(rights) or 'nothing'})" for path, rights in sorted(lacking.items()))
+        mixed = f"of {len(granted):,} " if len(lacking) < len(granted) else ""
+        yield Finding(
+            "acl",
+            f"ACLs of {counted(lacking, 'znode')} {mixed}keep members from reading or writing: {listed}",
+            f"zkCli: setAcl {min(lacking)} world:anyone:cdrwa, for each; members have no identity in ZooKeeper",
+        )
+
+
+def _letters(rights: int) -> str:
+    return "".join(letter for right, letter in _LETTERS if rights & right)
+
+
+def check_mixed(in_zookeeper: Iterable[GroupView], by_brokers: Iterable[GroupView]) -> Iterator[Finding]:
+    """Find the groups that have members in ZooKeeper, and members of the same name that brokers coordinate."""
+    live = {view.group: len(view.members) for view in by_brokers if view.members}
+    for view in in_zookeeper:
+        # Workers that brokers coordinate have znodes for other purposes.
+        size = len(view.members) + len(view.foreign_members)
+        if size and view.group in live:
+            yield Finding(
+                "mixed",
+                f"the group {view.group} has {counted(size, 'member')} in ZooKeeper, and"
+                f" {counted(live[view.group], 'member')} that brokers coordinate",
+                "they read the same partitions, and commit to different places: stop those of one kind, or give them"
+                " another group",
+            )
+
+
+# The znodes of a group.
+
+
+#: The kinds of findings that are about the progress of a group, which 'describe' and 'verify' show.
+_OF_PROGRESS = frozenset(
+    {
+        *("unconsumed", "unplanned", "publishing", "unassigned", "away", "unowned", "wrongly-owned", "unopened"),
+        # ``gone-topic`` has those that certainly count for nothing.
+        "orphan-offsets",
+        *("beyond-end", "idle", "rebalancing", "missing-offset", "stuck"),
+    }
+)
+
+_Parser: TypeAlias = Callable[[bytes, str], object]
+
+
+class _Kind(NamedTuple):
+    """How the data of znodes of one kind is parsed, and what to do about garbage in them."""
+
+    parse: _Parser
+    remedy: str
+
+
+_MEMBERS = "end the process that it belongs to: it joins again with another znode"
+_DELETE_IT = "delete it (zkCli: delete PATH); the leader writes it again when it next publishes a plan"
+_HARMLESS = "delete it (zkCli: delete PATH); it is read by people only"
+_CORRECT = "correct this znode (zkCli: set PATH DATA); nothing can read it"
+
+
+def _name(path: str) -> str:
+    return path.rpartition("/")[2]
+
+
+def _candidate(data: bytes, path: str) -> None:
+    if sequence(path) is None:
+        raise ProtocolError(f"{path}: the name has no sequence number; the election ignores this znode")
+    if not is_member_id(data.decode(errors="replace")):
+        raise ProtocolError(f"{path}: a member id was expected, found {data[:40]!r}")
+
+
+def _of_partition(parse: _Parser) -> _Parser:
+    """Return the parser for znodes of partitions; others below the topics of a group are not ours."""
+    return lambda data, path: None if whole_number(_name(path)) is None else parse(data, path)
+
+
+def _unless_empty(parse: _Parser) -> _Parser:
+    return lambda data, path: parse(data, path) if data else None
+
+
+#: The znodes of any group below its folder in ``/consumers``, by path; ``*`` is any name.
+_OF_CONSUMERS = {
+    "offsets/*/*": _Kind(
+        _of_partition(parse_offset), "kiel-groups offsets reset GROUP --topic TOPIC:PARTITION --to-offset N"
+    ),
+}
+
+#: Those of a group that has had a member of this package: other clients write theirs in other forms.
+_OF_OURS = {
+    "ids/*": _Kind(parse_object, _MEMBERS),
+    "owners/*/*": _Kind(
+        _of_partition(parse_owner), "end the process that owns it; if there is none, delete it (zkCli: delete PATH)"
+    ),
+}
+
+#: The znodes below ``/kiel-groups/GROUP`` of a group of consumers.
+_OF_GROUP = {
+    "members/*": _Kind(lambda data, path: MemberInfo.parse(_name(path), data, path), _MEMBERS),
+    "election/*": _Kind(_candidate, "end the process that it belongs to, or delete it (zkCli: delete PATH)"),
+    "allocation": _Kind(GroupState.parse, _DELETE_IT),
+    "allocation/*": _Kind(MemberAssignment.parse, _DELETE_IT),
+    "config": _Kind(
+        GroupSettings.parse, "write it again (zkCli: set PATH DATA), as that of another group; no member can join now"
+    ),
+    "weights": _Kind(parse_weights, "kiel-groups weights remove GROUP, or weights set GROUP --file FILE"),
+    "history/*": _Kind(HistoryEntry.parse, _HARMLESS),
+    "starts/*": _Kind(FirstOffsets.parse, _CORRECT),
+}
+
+#: The znodes below ``/kiel-groups/GROUP`` of a group of programs.
+_OF_PROGRAMS = {
+    "members/*": _Kind(lambda data, path: RoundMember.parse(_name(path), data, path), _MEMBERS),
+    "election/*": _OF_GROUP["election/*"],
+    "allocation": _Kind(RoundState.parse, _DELETE_IT),
+    "allocation/*": _Kind(RoundAssignment.parse, _DELETE_IT),
+    "config": _Kind(RoundSettings.parse, _CORRECT),
+}
+
+#: The znodes of workers, whatever coordinates them.
+_OF_WORKERS = {
+    "workers/*": _Kind(WorkerInfo.parse, _MEMBERS),
+    "connect": _Kind(parse_config_offset, _CORRECT),
+    "connect/connectors/*": _Kind(
+        lambda data, path: StoredConnector.parse(connector_of(_name(path)) or "", data, path),
+        "kiel-groups connectors config NAME --file FILE, or connectors delete NAME",
+    ),
+    "connect/history/*": _Kind(ConfigChange.parse, _HARMLESS),
+    "connect/status/*": _Kind(_unless_empty(StoredStatus.parse), _HARMLESS),
+    "connect/status/*/*": _Kind(StoredStatus.parse, _HARMLESS),
+    "connect/offsets/*/*": _Kind(SourceOffset.parse, _CORRECT),
+}
+
+
+def check_znodes(view: GroupView, znodes: Snapshot, now_ms: int) -> Iterator[Finding]:
+    """
+    Find what is wrong with the znodes of a group, whether it has members or not, and rebalances or not.
+
+    Args:
+        view: The group, as ZooKeeper or brokers show it.
+        znodes: Its znodes, and those of its topics, as ``read_group`` returns them; none if brokers coordinate it.
+        now_ms: Epoch milliseconds.
+    """
+    for finding in check_group(view, now_ms):
+        # ``_unreadable`` finds these and more, with remedies.
+        is_double = finding.kind == "unreadable" and bool(znodes)
+        if not finding.passing and not is_double and finding.kind not in _OF_PROGRESS:
+            yield finding
+    yield from _unreadable(view, znodes)
+    yield from _persistent(view, znodes)
+    yield from _gone(view, znodes)
+    yield from _full(_sizes(znodes))
+
+
+def _kinds(view: GroupView, *, is_ours: bool) -> Iterator[tuple[str, _Kind]]:
+    """Return the kinds of znodes that are parsed of a group, by pattern; ``is_ours``: it has had a member of ours."""
+    root, consumers = GroupLayout(view.group).root, consumer_root(view.group)
+    below = {root: (_OF_GROUP if view.is_of_consumers else _OF_PROGRAMS) | _OF_WORKERS}
+    below[consumers] = _OF_CONSUMERS | (_OF_OURS if is_ours else {})
+    for folder, kinds in below.items():
+        for pattern, kind in kinds.items():
+            yield f"{folder}/{pattern}", kind
+    yield topic_path("*"), _Kind(parse_topic, "the brokers' controller writes it; look at its log")
+
+
+def _unreadable(view: GroupView, znodes: Snapshot) -> Iterator[Finding]:
+    layout = GroupLayout(view.group)
+    by_length: dict[int, list[tuple[list[str], _Kind]]] = defaultdict(list)
+    for pattern, kind in _kinds(view, is_ours=layout.config in znodes or layout.group_state in znodes):
+        parts = pattern.split("/")
+        by_length[len(parts)].append((parts, kind))
+    for path, znode in sorted(znodes.items()):
+        names = path.split("/")
+        for parts, kind in by_length[len(names)] if not znode.closed else ():
+            if all(part in ("*", name) for part, name in zip(parts, names, strict=True)):
+                try:
+                    kind.parse(znode.data, path)
+                except ProtocolError as error:
+                    yield Finding("unreadable", f"{error}"[:500], _filled(kind.remedy, view.group, path))
+                break
+
+
+def _filled(remedy: str, group: str, path: str) -> str:
+    """Return a remedy for one znode: with the name of the group, the path and, for a partition, its name."""
+    topic, _, partition = path.rpartition("/")
+    text = remedy.replace("TOPIC:PARTITION", f"{_name(topic)}:{partition}").replace("GROUP", group)
+    return text.replace("PATH", path).replace(" NAME", f" {_name(path)}")
+
+
+def _persistent(view: GroupView, znodes: Snapshot) -> Iterator[Finding]:
+    """Find members and owners that do not end with a session; znodes that ZooKeeper hides are not known."""
+    layout = GroupLayout(view.group)
+    folders = {layout.members: 4, layout.election: 4, layout.ids: 4, layout.owners: 5}
+    found = [
+        path
+        for path, znode in sorted(znodes.items())
+        if not znode.session
+        and not znode.closed
+        and any(path.startswith(f"{folder}/") and path.count("/") == depth for folder, depth in folders.items())
+    ]
+    if found:
+        what = counted(found, "znode of a member or owner is", "znodes of members and owners are")
+        yield Finding(
+            "not-ephemeral",
+            f"{what} not ephemeral, so no session ends with it: {some(found)}",
+            f"written by hand or restored from a backup; delete each (zkCli: delete {found[0]})",
+        )
+
+
+def _gone(view: GroupView, znodes: Snapshot) -> Iterator[Finding]:
+    """Find offsets in topics that do not exist."""
+    layout = GroupLayout(view.group)
+    folders = (f"{layout.offsets}/", f"{layout.starts}/")
+    topics = {path.split("/")[4] for path in znodes if path.startswith(folders) and _is_offset(path, layout)}
+    subscribed = {topic for member in view.members for topic in member.subscription or ()}
+    gone = sorted(each for each in topics - subscribed if topic_path(each) not in znodes and _is_legal(each))
+    if not gone:
+        return
+    listed = f"{counted(gone, 'topic that does', 'topics that do')} not exist: {some(gone)}"
+    if view.size or view.foreign_members or len(gone) < len(topics):
+        remedy = f"kiel-groups offsets delete {view.group} --topic {gone[0]}"
+        yield Finding("gone-topic", f"the group has offsets in {listed}", remedy)
+    else:
+        yield Finding(
+            "dead-group",
+            f"the group has no members, and offsets only in {listed}",
+            f"kiel-groups groups delete {view.group}, if nothing commits these offsets any more",
+        )
+
+
+def _is_offset(path: str, layout: GroupLayout) -> bool:
+    """Return whether the znode is an offset, or the first offsets of a topic, and no folder."""
+    return path.startswith(f"{layout.starts}/") or (whole_number(_name(path)) is not None and path.count("/") == 5)
+
+
+def _is_legal(topic: str) -> bool:
+    """Return whether Kafka permits the name; pykafka writes others."""
+    try:
+        check_name(topic, "topic")
+    except ConfigError:
+        return False
+    return True
+
+
+def _sizes(znodes: Snapshot) -> dict[str, int]:
+    """Return the sizes of the data of znodes; of a folder, that of the names in it if it is larger."""
+    below: dict[str, int] = defaultdict(int)
+    for path in znodes:
+        if not path.startswith(f"{TOPICS}/"):
+            below[path.rpartition("/")[0]] += _size_of_names([_name(path)])
+    return {path: max(len(znode.data), below.get(path, 0)) for path, znode in znodes.items()}
+
+
+def lasting(first: Iterable[Finding], second: Iterable[Finding]) -> tuple[Finding, ...]:
+    """
+    Return the findings of a second look that the first one had, too.
+
+    The znodes of a group are read one after the other. A member that joins or leaves meanwhile may look wrong once.
+    """
+
+    def key(finding: Finding) -> tuple[Any, ...]:
+        return (finding.kind, finding.members, finding.partitions)
+
+    known = set(map(key, first))
+    return tuple(finding for finding in second if key(finding) in known)

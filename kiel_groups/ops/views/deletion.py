@@ -1,0 +1,264 @@
+"""What deleting a group loses, which of its members are alive, and the transactions that delete its znodes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from kiel_groups.config import BROKER_V1
+from kiel_groups.errors import ConfigError, CoordinationError, ProtocolError
+from kiel_groups.group.znodes.contents import Snapshot, parse_offset, whole_number
+from kiel_groups.group.znodes.layout import RESTORED, SPARK_GROUPS, GroupLayout, WorkerLayout, connector_of
+from kiel_groups.group.znodes.transactions import LARGEST_BYTES, Create, Delete, size_of
+from kiel_groups.model import CONNECT_TYPE, TopicPartition
+from kiel_groups.ops.views.group_view import GroupView
+from kiel_groups.ops.views.znodes import view_group
+from kiel_groups.wire.group_requests import DescribedGroup
+from kiel_groups.wording import counted, some
+
+__all__ = ["GroupDeletion", "deletion_of_answers", "deletion_of_znodes", "deletion_transactions"]
+
+
+@dataclass(frozen=True, slots=True)
+class GroupDeletion:
+    """
+    A group without live members, and what deleting it loses.
+
+    ``losses`` names each kind of data that is lost; ``notes`` say what stays, and who may bring the group back.
+    ``offsets`` and ``znodes`` are what a restore file has, znodes by their paths below ``/kiel-groups/<group>``, each
+    byte of their data as a character. ``committed_ms`` is the time of the last commit in epoch milliseconds, None if it
+    is unknown.
+    """
+
+    group: str
+    protocol_type: str
+    losses: tuple[str, ...]
+    notes: tuple[str, ...]
+    offsets: Mapping[TopicPartition, int]
+    znodes: Mapping[str, str] = field(default_factory=dict)
+    committed_ms: int | None = None
+
+
+def deletion_of_znodes(group: str, znodes: Snapshot) -> GroupDeletion:
+    """
+    Return what deleting a group from ZooKeeper loses.
+
+    Args:
+        group: The group.
+        znodes: All znodes of the group; others are ignored.
+
+    Raises:
+        ConfigError: Members are alive; the text names them.
+        CoordinationError: An ACL hides some znodes, so members may be alive.
+    """
+    layout, view = GroupLayout(group), view_group(group, znodes)
+    if view.closed:
+        raise CoordinationError(
+            f"group {group} is not deleted: an ACL denies reading {some(view.closed)}, so members may be alive there"
+        )
+    if alive := list(_live_names(layout, znodes)):
+        raise _refusal(group, alive)
+    offsets, committed_ms, unreadable = _offsets(layout, znodes)
+    if view.offsets_in_kafka:
+        offsets = {}
+    losses = [*_lost_offsets(offsets)]
+    if unreadable:
+        losses.append(f"{counted(unreadable, 'offset')} that {'is' if unreadable == 1 else 'are'} no number")
+    if layout.config in znodes:
+        losses.append("its settings")
+    return GroupDeletion(
+        group,
+        view.protocol_type,
+        (*losses, *_further_losses(view, layout, znodes)),
+        tuple(_notes(view)),
+        offsets,
+        dict(_restored(layout, znodes)),
+        committed_ms,
+    )
+
+
+def deletion_of_answers(described: DescribedGroup, offsets: Mapping[TopicPartition, int]) -> GroupDeletion:
+    """
+    Return what deleting a group at its coordinator loses.
+
+    Args:
+        described: The coordinator's answer.
+        offsets: The committed offsets of the group.
+
+    Raises:
+        ConfigError: Members are alive; the text names them.
+    """
+    if described.members:
+        alive = [f"member {each.member_id} at {each.client_host.removeprefix('/')}" for each in described.members]
+        raise _refusal(described.group, sorted(alive))
+    notes = _spark_notes(described.group)
+    if described.protocol_type == CONNECT_TYPE:
+        notes += ("the connectors stay: Java's workers keep them in topics, and workers of kiel-groups in ZooKeeper",)
+    return GroupDeletion(described.group, described.protocol_type, _lost_offsets(offsets), notes, offsets)
+
+
+def _lost_offsets(offsets: Mapping[TopicPartition, int]) -> tuple[str, ...]:
+    topics = sorted({partition.topic for partition in offsets})
+    return (f"the offsets of {counted(offsets, 'partition')} of {some(topics)}",) if offsets else ()
+
+
+def _refusal(group: str, names: Iterable[str]) -> ConfigError:
+    """Return the error for a group with live members."""
+    listed = [f"{name:.300}" for name in names]
+    them = "it" if len(listed) == 1 else "them"
+    return ConfigError(
+        f"group {group} is alive, and is not deleted: {some(listed)}. Stop {them} first; a killed process counts until"
+        " its session times out"
+    )
+
+
+def _spark_notes(group: str) -> tuple[str, ...]:
+    """Return a note if a Spark query or an archive has chosen the name of the group."""
+    if not group.startswith(SPARK_GROUPS):
+        return ()
+    return (
+        "a Spark query or an archive commits here how far it is. Its place is in its checkpoint, which stays: if it"
+        " runs, it goes on there, and commits again",
+    )
+
+
+def _live_names(layout: GroupLayout, znodes: Snapshot) -> Iterator[str]:
+    """Yield a name for each process that is alive in a group: its session has an ephemeral znode there."""
+    folders = {
+        layout.members: "member",
+        layout.ids: "consumer of another client",
+        layout.kiel_members: "member of kiel",
+        WorkerLayout(layout.group).workers: "worker",
+    }
+    living = {path: znode for path, znode in sorted(znodes.items()) if znode.session and _is_below(path, layout.roots)}
+    names: dict[str, str] = {}
+    for folder, what in folders.items():
+        names |= {_name(path): what for path in living if _folder(path) == folder and _name(path) not in names}
+    for path, znode in living.items():
+        owner = znode.data.decode(errors="replace")
+        # The owner znode of a partition also has the index of a thread.
+        if _folder(path) not in folders and not {owner, owner.rpartition("-")[0]} & names.keys():
+            names[owner] = "allocator process" if _folder(path) == layout.election else "owner"
+    yield from (f"{what} {name}" for name, what in names.items())
+
+
+def _folder(path: str) -> str:
+    return path.rpartition("/")[0]
+
+
+def _name(path: str) -> str:
+    return path.rpartition("/")[2]
+
+
+def _is_below(path: str, roots: Iterable[str]) -> bool:
+    return any(path == root or path.startswith(f"{root}/") for root in roots)
+
+
+def _offsets(layout: GroupLayout, znodes: Snapshot) -> tuple[dict[TopicPartition, int], int | None, int]:
+    """Return the offsets in ZooKeeper, the time of the last commit, and the number of unreadable offsets."""
+    offsets, committed_ms, unreadable = {}, None, 0
+    for path, znode in znodes.items():
+        folder, number = _folder(path), whole_number(_name(path))
+        if number is None or _folder(folder) != layout.offsets:
+            continue
+        try:
+            offsets[TopicPartition(_name(folder), number)] = parse_offset(znode.data, path)
+        except ProtocolError:
+            unreadable += 1
+        committed_ms = max(committed_ms or 0, znode.modified_ms)
+    return offsets, committed_ms, unreadable
+
+
+def _further_losses(view: GroupView, layout: GroupLayout, znodes: Snapshot) -> Iterator[str]:
+    """Yield what is lost beside offsets and settings."""
+    if view.weights:
+        yield f"the weights of {counted(view.weights, 'partition')}"
+    if view.history:
+        yield "the history of its plans, which the restore file does not have"
+    workers = WorkerLayout(layout.group)
+    connectors = sorted(_children(workers.connectors, znodes))
+    if connectors:
+        names = some(connector_of(name) or name for name in connectors)
+        yield f"the configurations of {counted(connectors, 'connector')}: {names:.200}"
+    sources = {name: len(_children(f"{workers.offsets}/{name}", znodes)) for name in _children(workers.offsets, znodes)}
+    if any(sources.values()):
+        names = some(connector_of(name) or name for name, count in sorted(sources.items()) if count)
+        places = counted(sum(sources.values()), "source offset")
+        yield f"{places}, without which connectors of these names start from the beginning: {names:.200}"
+
+
+def _restored(layout: GroupLayout, znodes: Snapshot) -> Iterator[tuple[str, str]]:
+    """Yield the path and the data of each znode that a restore file has."""
+    workers, folders = WorkerLayout(layout.group), [f"{layout.root}/{name}" for name in RESTORED]
+    for path, znode in sorted(znodes.items()):
+        # Workers write their statuses again.
+        if _is_below(path, folders) and not _is_below(path, (workers.statuses, workers.owners)):
+            yield path.removeprefix(f"{layout.root}/"), znode.data.decode("latin-1")
+
+
+def _children(folder: str, znodes: Snapshot) -> list[str]:
+    return [_name(path) for path in znodes if _folder(path) == folder]
+
+
+def _notes(view: GroupView) -> Iterator[str]:
+    if view.offsets_in_kafka:
+        yield (
+            f"its offsets are in Kafka ({BROKER_V1}) and stay there until they expire: a new group of this name goes on"
+            " at them"
+        )
+    yield from _spark_notes(view.group)
+    if view.state == "memberless" and not view.group.startswith(SPARK_GROUPS):
+        yield (
+            "no member has ever joined: another program, such as a Spark query, commits its offsets, and does so again"
+            " if it runs"
+        )
+    if view.are_workers:
+        yield (
+            "the offsets of sinks are in groups of their own, such as connect-NAME, and stay. If brokers coordinate the"
+            f" workers, 'kiel-groups groups delete {view.group} --coordination brokers' deletes what brokers keep"
+        )
+
+
+def deletion_transactions(group: str, znodes: Snapshot) -> list[list[Create | Delete]]:
+    """
+    Return the transactions that delete a group, in this order, unless a member joins or a znode changes.
+
+    ZooKeeper deletes no znode with children. So the first transaction begins with the folders in which members of any
+    client register, and fails if one has joined. A group of several thousand partitions does not fit into one
+    transaction. So each later one first creates these folders and deletes them, which fails if a member has created
+    them; so does the first one with folders that do not exist. Offsets are deleted last: a member that joins meanwhile
+    stops the deletion, and finds of each partition its offset or none, as if it had joined before the deletion or after
+    it.
+
+    Args:
+        group: The group.
+        znodes: All znodes of the group, as they were read; others are ignored.
+    """
+    layout = GroupLayout(group)
+    folders = (layout.members, layout.election, layout.ids, layout.kiel_members, WorkerLayout(group).workers)
+    roots = [root for root in layout.roots if root in znodes]
+    many = (layout.offsets, WorkerLayout(group).offsets)
+
+    def rank(path: str) -> tuple[bool, bool, int, str]:
+        is_late = _is_below(path, many) or any(_is_below(folder, [path]) for folder in many)
+        return not _is_below(path, folders), is_late, -path.count("/"), path
+
+    ours = sorted((path for path in znodes if _is_below(path, roots) and path not in roots), key=rank)
+    registered = [folder for folder in folders if _folder(folder) in roots]
+    condition = _absence(registered)
+    transactions = [_absence(folder for folder in registered if folder not in znodes)]
+    size = sum(map(size_of, transactions[0]))
+    for path in ours:
+        operation = Delete(path, znodes[path].version)
+        if size + size_of(operation) > LARGEST_BYTES:
+            transactions.append(list(condition))
+            size = sum(map(size_of, condition))
+        transactions[-1].append(operation)
+        size += size_of(operation)
+    transactions[-1] += [Delete(root, znodes[root].version) for root in roots]
+    return transactions
+
+
+def _absence(folders: Iterable[str]) -> list[Create | Delete]:
+    """Return operations that fail if one of these folders exists, and change nothing."""
+    return [operation for folder in folders for operation in (Create(folder), Delete(folder))]

@@ -1,0 +1,159 @@
+"""The members of a group, of any client: one document for programs, and a table of it."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from rich.console import RenderableType
+from rich.text import Text
+
+from kiel_groups.config import CLIENT_ID
+from kiel_groups.group.znodes.layout import KIEL_GROUPS
+from kiel_groups.ops.views.checks import short_name
+from kiel_groups.ops.views.group_view import ForeignMember, GroupView, MemberView
+from kiel_groups.ops.views.report import Listing, ago
+from kiel_groups.wire.consumer_protocol import PROTOCOL_TYPE
+from kiel_groups.wording import counted
+
+__all__ = ["members_document", "members_report"]
+
+#: What a member is a client of, if that is known.
+OURS, JAVA, KIEL, OTHER = "kiel-groups", "java", "kiel", "other"
+
+#: What the table calls foreign members, and the client of our members that it does not name.
+_KINDS = {JAVA: "Java", KIEL: "kiel", OTHER: "foreign"}
+_USUAL = "tornado"
+
+#: The consumer id of Kafka 0.8's Java consumer, after the group and a dash: host, milliseconds and a part of a UUID.
+_JAVA_ID = re.compile(r"(?P<host>.+)-(?P<started_ms>\d{13})-[0-9a-f]{8}")
+
+
+def members_document(view: GroupView) -> dict[str, Any]:
+    """
+    Return the live members of a group, those of other clients, too.
+
+    ``kind`` is ``kiel-groups``, ``java``, ``kiel`` or ``other``, or null if a coordinator does not tell it.
+    ``partitions`` counts those that a member owns, and ``assigned`` those that the plan assigns to it, null if it has
+    none. What is not known of a member is null.
+    """
+    if view.coordinator is not None:
+        allocator = view.coordinator.strategy
+    else:
+        allocator = view.group_state.allocator if view.group_state else view.round.protocol if view.round else ""
+    owned = Counter(partition.owner for partition in view.partitions)
+    return {
+        "group": view.group,
+        "type": view.protocol_type,
+        "state": view.state,
+        "allocator": allocator or None,
+        "members": [
+            *(_member(view, member, allocator) for member in view.members),
+            *(_foreign(view.group, member, owned[member.name]) for member in view.foreign_members),
+        ],
+    }
+
+
+def _member(view: GroupView, member: MemberView, allocator: str) -> dict[str, Any]:
+    is_ours = view.coordinator is None or allocator.startswith("kiel-") or member.client == CLIENT_ID
+    is_known = view.is_of_consumers and member.subscription is not None
+    assigned = member.owned if view.coordinator is not None else member.target
+    drained = () if view.dynamic_config is None else view.dynamic_config.drained
+    return {
+        "id": member.member_id,
+        "instance_id": member.instance_id,
+        "kind": OURS if is_ours else None,
+        "client": member.client,
+        "protocol_version": member.protocol_version,
+        "host": member.host,
+        "pid": member.pid,
+        "leads": member.leads,
+        "capacity": member.settings.get("capacity", 1.0) if view.coordinator is None and is_known else None,
+        "rack": member.settings.get("rack"),
+        "partitions": len(member.owned) if is_known else None,
+        "assigned": None if assigned is None or not is_known else len(assigned),
+        "session_timeout_ms": member.session_timeout_ms,
+        "started_at": member.started_at_ms,
+        "drained": member.slot in drained,
+    }
+
+
+def _foreign(group: str, member: ForeignMember, owned: int) -> dict[str, Any]:
+    java = _JAVA_ID.fullmatch(member.name.removeprefix(f"{group}_"))
+    is_of_kiel = member.path.startswith(f"{KIEL_GROUPS}/")
+    return {
+        "id": member.name,
+        "instance_id": None,
+        "kind": KIEL if is_of_kiel else JAVA if java else OTHER,
+        "client": None,
+        "protocol_version": None,
+        "host": java["host"] if java and not is_of_kiel else None,
+        "pid": None,
+        "leads": False,
+        "capacity": None,
+        "rack": None,
+        # kiel's members claim no partitions.
+        "partitions": None if is_of_kiel else owned,
+        "assigned": None,
+        "session_timeout_ms": None,
+        "started_at": int(java["started_ms"]) if java and not is_of_kiel else None,
+        "drained": False,
+    }
+
+
+def members_report(document: Mapping[str, Any], place: str, now_ms: int) -> list[RenderableType]:
+    """
+    Return the table of the document of ``members_document``; columns of what no member has are left out.
+
+    Args:
+        document: The document.
+        place: The cluster, as "in ZooKeeper at z:2181/x" or "at brokers b:9092".
+        now_ms: Epoch milliseconds, for ages.
+    """
+    members = document["members"]
+    allocator = f", allocator {document['allocator']}" if document["allocator"] else ""
+    title = f"group {document['group']} {place}: {counted(members, 'member')}, {document['state']}{allocator}"
+    columns: list[tuple[str, Callable[[Mapping[str, Any]], str]]] = [
+        ("member", _name),
+        ("instance", lambda member: member["instance_id"] or ""),
+        ("client", _client),
+        ("host", lambda member: member["host"] or ""),
+        ("owns", _share),
+        ("capacity", lambda member: "" if member["capacity"] in (None, 1) else f"{member['capacity']:g}"),
+        ("rack", lambda member: member["rack"] or ""),
+        ("timeout", lambda member: _seconds(member["session_timeout_ms"])),
+        ("joined", lambda member: ago(member["started_at"], now_ms)),
+        ("drained", lambda member: "drained" if member["drained"] else ""),
+    ]
+    if document["type"] not in ("", PROTOCOL_TYPE):
+        columns = [each for each in columns if each[0] != "owns"]
+    texts = [(heading, [f"{text_of(member):.120}" for member in members]) for heading, text_of in columns]
+    return [Text(title, style="bold"), *([Listing([each for each in texts if any(each[1])])] if members else [])]
+
+
+def _name(member: Mapping[str, Any]) -> str:
+    name: str = member["id"] if member["kind"] in (KIEL, OTHER) else short_name(member["id"])
+    return f"{name} leads" if member["leads"] else name
+
+
+def _client(member: Mapping[str, Any]) -> str:
+    """Return a client id with the version of its protocol at a coordinator, or in ZooKeeper the kind of client."""
+    client, version = member["client"] or "", member["protocol_version"]
+    if version is not None:
+        return f"{client}, protocol {version}"
+    if member["kind"] == OURS:
+        return "ours" if client in ("", _USUAL) else f"ours, {client}"
+    return _KINDS.get(member["kind"], client)
+
+
+def _share(member: Mapping[str, Any]) -> str:
+    owned, assigned = member["partitions"], member["assigned"]
+    if owned is None:
+        return "?"
+    return str(owned) if assigned in (None, owned) else f"{owned} → {assigned}"
+
+
+def _seconds(milliseconds: int | None) -> str:
+    return "" if milliseconds is None else f"{milliseconds / 1000:g} s"

@@ -1,0 +1,530 @@
+"""
+What the leader of a group would plan after a change that has not been made, beside the present plan.
+
+The leader's own functions compute it, from the same inputs; those that only the leader knows are listed in the notes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from itertools import groupby
+from typing import Any, NamedTuple, TypeVar
+
+from rich.console import RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from kiel_groups.allocators import Allocator, loads_of, sticky, weighted
+from kiel_groups.allocators.assignors import (
+    AllocatorAssignor,
+    Assignor,
+    AssignorMember,
+    parse_member,
+    run_assignor,
+)
+from kiel_groups.errors import AllocatorError, ConfigError, ProtocolError
+from kiel_groups.group.planner import Inputs, absences, allocate, fallback_target, limit_claims, members_by_slot
+from kiel_groups.group.znodes.contents import (
+    GroupState,
+    MemberAssignment,
+    MemberInfo,
+    Snapshot,
+    make_member_id,
+    parse_broker_rack,
+    parse_preferred_leaders,
+    parse_topic,
+    whole_number,
+)
+from kiel_groups.group.znodes.group_settings import DynamicConfig, Weights, parse_weights
+from kiel_groups.group.znodes.layout import BROKER_IDS, GroupLayout, topic_path
+from kiel_groups.model import Allocation, MemberId, Slot, TopicPartition
+from kiel_groups.ops.views.checks import short_name
+from kiel_groups.ops.views.report import Column, report_table
+from kiel_groups.wire.consumer_protocol import ConsumerAssignment, ConsumerSubscription
+from kiel_groups.wire.group_requests import DescribedGroup
+from kiel_groups.wording import counted, some
+
+__all__ = [
+    "GroupChange",
+    "Move",
+    "PlanPreview",
+    "changed_inputs",
+    "inputs_of",
+    "preview_assignment",
+    "preview_document",
+    "preview_plan",
+    "preview_report",
+    "racks_of",
+]
+
+_Value = TypeVar("_Value")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupChange:
+    """
+    A change that may happen to a group; without arguments, none.
+
+    ``added`` is how many members join, on the host ``added_on`` ("" for that of the newest member). ``removed`` names
+    members that leave: member ids, the session at their end, or instance ids; with ``host``, all members of that host
+    leave, too. ``topics`` is what every member subscribes to, () for what it does now. ``partitions`` has the number of
+    partitions to which topics grow, ``weights`` the loads of partitions, None for those that the group has.
+    """
+
+    added: int = 0
+    added_on: str = ""
+    removed: tuple[str, ...] = ()
+    host: str = ""
+    topics: tuple[str, ...] = ()
+    partitions: Mapping[str, int] = field(default_factory=dict)
+    weights: Weights | None = None
+
+
+class Move(NamedTuple):
+    """A partition whose owner changes; None means no owner."""
+
+    partition: TopicPartition
+    before: Slot | None
+    after: Slot | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanPreview:
+    """
+    The present plan of a group, and the one that its leader would make.
+
+    ``before`` and ``after`` have the partitions of each slot, or of each member of a group of brokers. ``names`` has
+    short names for those whose id is long. ``loads`` are those of all partitions, 1 each if the group has no
+    weights. ``unassigned`` maps partitions that get no owner to the reason. ``fallback`` describes what replaces
+    the plan of an allocator that fails, or is "". ``notes`` are sentences about what the preview cannot know.
+    """
+
+    group: str
+    allocator: str
+    before: Allocation
+    after: Allocation
+    names: Mapping[Slot, str]
+    loads: Mapping[TopicPartition, float]
+    has_weights: bool = False
+    unassigned: Mapping[TopicPartition, str] = field(default_factory=dict)
+    fallback: str = ""
+    notes: tuple[str, ...] = ()
+
+    @property
+    def moves(self) -> tuple[Move, ...]:
+        """The partitions whose owner changes, in order; with new ones, and those that lose their owner."""
+        before, after = _owners(self.before), _owners(self.after)
+        return tuple(
+            Move(each, before.get(each), after.get(each))
+            for each in sorted(before.keys() | after.keys())
+            if before.get(each) != after.get(each)
+        )
+
+    @property
+    def slots(self) -> list[Slot]:
+        """The slots with partitions before or after, and those of members, in order."""
+        return sorted({slot for slot, owned in self.before.items() if owned} | self.after.keys())
+
+    def name(self, slot: Slot | None) -> str:
+        """Return the name of a slot for reports; "" for none."""
+        return "" if slot is None else self.names.get(slot, slot)
+
+    def load(self, owned: Iterable[TopicPartition]) -> float:
+        """Return the load of partitions."""
+        return sum(self.loads[each] for each in owned)
+
+
+def _owners(allocation: Allocation) -> dict[TopicPartition, Slot]:
+    return {partition: slot for slot, owned in allocation.items() for partition in owned}
+
+
+# Groups that ZooKeeper coordinates.
+
+
+def inputs_of(group: str, znodes: Snapshot, now_ms: int, grace_ms: int) -> Inputs:
+    """
+    Return the inputs of a plan from the znodes of a group, its topics and the brokers, as its leader reads them.
+
+    Args:
+        group: The name of the group.
+        znodes: The znodes.
+        now_ms: Wall-clock time, milliseconds since 1970.
+        grace_ms: How long the slot of an absent static member is kept, unless the group's settings say.
+
+    Raises:
+        ProtocolError: The settings or the weights cannot be read. A leader goes on with those that it read before.
+    """
+    layout = GroupLayout(group)
+    config = znodes.get(layout.config)
+    dynamic_config = DynamicConfig() if config is None else DynamicConfig.parse(config.data, layout.config)
+    weights = znodes.get(layout.weights)
+    registered = [
+        (znodes[path].czxid, info)
+        for path in _children(znodes, layout.members)
+        if (info := _parsed(znodes, path, lambda data, at: MemberInfo.parse(_name(at), data, at))) is not None
+    ]
+    members = members_by_slot(registered)
+    assignments = {
+        _name(path): _parsed(znodes, path, MemberAssignment.parse) for path in _children(znodes, layout.group_state)
+    }
+    grace_ms = grace_ms if dynamic_config.static_grace_ms is None else dynamic_config.static_grace_ms
+    subscribed = {topic for member in members.values() for topic in member.subscription}
+    return Inputs(
+        members=members,
+        topics=_topics(znodes, subscribed),
+        brokers=len(_children(znodes, BROKER_IDS)),
+        group_state=_parsed(znodes, layout.group_state, GroupState.parse),
+        assignments=assignments,
+        away=absences(assignments, members, now_ms, grace_ms),
+        dynamic_config=dynamic_config,
+        weights={} if weights is None else parse_weights(weights.data, layout.weights),
+    )
+
+
+def racks_of(inputs: Inputs, znodes: Snapshot) -> dict[TopicPartition, str]:
+    """Return the racks of partitions' preferred leaders, from the znodes of brokers and topics."""
+    brokers = {
+        number: _parsed(znodes, path, parse_broker_rack)
+        for path in _children(znodes, BROKER_IDS)
+        if (number := whole_number(_name(path))) is not None
+    }
+    leaders = {topic: _parsed(znodes, topic_path(topic), parse_preferred_leaders) or {} for topic in inputs.topics}
+    return inputs.racks(brokers, leaders)
+
+
+def changed_inputs(group: str, inputs: Inputs, change: GroupChange, znodes: Snapshot, now_ms: int) -> Inputs:
+    """
+    Return the inputs of the plan after a change.
+
+    A new member subscribes to what the members subscribe to, and has the default capacity. Its id sorts as that of a
+    member that starts now on its host. A static member that leaves is gone for good.
+
+    Args:
+        group: The name of the group.
+        inputs: The inputs as they are.
+        change: The change.
+        znodes: The znodes of at least the topics of the change.
+        now_ms: Wall-clock time, milliseconds since 1970.
+
+    Raises:
+        ConfigError: A member or a host is not in the group, a topic does not grow, or new members have no topics.
+    """
+    hosts = {slot: info.host for slot, info in inputs.members.items()}
+    ids = {slot: (slot, info.member_id) for slot, info in inputs.members.items()}
+    gone = _leaving(group, change, ids | {slot: (slot,) for slot in inputs.away}, hosts)
+    topics = change.topics or tuple(sorted(inputs.subscribed))
+    members = {
+        slot: replace(info, subscription=change.topics) if change.topics and info.subscription else info
+        for slot, info in inputs.members.items()
+        if slot not in gone
+    }
+    _check_added(group, change, topics)
+    newest = max(inputs.members.values(), key=lambda info: info.started_at_ms, default=None)
+    started_ms, host = (now_ms, "") if newest is None else (max(now_ms, newest.started_at_ms + 1), newest.host)
+    host = change.added_on or host
+    prefix = make_member_id(group, host, started_ms, 0).rpartition("-")[0]
+    for number in range(1, change.added + 1):
+        slot = f"{prefix}-new-{number}"
+        members[slot] = MemberInfo(member_id=slot, session_timeout_ms=0, subscription=topics, host=host)
+    subscribed = {topic for info in members.values() for topic in info.subscription}
+    return replace(
+        inputs,
+        members=members,
+        topics=_grown(change, _topics(znodes, subscribed), subscribed),
+        away={slot: stored for slot, stored in inputs.away.items() if slot not in gone},
+        weights=inputs.weights if change.weights is None else change.weights,
+    )
+
+
+def preview_plan(
+    group: str,
+    before: Inputs,
+    after: Inputs,
+    allocator: Allocator,
+    *,
+    racks: Mapping[TopicPartition, str],
+    lags: Mapping[TopicPartition, int],
+    chroot: str = "",
+    notes: Iterable[str] = (),
+) -> PlanPreview:
+    """
+    Return what the leader would plan.
+
+    Args:
+        group: The name of the group.
+        before: The inputs as they are.
+        after: The inputs after the change.
+        allocator: The allocator of the group.
+        racks: The racks of partitions' leaders, if the allocator uses them.
+        lags: The lags of partitions, if the allocator uses them.
+        chroot: The chroot, whose length counts in the limit of what one member can own.
+        notes: Further notes.
+
+    Raises:
+        ConfigError: No leader would plan: there is no broker, or none of the topics exists.
+        AllocatorError: The allocator fails, and so does the one that replaces it.
+    """
+    if after.missing:
+        raise ConfigError(f"group {group}: no {after.missing} found; its leader would keep the present plan")
+    try:
+        target = allocate(after, allocator, racks, lags)
+    except AllocatorError as error:
+        target = fallback_target(after, allocate(after, sticky, racks, lags), str(error))
+    target = limit_claims(target, GroupLayout(group), chroot)
+    shown = {slot: info.member_id for slot, info in [*before.members.items(), *after.members.items()]}
+    dynamic = {stored.member_id for slot, stored in before.assignments.items() if stored and stored.member_id == slot}
+    dynamic |= {slot for slot, member_id in shown.items() if slot == member_id}
+    new = after.members.keys() - before.members.keys()
+    return PlanPreview(
+        group=group,
+        allocator=target.allocator,
+        before=before.stored,
+        after=target.allocation,
+        names={slot: _new_name(slot) if slot in new else short_name(slot) for slot in dynamic},
+        loads=loads_of(_owners(before.stored).keys() | _owners(target.allocation), after.weights),
+        has_weights=bool(after.weights),
+        unassigned=target.unassigned,
+        fallback=target.fallback,
+        notes=(*notes, *_notes(before, after, allocator)),
+    )
+
+
+def _notes(before: Inputs, after: Inputs, allocator: Allocator) -> Iterator[str]:
+    static = [info.slot for slot, info in before.members.items() if slot not in after.members and info.instance_id]
+    if static:
+        yield (
+            f"{some(sorted(static))}: a static member; its partitions move only when its grace period ends"
+            " (static_grace_ms)"
+        )
+    if after.away:
+        yield f"the partitions of {some(sorted(after.away))} are kept for its return"
+    if after.weights and allocator is not weighted:
+        yield "the allocator may ignore the weights; 'weighted' uses them"
+
+
+def _new_name(slot: Slot) -> str:
+    return "-".join(slot.rsplit("-", 2)[1:])
+
+
+def _leaving(
+    group: str, change: GroupChange, ids: Mapping[Slot, tuple[str, ...]], hosts: Mapping[Slot, str]
+) -> set[Slot]:
+    """Return the members that leave, by their slots; ``ids`` has the names of each."""
+    gone = {slot for slot, host in hosts.items() if host == change.host} if change.host else set()
+    if change.host and not gone:
+        raise ConfigError(
+            f"--host: group {group} has no member on {change.host!r}; its hosts are {some(sorted(set(hosts.values())))}"
+        )
+    for name in change.removed:
+        exact = {slot for slot, own in ids.items() if name in own}
+        found = exact or {slot for slot, own in ids.items() if any(each.endswith(f"-{name}") for each in own)}
+        if not found:
+            raise ConfigError(f"group {group} has no member {name!r}; its members are {some(sorted(ids))}")
+        if len(found) > 1:
+            raise ConfigError(
+                f"member {name!r} of group {group} may be {' or '.join(sorted(found))}; give the whole id"
+            )
+        gone |= found
+    return gone
+
+
+def _check_added(group: str, change: GroupChange, topics: Iterable[str]) -> None:
+    if change.added and not tuple(topics):
+        raise ConfigError(f"group {group} subscribes to no topic that a new member could have; give --topics")
+
+
+def _grown(
+    change: GroupChange, topics: Mapping[str, tuple[int, ...]], subscribed: Iterable[str]
+) -> dict[str, tuple[int, ...]]:
+    """Return the partitions of topics after the change."""
+    grown = dict(topics)
+    for topic, count in change.partitions.items():
+        if topic not in subscribed:
+            raise ConfigError(f"--partitions: no member subscribes to topic {topic!r}; --topics adds it")
+        if count < len(topics.get(topic, ())):
+            raise ConfigError(
+                f"--partitions: {topic}={count} given; topic {topic!r} has {len(topics[topic])} partitions, and a topic"
+                " never loses any"
+            )
+        grown[topic] = tuple(range(count))
+    if missing := sorted(set(change.topics) - grown.keys()):
+        raise ConfigError(
+            f"--topics: {some(missing)} does not exist; --partitions {missing[0]}=N plans with N partitions"
+        )
+    return grown
+
+
+def _topics(znodes: Snapshot, names: Iterable[str]) -> dict[str, tuple[int, ...]]:
+    found = {name: _parsed(znodes, topic_path(name), parse_topic) for name in sorted(names)}
+    return {name: numbers for name, numbers in found.items() if numbers is not None}
+
+
+def _children(znodes: Snapshot, folder: str) -> list[str]:
+    return sorted(path for path in znodes if path.rpartition("/")[0] == folder)
+
+
+def _name(path: str) -> str:
+    return path.rpartition("/")[2]
+
+
+def _parsed(znodes: Snapshot, path: str, parse: Callable[[bytes, str], _Value]) -> _Value | None:
+    """Parse a znode; return None if it is missing or, as for a leader, unreadable."""
+    znode = znodes.get(path)
+    try:
+        return None if znode is None else parse(znode.data, path)
+    except ProtocolError:
+        return None
+
+
+# Groups that brokers coordinate.
+
+
+def preview_assignment(
+    described: DescribedGroup, topics: Mapping[str, tuple[int, ...]], change: GroupChange, assignor: Assignor
+) -> PlanPreview:
+    """
+    Return what a leader of the group would assign in the next rebalance.
+
+    Args:
+        described: The coordinator's answer about a group that is stable or empty.
+        topics: The partition numbers of all topics.
+        change: The change.
+        assignor: The assignor of the group.
+
+    Raises:
+        ConfigError: As for ``changed_inputs``.
+        AllocatorError: The assignor fails.
+    """
+    group, notes = described.group, list[str]()
+    subscriptions: dict[MemberId, AssignorMember] = {}
+    before: dict[MemberId, frozenset[TopicPartition]] = {}
+    for member in described.members:
+        try:
+            read = ConsumerSubscription.parse(member.metadata, f"the subscription of {member.member_id}")
+            given = ConsumerAssignment.parse(member.assignment, f"the assignment of {member.member_id}").partitions
+        except ProtocolError as error:
+            notes.append(f"{error}; this member gets no partitions")
+            continue
+        before[member.member_id] = frozenset(TopicPartition(topic, n) for topic, ns in given.items() for n in ns)
+        subscriptions[member.member_id] = AssignorMember(read.topics, read.user_data)
+    ids = {each.member_id: (each.member_id,) for each in described.members}
+    hosts = {each.member_id: each.client_host.removeprefix("/") for each in described.members}
+    gone = _leaving(group, change, ids, hosts)
+    wanted = change.topics or tuple(sorted({topic for each in subscriptions.values() for topic in each.topics}))
+    _check_added(group, change, wanted)
+    after = {
+        member: AssignorMember(own, _told(assignor, each, own, before[member]))
+        for member, each in subscriptions.items()
+        if member not in gone
+        for own in [change.topics or each.topics]
+    }
+    prefix = max(ids, default="member-").rpartition("-")[0]
+    new = [f"{prefix}-new-{number}" for number in range(1, change.added + 1)]
+    after |= {member: AssignorMember(wanted, assignor.metadata(wanted)) for member in new}
+    if new:
+        notes.append("ids of new members are random; here they sort behind those of the same client id")
+    subscribed = {topic for each in after.values() for topic in each.topics}
+    partitions = _grown(change, {topic: topics[topic] for topic in subscribed & topics.keys()}, subscribed)
+    outcome = run_assignor(assignor, after, {topic: numbers for topic, numbers in partitions.items() if numbers})
+    allocation = {member: frozenset(owned) for member, owned in outcome.assignment.items()}
+    return PlanPreview(
+        group=group,
+        allocator=assignor.name,
+        before=before,
+        after=allocation,
+        names={member: short_name(member) for member in ids} | {member: _new_name(member) for member in new},
+        loads=loads_of(_owners(before).keys() | _owners(allocation), {}),
+        notes=(*notes, *outcome.findings),
+    )
+
+
+def _told(
+    assignor: Assignor, member: AssignorMember, topics: tuple[str, ...], owned: frozenset[TopicPartition]
+) -> bytes | None:
+    """Return the user data of a member in the next rebalance, in which it tells what it owns now."""
+    if isinstance(assignor, AllocatorAssignor):
+        with suppress(ValueError):
+            assignor = assignor.of_member(parse_member(member.user_data).capacity)
+    return assignor.metadata(topics, sorted(owned))
+
+
+# The report and the document.
+
+
+def preview_report(preview: PlanPreview, *, only_moves: bool) -> Iterator[RenderableType]:
+    """Yield the moves in one line, the notes, the balance of members, and the partitions; of these only the moved."""
+    moves = preview.moves
+    first, last = (sum(each.before is None for each in moves), sum(each.after is None for each in moves))
+    text = f"group {preview.group}, allocated by {preview.allocator}: "
+    text += counted(len(moves) - first - last, "partition moves", "partitions move")
+    text += f", {first:,} had no owner" if first else ""
+    yield Text(text + (f", {last:,} have none afterwards" if last else ""))
+    for line in filter(None, (preview.fallback, *_unassigned(preview), *preview.notes)):
+        yield Text(f"  {line}")
+    if not only_moves:
+        yield Text("\nmembers", style="bold")
+        yield _balance(preview)
+    before, after = _owners(preview.before), _owners(preview.after)
+    moved = {each.partition for each in moves}
+    shown = sorted(moved if only_moves else before.keys() | after.keys())
+    for topic, partitions in groupby(shown, key=lambda partition: partition.topic):
+        yield Text(f"topic {topic}", style="bold", overflow="fold")
+        columns = (
+            Column[TopicPartition]("partition", lambda each: str(each.partition), is_right=True),
+            Column[TopicPartition]("before", lambda each: preview.name(before.get(each)) or "none"),
+            Column[TopicPartition](
+                "after", lambda each: f"→ {preview.name(after.get(each)) or 'none'}" if each in moved else ""
+            ),
+        )
+        yield report_table(columns, partitions)
+
+
+def _unassigned(preview: PlanPreview) -> Iterator[str]:
+    reasons = sorted(set(preview.unassigned.values()))
+    for reason in reasons:
+        partitions = sorted(each for each, its in preview.unassigned.items() if its == reason)
+        yield f"{counted(partitions, 'partition gets', 'partitions get')} no owner, first {partitions[0]}: {reason}"
+
+
+def _balance(preview: PlanPreview) -> Table:
+    def number(load: float) -> str:
+        return f"{load:,.6g}" if load < 1_000_000 else f"{load:,.0f}"
+
+    before, after = preview.before, preview.after
+    columns = [
+        Column[Slot]("member", preview.name),
+        Column[Slot]("partitions before", lambda slot: f"{len(before.get(slot, ())):,}", is_right=True),
+        Column[Slot]("after", lambda slot: f"{len(after[slot]):,}" if slot in after else "gone", is_right=True),
+    ]
+    if preview.has_weights:
+        columns += [
+            Column("load before", lambda slot: number(preview.load(before.get(slot, ()))), is_right=True),
+            Column("after", lambda slot: number(preview.load(after.get(slot, ()))), is_right=True),
+        ]
+    return report_table(columns, preview.slots)
+
+
+def preview_document(preview: PlanPreview, *, only_moves: bool) -> dict[str, Any]:
+    """Return the document; with ``only_moves``, members are without their partitions."""
+    return {
+        "group": preview.group,
+        "allocator": preview.allocator,
+        "fallback": preview.fallback or None,
+        "notes": list(preview.notes),
+        "members": [
+            {
+                "id": slot,
+                "gone": slot not in preview.after,
+                "partitions_before": len(preview.before.get(slot, ())),
+                "partitions_after": len(preview.after.get(slot, ())),
+                "load_before": preview.load(preview.before.get(slot, ())),
+                "load_after": preview.load(preview.after.get(slot, ())),
+                **({} if only_moves else {"after": list(map(str, sorted(preview.after.get(slot, ()))))}),
+            }
+            for slot in preview.slots
+        ],
+        "moves": [{"partition": str(each.partition), "from": each.before, "to": each.after} for each in preview.moves],
+        "unassigned": {str(each): preview.unassigned[each] for each in sorted(preview.unassigned)},
+    }

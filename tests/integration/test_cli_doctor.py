@@ -1,0 +1,189 @@
+"""``kiel-groups doctor`` on real servers: silent on healthy groups, and each planted fault is found."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Sequence
+
+import pytest
+from kazoo.security import make_acl
+
+from kiel_groups import GroupedConsumer
+from kiel_groups.embedded import Cluster
+from kiel_groups.errors import ConfigError
+from kiel_groups.group.znodes.contents import encode_owner
+from kiel_groups.group.znodes.layout import GroupLayout
+from kiel_groups.ops.doctor import examine
+from kiel_groups.ops.views.checks import Finding
+from tests.helpers.cluster_data import produce, zookeeper
+from tests.helpers.commands import kiel_groups
+from tests.helpers.members import group_of
+
+pytestmark = pytest.mark.integration
+
+Unique = Callable[[str], str]
+NOWHERE = "127.0.0.1:1"
+
+
+def found(hosts: str | None, brokers: str | None = None, groups: Sequence[str] = ()) -> dict[str, Finding]:
+    """Return the findings by their kinds."""
+    return {finding.kind: finding for check in examine(hosts, brokers, groups) for finding in check.findings}
+
+
+async def test_a_healthy_group_that_rebalances_has_no_finding(cluster: Cluster, unique: Unique) -> None:
+    """Members join and leave while the group is examined, again and again."""
+    topic, name = unique("topic"), unique("group")
+    await cluster.create_topic(topic, 8)
+    await produce(cluster, topic, 40)
+    async with group_of(cluster, name, [topic], auto_commit_interval_ms=50) as group:
+        first = await group.join()
+        for _ in range(3):
+            examined = asyncio.create_task(asyncio.to_thread(found, cluster.zk_hosts, None, [name]))
+            further = await group.join()
+            await group.leave(first)
+            first = further
+            assert await examined == {}
+        outcome = await asyncio.to_thread(kiel_groups, "doctor", name, "--zookeeper", cluster.zk_hosts)
+        assert (outcome.returncode, outcome.stderr) == (0, "info: nothing is wrong: 6 checks\n")
+        assert {line[:2] for line in outcome.stdout.splitlines()} == {"ok"}
+        assert f"broker 0 at {cluster.brokers[0]}: Kafka 0.8\n" in outcome.stdout
+
+
+async def test_garbage_in_every_znode_of_a_group_is_found(cluster_39: Cluster, unique: Unique) -> None:
+    """Each znode has a finding with a remedy; no command ends with a traceback."""
+    topic, name = unique("topic"), unique("group")
+    layout = GroupLayout(name)
+    await cluster_39.create_topic(topic, 1)
+    async with group_of(cluster_39, name, [topic]) as group:
+        await group.join()
+        await group.balanced(topic, 1)
+    with zookeeper(cluster_39) as client:
+        history = [f"{layout.history}/{each}" for each in client.get_children(layout.history)]
+        slots = [layout.assignment(each) for each in client.get_children(layout.group_state)]
+        offset = f"{layout.topic_offsets(topic)}/0"
+        kept = [layout.group_state, layout.config, offset, *history, *slots]
+        for path in kept:
+            client.set(path, b"\xff garbage")
+        ephemeral = [layout.member("m"), f"{layout.election}/n_0000000009", layout.consumer_id("m")]
+        ephemeral += [f"{layout.topic_owners(topic)}/0"]
+        for path in ephemeral:
+            client.create(path, b"[", ephemeral=True, makepath=True)
+        persistent = [layout.weights, layout.topic_starts(topic)]
+        for path in persistent:
+            client.create(path, b"\x00", makepath=True)
+        checks = await asyncio.to_thread(lambda: list(examine(cluster_39.zk_hosts, None, [name])))
+        unreadable = [each for check in checks for each in check.findings if each.kind == "unreadable"]
+        named = {each.text.removeprefix(f"group {name}: ").partition(": ")[0]: each for each in unreadable}
+        assert set(named) == {*kept, *ephemeral, *persistent}
+        assert all(each.remedy for each in unreadable)
+        assert named[offset].remedy == f"kiel-groups offsets reset {name} --topic {topic}:0 --to-offset N"
+        for command in ("describe", "lag", "groups"):
+            words = [command] if command == "groups" else [command, name]
+            outcome = await asyncio.to_thread(kiel_groups, *words, "--zookeeper", cluster_39.zk_hosts)
+            assert "Traceback" not in outcome.stderr
+        client.delete(layout.root, recursive=True)
+        client.delete(f"/consumers/{name}", recursive=True)
+
+
+async def test_planted_faults_are_found(cluster_39: Cluster, unique: Unique) -> None:
+    """A foreign member, an owner that is none, offsets in topics that are gone, ACLs, and a znode that is full."""
+    topic, name, dead = unique("topic"), unique("group"), unique("dead")
+    layout = GroupLayout(name)
+    await cluster_39.create_topic(topic, 2)
+    async with group_of(cluster_39, name, [topic]) as group:
+        await group.join()
+        await group.balanced(topic, 2)
+        with zookeeper(cluster_39) as client:
+            client.create(f"{layout.ids}/{name}_java-1", b"{}", ephemeral=True)
+            client.create(f"{layout.owners}/old/0", encode_owner("gone-1795871623215-1a"), makepath=True)
+            client.create(f"{layout.offsets}/old/0", b"5", makepath=True)
+            client.set_acls(layout.history, [make_acl("world", "anyone", read=True, admin=True)])
+            config, _ = client.get(layout.config)
+            client.set(layout.config, config + b" " * 900_000)
+            client.create(f"/consumers/{dead}/offsets/old/0", b"5", makepath=True)
+            problems = await asyncio.to_thread(found, cluster_39.zk_hosts, None, [name, dead])
+            assert set(problems) == {
+                *("foreign", "orphans", "not-ephemeral", "gone-topic", "dead-group", "acl", "nearly-full")
+            }
+            assert problems["gone-topic"].remedy == f"kiel-groups offsets delete {name} --topic old"
+            assert problems["dead-group"].remedy.startswith(f"kiel-groups groups delete {dead}")
+            assert f"{layout.history} (anyone: r)" in problems["acl"].text
+            assert f"{layout.config} (86%)" in problems["nearly-full"].text
+            client.set(layout.config, config)
+            client.set_acls(layout.history, [make_acl("world", "anyone", all=True)])
+            client.delete(f"/consumers/{dead}", recursive=True)
+
+
+async def test_brokers_of_another_cluster_are_recognised(
+    cluster_39: Cluster, shared_clusters: Callable[..., Cluster], unique: Unique
+) -> None:
+    """``doctor`` finds it, and a consumer that starts refuses before it writes anything."""
+    other, name = shared_clusters("3.4.6"), unique("group")
+    for cluster in (cluster_39, other):
+        topic = unique("topic")
+        await cluster.create_topic(topic, 1)
+        await produce(cluster, topic, 1)
+    with pytest.raises(ConfigError, match=r"the brokers are of another cluster than ZooKeeper's: they name .* topics"):
+        await GroupedConsumer(other.brokers, name, cluster_39.zk_hosts).connect()
+    with zookeeper(cluster_39) as client:
+        assert client.exists(GroupLayout(name).root) is None
+    where = ("--zookeeper", cluster_39.zk_hosts, "--brokers", other.brokers[0])
+    outcome = await asyncio.to_thread(kiel_groups, "doctor", "--json", *where)
+    document = json.loads(outcome.stdout)
+    assert outcome.returncode == 1
+    wrong = [each for each in document["wrong"] if each["kind"] == "other-cluster"]
+    assert [each["text"].split(":")[0] for each in wrong] == [f"broker at {other.brokers[0].split(':')[0]}"]
+    outcome = await asyncio.to_thread(
+        kiel_groups, "doctor", "--zookeeper", f"{NOWHERE},{cluster_39.zk_hosts},{other.zk_hosts}/nowhere"
+    )
+    assert outcome.returncode == 1
+    assert f"ZooKeeper's server {NOWHERE} does not serve: Connection refused" in outcome.stdout
+    assert f"{other.zk_hosts}: of another ensemble than {cluster_39.zk_hosts}, whose sessions" in outcome.stdout
+    assert "the chroot /nowhere does not exist; elsewhere: 1 broker below /" in outcome.stdout
+    for words in (("--zookeeper", cluster_39.zk_hosts, unique("no")), ()):
+        mistake = await asyncio.to_thread(kiel_groups, "doctor", *words)
+        assert mistake.returncode == 2
+        assert "Traceback" not in mistake.stderr
+
+
+async def test_one_name_of_two_groups_is_found(shared_clusters: Callable[..., Cluster], unique: Unique) -> None:
+    """Members in ZooKeeper share a group's name with members that brokers of 0.9 coordinate."""
+    cluster, topic, name = shared_clusters("3.9.5", "0.9.0.1"), unique("topic"), unique("group")
+    await cluster.create_topic(topic, 1)
+    async with (
+        group_of(cluster, name, [topic]) as ours,
+        group_of(cluster, name, [topic], coordination="brokers", zk_hosts=None) as theirs,
+    ):
+        await ours.join()
+        await ours.balanced(topic, 1)
+        assert await asyncio.to_thread(found, cluster.zk_hosts, None, [name]) == {}
+        await theirs.join()
+        await theirs.balanced(topic, 1)
+        problems = await asyncio.to_thread(found, cluster.zk_hosts, None, [name])
+        assert set(problems) == {"mixed"}
+
+
+async def test_brokers_without_zookeeper(
+    shared_clusters: Callable[..., Cluster], cluster_39: Cluster, unique: Unique
+) -> None:
+    """Brokers and their groups are examined; a broker of another cluster is found."""
+    cluster, topic, name = shared_clusters(None, "3.9.1"), unique("topic"), unique("group")
+    await cluster.create_topic(topic, 2)
+    await cluster_39.create_topic(other := unique("other"), 1)
+    await produce(cluster_39, other, 1)
+    async with group_of(cluster, name, [topic], coordination="brokers", zk_hosts=None) as group:
+        await group.join()
+        await group.balanced(topic, 2)
+        outcome = await asyncio.to_thread(kiel_groups, "doctor", name, "--brokers", cluster.brokers[0])
+        assert (outcome.returncode, outcome.stderr) == (0, "info: nothing is wrong: 2 checks\n")
+        assert outcome.stdout == (
+            f"ok     broker at {cluster.brokers[0]}: Kafka 3.8 or later\n"
+            "ok     1 group, 1 member: what their coordinators know\n"
+        )
+        both = f"{cluster.brokers[0]},{cluster_39.brokers[0]}"
+        problems = await asyncio.to_thread(found, None, both)
+        assert set(problems) == {"other-cluster"}
+        assert f"broker at {cluster_39.brokers[0]} is of another cluster: the first broker has the topics" in (
+            problems["other-cluster"].text
+        )
