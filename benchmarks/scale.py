@@ -2,6 +2,7 @@
 Measure what a large group costs on a real ZooKeeper: time to settle, requests, bytes, heartbeats, memory.
 
     python -m benchmarks.scale [--size MEMBERSxPARTITIONS]... [--processes N] [--quick] [--json FILE]
+                               [--timeout-ms N] [--quiet-ms N] [--earlier FILE]... [--plot FILE]
 
 There are no brokers: topics of 100 partitions, their leaders and committed offsets are written to ZooKeeper as a
 cluster leaves them, and members fetch nothing. Each member has a session of its own; some processes share the members,
@@ -17,12 +18,19 @@ exactly what is assigned to it, and all partitions have an owner. Then, for each
 - ``leader``: the memory of the process that leads, in MiB, and its CPU seconds during each event.
 - ``sent``, with ``--json`` only: requests and KiB that members and leader have sent, by kind.
 
+``--timeout-ms`` is the members' session timeout. ``--quiet-ms`` is their ``debounce_quiet_ms``, and ten times that
+their ``debounce_bound_ms``: so long does the leader wait for members that start together.
+
+``--plot`` draws seconds and requests of each event as an SVG. With ``--earlier``, rows that ``--json`` has written are
+drawn and written again, and only the sizes that ``--size`` names are measured.
+
 The machine's cores are shared by all members and the server, which on real machines they are not: see ``cpu_s``.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import os
 import socket
 import subprocess
@@ -66,11 +74,20 @@ class Totals(NamedTuple):
     server_cpu_s: float
 
 
+class Settings(NamedTuple):
+    """How many processes share the members, their session timeout, and how long the leader waits for a quiet time."""
+
+    processes: int
+    timeout_ms: int
+    quiet_ms: int
+
+
 class Process:
     """A process of ``benchmarks.members.many_members``."""
 
-    def __init__(self, hosts: str, count: int, topics: int) -> None:
-        words = [sys.executable, "-m", "benchmarks.members.many_members", hosts, GROUP, str(count), PREFIX, str(topics)]
+    def __init__(self, hosts: str, count: int, topics: int, settings: Settings) -> None:
+        given = (hosts, GROUP, count, PREFIX, topics, settings.timeout_ms, settings.quiet_ms)
+        words = [sys.executable, "-m", "benchmarks.members.many_members", *map(str, given)]
         self._running = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         self.pid = self._running.pid
 
@@ -216,7 +233,7 @@ def largest_znode(client: KazooClient, path: str) -> tuple[int, str]:
 
 
 @contextmanager
-def large_group(members: int, partitions: int, processes: int) -> Iterator[tuple[LargeGroup, KazooClient, int]]:
+def large_group(members: int, partitions: int, settings: Settings) -> Iterator[tuple[LargeGroup, KazooClient, int]]:
     """Start a server with topics, and the process that leads; then ``started`` starts the members."""
     with ExitStack() as stack:
         server = stack.enter_context(ZooKeeperServer(overrides={"maxSessionTimeout": 60_000}))
@@ -226,21 +243,22 @@ def large_group(members: int, partitions: int, processes: int) -> Iterator[tuple
         topics = plant(client, partitions)
         group = LargeGroup(server, members, partitions)
         stack.callback(lambda: [each.close() for each in group.processes])
-        group.processes.append(Process(server.hosts, 0, topics))
+        group.processes.append(Process(server.hosts, 0, topics, settings))
         group.processes[0].answer()
         yield group, client, topics
 
 
-def measure(members: int, partitions: int, processes: int, show: Callable[[dict[str, Any]], None]) -> None:
+def measure(members: int, partitions: int, settings: Settings, show: Callable[[dict[str, Any]], None]) -> None:
     """Measure a group of one size, and pass each row to ``show``."""
     size = {"members": members, "partitions": partitions}
-    with large_group(members, partitions, processes) as (group, client, topics):
+    processes = settings.processes
+    with large_group(members, partitions, settings) as (group, client, topics):
         began = group.totals()
         hosts = client.hosts[0]
         address = f"{hosts[0]}:{hosts[1]}"
         for number in range(processes):
             count = members // processes + (number < members % processes)
-            group.processes.append(Process(address, count, topics))
+            group.processes.append(Process(address, count, topics, settings))
         began = began._replace(cpu_s=group.totals().cpu_s)
         for each in group.processes[1:]:
             each.answer()
@@ -264,24 +282,79 @@ def line_of(row: dict[str, Any]) -> str:
     return f"{row['members']}×{row['partitions']} {row['event']}: {figures}"
 
 
+#: The width and height of a panel of the plot, and the space around it, in pixels.
+WIDTH, HEIGHT, MARGIN = 360, 240, 60
+COLOURS = {"start": "#1f77b4", "join": "#d62728", "leave": "#2ca02c"}
+
+
+def plot(rows: Sequence[dict[str, Any]]) -> str:
+    """Return an SVG with a panel for seconds and one for requests, on logarithmic scales, by size and event."""
+    sizes = sorted({(row["members"], row["partitions"]) for row in rows}, key=lambda size: (size[1], size[0]))
+    parts = [
+        '<svg xmlns="http://www.w3.org/2000/svg"'
+        f' width="{2 * (WIDTH + MARGIN) + MARGIN}" height="{HEIGHT + 2 * MARGIN}"'
+        ' font-family="sans-serif" font-size="11">',
+        '<rect width="100%" height="100%" fill="white"/>',
+    ]
+    for panel, (figure, title, low, high) in enumerate((("s", "seconds", -1, 3), ("requests", "requests", 2, 7))):
+        left = MARGIN + panel * (WIDTH + MARGIN)
+        parts.append(f'<text x="{left}" y="{MARGIN - 20}" font-size="13">{title}</text>')
+        for power in range(low, high + 1):
+            y = MARGIN + HEIGHT * (high - power) / (high - low)
+            parts.append(f'<path d="M{left} {y:.0f}h{WIDTH}" stroke="#ddd"/>')
+            parts.append(f'<text x="{left - 6}" y="{y + 4:.0f}" text-anchor="end">{10**power:,g}</text>')
+        xs = {size: left + WIDTH * (number + 0.5) / len(sizes) for number, size in enumerate(sizes)}
+        for (members, partitions), x in xs.items():
+            text = f"{members:,}×{partitions:,}"
+            parts.append(f'<text x="{x:.0f}" y="{MARGIN + HEIGHT + 18}" text-anchor="middle">{text}</text>')
+        for number, (event, colour) in enumerate(COLOURS.items()):
+            found = {(row["members"], row["partitions"]): row[figure] for row in rows if row["event"] == event}
+            points = [
+                (xs[size], MARGIN + HEIGHT * (high - math.log10(max(found[size], 10**low))) / (high - low))
+                for size in sizes
+                if size in found
+            ]
+            line = " ".join(f"{x:.0f},{y:.1f}" for x, y in points)
+            parts.append(f'<polyline points="{line}" fill="none" stroke="{colour}"/>')
+            parts += [f'<circle cx="{x:.0f}" cy="{y:.1f}" r="3" fill="{colour}"/>' for x, y in points]
+            x = left + WIDTH - 150 + 50 * number
+            parts.append(f'<text x="{x}" y="{MARGIN - 20}" fill="{colour}">{event}</text>')
+    return "\n".join([*parts, "</svg>", ""])
+
+
 @click.command()
 @click.option("--size", "sizes", type=Size(), multiple=True, help="MEMBERSxPARTITIONS, partitions in hundreds.")
 @click.option("--processes", type=click.IntRange(min=1), default=4, show_default=True)
+@click.option("--timeout-ms", type=click.IntRange(4_000, 60_000), default=30_000, show_default=True)
+@click.option("--quiet-ms", type=click.IntRange(min=0), default=100, show_default=True, help="debounce_quiet_ms")
 @click.option("--quick", is_flag=True, help="Ten members and 1,000 partitions only.")
 @click.option("--json", "path", type=click.Path(dir_okay=False, writable=True, path_type=Path))
-def main(sizes: Sequence[tuple[int, int]], processes: int, quick: bool, path: Path | None) -> None:
+@click.option("--earlier", type=click.File(encoding="utf-8"), multiple=True, help="Rows that --json has written.")
+@click.option("--plot", "drawing", type=click.Path(dir_okay=False, writable=True, path_type=Path))
+def main(
+    sizes: Sequence[tuple[int, int]],
+    processes: int,
+    timeout_ms: int,
+    quiet_ms: int,
+    quick: bool,
+    path: Path | None,
+    earlier: Sequence[IO[str]],
+    drawing: Path | None,
+) -> None:
     # The embedded server's heap is small; 200,000 znodes and 1,000 sessions need more.
     os.environ["_JAVA_OPTIONS"] = "-Xmx1g"
-    rows: list[dict[str, Any]] = []
+    rows: list[dict[str, Any]] = [row for each in earlier for row in json.load(each)]
 
     def show(row: dict[str, Any]) -> None:
         rows.append(row)
         click.echo(line_of(row))
 
-    for members, partitions in sizes or ([(10, 1_000)] if quick else SIZES):
-        measure(members, partitions, processes, show)
+    for members, partitions in sizes or (() if earlier else [(10, 1_000)] if quick else SIZES):
+        measure(members, partitions, Settings(processes, timeout_ms, quiet_ms), show)
     if path is not None:
         path.write_text(json.dumps(rows, indent=1), encoding="utf-8")
+    if drawing is not None:
+        drawing.write_text(plot(rows), encoding="utf-8")
 
 
 if __name__ == "__main__":

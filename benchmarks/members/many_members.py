@@ -1,8 +1,9 @@
 """
 Run many members of one group in this process, or the candidate that leads it, until the end of standard input.
 
-Arguments: ZooKeeper, the group, the number of members (0 for a candidate that is no member), and the topics' prefix and
-number. Members fetch nothing. Each line of input is a command, and is answered by a line of JSON:
+Arguments: ZooKeeper, the group, the number of members (0 for a candidate that is no member), the topics' prefix and
+number, the session timeout, and how long the leader waits for a quiet time, both in milliseconds. Members fetch
+nothing. Each line of input is a command, and is answered by a line of JSON:
 
 - ``look``: how many members own exactly what they are assigned, how many partitions they own, and the memory of this
   process in MiB;
@@ -22,7 +23,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from kiel_groups.allocators import sticky
-from kiel_groups.config import GroupConfig, ZooKeeperConfig
+from kiel_groups.config import DebounceConfig, GroupConfig, ZooKeeperConfig
 from kiel_groups.errors import KielGroupsError
 from kiel_groups.group.subscription import SubscriptionState
 from kiel_groups.members.zookeeper.allocator_process import AllocatorProcess
@@ -75,9 +76,9 @@ def _kind_of(path: str) -> str:
 class Members:
     """The members of this process."""
 
-    def __init__(self, zookeeper: str, group: str, topics: list[str]) -> None:
-        self._zookeeper = ZooKeeperConfig.parse(zookeeper, session_timeout_ms=30_000, connect_timeout_ms=300_000)
-        self._config = GroupConfig(group=group)
+    def __init__(self, zookeeper: str, group: str, topics: list[str], timeout_ms: int, quiet_ms: int) -> None:
+        self._zookeeper = ZooKeeperConfig.parse(zookeeper, session_timeout_ms=timeout_ms, connect_timeout_ms=300_000)
+        self._config = GroupConfig(group=group, debounce=DebounceConfig(quiet_ms=quiet_ms, bound_ms=10 * quiet_ms))
         self._topics = topics
         self._members: list[tuple[GroupMember, SubscriptionState]] = []
 
@@ -128,9 +129,11 @@ def fail(error: KielGroupsError) -> None:
     print(f"failed: {error}", file=sys.stderr, flush=True)  # noqa: T201
 
 
-async def main(zookeeper: str, group: str, count: int, prefix: str, topics: int) -> None:
+async def main(
+    zookeeper: str, group: str, count: int, prefix: str, topics: int, timeout_ms: int, quiet_ms: int
+) -> None:
     requests = SentRequests()
-    members = Members(zookeeper, group, [f"{prefix}{number}" for number in range(topics)])
+    members = Members(zookeeper, group, [f"{prefix}{number}" for number in range(topics)], timeout_ms, quiet_ms)
     candidate = await members.lead() if count == 0 else None
     for first in range(0, count, AT_ONCE):
         await asyncio.gather(*(members.join() for _ in range(min(AT_ONCE, count - first))))
@@ -147,4 +150,4 @@ async def main(zookeeper: str, group: str, count: int, prefix: str, topics: int)
 
 
 if __name__ == "__main__":
-    asyncio.run(main(*sys.argv[1:3], int(sys.argv[3]), sys.argv[4], int(sys.argv[5])))
+    asyncio.run(main(*sys.argv[1:3], int(sys.argv[3]), sys.argv[4], *map(int, sys.argv[5:])))
