@@ -396,6 +396,7 @@ class OwnedPartitions:
             await self.offsets.owned.adopt_foreign_offsets(self._owned)
         await self.confirm_leaders()
         await self.offsets.topics.audit()
+        self._orders.recheck()
         self._check_owners(self._watches)
 
     async def confirm_leaders(self) -> None:
