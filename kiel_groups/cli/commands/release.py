@@ -48,12 +48,10 @@ def release(
     """
     from kiel_groups.cli.terminal.rendering import show_json
     from kiel_groups.ops.actions.release import find_member_id, plan_release
-    from kiel_groups.ops.zookeeper_client import zookeeper as session
-    from kiel_groups.ops.zookeeper_reader import check_group, refuse_programs
+    from kiel_groups.ops.zookeeper_reader import group_session, refuse_programs
 
     wait_ms = None if wait_s is None else round(wait_s * 1000)
-    with session(zookeeper, timeout_s=SERVER_WAIT_S) as client:
-        check_group(client, group, zookeeper)
+    with group_session(zookeeper, group, timeout_s=SERVER_WAIT_S) as client:
         refuse_programs(client, group)
         member = find_member_id(client, group, member)
         plan = plan_release(client, group, member, wait_ms=wait_ms)

@@ -118,7 +118,7 @@ class OffsetZnodes:
         """Return the operation that writes a partition's offset if its znode has this version."""
         return Put(self._layout.offset(partition), encode_offset(offset), version)
 
-    def check(self, partition: TopicPartition, version: int) -> Operation:
+    def check(self, partition: TopicPartition, version: int) -> Check:
         """Return the operation that requires this version of a partition's offset."""
         return Check(self._layout.offset(partition), version)
 
@@ -293,7 +293,7 @@ class OffsetZnodes:
         self,
         partitions: Sequence[TopicPartition],
         known: Mapping[TopicPartition, StoredOffset],
-        renew: Renew[object],
+        renew: Renew[TopicPartition],
     ) -> dict[TopicPartition, tuple[int, int]]:
         """
         Rewrite stored offsets to fence older writers. ``known`` offsets are not read.
@@ -304,7 +304,8 @@ class OffsetZnodes:
         rewritten: dict[TopicPartition, tuple[int, int]] = {}
         waiting: Sequence[TopicPartition] = partitions
         while waiting:
-            stored, known = known or await self.read(waiting), {}
+            unread = [partition for partition in waiting if partition not in known]
+            stored, known = {**known, **(await self.read(unread))}, {}
             offsets = {partition: found.offset for partition, found in stored.items() if found.offset is not None}
             items = {p: (self.write(p, offset, stored[p].version),) for p, offset in offsets.items()}
             outcome = await self._writer.write(items, lambda *_: None, renew=renew)

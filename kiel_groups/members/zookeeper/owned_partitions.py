@@ -247,7 +247,7 @@ class OwnedPartitions:
         self._unsubscribed_topics = UnsubscribedTopics(context)
         self.offsets = MemberOffsets(context)
         self._owner_znodes = OwnerZnodes(context, self.offsets.writer, self.offsets.znodes)
-        self._leaders = PartitionLeaders(context, self.offsets.writer)
+        self._leaders = PartitionLeaders(context, self.offsets.writer, self.offsets.topics)
         offsets = self.offsets
         self._orders = OffsetOrders(context, offsets.owned, offsets.store, offsets.znodes, offsets.writer, self._owned)
         self._subscription = subscription
@@ -384,14 +384,20 @@ class OwnedPartitions:
 
     async def _audit(self) -> None:
         """Find changes that no watch reported: of claims, offsets, leaders, and owners of awaited partitions."""
-        gone = await self._owner_znodes.verify(self._owned()) & self._owned()
-        if gone:
-            deleted = counted(gone, "claim was", "claims were")
-            log.error("group %s: %s deleted from outside of this member", self._config.group, deleted)
-            self._feed(claims.ClaimGone(gone))
-        await self.offsets.owned.adopt_foreign_offsets(self._owned)
+        async with self.offsets.owned.writing:
+            # Without a commit in flight, which would change the version of an offset.
+            is_unchanged = await self._owner_znodes.holds(self._owned())
+        if not is_unchanged:
+            gone = await self._owner_znodes.verify(self._owned()) & self._owned()
+            if gone:
+                deleted = counted(gone, "claim was", "claims were")
+                log.error("group %s: %s deleted from outside of this member", self._config.group, deleted)
+                self._feed(claims.ClaimGone(gone))
+            await self.offsets.owned.adopt_foreign_offsets(self._owned)
         await self.confirm_leaders()
-        self.recheck()
+        await self.offsets.topics.audit()
+        self._orders.recheck()
+        self._check_owners(self._watches)
 
     async def confirm_leaders(self) -> None:
         """Read the leaders of the owned partitions; see ``PartitionLeaders``."""

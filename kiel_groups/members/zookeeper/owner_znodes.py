@@ -13,11 +13,12 @@ from kiel_groups.errors import CoordinationError, ProtocolError
 from kiel_groups.group.partition_offsets import Release, StoredOffset
 from kiel_groups.group.znodes.contents import encode_owner, parse_broker, parse_leader, whole_number
 from kiel_groups.group.znodes.layout import BROKER_IDS, partition_state_path
-from kiel_groups.group.znodes.transactions import Create, Delete, Failure, Operation
+from kiel_groups.group.znodes.transactions import Check, Create, Delete, Failure, Operation
+from kiel_groups.members.offsets.topic_incarnations import TopicIncarnations
 from kiel_groups.members.offsets.zookeeper_store import OffsetZnodes
 from kiel_groups.model import TopicPartition
 from kiel_groups.wording import counted
-from kiel_groups.zookeeper.fenced_writes import FencedWriter
+from kiel_groups.zookeeper.fenced_writes import FencedWriter, Stop
 from kiel_groups.zookeeper.session import Node, Session
 from kiel_groups.zookeeper.tasks import MemberContext
 
@@ -91,18 +92,24 @@ class OwnerZnodes:
         claimed: set[TopicPartition] = set()
         while waiting:
             outcome = await self._writer.write(
-                {partition: self._creation(partition) for partition in sorted(waiting)}, lambda *_: None
+                {partition: self._creation(partition) for partition in sorted(waiting)}, self._on_taken
             )
             claimed |= outcome.done.keys()
             folderless = {p for p, failure in outcome.dropped.items() if failure is Failure.NO_NODE}
             await self._restore_folders({p.topic for p in folderless})
             # An owner znode that exists now may be this member's own: the answer to its create may have been lost.
-            doubtful = (outcome.unknown | outcome.dropped.keys()) - folderless
+            doubtful = waiting - outcome.done.keys() - folderless
             ownership = await self._read_owners(doubtful)
             claimed |= ownership.mine
-            waiting = folderless | (ownership.free & outcome.unknown)
+            waiting = folderless | ownership.free
         self._metrics.count("partitions_claimed", len(claimed))
         return frozenset(claimed)
+
+    @staticmethod
+    def _on_taken(partition: TopicPartition, operation: Operation, failure: Failure) -> None:
+        """Stop if another session owns a partition: it may own more of them, and each would cost a transaction."""
+        if failure is Failure.NODE_EXISTS:
+            raise Stop
 
     async def _restore_folders(self, topics: Collection[str]) -> None:
         """Create deleted owners folders again; the leader had created them before it published the plan."""
@@ -137,6 +144,20 @@ class OwnerZnodes:
         found = dict(zip(partitions, nodes, strict=True))
         mine = (p for p, node in found.items() if node is not None and node.owner == self._session.id)
         return Ownership(frozenset(mine), frozenset(p for p, node in found.items() if node is None))
+
+    async def holds(self, partitions: Collection[TopicPartition]) -> bool:
+        """
+        Return whether these partitions certainly have owner znodes and the offsets that the tracker knows.
+
+        That is one transaction for many partitions, and no read. It finds another owner, too: before a member delivers
+        records of a partition, it writes the offset, which then has another version.
+        """
+        versions = {partition: state.version for partition in partitions if (state := self._tracker.of(partition))}
+        if self._tracker.rules.in_kafka or versions.keys() != set(partitions):
+            return False
+        owners = (Check(self._layout.owner(partition)) for partition in sorted(versions))
+        offsets = (self._offsets.check(partition, version) for partition, version in sorted(versions.items()))
+        return await self._writer.holds([*owners, *offsets])
 
     async def verify(self, partitions: Collection[TopicPartition]) -> frozenset[TopicPartition]:
         """Return the partitions that this session does *not* own; the tracker forgets never opened claims of these."""
@@ -310,13 +331,16 @@ class PartitionLeaders:
     partition's ``state`` znode names the elected leader.
     """
 
-    def __init__(self, context: MemberContext, writer: FencedWriter) -> None:
+    def __init__(self, context: MemberContext, writer: FencedWriter, topics: TopicIncarnations) -> None:
         self._group = context.group
         self._session = context.session
         self._handler = context.handler
         self._metrics = context.metrics
         self._writer = writer
+        self._topics = topics
         self._is_refused = False
+        #: The leaders that were last read, each with the creation zxid of its topic and the version of its znode.
+        self._known: dict[TopicPartition, tuple[int, int, int]] = {}
 
     async def pass_on(self, partitions: Collection[TopicPartition]) -> None:
         """
@@ -333,10 +357,13 @@ class PartitionLeaders:
         if not partitions:
             self._handler.leaders_changed({}, {})
             return
-        # A server that lags behind could name a leader that brokers already know to be deposed.
-        await self._writer.prove()
         try:
-            leaders, brokers = await self._read(sorted(partitions))
+            if not await self._holds(partitions):
+                # A server that lags behind could name a leader that brokers already know to be deposed.
+                await self._writer.prove()
+                await self._read(sorted(partitions))
+            brokers = await registered_brokers(self._session)
+            leaders = {each: leader for each, (_, _, leader) in self._known.items() if leader in brokers}
         except CoordinationError as error:
             if error.retriable:
                 raise
@@ -348,20 +375,23 @@ class PartitionLeaders:
                 log.warning(text, self._group, error)
         self._handler.leaders_changed(leaders, brokers)
 
-    async def _read(
-        self, partitions: Sequence[TopicPartition]
-    ) -> tuple[dict[TopicPartition, int], dict[int, HostPort]]:
-        """Return the registered leaders of partitions, and the addresses of the registered brokers."""
+    async def _holds(self, partitions: Collection[TopicPartition]) -> bool:
+        """Return whether the leaders of these partitions are certainly known, which takes a transaction and no read."""
+        known = {each: found for each, found in self._known.items() if found[0] == self._topics.creation(each.topic)}
+        if known.keys() != set(partitions):
+            return False
+        checks = [Check(partition_state_path(each), version) for each, (_, version, _) in sorted(known.items())]
+        return await self._writer.holds(checks)
+
+    async def _read(self, partitions: Sequence[TopicPartition]) -> None:
+        """Read the leaders of partitions."""
+        self._known = {}
+        created = {partition: self._topics.creation(partition.topic) for partition in partitions}
         paths = [partition_state_path(partition) for partition in partitions]
-        brokers = await registered_brokers(self._session)
-        leaders: dict[TopicPartition, int] = {}
         for partition, path, node in zip(partitions, paths, await self._session.get_many(paths), strict=True):
             try:
-                leader = -1 if node is None else parse_leader(node.data, path)
+                if node is not None:
+                    self._known[partition] = (created[partition], node.version, parse_leader(node.data, path))
             except ProtocolError as error:
                 log.warning("group %s: %s; using the leader that brokers name", self._group, error)
                 self._metrics.count("znodes_unreadable")
-            else:
-                if leader in brokers:
-                    leaders[partition] = leader
-        return leaders, brokers

@@ -52,6 +52,9 @@ __all__ = [
 
 log = logging.getLogger(__name__)
 
+#: The most topics whose existence is asked for one by one. For more, the names of all topics are read at once.
+MOST_ASKED_FOR = 20
+
 
 # The checks before a process takes part in a group: it fits the group's members, settings agree, no member is foreign.
 #
@@ -418,8 +421,12 @@ class SubscriptionRegistration:
     async def warn_of_missing_topics(self) -> None:
         """Warn of registered topics that do not exist: that is allowed, but the name may be wrong."""
         topics = sorted(self._registered or ())
-        nodes = await self._session.exists_many([topic_path(topic) for topic in topics])
-        missing = [topic for topic, node in zip(topics, nodes, strict=True) if node is None]
+        if len(topics) > MOST_ASKED_FOR:
+            existing = frozenset(await self._session.children(TOPICS) or ())
+            missing = [topic for topic in topics if topic not in existing]
+        else:
+            nodes = await self._session.exists_many([topic_path(topic) for topic in topics])
+            missing = [topic for topic, node in zip(topics, nodes, strict=True) if node is None]
         if missing:
             self._metrics.count("subscribed_topics_missing", len(missing))
             log.warning(

@@ -39,7 +39,7 @@ from kiel_groups.ops.broker_reader import (
 from kiel_groups.ops.loaded_groups import find_logs
 from kiel_groups.ops.views.group_view import GroupView, MemberView
 from kiel_groups.ops.views.offset_changes import IN_BROKERS, GroupOffsets, OffsetChange
-from kiel_groups.ops.views.znodes import stored_offsets, view_group
+from kiel_groups.ops.views.znodes import GroupReading, view_group
 from kiel_groups.ops.zookeeper_client import Client, commit, zookeeper
 from kiel_groups.ops.zookeeper_reader import (
     broker_addresses,
@@ -108,7 +108,7 @@ class ZooKeeperOffsets:
             if topics_exist:
                 check_present(topics, existing, f"in ZooKeeper at {self._hosts}")
             registered, znodes = read_brokers(client), read_summaries(client, [group], offsets=True)[group]
-            view, stored = view_group(group, znodes), stored_offsets(group, znodes)
+            view, stored = view_group(group, znodes), GroupReading(GroupLayout(group), znodes).offsets()
             if view.closed:
                 raise CoordinationError(f"an ACL denies reading {some(view.closed)}")
             wanted = {*topics, *_subscribed(view), *consumed_topics(znodes)} & existing

@@ -82,13 +82,14 @@ def preview_group(
         before,
         after,
         chosen,
-        racks=racks_of(after, znodes) if uses_racks else {},
+        racks=racks_of(group, after, znodes) if uses_racks else {},
         lags=lags,
         chroot=str(client.chroot),
         notes=notes,
     )
 
 
+_FUNCTION = "{!r}, a function of its members; name it here, too: --allocator MODULE:FUNCTION"
 _NO_MEMBERS = "group {} has no members, so nothing is planned; --add-member N and --topics plan for new ones"
 
 
@@ -105,10 +106,7 @@ def _allocator(group: str, inputs: Inputs, notes: list[str]) -> Allocator:
     try:
         return named_allocator(name, "allocator")
     except ConfigError:
-        raise ConfigError(
-            f"group {group} is allocated by {name!r}, a function of its members; name it here, too:"
-            " --allocator MODULE:FUNCTION"
-        ) from None
+        raise ConfigError(f"group {group} is allocated by {_FUNCTION.format(name)}") from None
 
 
 async def preview_group_of_brokers(
@@ -156,10 +154,7 @@ def _assignor(group: str, protocol: str) -> Assignor:
     if not protocol:
         raise ConfigError(f"group {group} has no members, so it has no assignor; --allocator says with which to plan")
     if protocol.startswith("kiel-"):
-        raise ConfigError(
-            f"group {group} is assigned by {protocol!r}, a function of its members; name it here, too:"
-            " --allocator MODULE:FUNCTION"
-        )
+        raise ConfigError(f"group {group} is assigned by {_FUNCTION.format(protocol)}")
     raise ConfigError(
         f"group {group} is assigned by {protocol!r}, an assignor of other clients, which kiel-groups cannot run;"
         f" --allocator shows what another one would do: {', '.join(ASSIGNORS)}"

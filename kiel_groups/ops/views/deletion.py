@@ -12,7 +12,7 @@ from kiel_groups.group.znodes.layout import RESTORED, SPARK_GROUPS, GroupLayout,
 from kiel_groups.group.znodes.transactions import LARGEST_BYTES, Create, Delete, size_of
 from kiel_groups.model import CONNECT_TYPE, TopicPartition
 from kiel_groups.ops.views.group_view import GroupView
-from kiel_groups.ops.views.znodes import stored_offsets, view_group
+from kiel_groups.ops.views.znodes import GroupReading, view_group
 from kiel_groups.wire.group_requests import DescribedGroup
 from kiel_groups.wording import counted, some
 
@@ -59,7 +59,7 @@ def deletion_of_znodes(group: str, znodes: Snapshot) -> GroupDeletion:
         )
     if alive := list(_live_names(layout, znodes)):
         raise _refusal(group, alive)
-    found = stored_offsets(group, znodes)
+    found = GroupReading(layout, znodes).offsets()
     readable = {partition: each.offset for partition, each in found.items() if each.offset is not None}
     offsets, unreadable = {} if view.offsets_in_kafka else readable, len(found) - len(readable)
     losses = [*_lost_offsets(offsets)]

@@ -257,8 +257,8 @@ def test_brokers_and_chroots() -> None:
     assert [each.kind for each in check_chroot("z:1", "", 0, {}).findings] == ["brokerless"]
     broker = BrokerAnswer("broker 1 at b:9092", release="Kafka 0.8")
     assert check_broker(broker).text == "Kafka 0.8"
-    assert check_broker(broker._replace(is_doubtful=True)).findings == ()
-    wrong = check_broker(broker._replace(difference="D", is_too_new=True))
+    assert check_broker(broker, is_doubtful=True).findings == ()
+    wrong = check_broker(broker._replace(is_too_new=True), "D")
     assert [each.kind for each in wrong.findings] == ["other-cluster", "too-new"]
     assert [each.kind for each in check_broker(broker._replace(problem="refused")).findings] == ["unreachable"]
 

@@ -74,7 +74,7 @@ def preview(
     read = {**ZNODES, **{f"{ROOT}/{name.replace('__', '/')}": znode for name, znode in znodes.items()}}
     before = inputs_of("g", read, NOW_MS, GRACE_MS)
     after = changed_inputs("g", before, change, read, NOW_MS)
-    return preview_plan("g", before, after, allocator, racks=racks_of(after, read), lags=lags or {})
+    return preview_plan("g", before, after, allocator, racks=racks_of("g", after, read), lags=lags or {})
 
 
 def moves(found: PlanPreview) -> list[str]:
@@ -187,7 +187,7 @@ def test_a_failing_allocator_is_replaced_as_by_a_leader() -> None:
     ("change", "words"),
     [
         (GroupChange(removed=("zzzz",)), f"group g has no member 'zzzz'; its members are {A}, {B}"),
-        (GroupChange(host="h9"), "--host: group g has no member on 'h9'; its hosts are h1"),
+        (GroupChange(host="h9"), "group g has no member at host 'h9'; there are members at h1"),
         (GroupChange(partitions={"t": 5}), "t=5 given; topic 't' has 6 partitions, and a topic never loses any"),
         (GroupChange(partitions={"u": 5}), "--partitions: no member subscribes to topic 'u'; --topics adds it"),
         (GroupChange(topics=("new",)), "--topics: new does not exist; --partitions new=N plans with N partitions"),
