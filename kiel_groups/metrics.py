@@ -15,6 +15,7 @@ __all__ = [
     "WINDOW_S",
     "KAFKA_GROUP",
     "KAFKA_METRICS",
+    "MEMBER_METRICS",
     "KafkaMetric",
     "kafka_metrics",
 ]
@@ -241,6 +242,12 @@ def kafka_metrics(registry: Metrics, assigned: int) -> dict[str, dict[str, float
         assigned: How many partitions the consumer has.
     """
     return {KAFKA_GROUP: {metric.name: metric.read(registry, assigned) for metric in KAFKA_METRICS}}
+
+
+#: The metrics that members without partitions have, too.
+MEMBER_METRICS = tuple(
+    metric for metric in KAFKA_METRICS if metric.name.split("-")[0] in {"heartbeat", "last", "join", "sync"}
+)
 
 
 def _ms(seconds: float | None) -> float | None:

@@ -51,7 +51,7 @@ _SECTIONS = {
         "release": "Take partitions from a member that does not release them.",
     },
     "Topics and records": {
-        "topics": "List, create, describe, grow and delete topics.",
+        "topics": "List, create, describe, configure, grow and delete topics.",
         "produce": "Send lines as records.",
         "consume": "Print records, as a member of a group or alone.",
     },

@@ -59,7 +59,7 @@ class GroupedConsumer(Consumer):
         coordination: What coordinates the group: ``"zookeeper"`` (the default), or ``"brokers"``, from Kafka 0.9 on.
             Their groups have other members, such as those of Java, and other offsets. The settings of the leader's
             plans (``debounce_…_ms``, ``static_grace_ms``), ``reconcile_interval_ms`` and ``zk_timeout_ms`` have no
-            effect there.
+            effect there; ``docs/ownership.rst`` says what takes their place.
         api_version: The release of coordinating brokers, such as ``(0, 9)``; by default, they are asked. Those of 0.9
             may drop requests of other clients at that moment, so give it there.
         session_timeout_ms: How long ZooKeeper (10,000 by default) or the coordinator (30,000) waits for a heartbeat

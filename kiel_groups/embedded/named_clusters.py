@@ -22,7 +22,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +38,7 @@ __all__ = [
     "RunningServer",
     "detach",
     "find_cluster",
+    "restart_server",
     "running_clusters",
     "stop_cluster",
     "supervise",
@@ -84,6 +85,14 @@ class RunningCluster:
     @property
     def is_alive(self) -> bool:
         return _start_ticks(self.pid) == self.start_ticks
+
+    def server(self, name: str) -> RunningServer:
+        """Return a server of the cluster. Raise ServerError, which lists all servers, if there is none of this name."""
+        for server in self.servers:
+            if server.name == name:
+                return server
+        known = ", ".join(server.name for server in self.servers)
+        raise ServerError(f"cluster {self.name!r} has no server {name!r}; it has {known}")
 
     @classmethod
     def of(cls, cluster: Cluster, settings: ClusterSettings) -> RunningCluster:
@@ -137,6 +146,7 @@ def _claimed(name: str) -> Iterator[Path]:
             yield record
         finally:
             record.unlink(missing_ok=True)
+            record.with_suffix(_REQUEST).unlink(missing_ok=True)
 
 
 def _clusters_folder() -> Path:
@@ -181,6 +191,37 @@ def stop_cluster(cluster: RunningCluster) -> None:
             )
 
 
+def restart_server(cluster: RunningCluster, name: str) -> RunningServer:
+    """
+    Have the supervisor of a cluster restart a server on its data and port; start the server if it has ended.
+
+    Returns:
+        The server, which serves again.
+
+    Raises:
+        ServerError: The cluster has no such server, is restarting another one, or has ended, or the server did not
+            start; the text names its log.
+    """
+    before = cluster.server(name)
+    request = _clusters_folder() / f"{cluster.name}{_REQUEST}"
+    try:
+        with request.open("x", encoding="utf-8") as file:
+            file.write(name)
+    except FileExistsError as error:
+        raise ServerError(
+            f"cluster {cluster.name!r} is restarting a server already; wait until that has ended"
+        ) from error
+    while request.exists() and cluster.is_alive:
+        time.sleep(_POLL_S)
+    now = find_cluster(cluster.name)
+    if now is None or not cluster.is_alive:
+        raise ServerError(f"cluster {cluster.name!r} has ended before {name} was restarted")
+    after = now.server(name)
+    if after.pid == before.pid or not after.is_alive:
+        raise ServerError(f"{name} did not start again; its log ends:\n{log_tail(Path(after.log))}")
+    return after
+
+
 @contextmanager
 def _process(pid: int) -> Iterator[int]:
     descriptor = os.pidfd_open(pid)
@@ -200,7 +241,11 @@ def _start_ticks(pid: int) -> int | None:
     return None if state in "ZX" else int(rest[22 - 3 - 1])
 
 
-_WATCH_INTERVAL_S = 0.5
+#: How often the supervisor looks at its servers and for a request, and a command at its request, in seconds.
+_WATCH_INTERVAL_S, _POLL_S = 0.5, 0.1
+
+#: The ending of the file that names the server to restart. The supervisor deletes it when that is done.
+_REQUEST = ".restart"
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,17 +295,35 @@ async def supervise(
         async with cluster:
             for number in (signal.SIGINT, signal.SIGTERM):
                 loop.add_signal_handler(number, stopped.set)
+            record.with_suffix(_REQUEST).unlink(missing_ok=True)  # A supervisor that was killed has left it.
             running = RunningCluster.of(cluster, settings)
-            written = record.with_suffix(".new")
-            written.write_text(json.dumps(running.to_json()), encoding="utf-8")
-            written.replace(record)
+            _publish(running, record)
             ready(running)
-            await _watch(cluster.servers, stopped, died)
+            await _watch(cluster.servers, running, record, stopped, died)
 
 
-async def _watch(servers: list[Server], stopped: asyncio.Event, died: Callable[[str], None]) -> None:
-    alive = list(servers)
+def _publish(running: RunningCluster, record: Path) -> None:
+    written = record.with_suffix(".new")
+    written.write_text(json.dumps(running.to_json()), encoding="utf-8")
+    written.replace(record)
+
+
+async def _watch(
+    servers: list[Server],
+    running: RunningCluster,
+    record: Path,
+    stopped: asyncio.Event,
+    died: Callable[[str], None],
+) -> None:
+    """Report servers that end, and restart those that ``restart_server`` names."""
+    alive, request = list(servers), record.with_suffix(_REQUEST)
     while not stopped.is_set():
+        with suppress(FileNotFoundError):
+            if named := [server for server in servers if server.name == request.read_text("utf-8")]:
+                alive = [*(server for server in alive if server not in named), *named]
+                running = await _restarted(running, named[0])
+                _publish(running, record)
+                request.unlink()
         for server in [server for server in alive if not server.is_running]:
             alive.remove(server)
             died(f"{server.name} at {server.address} has ended; its log is {server.log}")
@@ -269,6 +332,16 @@ async def _watch(servers: list[Server], stopped: asyncio.Event, died: Callable[[
                 await stopped.wait()
         except TimeoutError:
             continue
+
+
+async def _restarted(running: RunningCluster, server: Server) -> RunningCluster:
+    """Restart a server, and return the record with its new process. If it does not start, the record is the same."""
+    try:
+        await server.restart()
+    except ServerError:
+        return running
+    servers = (replace(each, pid=server.pid) if each.name == server.name else each for each in running.servers)
+    return replace(running, servers=tuple(servers))
 
 
 def detach(settings: ClusterSettings) -> RunningCluster:

@@ -24,11 +24,16 @@ __all__ = [
 
 
 class Work(NamedTuple):
-    """A piece of work in the application; when the work makes progress, another object replaces ``token``."""
+    """
+    A piece of work in the application; when the work makes progress, another object replaces ``token``.
+
+    ``hook`` is the name of the listener's hook, if it is one that runs.
+    """
 
     token: object
     kind: StallKind
     partitions: frozenset[TopicPartition]
+    hook: str = ""
 
 
 class LogOffsets(NamedTuple):

@@ -11,7 +11,7 @@ from typing import NamedTuple, Self, TypeVar
 from kiel_groups.backoff import Backoff
 from kiel_groups.clients.net.cluster_metadata import ClusterMetadata
 from kiel_groups.config import KAFKA_PORT, BrokerConfig, HostPort, parse_hosts
-from kiel_groups.errors import BrokerError, ConfigError, KielGroupsError, UnknownGroupError
+from kiel_groups.errors import BrokerError, ConfigError, KielGroupsError, NoBrokersError, UnknownGroupError
 from kiel_groups.members.brokers.transport import ClusterTransport, FindError
 from kiel_groups.members.brokers.versions import GroupVersions
 from kiel_groups.metrics import Metrics
@@ -95,6 +95,11 @@ class BrokerSession:
         """The API keys of the requests that the brokers know; empty for those of 0.9, which do not say."""
         return frozenset(self._versions.ranges)
 
+    def knows(self, request: Request[object]) -> bool:
+        """Return whether the brokers know this version of a request; those of 0.9, which do not say, do not."""
+        versions = self._versions.ranges.get(request.API_KEY)
+        return versions is not None and versions.least <= request.API_VERSION <= versions.most
+
     @property
     def is_of_0_9(self) -> bool:
         """Whether the brokers are of 0.9, which does not list groups without members."""
@@ -143,6 +148,16 @@ class BrokerSession:
             KielGroupsError: The broker cannot be reached, or its answer cannot be read.
         """
         return await self.cluster.send(node_id, request, timeout_ms=timeout_ms)
+
+    async def ask_any(self, request: Request[T]) -> T:
+        """Send a request to one broker after the other, until one answers. Raise the last one's error if none does."""
+        failure: KielGroupsError = NoBrokersError(f"no broker is alive {self.place}")
+        for node_id in sorted(self.brokers):
+            try:
+                return await self.ask(node_id, request)
+            except KielGroupsError as error:
+                failure = error
+        raise failure
 
     async def __aenter__(self) -> Self:
         try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
 from kiel_groups.wire.error_codes import ERROR, NO_ERROR, ErrorCode
 from kiel_groups.wire.framing import Request
@@ -27,6 +27,7 @@ __all__ = [
     "MetadataRequest",
     "MetadataResponse",
     "BrokerAddress",
+    "ControllerRequest",
     "ClusterIdRequest",
     "TopicMetadata",
     "PartitionMetadata",
@@ -96,6 +97,23 @@ class MetadataRequest(Request[MetadataResponse]):
     )
 
     topics: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ControllerRequest(Request[int]):
+    """Ask for the id of the controller; -1 if there is none. In KRaft mode, brokers name any broker."""
+
+    API_KEY, API_VERSION, ANSWER_NAME = 3, 1, "a metadata response"
+    BODY = fields(topics=array(STRING))
+    # No topic is asked for, so none is in the answer.
+    ANSWER = structure(
+        lambda _brokers, controller, _topics: controller,
+        array(tuple_of(INT32, STRING, INT32, NULLABLE_STRING)),
+        INT32,
+        array(STRING),
+    )
+
+    topics: ClassVar[tuple[str, ...]] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from itertools import cycle
 from typing import NamedTuple, TypeAlias
 
@@ -53,8 +53,9 @@ def rotate_work(members: Collection[str], works: Collection[Work], previous: Map
 
 # Let workers keep the work that they had, as far as loads allow that, so that a restart or a join moves little.
 #
-# Loads differ by at most one, counted over connectors and tasks together. Where some members get one piece more than
-# others, those that had most get it. So no allocation with such loads moves fewer pieces.
+# Connectors and tasks cost differently, so each kind is divided by itself: loads of each kind differ by at most one.
+# Where some members get one piece more than others, those that had most get it. So no allocation with such loads moves
+# fewer pieces. Among members that had as many tasks, those with fewer connectors get the task more.
 
 
 def retain_work(members: Collection[str], works: Collection[Work], previous: Mapping[Work, str]) -> WorkAllocation:
@@ -63,26 +64,29 @@ def retain_work(members: Collection[str], works: Collection[Work], previous: Map
 
     A member that has to give up a part of its work keeps the first pieces, in the order of ``work_in_order``.
     """
-    kept: dict[str, list[Work]] = {member: [] for member in sorted(members)}
-    if not kept:
-        return {}
-    ordered = work_in_order(works)
+    assigned: dict[str, list[Work]] = {member: [] for member in sorted(members)}
+    if assigned:
+        ordered = work_in_order(works)
+        _retain(assigned, [work for work in ordered if isinstance(work, ConnectorId)], previous)
+        _retain(assigned, [work for work in ordered if isinstance(work, TaskId)], previous)
+    return {member: tuple(its) for member, its in assigned.items()}
+
+
+def _retain(assigned: dict[str, list[Work]], works: Sequence[Work], previous: Mapping[Work, str]) -> None:
+    """Add work of one kind, which is in order, to what the members have been assigned already."""
+    kept: dict[str, list[Work]] = {member: [] for member in assigned}
     moving: list[Work] = []
-    for work in ordered:
+    for work in works:
         kept.get(previous.get(work, ""), moving).append(work)
-    quotas = _quotas(kept, len(ordered))
+    least, remainder = divmod(len(works), len(kept))
+    by_load = sorted(kept, key=lambda member: (-len(kept[member]), len(assigned[member]), member))
+    quotas = {member: least + (place < remainder) for place, member in enumerate(by_load)}
     for member, its in kept.items():
         moving += its[quotas[member] :]
         del its[quotas[member] :]
     _fill(kept, quotas, work_in_order(moving))
-    return {member: tuple(work_in_order(its)) for member, its in kept.items()}
-
-
-def _quotas(kept: Mapping[str, Collection[Work]], count: int) -> dict[str, int]:
-    """Return how many pieces each member gets; the members that had most get one more if there is a remainder."""
-    least, remainder = divmod(count, len(kept))
-    by_load = sorted(kept, key=lambda member: (-len(kept[member]), member))
-    return {member: least + (place < remainder) for place, member in enumerate(by_load)}
+    for member, its in kept.items():
+        assigned[member] += work_in_order(its)
 
 
 def _fill(kept: Mapping[str, list[Work]], quotas: Mapping[str, int], works: Collection[Work]) -> None:

@@ -26,7 +26,7 @@ from kiel_groups.backoff import Backoff
 from kiel_groups.errors import AllocatorError, KielGroupsError, ProtocolError
 from kiel_groups.members.brokers.gate import GenerationGate
 from kiel_groups.members.brokers.hooks import JoinedGroup
-from kiel_groups.metrics import KAFKA_METRICS, Metrics
+from kiel_groups.metrics import MEMBER_METRICS, Metrics
 from kiel_groups.model import CONNECT_TYPE
 from kiel_groups.wire.connect_protocol import (
     CONFIG_MISMATCH,
@@ -377,10 +377,6 @@ def _previous_owners(states: Mapping[str, StickyMetadata]) -> dict[Work, str]:
 _METRICS_GROUP = "connect-coordinator-metrics"
 
 #: The metrics that a member of any group has: its joins, its assignments and its heartbeats.
-_OF_MEMBERS = tuple(
-    metric for metric in KAFKA_METRICS if metric.name.split("-")[0] in {"heartbeat", "last", "join", "sync"}
-)
-
 
 #: The first and the longest pause before the leader joins again after a mismatch, in seconds.
 _FIRST_MISMATCH_PAUSE_S, _LONGEST_MISMATCH_PAUSE_S = 0.1, 2.0
@@ -458,7 +454,7 @@ class WorkerHooks:
     def kafka_metrics(self) -> dict[str, dict[str, float | None]]:
         """Return the metrics of the membership as kafka-python's ``metrics()`` does, by the names of Kafka Connect."""
         assignment = self.assignment
-        found = {metric.name: metric.read(self._metrics, 0) for metric in _OF_MEMBERS}
+        found = {metric.name: metric.read(self._metrics, 0) for metric in MEMBER_METRICS}
         found["assigned-connectors"] = float(len(assignment.connectors)) if assignment else 0.0
         found["assigned-tasks"] = float(len(assignment.tasks)) if assignment else 0.0
         return {_METRICS_GROUP: found}

@@ -32,6 +32,7 @@ LAYERS = (
     "wire",
     "constants",
     "members/partition_handler",
+    "members/drain_alarm",
     "zookeeper",
     "members/offsets",
     "clients/calls",

@@ -133,9 +133,12 @@ async def test_a_cluster_in_kraft_mode_runs_without_zookeeper(
         assert (await anext(consumer)).value == b"a record"
 
 
-async def test_a_killed_server_is_reported_and_a_killed_supervisor_ends_its_servers(cluster: Cluster) -> None:
+async def test_a_killed_server_is_reported_and_restarted_and_a_killed_supervisor_ends_its_servers(
+    cluster: Cluster,
+) -> None:
     """
-    ``status`` reports a killed server. After kill -9 of the supervisor no server runs, and ``status`` lists no cluster.
+    ``status`` reports a killed server, and ``restart`` starts it on its port. After kill -9 of the supervisor no server
+    runs, and ``status`` lists no cluster.
     """
     assert cluster("up", "--detach")[0] == 0
     running = only(cluster)
@@ -147,6 +150,15 @@ async def test_a_killed_server_is_reported_and_a_killed_supervisor_ends_its_serv
     assert "has ended" in table
     assert (status, errors) == (1, f"error: kafka-0 of cluster 'default' has ended; its log is {broker['log']}\n")
     assert max(map(len, table.splitlines())) <= 80
+    status, out, err = cluster("restart", "kafka-0")
+    zookeeper, restarted = only(cluster)["servers"]
+    text = f"info: kafka-0 serves at {broker['address']} again, as process {restarted['pid']}\n"
+    assert (status, out, err) == (0, "", text)
+    assert cluster("status")[0] == 0
+    assert cluster("restart", "kafka-1")[::2] == (
+        1,
+        "error: cluster 'default' has no server 'kafka-1'; it has zookeeper-3.9.5, kafka-0\n",
+    )
     os.kill(running["pid"], signal.SIGKILL)
     await eventually(lambda: not alive(zookeeper["pid"]), "ZooKeeper has ended with the supervisor")
     assert cluster("status") == (0, "no cluster runs; 'kiel-groups cluster up' starts one\n", "")
@@ -192,6 +204,7 @@ async def test_ctrl_c_during_the_start_ends_the_cluster(cluster: Cluster, tmp_pa
         (["up", "--zookeeper=3.4.6"], 2, "Did you mean one of: '--zookeeper-count'"),
         (["down", "--name=mine"], 1, "no cluster 'mine' runs; 'kiel-groups cluster up' starts one"),
         (["status", "--name=mine"], 1, "no cluster 'mine' runs"),
+        (["restart", "kafka-0", "--name=mine"], 1, "no cluster 'mine' runs"),
         (["stop"], 2, "No such command 'stop'."),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else None,

@@ -96,11 +96,43 @@ async def test_topics_are_grown_by_requests_to_brokers(coordinating_cluster: Clu
         return
     topic = unique("topic")
     await coordinating_cluster.create_topic(topic, 2)
-    grown = topics(coordinating_cluster, "grow", topic, "--partitions=3")
-    assert grown == (0, "", f"info: topic {topic} has 3 partitions now\n")
+    grown = topics(coordinating_cluster, "grow", topic, "--partitions=3", "--yes")
+    assert grown[::2] == (0, f"info: topic {topic} has 3 partitions now\n")
     assert sizes(coordinating_cluster, topic) == [(1, True)] * 3
     less = topics(coordinating_cluster, "grow", topic, "--partitions=3")
     assert "has 3 partitions already; --partitions 3 given, expected more" in less[2]
+
+
+async def test_settings_of_a_topic_are_shown_and_changed_by_requests_to_brokers(
+    coordinating_cluster: Cluster, unique: Unique
+) -> None:
+    """Brokers from 1.1 on show all settings with their sources, and check a change, also if it is only planned."""
+    topic = unique("topic")
+    await coordinating_cluster.create_topic(topic, 1)
+    limit = ("config", topic, "max.message.bytes=100")
+    if coordinating_cluster.kafka[0].version in {"0.9.0.1", "0.10.2.2"}:
+        status, out, err = topics(coordinating_cluster, *limit, "--yes")
+        assert (status, out) == (2, "")
+        assert "change settings of topics on request from Kafka 1.1 on, and these are older; give '--coord" in err
+        return
+    assert topics(coordinating_cluster, *limit, "--dry-run")[0] == 0
+    shown = json.loads(topics(coordinating_cluster, "config", topic, "--json")[1])["settings"]
+    assert shown["max.message.bytes"]["source"] == "default"
+    assert topics(coordinating_cluster, *limit, "retention.ms=3600000", "--yes")[0] == 0
+    changed = topics(coordinating_cluster, "config", topic, "--unset=max.message.bytes", "--yes", "--json")
+    assert (changed[0], json.loads(changed[1])["after"]) == (0, {"retention.ms": "3600000"})
+    shown = json.loads(topics(coordinating_cluster, "config", topic, "--json")[1])["settings"]
+    assert shown["retention.ms"] == {"value": "3600000", "source": "topic"}
+    status, out, err = topics(coordinating_cluster, "config", topic, "retention=1", "--dry-run")
+    assert (status, out) == (2, "")
+    assert err.startswith(f"error: topic {topic!r}: the brokers refuse its settings: ")
+
+
+def test_brokers_are_listed(coordinating_cluster: Cluster) -> None:
+    """Those of 0.9, and those in KRaft mode, do not name the controller."""
+    (broker,) = json.loads(topics(coordinating_cluster, "brokers", "--json")[1])
+    knows = coordinating_cluster.kafka[0].version not in {"0.9.0.1", "3.9.1"}
+    assert broker == {"broker": 0, "address": coordinating_cluster.brokers[0], "controller": True if knows else None}
 
 
 async def test_brokers_that_do_not_know_a_request_are_left_alone(coordinating_cluster: Cluster, unique: Unique) -> None:
@@ -109,7 +141,8 @@ async def test_brokers_that_do_not_know_a_request_are_left_alone(coordinating_cl
     await coordinating_cluster.create_topic(topic, 2)
     words = {"create": ("create", f"{topic}s"), "grow": ("grow", topic, "--partitions=3"), "delete": ("delete", topic)}
     for change, release in TOO_OLD.get(coordinating_cluster.kafka[0].version, {}).items():
-        status, out, err = topics(coordinating_cluster, *words[change], *(["--yes"] if change == "delete" else []))
+        sure = [] if change == "create" else ["-q", "--yes"]
+        status, out, err = topics(coordinating_cluster, *words[change], *sure)
         assert (status, out, err.count("\n")) == (2, "", 1)
         assert f"on request from Kafka {release} on, and these are older; give '--coordination zookeeper'" in err
     assert sizes(coordinating_cluster, topic) == [(1, True)] * 2
@@ -131,8 +164,8 @@ async def test_topics_are_changed_whichever_broker_is_the_controller(
         count = 2
         if "grow" not in TOO_OLD.get(version, {}):
             count = 3
-            grown = topics(cluster, "grow", topic, "--partitions=3", broker=broker)
-            assert grown == (0, "", f"info: topic {topic} has 3 partitions now\n")
+            grown = topics(cluster, "grow", topic, "--partitions=3", "-q", "--yes", broker=broker)
+            assert grown == (0, "", "")
         for asked in range(broker, 2):
             assert sizes(cluster, topic, broker=asked) == [(replication, True)] * count
         deleted = topics(cluster, "delete", topic, "--yes", broker=broker)

@@ -11,14 +11,18 @@ from typing import Any
 
 import pytest
 
+from kiel_groups import Producer
 from kiel_groups.embedded import Cluster
-from kiel_groups.errors import CoordinationError
+from kiel_groups.errors import BrokerError, CoordinationError
 from kiel_groups.ops import zookeeper_client
 from kiel_groups.ops.actions import topics as actions
+from kiel_groups.ops.actions.topic_config import apply_in_zookeeper, plan_in_zookeeper
 from kiel_groups.ops.actions.topics import ZooKeeperTopics
 from kiel_groups.ops.zookeeper_reader import list_topics
+from kiel_groups.wire.error_codes import MESSAGE_SIZE_TOO_LARGE
 from tests.helpers.cluster_data import produce, zookeeper
 from tests.helpers.commands import kiel_groups
+from tests.helpers.waiting import eventually
 
 pytestmark = pytest.mark.integration
 
@@ -46,8 +50,9 @@ async def test_a_topic_is_created_grown_described_and_deleted(release_cluster: C
     created = topics(release_cluster, "create", topic, "--partitions=2")
     assert created == (0, "", f"info: topic {topic} created with 2 partitions\n")
     await produce(release_cluster, topic, 10)
-    grown = topics(release_cluster, "grow", topic, "--partitions=3")
-    assert grown == (0, "", f"info: topic {topic} has 3 partitions now\n")
+    status, out, err = topics(release_cluster, "grow", topic, "--partitions=3", "--yes")
+    assert (status, err) == (0, f"info: topic {topic} has 3 partitions now\n")
+    assert out.startswith(f"{topic}: 2 partitions now, 3 after the change\nKeys may map to other partitions then")
     found = described(release_cluster, topic)
     partitions = found.pop("partitions")
     assert found == {"topic": topic, "config": {}, "being_deleted": False}
@@ -62,10 +67,69 @@ async def test_a_topic_is_created_grown_described_and_deleted(release_cluster: C
         assert topics(release_cluster, "delete", topic, "--yes") == (0, "", f"info: topic {topic} deleted\n")
         assert topics(release_cluster, "create", other := unique("quiet"), "-q") == (0, "", "")
         assert topics(release_cluster, "create", other, "-q", "--if-missing") == (0, "", "")
-        assert topics(release_cluster, "grow", other, "-q", "--partitions=2") == (0, "", "")
+        assert topics(release_cluster, "grow", other, "-q", "--partitions=2", "--yes") == (0, "", "")
         assert topics(release_cluster, "delete", other, "-q", "--yes") == (0, "", "")
         with zookeeper(release_cluster) as client:
             assert topic not in list_topics(client)
+
+
+async def refuses(producer: Producer, topic: str) -> bool:
+    """Return whether the broker refuses a record of 200 bytes as too large."""
+    try:
+        await producer.produce(topic, b"x" * 200)
+    except BrokerError as error:
+        return error.code == MESSAGE_SIZE_TOO_LARGE.number
+    return False
+
+
+async def test_settings_of_a_topic_are_shown_and_changed(release_cluster: Cluster, unique: Unique) -> None:
+    """The brokers follow a change at once, except those of 0.8.0, which have no settings of topics."""
+    topic = unique("topic")
+    await release_cluster.create_topic(topic, 1)
+    limit = ("config", topic, "max.message.bytes=100")
+    if release_cluster.kafka[0].version == "0.8.0":
+        status, out, err = topics(release_cluster, *limit, "--yes")
+        assert (status, out) == (2, "")
+        assert "these brokers do not follow settings of topics, as those of Kafka 0.8.0" in err
+        return
+    dry = json.loads(topics(release_cluster, *limit, "--dry-run", "--json")[1])
+    assert dry == {"dry_run": True, "topic": topic, "before": {}, "after": {"max.message.bytes": "100"}}
+    assert topics(release_cluster, *limit)[0] == 2, "there is no terminal to ask at"
+    assert described(release_cluster, topic)["config"] == {}
+    status, out, err = topics(release_cluster, *limit, "retention.ms=3600000", "--yes")
+    assert (status, err) == (0, f"info: the settings of topic {topic} are changed\n")
+    async with Producer(release_cluster.brokers) as producer:
+        await eventually(lambda: refuses(producer, topic), "the broker follows the limit")
+        status, out, err = topics(release_cluster, "config", topic, "--unset=max.message.bytes", "--yes")
+        assert (status, out.splitlines()[-2].split()) == (0, ["max.message.bytes", "100", "-"])
+        shown = topics(release_cluster, "config", topic)[1].splitlines()
+        assert shown[-2].split() == ["retention.ms", "3600000", "topic"]
+
+        async def accepts() -> bool:
+            return not await refuses(producer, topic)
+
+        await eventually(accepts, "the broker follows the removal of the limit")
+
+
+async def test_a_change_of_settings_is_refused_if_another_one_was_faster(cluster_39: Cluster, unique: Unique) -> None:
+    """Nothing is overwritten, and the brokers are not notified."""
+    topic = unique("topic")
+    await cluster_39.create_topic(topic, 1)
+    with zookeeper(cluster_39) as client:
+        change = plan_in_zookeeper(client, topic, {"retention.ms": "1000"}, ())
+        client.set(f"/config/topics/{topic}", b'{"version":1,"config":{"flush.ms":"5"}}')
+        notified = client.get_children("/config/changes")
+        with pytest.raises(CoordinationError, match="another client has changed its settings meanwhile"):
+            apply_in_zookeeper(client, change)
+        assert client.get_children("/config/changes") == notified
+    assert described(cluster_39, topic)["config"] == {"flush.ms": "5"}
+
+
+def test_brokers_are_listed(cluster_39: Cluster) -> None:
+    """Each has its address, and the controller is named."""
+    (broker,) = json.loads(topics(cluster_39, "brokers", "--json")[1])
+    assert broker == {"broker": 0, "address": cluster_39.brokers[0], "controller": True}
+    assert topics(cluster_39, "brokers")[1].splitlines()[-1].split() == ["0", cluster_39.brokers[0], "yes"]
 
 
 async def test_tables_fit_the_terminal_and_show_problems_first(cluster_39: Cluster, unique: Unique) -> None:
@@ -128,6 +192,17 @@ async def test_a_leader_that_is_not_registered_is_dead(cluster_39: Cluster, uniq
         ),
         (["create", "x" * 250, "--partitions=20000"], 2, "with 20,000 partitions it may have 249"),
         (["create", "{topic}", "{topic}s", "--partitions=1"], 2, "topic '{topic}' exists already; delete it first"),
+        (["grow", "{topic}s", "--partitions=2"], 2, "topic '{topic}s' does not exist in ZooKeeper at {zookeeper} (did"),
+        (["config", "{topic}s"], 2, "topic '{topic}s' does not exist in ZooKeeper at {zookeeper} (did you mean"),
+        (["config", "{topic}", "retention.ms"], 2, "'retention.ms' given; expected NAME=VALUE"),
+        (["config", "{topic}", "flush.ms=1", "flush.ms=2"], 2, "'flush.ms' is given twice."),
+        (["config", "{topic}", "retention=1"], 2, "is no setting of topics of Kafka 0.8; did you mean 'retention.ms'?"),
+        (["config", "{topic}", "retention.ms=1h"], 2, "retention.ms: '1h' given; expected a number from 0 to"),
+        (
+            ["config", "{topic}", "--unset=flush.ms"],
+            2,
+            "'{topic}' has no setting flush.ms of its own; it has none",
+        ),
         (["delete", "{topic}"], 2, "there is no terminal to confirm at; give --yes."),
         (["remove", "{topic}"], 2, "No such command 'remove'."),
         (["list", "{topic}"], 2, "Got unexpected extra argument ({topic})"),

@@ -111,6 +111,13 @@ async def join(group: Group) -> None:
     assert second.calls == ["complete"]
     assert [program.member.leads for program in group.programs].count(True) == 1
     assert all(program.member.is_trusted for program in group.programs)
+    assert await first.member.ensure_coordinator_known(timeout_ms=0)
+    assert not first.member.coordinator_unknown()
+    assert isinstance(first.member.coordinator_id, int)
+    found = first.member.kafka_metrics()["consumer-coordinator-metrics"]
+    assert found["join-rate"]
+    assert found["sync-time-max"] is not None
+    await eventually(lambda: first.member.kafka_metrics()["consumer-coordinator-metrics"]["heartbeat-rate"], "beats")
 
 
 async def leave(group: Group) -> None:

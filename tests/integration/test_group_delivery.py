@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections import Counter
 from collections.abc import Callable, Collection
 
@@ -250,6 +251,33 @@ async def test_a_rebalance_waits_for_a_record_in_flight(cluster_39: Cluster, uni
             assert second.partitions(topic) == expected
         first._task.cancel()  # type: ignore[union-attr]
         await group.balanced(topic, 4)
+
+
+async def test_a_slow_release_is_reported_with_its_cause(
+    backend: GroupBackend, unique: Unique, caplog: pytest.LogCaptureFixture
+) -> None:
+    """After ``drain_alarm_ms``, the member logs what the application is busy with: records, or a hook by its name."""
+    topic, name = await topic_of_one(backend, unique, 1), unique("group")
+    hook_may_end = asyncio.Event()
+
+    async def on_partitions_revoked(partitions: Collection[TopicPartition]) -> None:
+        await hook_may_end.wait()
+
+    async with group_of(backend.cluster, name, [topic], **backend.settings, drain_alarm_ms=100) as group:
+        member = await group.join()
+        member.on_partitions_revoked = on_partitions_revoked
+        member.go_on.clear()
+        await eventually(lambda: member.records, "a record is in flight")
+        await member.consumer.unsubscribe()
+        alarm = rf"group {name}: cannot release 1 partition, first {topic}:0, for \d s now: "
+        records = f"{alarm}the application is still processing records"
+        await eventually(lambda: re.search(records, caplog.text), "the record is named")
+        member.go_on.set()
+        hook = "the listener's on_partitions_revoked is still running"
+        await eventually(lambda: hook in caplog.text, "the hook is named")
+        hook_may_end.set()
+        await eventually(lambda: not member.consumer.assignment(), "the partition is released")
+        assert member.consumer.metrics.total("drain_alarms") >= 2
 
 
 async def test_a_broker_restarts_under_a_running_group(start_cluster: Callable[..., Cluster]) -> None:

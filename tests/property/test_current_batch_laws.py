@@ -66,7 +66,9 @@ class Deliveries(RuleBasedStateMachine):
             elif readable:
                 readable[-1].skipped.append(offset)
             else:
-                self.position = self.finished = offset + 1
+                self.position = offset + 1
+                # A commit may have counted a record that was put back after it.
+                self.finished = max(self.finished, offset + 1)
         self.batch.start(FetchedBatch(P0, raw, offset + 1, 1, 1), self.state, [unit.record for unit in readable])
         self.rest, self.counts, self.dropped = readable, True, False
 

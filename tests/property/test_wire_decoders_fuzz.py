@@ -48,6 +48,7 @@ from kiel_groups.wire.message_sets.encoder import encode_message_set
 from kiel_groups.wire.metadata import (
     BrokerAddress,
     ClusterIdRequest,
+    ControllerRequest,
     MetadataRequest,
     MetadataResponse,
     PartitionMetadata,
@@ -66,6 +67,11 @@ from kiel_groups.wire.offsets import (
 )
 from kiel_groups.wire.produce import ProducedPartition, ProduceRequest, ProduceResponse
 from kiel_groups.wire.topic_changes import CreatePartitionsRequest, CreateTopicsRequest, DeleteTopicsRequest
+from kiel_groups.wire.topic_configs import (
+    AlterConfigsRequest,
+    DescribeConfigsRequest,
+    IncrementalAlterConfigsRequest,
+)
 from kiel_groups.wire.versions import ApiVersionsRequest, ApiVersionsResponse, FetchProbeRequest, VersionRange
 from tests.helpers.message_sets import (
     WAYS,
@@ -198,6 +204,10 @@ REQUESTS: list[Request[Any]] = [
     CreateTopicsRequest({}, 1),
     CreatePartitionsRequest({}, 1),
     DeleteTopicsRequest((), 1),
+    DescribeConfigsRequest("t"),
+    AlterConfigsRequest("t", {}, validate_only=True),
+    IncrementalAlterConfigsRequest("t", {}, (), validate_only=True),
+    ControllerRequest(),
 ]
 
 small_counts = st.lists(

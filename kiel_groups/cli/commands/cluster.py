@@ -1,4 +1,4 @@
-"""``kiel-groups cluster up|down|status|env``."""
+"""``kiel-groups cluster up|down|restart|status|env``."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from kiel_groups.cli.parameters.cluster_address import complete_clusters
+from kiel_groups.cli.parameters.cluster_address import complete_clusters, complete_servers
 from kiel_groups.cli.parameters.options import json_option
 from kiel_groups.cli.terminal.messages import DONE, EPILOG, FAILED, INTERRUPTED, Lines
 
@@ -137,6 +137,23 @@ def down(*, name: str) -> int:
     from kiel_groups.embedded.named_clusters import stop_cluster
 
     stop_cluster(_running(name))
+    return DONE
+
+
+@cluster.command(epilog=EPILOG)
+@click.argument("server", metavar="SERVER", shell_complete=complete_servers)
+@_name_option
+@click.pass_obj
+def restart(lines: Lines, /, *, server: str, name: str) -> int:
+    """
+    Restart a server on its data and port, and wait until it serves; or start it if it has ended.
+
+    'kiel-groups cluster status' shows the servers, such as kafka-0.
+    """
+    from kiel_groups.embedded.named_clusters import restart_server
+
+    restarted = restart_server(_running(name), server)
+    lines.say("info", f"{server} serves at {restarted.address} again, as process {restarted.pid}")
     return DONE
 
 

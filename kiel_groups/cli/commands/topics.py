@@ -1,4 +1,4 @@
-"""``kiel-groups topics list|create|describe|grow|delete``."""
+"""``kiel-groups topics list|brokers|create|describe|config|grow|delete``."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ import click
 
 from kiel_groups.cli.parameters.cluster_address import ClusterAddress, complete_topics
 from kiel_groups.cli.parameters.options import (
+    change_options,
     cluster_options,
     confirm,
+    is_confirmed,
     json_option,
     quiet_option,
     yes_option,
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
 
     from kiel_groups.config import HostPort
     from kiel_groups.model import TopicPartition
+    from kiel_groups.ops.actions.topic_config import TopicConfigChange
     from kiel_groups.ops.actions.topics import TopicState
 
 __all__ = ["topics"]
@@ -33,7 +36,7 @@ _MOST_NUMBERS = 10
 
 @click.group(epilog=EPILOG)
 def topics() -> None:
-    """List, create, describe, grow and delete topics."""
+    """List, create, describe, configure, grow and delete topics; list brokers."""
 
 
 @topics.command("list", epilog=EPILOG)
@@ -53,6 +56,36 @@ def list_topics(*, cluster: ClusterAddress, as_json: bool) -> int:
         show(table)
     else:
         show("there is no topic; 'kiel-groups topics create' creates one")
+    return DONE
+
+
+@topics.command(epilog=EPILOG)
+@cluster_options
+@json_option
+def brokers(*, cluster: ClusterAddress, as_json: bool) -> int:
+    """List the live brokers: id, address, and which one is the controller, as far as that is known."""
+    from kiel_groups.cli.terminal.rendering import plain_table, show, show_json
+
+    found = cluster.topics().brokers()
+    if as_json:
+        show_json(
+            [
+                {
+                    "broker": each.node_id,
+                    "address": None if each.address is None else str(each.address),
+                    "controller": each.is_controller,
+                }
+                for each in found
+            ]
+        )
+    elif found:
+        table = plain_table("broker", "address", "controller", right=("broker",))
+        for each in found:
+            controller = {None: "?", False: "", True: "yes"}[each.is_controller]
+            table.add_row(str(each.node_id), str(each.address or "none in plain text"), controller)
+        show(table)
+    else:
+        show(f"no broker is registered {cluster.place}")
     return DONE
 
 
@@ -142,14 +175,130 @@ def _partitions(count: int) -> str:
 @click.option(
     "--partitions", type=_AT_LEAST_ONE, required=True, metavar="N", help="The new number of partitions in all."
 )
+@change_options
+@json_option
 @quiet_option
 @click.pass_obj
-def grow(lines: Lines, /, *, name: str, cluster: ClusterAddress, partitions: int, quiet: bool) -> int:
-    """Add partitions to a topic. Keys may map to other partitions from then on."""
-    cluster.topics().grow(name, partitions)
-    if not quiet:
-        lines.say("info", f"topic {name} has {_partitions(partitions)} now")
+def grow(
+    lines: Lines,
+    /,
+    *,
+    name: str,
+    cluster: ClusterAddress,
+    partitions: int,
+    dry_run: bool,
+    yes: bool,
+    as_json: bool,
+    quiet: bool,
+) -> int:
+    """Add partitions to a topic. Keys may map to other partitions from then on, and it cannot be undone."""
+    from kiel_groups.cli.terminal.rendering import show, show_json
+    from kiel_groups.ops.actions.topics import check_growth, check_present
+
+    found = cluster.topics()
+    sizes = found.sizes()
+    check_present([name], sizes, cluster.place)
+    before = sizes[name].partitions
+    check_growth(name, range(before), partitions)
+    if as_json:
+        show_json({"dry_run": dry_run, "topic": name, "before": before, "after": partitions})
+    elif not quiet:
+        show(
+            f"{name}: {_partitions(before)} now, {partitions:,} after the change",
+            "Keys may map to other partitions then, so records of one key are not in order",
+            "across the change. Groups that read the topic rebalance. It cannot be undone.",
+        )
+    if is_confirmed(f"Add {_partitions(partitions - before)} to {name}?", dry_run=dry_run, yes=yes):
+        found.grow(name, partitions)
+        if not quiet:
+            lines.say("info", f"topic {name} has {_partitions(partitions)} now")
     return DONE
+
+
+@topics.command(epilog=EPILOG)
+@click.argument("name", metavar="TOPIC", shell_complete=complete_topics)
+@click.argument("settings", nargs=-1, metavar="[NAME=VALUE]...")
+@click.option("--unset", multiple=True, metavar="NAME", help="Remove this setting of the topic; can be repeated.")
+@cluster_options
+@change_options
+@json_option
+@click.pass_obj
+def config(
+    lines: Lines,
+    /,
+    *,
+    name: str,
+    settings: tuple[str, ...],
+    unset: tuple[str, ...],
+    cluster: ClusterAddress,
+    dry_run: bool,
+    yes: bool,
+    as_json: bool,
+) -> int:
+    """
+    Show the settings of a topic, or change them, as retention.ms=3600000.
+
+    ZooKeeper has the settings that the topic has itself; all others are those of each broker. Brokers of 1.1 and later
+    show all, with their sources.
+    """
+    from kiel_groups.cli.terminal.rendering import show, show_json
+    from kiel_groups.ops.actions.topic_config import TopicConfig
+
+    values = _settings(settings, unset)
+    topic = TopicConfig(cluster.hosts, cluster.timeout_s, by_brokers=cluster.is_of_brokers)
+    change = topic.plan(name, values, tuple(dict.fromkeys(unset)))
+    if not values and not unset:
+        _show_config(change, by_brokers=cluster.is_of_brokers, as_json=as_json)
+        return DONE
+    if as_json:
+        show_json({"dry_run": dry_run, "topic": name, "before": change.before, "after": change.after})
+    else:
+        show(f"{name}: settings of its own", _change_table(change))
+    if change.before == change.after:
+        lines.say("info", f"topic {name} has these settings already")
+    elif is_confirmed(f"Change the settings of {name}?", dry_run=dry_run, yes=yes):
+        topic.apply(change)
+        lines.say("info", f"the settings of topic {name} are changed")
+    return DONE
+
+
+def _settings(given: Sequence[str], unset: Container[str]) -> dict[str, str]:
+    values: dict[str, str] = {}
+    for text in given:
+        name, separator, value = text.partition("=")
+        if not separator or not name:
+            raise click.UsageError(f"{text!r} given; expected NAME=VALUE, such as retention.ms=3600000.")
+        if name in values or name in unset:
+            raise click.UsageError(f"{name!r} is given twice.")
+        values[name] = value
+    return values
+
+
+def _show_config(change: TopicConfigChange, *, by_brokers: bool, as_json: bool) -> None:
+    """Show the settings of a topic that are known."""
+    from kiel_groups.cli.terminal.rendering import plain_table, show, show_json
+
+    settings = dict(sorted(change.settings.items()))
+    if as_json:
+        show_json({"topic": change.topic, "settings": {key: each._asdict() for key, each in settings.items()}})
+        return
+    if settings:
+        table = plain_table("setting", "value", "source")
+        for key, each in settings.items():
+            table.add_row(key, each.value, each.source)
+        show(table)
+    if not by_brokers:
+        other = "other " if settings else ""
+        show(f"{change.topic} has no {other}settings of its own; those of each broker apply")
+
+
+def _change_table(change: TopicConfigChange) -> Table:
+    from kiel_groups.cli.terminal.rendering import plain_table
+
+    table = plain_table("setting", "before", "after")
+    for key in sorted({**change.before, **change.after}):
+        table.add_row(key, change.before.get(key, "-"), change.after.get(key, "-"))
+    return table
 
 
 @topics.command(epilog=EPILOG)

@@ -27,6 +27,7 @@ __all__ = [
     "complete_clusters",
     "complete_groups",
     "complete_members",
+    "complete_servers",
     "complete_topics",
 ]
 
@@ -132,6 +133,14 @@ def complete_clusters(context: click.Context, parameter: click.Parameter, typed:
     from kiel_groups.embedded.named_clusters import running_clusters
 
     return _matching(typed, (running.name for running in running_clusters()))
+
+
+def complete_servers(context: click.Context, parameter: click.Parameter, typed: str) -> list[str]:
+    """Return the servers with this prefix of the cluster that the command line names."""
+    from kiel_groups.embedded.named_clusters import find_cluster
+
+    running = find_cluster(str(context.params.get("name") or "default"))
+    return _matching(typed, (server.name for server in running.servers) if running is not None else ())
 
 
 def _named(context: click.Context, typed: str, names: Callable[[ClusterAddress], list[str]]) -> list[str]:

@@ -217,7 +217,7 @@ class ListenerCalls:
     def in_progress(self) -> list[Work]:
         """Return the running hook, if there is one, as work of the application. Safe on any thread."""
         running = self._running
-        return [] if running is None else [Work(running, "listener", running.partitions)]
+        return [] if running is None else [Work(running, "listener", running.partitions, running.name)]
 
     def stalled(self, stall: Stall) -> None:
         """Call the listener's ``on_stalled``, if there is one, on this thread. Two threads never call it at once."""

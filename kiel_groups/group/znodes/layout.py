@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache, partial
 from urllib.parse import quote, unquote
 
 from kiel_groups.errors import ConfigError
@@ -195,6 +195,10 @@ LONGEST_NAME = 255
 _DIGITS = 10
 
 
+#: A worker needs the same names for each znode of its work.
+_quoted = lru_cache(maxsize=4096)(partial(quote, safe=""))
+
+
 def znode_name(connector: str) -> str:
     """
     Return the name of a connector's znodes: the connector's name, percent-encoded.
@@ -205,7 +209,7 @@ def znode_name(connector: str) -> str:
     if not isinstance(connector, str) or not 0 < len(connector) <= LONGEST_NAME:
         raise ConfigError(f"connector: {connector!r:.80} given; expected a name of 1 to {LONGEST_NAME} characters")
     try:
-        name = quote(connector, safe="")
+        name = _quoted(connector)
     except UnicodeEncodeError:
         raise ConfigError(f"connector: {connector!r:.80} given; its name has half of a surrogate pair") from None
     # ZooKeeper does not permit "." and ".." as parts of a path.

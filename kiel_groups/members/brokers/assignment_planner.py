@@ -108,12 +108,19 @@ class AssignmentPlanner:
         self._remember({topic: self._topics.known_partitions(topic) or () for topic in topics})
         partitions = {topic: numbers for topic, numbers in self._planned.items() if numbers}
         if missing := [topic for topic in topics if topic not in partitions]:
+            self._context.metrics.count("subscribed_topics_missing", len(missing))
             log.warning(
                 "group %s: no broker knows these topics of the group: %s; each is read as soon as it exists",
                 self._group,
                 some(missing),
             )
-        assigned = await self._assign(joined.protocol, subscriptions, partitions)
+        started_s = self._context.runtime.boot_time_s()
+        try:
+            assigned = await self._assign(joined.protocol, subscriptions, partitions)
+        except AllocatorError:
+            self._context.metrics.count("allocator_failures")
+            raise
+        self._context.metrics.observe("allocator", self._context.runtime.boot_time_s() - started_s)
         return {member: _encoded(assigned.get(member, ())) for member in joined.members}
 
     async def _refresh(self, topics: Sequence[str]) -> None:

@@ -17,6 +17,7 @@ from kiel_groups.members.brokers.gate import GenerationGate
 from kiel_groups.members.brokers.hooks import CoordinatedContext, JoinedGroup
 from kiel_groups.members.brokers.renewed_topics import RenewedTopics
 from kiel_groups.members.brokers.start_positions import Positions, StartPositions
+from kiel_groups.members.drain_alarm import report_slow_drain
 from kiel_groups.members.offsets.owned_offsets import OwnedOffsets
 from kiel_groups.members.offsets.unopened_claims import UnopenedClaims
 from kiel_groups.members.partition_handler import PartitionHandler
@@ -356,14 +357,20 @@ class ConsumerHooks:
         """Wait until the parts are drained, while the gate is open; return the partitions that are not."""
         draining = {asyncio.ensure_future(self._handler.drained(part)): part for part in parts}
         pending = set(draining)
+        now_s, alarm_s = self._context.runtime.boot_time_s, self._context.group.drain_alarm_ms / 1000
+        started_s = alarmed_s = now_s()
         try:
             # The gate's end moves while heartbeats are answered.
             while pending and (left_s := self._left_s(gate)) > 0:
                 done, pending = await asyncio.wait(
-                    pending, timeout=min(left_s, _LOOK_S), return_when=asyncio.FIRST_COMPLETED
+                    pending, timeout=min(left_s, _LOOK_S, alarm_s), return_when=asyncio.FIRST_COMPLETED
                 )
                 for task in done:
                     task.result()
+                if pending and now_s() - alarmed_s >= alarm_s:
+                    alarmed_s = now_s()
+                    late = [partition for task in pending for partition in draining[task]]
+                    report_slow_drain(self._group, late, alarmed_s - started_s, self._handler, self._metrics)
         finally:
             for task in pending:
                 task.cancel()

@@ -283,7 +283,8 @@ class CoordinatedMember:
         self._failures = RequestFailures(self._name, self._metrics, self._runtime, self._coordination.words.find)
         #: When the newest join, and the newest sync, were decided and sent, in seconds of boot time.
         self._rejoin_s = self._sync_sent_s = 0.0
-        self._is_stable = asyncio.Event()
+        #: Set after each step of the state machine.
+        self._has_stepped = asyncio.Event()
         #: The outcome of the member, as soon as it is known: an error, or None if it has left.
         self._over: asyncio.Future[KielGroupsError | None] = home_loop().create_future()
         #: Set when nothing more is to be done, such as a leave request after an error.
@@ -295,6 +296,11 @@ class CoordinatedMember:
     def token(self) -> GenerationToken | None:
         """The generation and the member id; None if the member has not joined."""
         return GenerationToken(self._state.generation, self._state.member_id) if self._state.is_member else None
+
+    @property
+    def coordinator_id(self) -> int | None:
+        """The broker that coordinates the group, or the number of the ZooKeeper session; None while it is unknown."""
+        return self._state.coordinator
 
     @property
     def leads(self) -> bool:
@@ -343,16 +349,23 @@ class CoordinatedMember:
 
         The other members of a rebalance may delay that for as long as their rebalance timeout.
         """
+        await self._until(lambda: not self.need_rejoin)
+
+    async def ensure_coordinator_known(self) -> None:
+        """Wait until the coordinator is known; raises as ``start``."""
+        await self._until(lambda: self.coordinator_id is not None)
+
+    async def _until(self, is_true: Callable[[], bool]) -> None:
         loop = asyncio.get_running_loop()
         limit_s = loop.time() + self._find_timeout_s
-        while self.need_rejoin:
-            self._is_stable.clear()
-            stable = asyncio.ensure_future(self._is_stable.wait())
+        while not is_true():
+            self._has_stepped.clear()
+            stepped = asyncio.ensure_future(self._has_stepped.wait())
             try:
-                either: set[asyncio.Future[Any]] = {stable, self._over}
+                either: set[asyncio.Future[Any]] = {stepped, self._over}
                 await asyncio.wait(either, timeout=1.0, return_when=asyncio.FIRST_COMPLETED)
             finally:
-                stable.cancel()
+                stepped.cancel()
             if self._over.done():
                 raise self._over.result() or ClosedError(f"group {self._name}: the member has left")
             is_failing = self._state.coordinator is None or self._state.phase is Phase.UNJOINED
@@ -472,8 +485,7 @@ class CoordinatedMember:
             beats = state.beats(while_draining=coordination.beats_while_draining)
             target = BeatTarget(state.coordinator, gate) if beats else None
         coordination.follow(target)
-        if not self.need_rejoin:
-            self._is_stable.set()
+        self._has_stepped.set()
 
     def _perform(self, effect: events.Effect) -> None:
         match effect:

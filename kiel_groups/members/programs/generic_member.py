@@ -24,7 +24,7 @@ from kiel_groups.members.brokers.transport import ClusterTransport
 from kiel_groups.members.brokers.versions import GroupVersions
 from kiel_groups.members.programs.checked_hooks import CheckedHooks, MessageSizes, ZnodeSizes
 from kiel_groups.members.programs.zookeeper_coordinator import ZooKeeperCoordinator
-from kiel_groups.metrics import Metrics
+from kiel_groups.metrics import KAFKA_GROUP, MEMBER_METRICS, Metrics
 from kiel_groups.zookeeper.runtime import Runtime
 from kiel_groups.zookeeper.tasks import CloseLimit, ProcessContext
 
@@ -254,6 +254,51 @@ class GenericMember:
         """The member's id in its group, which may change after a loss; "" if it has not joined."""
         token = None if self._member is None else self._member.token
         return "" if token is None else token.member_id
+
+    @property
+    def group_id(self) -> str:
+        """The group's name."""
+        return self._config.group
+
+    @property
+    def coordinator_id(self) -> int | None:
+        """
+        The id of the broker that coordinates the group; None while it is unknown.
+
+        On ZooKeeper, each session of this member is a coordinator of its own: they are numbered from 1.
+        """
+        return None if self._member is None else self._member.coordinator_id
+
+    def coordinator_unknown(self) -> bool:
+        """Return whether the coordinator is unknown: no broker has named it, or there is no ZooKeeper session."""
+        return self.coordinator_id is None
+
+    async def ensure_coordinator_known(self, timeout_ms: int | None = None) -> bool:
+        """
+        Wait until the coordinator is known; raises as ``start``.
+
+        Args:
+            timeout_ms: How long to wait, in milliseconds. None: until ``connect_timeout_ms`` has passed with failures.
+
+        Returns:
+            Whether it is known.
+        """
+        try:
+            async with asyncio.timeout(None if timeout_ms is None else timeout_ms / 1000):
+                await self._started.ensure_coordinator_known()
+        except TimeoutError:
+            return False
+        return True
+
+    def kafka_metrics(self) -> dict[str, dict[str, float | None]]:
+        """
+        Return the metrics of the membership by the names of kafka-python and the Java client.
+
+        Returns:
+            ``{"consumer-coordinator-metrics": {"heartbeat-rate": 0.33, ...}}``, as of ``GroupedConsumer``, without
+            those of commits and partitions.
+        """
+        return {KAFKA_GROUP: {metric.name: metric.read(self.metrics, 0) for metric in MEMBER_METRICS}}
 
     @property
     def leads(self) -> bool:

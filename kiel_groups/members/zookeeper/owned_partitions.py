@@ -20,6 +20,7 @@ from kiel_groups.group import claims
 from kiel_groups.group.partition_offsets import StartPosition
 from kiel_groups.group.subscription import SubscriptionState
 from kiel_groups.group.znodes.contents import MemberAssignment, MemberInfo
+from kiel_groups.members.drain_alarm import report_slow_drain
 from kiel_groups.members.offsets.claim_opening import ClaimOpener
 from kiel_groups.members.offsets.kafka_store import KafkaClaimOpener, KafkaStore
 from kiel_groups.members.offsets.owned_offsets import OffsetStore, OwnedOffsets, Starts, owner_words
@@ -577,10 +578,8 @@ class OwnedPartitions:
         started_s = now_s()
         try:
             while not (await asyncio.wait({drained}, timeout=self._config.drain_alarm_ms / 1000))[0]:
-                self._metrics.count("drain_alarms")
-                text = "group %s: cannot release %s, first %s: the application has been processing records for %.0f s"
-                count = counted(partitions, "partition")
-                log.error(text, self._config.group, count, min(partitions), now_s() - started_s)
+                seconds = now_s() - started_s
+                report_slow_drain(self._config.group, partitions, seconds, self._handler, self._metrics)
             await drained
         finally:
             drained.cancel()

@@ -13,6 +13,7 @@ from kiel_groups.errors import BrokerError, ConfigError, KielGroupsError, NoBrok
 from kiel_groups.model import TopicPartition
 from kiel_groups.ops.actions.topics import (
     DescribedTopics,
+    LiveBroker,
     PartitionState,
     TopicSize,
     TopicState,
@@ -36,7 +37,7 @@ from kiel_groups.wire.error_codes import (
     ErrorCode,
 )
 from kiel_groups.wire.framing import Request
-from kiel_groups.wire.metadata import MetadataRequest, MetadataResponse, TopicMetadata
+from kiel_groups.wire.metadata import ControllerRequest, MetadataRequest, MetadataResponse, TopicMetadata
 from kiel_groups.wire.topic_changes import (
     CreatePartitionsRequest,
     CreateTopicsRequest,
@@ -54,6 +55,9 @@ _LIMIT_S = 30.0
 
 #: How much longer to wait for the controller's answer, in seconds: it gives up after ``_LIMIT_S`` itself, and says so.
 _ANSWER_S = 5.0
+
+#: The key of a request that only brokers in KRaft mode know: DescribeQuorum.
+_QUORUM = 55
 
 _POLL_S = 0.1
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.01, 0.2
@@ -84,6 +88,20 @@ class BrokerTopics:
             name: TopicSize(len(topic.partitions), most_replicas(each.replicas for each in topic.partitions))
             for name, topic in sorted(self._metadata().items())
         }
+
+    def brokers(self) -> list[LiveBroker]:
+        """Return the live brokers, by their ids. Brokers of 0.9, and in KRaft mode, do not name the controller."""
+
+        async def read(session: BrokerSession) -> list[LiveBroker]:
+            controller = None
+            if session.knows(ControllerRequest()) and _QUORUM not in session.ranges:
+                controller = await session.ask_any(ControllerRequest())
+            return [
+                LiveBroker(number, address, None if controller is None else number == controller)
+                for number, address in sorted(session.brokers.items())
+            ]
+
+        return self._with(read)
 
     def describe(self, names: Sequence[str]) -> DescribedTopics:
         """Return topics, in the order given. Raise UnknownTopicError if one does not exist."""

@@ -16,14 +16,16 @@ from kazoo.exceptions import BadVersionError, NodeExistsError, NoNodeError
 from kiel_groups.config import HostPort, check_name
 from kiel_groups.errors import ConfigError, CoordinationError, NoBrokersError, ProtocolError, UnknownTopicError
 from kiel_groups.group.znodes.contents import parse_leader, parse_object, parse_topic, typed_field
+from kiel_groups.group.znodes.layout import BROKER_IDS
 from kiel_groups.model import TopicPartition
 from kiel_groups.ops import zookeeper_client
-from kiel_groups.ops.zookeeper_client import Client, broker_ids, place_of, zookeeper
+from kiel_groups.ops.zookeeper_client import Client, broker_ids, controller_id, place_of, zookeeper
 from kiel_groups.ops.zookeeper_reader import broker_addresses, list_topics, read_brokers
 from kiel_groups.wording import counted, some
 
 __all__ = [
     "DescribedTopics",
+    "LiveBroker",
     "PartitionState",
     "TopicSize",
     "TopicState",
@@ -99,6 +101,14 @@ class TopicSize(NamedTuple):
 
     partitions: int
     replication: int
+
+
+class LiveBroker(NamedTuple):
+    """A live broker; ``address`` is None if it registers none in plain text, ``is_controller`` if that is unknown."""
+
+    node_id: int
+    address: HostPort | None
+    is_controller: bool | None
 
 
 class DescribedTopics(NamedTuple):
@@ -205,6 +215,20 @@ class ZooKeeperTopics:
         """Return all topics, by name, in alphabetical order."""
         found = self._with(lambda client: {topic: partitions_of(client, topic) for topic in list_topics(client)})
         return {topic: TopicSize(len(numbers), most_replicas(numbers.values())) for topic, numbers in found.items()}
+
+    def brokers(self) -> list[LiveBroker]:
+        """Return the registered brokers, by their ids."""
+
+        def read(client: Client) -> list[LiveBroker]:
+            controller, registered = controller_id(client), read_brokers(client)
+            addresses = {number: registered.get(f"{BROKER_IDS}/{number}") for number in broker_ids(client)}
+            return [
+                LiveBroker(number, next(iter(broker_addresses({str(number): znode})), None), number == controller)
+                for number, znode in addresses.items()
+                if znode is not None
+            ]
+
+        return self._with(read)
 
     def describe(self, names: Sequence[str]) -> DescribedTopics:
         """Return topics, in the order given. Raise UnknownTopicError if one does not exist."""

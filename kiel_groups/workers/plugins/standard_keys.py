@@ -150,6 +150,10 @@ SINK_KEYS = ConfigDefinition(
 )
 
 
+# Made once: a worker needs them several times for each task that it starts.
+_OF_SOURCES, _OF_SINKS = STANDARD_KEYS + SOURCE_KEYS, STANDARD_KEYS + SINK_KEYS
+
+
 def definition_of(connector_class: type[Connector]) -> ConfigDefinition:
     """
     Return all settings of a kind of connector: the standard ones, then its own.
@@ -173,9 +177,8 @@ def task_definition_of(connector_class: type[Connector]) -> ConfigDefinition:
 
 def standard_settings(config: Mapping[str, str]) -> dict[str, str]:
     """Return the standard settings among those of a connector. Task configurations get them from their connector."""
-    standard = STANDARD_KEYS + SOURCE_KEYS + SINK_KEYS
-    return {name: text for name, text in config.items() if name in standard}
+    return {name: text for name, text in config.items() if name in _OF_SOURCES or name in SINK_KEYS}
 
 
 def _standard(connector_class: type[Connector]) -> ConfigDefinition:
-    return STANDARD_KEYS + (SINK_KEYS if issubclass(connector_class, SinkConnector) else SOURCE_KEYS)
+    return _OF_SINKS if issubclass(connector_class, SinkConnector) else _OF_SOURCES

@@ -4,9 +4,9 @@ Read and write the statuses of connectors and tasks.
 Only the owner of a claim writes the status of its work. A status is not deleted when the claim is gone: readers
 compare the two, and see then that the work is unassigned.
 
-Of several statuses of the same work, the newest one is written, after the call that reports it. Statuses that only
-confirm former ones are written a second later: after a rebalance there are many, and claims and starts must not wait
-for them. So are problems of work that runs, which may be over by then.
+Of several statuses of the same work, the newest one is written, a tenth of a second after the first was reported: after
+a rebalance there are many, which share transactions, and claims and starts must not wait for them. Statuses that only
+confirm former ones are written a second later. So are problems of work that runs, which may be over by then.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import asdict
 from typing import TypeAlias
 
 from kiel_groups.errors import CoordinationError, ProtocolError, SessionLostError
@@ -23,7 +22,7 @@ from kiel_groups.group.znodes.layout import WorkerLayout
 from kiel_groups.group.znodes.transactions import Check, Create, Failure, Operation, Put
 from kiel_groups.group.znodes.worker_contents import StoredStatus
 from kiel_groups.workers.values import TaskId, Work, WorkState, WorkStatus
-from kiel_groups.zookeeper.fenced_writes import FencedWriter
+from kiel_groups.zookeeper.fenced_writes import FencedWriter, give_up
 from kiel_groups.zookeeper.session import Node, Session
 
 __all__ = ["StatusStore", "status_data", "status_of"]
@@ -33,8 +32,8 @@ log = logging.getLogger(__name__)
 #: Refusals after which the znodes are looked up and written again: others create and delete statuses, too.
 _OUTDATED = (Failure.NODE_EXISTS, Failure.NO_NODE)
 
-#: How long a status that confirms a former one waits, in seconds.
-_CONFIRMED_AFTER_S = 1.0
+#: How long a status waits for others, and one that confirms a former one, in seconds.
+_REPORTED_AFTER_S, _CONFIRMED_AFTER_S = 0.1, 1.0
 
 #: A znode as a worker or a tool has read it, or None if it does not exist.
 _Znode: TypeAlias = Node | Znode | None
@@ -42,7 +41,14 @@ _Znode: TypeAlias = Node | Znode | None
 
 def status_data(status: WorkStatus) -> bytes:
     """Return the data of a status znode. A long trace is cut."""
-    return StoredStatus(**asdict(status)).encode()
+    # asdict() would take as long as the rest of a write: it copies each field deeply.
+    return StoredStatus(
+        state=status.state,
+        worker=status.worker,
+        trace=status.trace,
+        generation=status.generation,
+        problem=status.problem,
+    ).encode()
 
 
 def status_of(path: str, status: _Znode, owner: _Znode, connector: _Znode) -> WorkStatus:
@@ -81,7 +87,7 @@ class StatusStore:
         self._session = session
         self._writer = writer
         self._layout = layout
-        #: The statuses to write at once, and those to write a second later.
+        #: The statuses to write soon, and those to write a second later.
         self._waiting: dict[Work, WorkStatus] = {}
         self._confirmed: dict[Work, WorkStatus] = {}
         self._wake = asyncio.Event()
@@ -93,8 +99,9 @@ class StatusStore:
     def report(self, work: Work, status: WorkStatus) -> None:
         """Have a status written soon."""
         self._confirmed.pop(work, None)
+        if not self._waiting:
+            asyncio.get_running_loop().call_later(_REPORTED_AFTER_S, self._wake.set)
         self._waiting[work] = status
-        self._wake.set()
 
     def confirm(self, work: Work, status: WorkStatus) -> None:
         """Have a status written that differs from the last one only in its generation or its problem."""
@@ -154,8 +161,11 @@ class StatusStore:
         """Store several statuses, each as ``put`` does, and return the work whose status is stored or replaced."""
         self._newest.update(statuses)
         rejected: set[Work] = set()
-        waiting = dict(statuses)
         try:
+            # Most work has had a status before. If one has none, a read says which others have none either.
+            waiting = await self._write(
+                {work: self._put(work, statuses[work]) for work in statuses}, statuses, rejected
+            )
             while waiting:
                 items = await self._items(waiting)
                 rejected |= waiting.keys() - items.keys()
@@ -170,14 +180,13 @@ class StatusStore:
         self, items: Mapping[Work, tuple[Operation, ...]], statuses: Mapping[Work, WorkStatus], rejected: set[Work]
     ) -> dict[Work, WorkStatus]:
         """Write statuses, and return those to write again. Add to ``rejected`` the work whose status is refused."""
-        again: set[Work] = set()
 
         def on_refused(work: Work, operation: Operation, failure: Failure) -> None:
             if isinstance(operation, Check):
                 rejected.add(work)
             elif failure in _OUTDATED:
-                self._written.discard(work)
-                again.add(work)
+                self._written.difference_update(items)
+                give_up(work, operation, failure)
             else:
                 raise CoordinationError(f"ZooKeeper refused to write {operation.path}: {failure.name}")
 
@@ -186,19 +195,21 @@ class StatusStore:
 
         outcome = await self._writer.write(items, on_refused, renew=renew)
         self._written.update(outcome.done)
-        return {work: statuses[work] for work in again | outcome.unknown}
+        left = items.keys() - outcome.done.keys() - rejected
+        return {work: statuses[work] for work in left if self._newest.get(work) is statuses[work]}
 
     async def _items(self, statuses: Mapping[Work, WorkStatus]) -> dict[Work, tuple[Operation, ...]]:
         """Return the writes of statuses by the work. Work of connectors that do not exist is left out."""
-        layout = self._layout
         items: dict[Work, tuple[Operation, ...]] = {
-            work: (*self._checks(work), Put(layout.status(*work), status_data(status)))
-            for work, status in statuses.items()
-            if work in self._written
+            work: self._put(work, status) for work, status in statuses.items() if work in self._written
         }
         if works := [work for work in statuses if work not in items]:
             items |= await self._items_of_unread(works, statuses)
         return items
+
+    def _put(self, work: Work, status: WorkStatus) -> tuple[Operation, ...]:
+        """Return the write of a status whose znode exists."""
+        return (*self._checks(work), Put(self._layout.status(*work), status_data(status)))
 
     def _checks(self, work: Work) -> tuple[Operation, ...]:
         """Return the conditions of a write: the claim, and the connector, which may have been deleted."""
@@ -221,7 +232,7 @@ class StatusStore:
             if work.connector not in present:
                 continue
             if node is not None:
-                items[work] = (*self._checks(work), Put(path, data))
+                items[work] = self._put(work, statuses[work])
             else:
                 items[work] = (*self._checks(work), Create(path, data))
                 folders.add(layout.status(work.connector) if isinstance(work, TaskId) else layout.statuses)

@@ -282,9 +282,11 @@ class WorkClaims:
         ]
 
     async def _release(self, releases: Mapping[Work, _Request]) -> None:
-        # An operator may have deleted an owner znode, and another worker may have created its own.
+        # An operator may have deleted an owner znode, and another worker may have created its own. The watch of that
+        # znode fires before the answer to this write, so a claim whose watch has not fired need not be read again.
         await self._writer.prove()
-        waiting = self._mine(await self._read(releases))
+        doubtful = {work for work in releases if work in self._fired or work not in self._tokens}
+        waiting = releases.keys() - doubtful | self._mine(await self._read(doubtful))
         refused: set[Work] = set()
 
         def on_refused(work: Work, operation: Operation, failure: Failure) -> None:

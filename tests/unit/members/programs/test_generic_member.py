@@ -53,6 +53,7 @@ async def test_a_member_that_has_not_started_is_no_member(arguments: dict[str, A
     """It has no id and no generation, and may be closed; then it does not start any more."""
     member = GenericMember(HOOKS, "g", **arguments)
     assert (member.generation, member.member_id, member.leads) == (-1, "", False)
+    assert (member.group_id, member.coordinator_id, member.coordinator_unknown()) == ("g", None, True)
     assert member.need_rejoin
     assert not member.is_trusted
     with pytest.raises(ClosedError, match="has not started"):

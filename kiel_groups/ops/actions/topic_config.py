@@ -1,0 +1,298 @@
+"""
+Settings of a topic: read them, and plan and make changes, through ZooKeeper or by requests to brokers.
+
+Through ZooKeeper, brokers check nothing: they would fail to read a wrong value, each time. So names and values are
+checked here. Brokers that take requests check them, also for a change that is only planned.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from difflib import get_close_matches
+from functools import partial
+from typing import Any, NamedTuple
+
+from kazoo.exceptions import BadVersionError, NodeExistsError, NoNodeError
+
+from kiel_groups.errors import ConfigError, CoordinationError
+from kiel_groups.group.znodes.contents import encode_object, parse_broker_version, parse_object, typed_field
+from kiel_groups.ops.actions.topics import check_present
+from kiel_groups.ops.broker_reader import BrokerSession, in_session
+from kiel_groups.ops.zookeeper_client import Client, place_of, zookeeper
+from kiel_groups.ops.zookeeper_reader import list_topics, read_brokers
+from kiel_groups.wire.error_codes import NO_ERROR
+from kiel_groups.wire.framing import Request
+from kiel_groups.wire.topic_configs import (
+    OF_TOPIC,
+    AlterConfigsRequest,
+    ConfigAnswer,
+    DescribeConfigsRequest,
+    IncrementalAlterConfigsRequest,
+)
+from kiel_groups.wording import some
+
+__all__ = [
+    "TopicConfig",
+    "TopicConfigChange",
+    "TopicSetting",
+    "apply_by_brokers",
+    "apply_in_zookeeper",
+    "check_settings",
+    "plan_by_brokers",
+    "plan_in_zookeeper",
+]
+
+_CHANGES = "/config/changes"
+
+#: The sources of settings, as users read them, by their numbers in the protocol.
+_SOURCES = {OF_TOPIC: "topic", 2: "broker", 3: "brokers", 4: "server.properties", 5: "default"}
+
+
+class TopicSetting(NamedTuple):
+    """A setting of a topic, and where it comes from: ``topic``, a broker's settings, or ``default``."""
+
+    value: str
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
+class TopicConfigChange:
+    """
+    A change of the settings that a topic has itself.
+
+    ``settings`` has those that are known now: in ZooKeeper, those of the topic alone. ``version`` is the version of the
+    znode that has them; None if there is no znode, or brokers were asked. ``is_old`` says that all brokers are older
+    than 0.9.
+    """
+
+    topic: str
+    settings: Mapping[str, TopicSetting]
+    values: Mapping[str, str]
+    unset: tuple[str, ...]
+    version: int | None = None
+    is_old: bool = False
+
+    @property
+    def before(self) -> dict[str, str]:
+        """The topic's own settings now."""
+        return {name: each.value for name, each in sorted(self.settings.items()) if each.source == "topic"}
+
+    @property
+    def after(self) -> dict[str, str]:
+        """The topic's own settings after the change."""
+        kept = {name: value for name, value in self.before.items() if name not in self.unset}
+        return dict(sorted((kept | dict(self.values)).items()))
+
+    def check(self) -> None:
+        """Raise ConfigError if a setting is to be removed that the topic does not have itself."""
+        if missing := [name for name in self.unset if name not in self.before]:
+            has = f"it has {some(self.before)}" if self.before else "it has none"
+            raise ConfigError(f"topic {self.topic!r} has no setting {some(missing)} of its own; {has}")
+
+
+def _number(least: int, bits: int = 63) -> tuple[str, Callable[[str], bool]]:
+    def is_legal(text: str) -> bool:
+        digits = text.removeprefix("-")
+        return digits.isascii() and digits.isdecimal() and len(digits) < 20 and least <= int(text) < 1 << bits
+
+    return f"a number from {least} to {(1 << bits) - 1:,}", is_legal
+
+
+def _is_ratio(text: str) -> bool:
+    with suppress(ValueError):
+        return text[:1].isdecimal() and 0 <= float(text) <= 1
+    return False
+
+
+#: The settings of topics of Kafka 0.8.1 to 0.8.2: what a value has to be, and the test.
+_KNOWN: Mapping[str, tuple[str, Callable[[str], bool]]] = {
+    "cleanup.policy": ("'delete' or 'compact'", {"delete", "compact"}.__contains__),
+    "delete.retention.ms": _number(0),
+    "file.delete.delay.ms": _number(0),
+    "flush.messages": _number(1),
+    "flush.ms": _number(0),
+    "index.interval.bytes": _number(0, 31),
+    "max.message.bytes": _number(0, 31),
+    "min.cleanable.dirty.ratio": ("a number from 0 to 1", _is_ratio),
+    "min.insync.replicas": _number(1, 31),
+    "retention.bytes": _number(-1),
+    "retention.ms": _number(0),
+    "segment.bytes": _number(14, 31),
+    "segment.index.bytes": _number(0, 31),
+    "segment.jitter.ms": _number(0),
+    "segment.ms": _number(1),
+    "unclean.leader.election.enable": ("'true' or 'false'", {"true", "false"}.__contains__),
+}
+
+
+def check_settings(values: Mapping[str, str]) -> None:
+    """
+    Check names and values that brokers would read from ZooKeeper without a check.
+
+    Raises:
+        ConfigError: A name is unknown to Kafka 0.8, or a value is not legal.
+    """
+    for name, value in values.items():
+        if name not in _KNOWN:
+            near = get_close_matches(name, _KNOWN, 1)
+            hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(_KNOWN)}."
+            raise ConfigError(
+                f"{name!r} is no setting of topics of Kafka 0.8; {hint} Brokers from 1.1 on have more, and change them"
+                " on request: '--coordination brokers'"
+            )
+        expected, is_legal = _KNOWN[name]
+        if not is_legal(value):
+            raise ConfigError(f"{name}: {value!r:.80} given; expected {expected}")
+
+
+def plan_in_zookeeper(
+    client: Client, topic: str, values: Mapping[str, str], unset: tuple[str, ...]
+) -> TopicConfigChange:
+    """
+    Read the topic's own settings, and return the change that sets ``values`` and removes ``unset``.
+
+    Raises:
+        UnknownTopicError: The topic does not exist.
+        ConfigError: A name or a value is not legal, the topic does not have a setting of ``unset``, or the brokers are
+            of Kafka 0.8.0, whose topics have no settings.
+        ProtocolError: The znode of the settings has garbage.
+    """
+    check_present([topic], list_topics(client), f"in ZooKeeper at {place_of(client)}")
+    check_settings(values)
+    path, version, own = f"/config/topics/{topic}", None, {}
+    with suppress(NoNodeError):
+        data, stat = client.get(path)
+        version, own = stat.version, typed_field(parse_object(data, path), "config", dict, path)
+    if (values or unset) and client.exists(_CHANGES) is None:
+        raise ConfigError(
+            "these brokers do not follow settings of topics, as those of Kafka 0.8.0; their server.properties has"
+            " settings such as log.retention.hours.per.topic"
+        )
+    change = TopicConfigChange(
+        topic=topic,
+        settings={str(name): TopicSetting(str(value), "topic") for name, value in own.items()},
+        values=values,
+        unset=unset,
+        version=version,
+        is_old=all(
+            parse_broker_version(znode.data, path) < 2 for path, znode in read_brokers(client).items() if znode.data
+        ),
+    )
+    change.check()
+    return change
+
+
+def apply_in_zookeeper(client: Client, change: TopicConfigChange) -> None:
+    """
+    Store the topic's settings, and notify the brokers, in one transaction.
+
+    Raises:
+        CoordinationError: Another client has changed the settings since they were read.
+    """
+    path, data = f"/config/topics/{change.topic}", encode_object({"version": 1, "config": change.after})
+    transaction = client.transaction()
+    if change.version is None:
+        client.ensure_path("/config/topics")
+        transaction.create(path, data)
+    else:
+        transaction.set_data(path, data, change.version)
+    # Brokers of 0.8 take the topic out of its quotes, whatever is between the first and the last character.
+    told: Any = change.topic if change.is_old else {"version": 1, "entity_type": "topics", "entity_name": change.topic}
+    quoted = f'"{told}"'.encode() if change.is_old else encode_object(told)
+    transaction.create(f"{_CHANGES}/config_change_", quoted, sequence=True)
+    results = transaction.commit()
+    if any(isinstance(result, BadVersionError | NodeExistsError | NoNodeError) for result in results):
+        raise CoordinationError(
+            f"topic {change.topic!r}: nothing was changed: another client has changed its settings meanwhile; look at"
+            " them again"
+        )
+    for result in results:
+        if isinstance(result, Exception):
+            raise CoordinationError(f"ZooKeeper refused to write {path}: {result!r}") from result
+
+
+async def plan_by_brokers(
+    session: BrokerSession, topic: str, values: Mapping[str, str], unset: tuple[str, ...]
+) -> TopicConfigChange:
+    """
+    Ask a broker for all settings of the topic, and have it check the change that sets ``values`` and removes ``unset``.
+
+    Raises:
+        UnknownTopicError: The topic does not exist.
+        ConfigError: The broker refuses the change, the topic does not have a setting of ``unset``, or the brokers are
+            too old.
+        KielGroupsError: No broker answers.
+    """
+    check_present([topic], session.topics, session.place)
+    request = DescribeConfigsRequest(topic)
+    if not session.knows(request):
+        raise ConfigError(
+            "brokers show and change settings of topics on request from Kafka 1.1 on, and these are older; give"
+            " '--coordination zookeeper' with '--zookeeper' instead"
+        )
+    (found,) = await session.ask_any(request)
+    if found.error is not NO_ERROR:
+        raise found.error.exception(f"topic {topic!r}: {found.text or 'its settings cannot be read'}")
+    settings = {
+        name: TopicSetting(each.value, _SOURCES.get(each.source, f"source {each.source}"))
+        for name, each in found.settings.items()
+    }
+    change = TopicConfigChange(topic, settings, values, unset)
+    change.check()
+    if values or unset:
+        await _send(session, change, validate_only=True)
+    return change
+
+
+async def apply_by_brokers(session: BrokerSession, change: TopicConfigChange) -> None:
+    """
+    Have a broker make the change; raises as ``plan_by_brokers``.
+
+    Before Kafka 2.3, brokers replace all settings of the topic: a change that another client makes meanwhile is lost.
+    """
+    await _send(session, change, validate_only=False)
+
+
+async def _send(session: BrokerSession, change: TopicConfigChange, *, validate_only: bool) -> None:
+    request: Request[tuple[ConfigAnswer, ...]] = IncrementalAlterConfigsRequest(
+        change.topic, change.values, change.unset, validate_only
+    )
+    if not session.knows(request):
+        request = AlterConfigsRequest(change.topic, change.after, validate_only)
+    (answer,) = await session.ask_any(request)
+    if answer.error is not NO_ERROR:
+        raise ConfigError(f"topic {change.topic!r}: the brokers refuse its settings: {answer.text or answer.error}")
+
+
+class TopicConfig:
+    """
+    The settings of topics, through ZooKeeper or by requests to brokers. The calls block.
+
+    Args:
+        hosts: The connection string of ZooKeeper, or ``host:port`` of some brokers, separated by commas.
+        timeout_s: How long to wait for the first answer, in seconds.
+        by_brokers: Whether ``hosts`` are brokers.
+    """
+
+    def __init__(self, hosts: str, timeout_s: float, *, by_brokers: bool) -> None:
+        self._hosts = hosts
+        self._timeout_s = timeout_s
+        self._by_brokers = by_brokers
+
+    def plan(self, topic: str, values: Mapping[str, str], unset: tuple[str, ...]) -> TopicConfigChange:
+        """Return a change, with the present settings; see ``plan_in_zookeeper`` and ``plan_by_brokers``."""
+        if self._by_brokers:
+            work = partial(plan_by_brokers, topic=topic, values=values, unset=unset)
+            return in_session(self._hosts, self._timeout_s, work)
+        with zookeeper(self._hosts, timeout_s=self._timeout_s) as client:
+            return plan_in_zookeeper(client, topic, values, unset)
+
+    def apply(self, change: TopicConfigChange) -> None:
+        """Make a change; see ``apply_in_zookeeper`` and ``apply_by_brokers``."""
+        if self._by_brokers:
+            in_session(self._hosts, self._timeout_s, partial(apply_by_brokers, change=change))
+            return
+        with zookeeper(self._hosts, timeout_s=self._timeout_s) as client:
+            apply_in_zookeeper(client, change)

@@ -1,0 +1,140 @@
+"""
+DescribeConfigs v1 (brokers take it from Kafka 1.1 on), AlterConfigs v0 (0.11) and IncrementalAlterConfigs v0 (2.3).
+
+They are about the settings of one topic. Each broker takes them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple
+
+from kiel_groups.wire.error_codes import ERROR, ErrorCode
+from kiel_groups.wire.framing import Request
+from kiel_groups.wire.primitives import (
+    INT8,
+    INT32,
+    NULLABLE_STRING,
+    STRING,
+    array,
+    fields,
+    mapping,
+    structure,
+    throttled,
+    tuple_of,
+)
+
+__all__ = [
+    "OF_TOPIC",
+    "AlterConfigsRequest",
+    "ConfigAnswer",
+    "ConfigEntry",
+    "DescribeConfigsRequest",
+    "DescribedConfig",
+    "IncrementalAlterConfigsRequest",
+]
+
+#: The type of a resource that is a topic, and the source of a setting that the topic has itself.
+_TOPIC = 2
+OF_TOPIC = 1
+
+_SET, _DELETE = 0, 1
+
+
+class ConfigEntry(NamedTuple):
+    """The value of a setting, and the number of its source: 1 the topic, 2 to 4 a broker, 5 the default."""
+
+    value: str
+    source: int
+
+
+class DescribedConfig(NamedTuple):
+    """The settings of a topic, or an error with the broker's own text."""
+
+    error: ErrorCode
+    text: str
+    settings: Mapping[str, ConfigEntry]
+
+
+class ConfigAnswer(NamedTuple):
+    """The outcome of a change, with the broker's own text."""
+
+    error: ErrorCode
+    text: str
+
+
+_SYNONYM = tuple_of(STRING, NULLABLE_STRING, INT8)
+_ENTRY = structure(
+    lambda value, _read_only, source, _sensitive, _synonyms: ConfigEntry(value, source),
+    NULLABLE_STRING,
+    *(INT8,) * 3,
+    array(_SYNONYM),
+)
+_DESCRIBED = structure(
+    lambda error, text, _type, _name, settings: DescribedConfig(error, text, settings),
+    *(ERROR, NULLABLE_STRING, INT8, STRING),
+    mapping(STRING, _ENTRY, "setting"),
+)
+_CHANGED = throttled(
+    array(structure(lambda error, text, *_: ConfigAnswer(error, text), ERROR, NULLABLE_STRING, INT8, STRING))
+)
+
+
+@dataclass(frozen=True, slots=True)
+class DescribeConfigsRequest(Request[tuple[DescribedConfig, ...]]):
+    """Ask for all settings of a topic."""
+
+    API_KEY, API_VERSION, ANSWER_NAME = 32, 1, "a describe-configs response"
+    BODY = fields(resources=array(tuple_of(INT8, STRING, INT32)), synonyms=INT8)
+    ANSWER = throttled(array(_DESCRIBED))
+
+    topic: str
+    synonyms: ClassVar[bool] = False
+
+    @property
+    def resources(self) -> tuple[tuple[int, str, int], ...]:
+        """The topic, and no names of settings: null."""
+        return ((_TOPIC, self.topic, -1),)
+
+
+@dataclass(frozen=True, slots=True)
+class AlterConfigsRequest(Request[tuple[ConfigAnswer, ...]]):
+    """Replace all settings that a topic has itself."""
+
+    API_KEY, API_VERSION, ANSWER_NAME, ANSWER = 33, 0, "an alter-configs response", _CHANGED
+    BODY = fields(
+        resources=array(tuple_of(INT8, STRING, mapping(STRING, STRING, "setting"))),
+        validate_only=INT8,
+    )
+
+    topic: str
+    settings: Mapping[str, str]
+    validate_only: bool
+
+    @property
+    def resources(self) -> tuple[tuple[int, str, Mapping[str, str]], ...]:
+        """The topic with its settings."""
+        return ((_TOPIC, self.topic, self.settings),)
+
+
+@dataclass(frozen=True, slots=True)
+class IncrementalAlterConfigsRequest(Request[tuple[ConfigAnswer, ...]]):
+    """Set some settings of a topic, and delete others from it."""
+
+    API_KEY, API_VERSION, ANSWER_NAME, ANSWER = 44, 0, "an incremental-alter-configs response", _CHANGED
+    BODY = fields(
+        resources=array(tuple_of(INT8, STRING, array(tuple_of(STRING, INT8, STRING)))),
+        validate_only=INT8,
+    )
+
+    topic: str
+    settings: Mapping[str, str]
+    unset: tuple[str, ...]
+    validate_only: bool
+
+    @property
+    def resources(self) -> tuple[tuple[int, str, tuple[tuple[str, int, str], ...]], ...]:
+        """The topic with the operations. The value of a deletion is not read."""
+        changes = [(name, _SET, value) for name, value in self.settings.items()]
+        return ((_TOPIC, self.topic, (*changes, *((name, _DELETE, "") for name in self.unset))),)
