@@ -10,6 +10,7 @@ import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from difflib import get_close_matches
 from typing import Any, NamedTuple
 
 from rich.console import RenderableType
@@ -41,6 +42,7 @@ __all__ = [
     "status_of",
     "time_remark",
     "unmatched",
+    "check_selected",
 ]
 
 
@@ -246,6 +248,17 @@ def unmatched(selection: Selection, partitions: Collection[TopicPartition]) -> l
     bare = [topic for topic, numbers in selection.items() if numbers is None and topic not in topics]
     listed = {TopicPartition(topic, each) for topic, numbers in selection.items() for each in numbers or ()}
     return [*sorted(bare), *map(str, sorted(listed.difference(partitions)))]
+
+
+def check_selected(found: GroupOffsets, selection: Selection | None, partitions: Collection[TopicPartition]) -> None:
+    """Raise ConfigError if partitions or topics of a selection are not among these; suggest a similar topic."""
+    if missing := unmatched(selection or {}, partitions):
+        near = get_close_matches(missing[0], {each.topic for each in found.stored}, 1)
+        meant = f" (did you mean {near[0]!r}?)" if near and near[0] != missing[0] else ""
+        raise ConfigError(
+            f"group {found.group} has no offset of {some(missing)}{meant}; 'kiel-groups offsets show {found.group}'"
+            " shows those it has"
+        )
 
 
 # Targets
