@@ -391,7 +391,7 @@ def offsets_document(found: GroupOffsets, partitions: Iterable[TopicPartition]) 
         "group": found.group,
         "store": found.store,
         "members": list(found.members + found.foreign),
-        "problem": found.problem,
+        "lag_problem": found.problem or None,
         "partitions": [
             {
                 "topic": each.topic,
@@ -400,7 +400,7 @@ def offsets_document(found: GroupOffsets, partitions: Iterable[TopicPartition]) 
                 "log_start": found.starts.get(each),
                 "log_end": found.ends.get(each),
                 "lag": _lag(found, each),
-                "status": status_of(found, each),
+                "status": status_of(found, each) or None,
             }
             for each in partitions
         ],
@@ -427,7 +427,7 @@ def changes_document(changes: Iterable[OffsetChange]) -> list[dict[str, Any]]:
             "partition": each.partition.partition,
             "before": each.before,
             "after": each.after,
-            "note": each.note,
+            "note": each.note or None,
         }
         for each in changes
     ]

@@ -525,6 +525,14 @@ def preview_document(preview: PlanPreview, *, only_moves: bool) -> dict[str, Any
             }
             for slot in preview.slots
         ],
-        "moves": [{"partition": str(each.partition), "from": each.before, "to": each.after} for each in preview.moves],
+        "moves": [
+            {
+                "topic": each.partition.topic,
+                "partition": each.partition.partition,
+                "before": each.before,
+                "after": each.after,
+            }
+            for each in preview.moves
+        ],
         "unassigned": {str(each): preview.unassigned[each] for each in sorted(preview.unassigned)},
     }
