@@ -23,6 +23,7 @@ from kiel_groups.group.partition_offsets import (
     StartPosition,
     StoredOffset,
 )
+from kiel_groups.group.znodes.contents import OrderedOffset
 from kiel_groups.model import TopicPartition
 
 __all__ = [
@@ -81,6 +82,8 @@ class CommitRules:
 #      new log started it, or the application's own seek, up to the position. If one of them is refused, none is stored.
 #      Neither the position nor ``finished`` changes, so a later automatic commit stores ``finished`` again. The tracker
 #      remembers the range in which commits were allowed before such a start: a refused offset in it is no mistake.
+#  10. An operator's order replaces the stored offset, whatever it is, unless it is about another incarnation of the
+#      topic. Once it is stored, delivery continues there, as at another writer's offset (decision 0042).
 
 
 class OffsetTracker:
@@ -343,16 +346,39 @@ class OffsetTracker:
             case Finding.UNREADABLE:
                 self._mark_unreadable(partition, stored.version)
             case Finding.ADOPTED:
-                assert stored.offset is not None
-                self.seek(partition, stored.offset, StartOrigin.ADOPTED)
-                self.stored(partition, stored.offset, stored.version)
+                self._follow(partition, stored, StartOrigin.ADOPTED)
                 self._open[partition].adopted = stored.version
-                self._open[partition].requested = None
         return finding
+
+    def _follow(self, partition: TopicPartition, stored: StoredOffset, origin: StartOrigin) -> None:
+        """Continue delivery at a stored offset that this consumer has not chosen."""
+        assert stored.offset is not None
+        self.seek(partition, stored.offset, origin)
+        self.stored(partition, stored.offset, stored.version)
+        self._open[partition].requested = None
 
     def _mark_unreadable(self, partition: TopicPartition, version: int) -> None:
         state = self._open[partition]
         state.version, state.unreadable, state.requested = version, True, None
+
+    # Operators' orders
+
+    def orders(self, ordered: Mapping[TopicPartition, OrderedOffset]) -> dict[TopicPartition, Commit]:
+        """Return what the orders of these partitions store now (rule 10); none of a partition that is not open."""
+        found = ((partition, each, self._open.get(partition)) for partition, each in sorted(ordered.items()))
+        return {
+            partition: Commit(each.offset, state.version)
+            for partition, each, state in found
+            if state is not None and not state.outdated and state.created == each.created
+        }
+
+    def ordered(self, partition: TopicPartition, stored: StoredOffset) -> None:
+        """
+        Continue delivery at an operator's offset, which this consumer has stored under its claim (rule 10).
+
+        The order names the topic's incarnation. So the offset is not ``adopted``: it does not survive a new log.
+        """
+        self._follow(partition, stored, StartOrigin.ORDERED)
 
     # Topic incarnations
 

@@ -103,6 +103,8 @@ class StartOrigin(Enum):
     FIRST = "by auto_offset_reset, without a stored offset"
     #: Another writer stored it.
     ADOPTED = "another writer's offset"
+    #: This consumer stored it on an operator's order.
+    ORDERED = "an operator's order"
     #: The reset policy, because the log lacked the position.
     RESET = "by auto_offset_reset, the log lacked the position"
     #: The start of the new log of a topic that was created again.

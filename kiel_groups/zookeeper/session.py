@@ -220,7 +220,7 @@ class Node(NamedTuple):
     A znode's data and state, as read from ZooKeeper.
 
     ``owner`` is the id of the session that an ephemeral znode belongs to, 0 for any other znode. ``pzxid`` is the zxid
-    of the last change of the znode's children.
+    of the last change of the znode's children, ``children`` how many there are.
     """
 
     data: bytes
@@ -229,6 +229,7 @@ class Node(NamedTuple):
     mzxid: int
     owner: int
     pzxid: int = 0
+    children: int = 0
 
 
 Watcher = Callable[[], None]
@@ -601,4 +602,4 @@ def _without_data(stat: Any) -> Node | None:
 
 
 def _node(data: bytes, stat: Any) -> Node:
-    return Node(data, stat.version, stat.czxid, stat.mzxid, stat.ephemeralOwner, stat.pzxid)
+    return Node(data, stat.version, stat.czxid, stat.mzxid, stat.ephemeralOwner, stat.pzxid, stat.numChildren)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import signal
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -21,10 +23,11 @@ from kiel_groups.ops.actions.offsets import plan_copy, plan_delete, plan_import,
 from kiel_groups.ops.actions.offsets_file import OffsetsFile
 from kiel_groups.ops.views.offset_changes import Target
 from tests.helpers.cluster_data import produce, stored_offsets, zookeeper
-from tests.helpers.commands import kiel_groups, kiel_groups_here
+from tests.helpers.commands import Running, kiel_groups, kiel_groups_here
 from tests.helpers.coordinated_members import members_of
 from tests.helpers.members import group_of
 from tests.helpers.offsets_in_kafka import OffsetsInKafka
+from tests.helpers.waiting import eventually
 
 pytestmark = pytest.mark.integration
 
@@ -156,31 +159,63 @@ def test_an_offset_that_has_changed_meanwhile_is_not_overwritten(cluster_39: Clu
             plan_delete(source, name, None).check()
 
 
-async def test_a_live_group_keeps_the_offsets_of_its_topics(cluster_39: Cluster, unique: Unique) -> None:
-    """The error names the members. Offsets of a topic that no member subscribes to are deleted, and all are copied."""
+async def test_live_members_set_the_offsets_of_their_topics(
+    cluster_39: Cluster, unique: Unique, tmp_path: Path
+) -> None:
+    """
+    A reset waits until they have, and names those that have not when its time is over, or at a Ctrl-C. Offsets of a
+    topic that no member subscribes to are deleted, and not reset.
+    """
     topic, other, name = unique("topic"), unique("other"), unique("group")
     await topic_with_records(cluster_39, topic, 20)
     await topic_with_records(cluster_39, other, 20)
-    source = ZooKeeperOffsets(cluster_39.zk_hosts)
+    source, at = ZooKeeperOffsets(cluster_39.zk_hosts), in_zookeeper(cluster_39)
+    reset = ("offsets", "reset", name, "--to-earliest", "--yes")
+
+    async def run(*words: str) -> subprocess.CompletedProcess[str]:
+        return await asyncio.to_thread(kiel_groups, *reset, *words, *at, folder=tmp_path)
 
     def act() -> None:
         plan_reset(source, name, {other: None}, Target("earliest"), is_new=True).apply(source)
 
     await asyncio.to_thread(act)
-    async with group_of(cluster_39, name, [topic]) as group:
+    async with group_of(cluster_39, name, [topic], auto_offset_reset="earliest") as group:
         member = await group.join()
-        await group.balanced(topic, 2)
-        at = in_zookeeper(cluster_39)
-        refused = await asyncio.to_thread(
-            kiel_groups, "offsets", "reset", name, "--all-topics", "--to-earliest", "--yes", *at
-        )
+        await eventually(lambda: len(member.records) == 20, "all is delivered")
+        await member.consumer.commit()
+        refused = await run("--all-topics")
         assert (refused.returncode, refused.stdout) == (2, "")
-        assert f"has 1 live member: {member.consumer.member_id} (host " in refused.stderr
+        assert f"no live member of group {name} subscribes to {other}" in refused.stderr
+        done = await run("--topic", topic)
+        assert done.returncode == 0, done.stderr
+        assert f"group {name}: 2 offsets set, and delivery continues there" in done.stderr
+        document = json.loads(done.stdout)
+        assert (document["by_members"], after(document)) == (True, [0, 0])
+        await eventually(lambda: len(member.records) == 40, "all is delivered again")
+
+        # Without its tasks, the member performs nothing.
+        session = member.consumer._lifecycle.connected.member._member_session  # type: ignore[union-attr]
+        await session._tasks.cancel()
+        late = await run("--topic", f"{topic}:0", "--timeout", "1")
+        assert late.returncode == 1
+        assert f"0 offsets set, 1 taken back: {topic}:0 ({member.consumer.member_id})" in late.stderr
+        folder = GroupLayout(name).orders
+        with zookeeper(cluster_39) as client:
+            assert client.get_children(folder) == []
+            words = ["-m", "kiel_groups", *reset, "--topic", topic, *at]
+            with Running(words, folder=tmp_path) as running:
+                await asyncio.to_thread(running.wait_for_error, f"info: waiting for {topic}:0 (")
+                assert len(client.get_children(folder)) == 2
+                running.process.send_signal(signal.SIGINT)
+                assert await asyncio.to_thread(running.process.wait, 20) == 130
+                await asyncio.to_thread(running.wait_for_error, f"info: group {name}: 0 offsets set, 2 taken back: ")
+            assert client.get_children(folder) == []
         with pytest.raises(ConfigError, match=f"subscribe to {topic}"):
             (await asyncio.to_thread(plan_delete, source, name, {topic: None})).check()
         plan = await asyncio.to_thread(plan_delete, source, name, {other: None})
         await asyncio.to_thread(plan.apply, source)
         assert {each.topic for each in (await asyncio.to_thread(source.read, name)).offsets} == {topic}
+        session.session.abandon("killed by the test")
 
 
 async def test_offsets_of_a_group_that_brokers_coordinate(

@@ -39,6 +39,7 @@ from tests.sim.invariants.delivery import (
 from tests.sim.invariants.invariant import Invariant, Violation
 from tests.sim.invariants.liveness import EveryMemberLeaves, EveryPartitionOwned, NoMemberStops
 from tests.sim.invariants.new_logs import NoOffsetOfOldLog
+from tests.sim.invariants.orders import OrdersPerformedByOwner
 from tests.sim.invariants.plans import AssignmentsMatchGeneration, GenerationsGrow, OnePlanPerGeneration
 from tests.sim.invariants.releases import (
     GateShutBeforeClaimEnds,
@@ -89,6 +90,7 @@ INVARIANTS: tuple[type[Invariant], ...] = (
     CommittedOnlyProcessed,
     ResetStoredWhenDrained,
     NewLogKeepsOperatorsOffset,
+    OrdersPerformedByOwner,
     # Releases
     ReleasedWhenDrained,
     ResetStoredBeforeRelease,

@@ -17,11 +17,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from kiel_groups.config import BROKER_V1
 from kiel_groups.errors import BrokerError, KielGroupsError
 from kiel_groups.group.commit_note import CommitNote, NotedText
-from kiel_groups.group.znodes.contents import FirstOffsets
+from kiel_groups.group.znodes.contents import FirstOffsets, OrderedOffset
 from kiel_groups.group.znodes.layout import topic_path
 from kiel_groups.members.partition_handler import KafkaOffsets, ReadOffsets, StoreAnswer
 from kiel_groups.model import OffsetAndMetadata, TopicPartition
 from tests.fakes.fake_ensemble import Entry
+from tests.fakes.znode_tree import Kind
 from tests.sim.commits import commit, process_all
 from tests.sim.consumer import Consumer
 from tests.sim.garbage_collection import deferred_collection
@@ -192,6 +193,8 @@ class KafkaChecker:
     2. A consumer delivers only from partitions that it owns, and at most one has an open gate for a partition.
     3. A consumer asks for commits only through its open gate, of partitions that it owns, up to what was processed.
     4. A claim ends only while nothing of the partition is in flight, unless its gate is shut.
+    5. An order is acknowledged only by a member that has asked to store the ordered offset. Then, and if it has died in
+       between, delivery continues there.
     """
 
     def __init__(self, world: KafkaWorld) -> None:
@@ -203,6 +206,11 @@ class KafkaChecker:
         self.processed_to: dict[tuple[TopicPartition, int], int] = {}
         #: The first offsets that the group has decided on, by topic.
         self._begins: dict[str, FirstOffsets] = {}
+        #: The offsets that were ordered, and those that a consumer has asked to store.
+        self._ordered: set[tuple[TopicPartition, int]] = set()
+        self._requested: set[tuple[Consumer, TopicPartition, int]] = set()
+        #: How many orders were acknowledged.
+        self.acknowledged = 0
 
     def invariant(self, kind: Callable[[Any], T]) -> T:
         return kind(self.history)
@@ -239,6 +247,19 @@ class KafkaChecker:
             if change.path.startswith(f"{self._world.layout.owners}/") and change.path.count("/") == 5:
                 topic, number = change.path.rsplit("/", 2)[1:]
                 self._claim_changes(TopicPartition(topic, int(number)))
+            if change.path.startswith(f"{self._world.layout.orders}/"):
+                topic, number = change.path.rsplit(":", 2)[1:]
+                offset = OrderedOffset.parse(change.znode.data, change.path).offset
+                self._order_changes(entry, change.kind, TopicPartition(topic, int(number)), offset)
+
+    def _order_changes(self, entry: Entry, kind: Kind, partition: TopicPartition, offset: int) -> None:
+        if kind is not Kind.DELETED:
+            self._ordered.add((partition, offset))
+        elif self.history.sessions.is_member(entry):
+            self.acknowledged += 1
+            writer = self.history.sessions.writer(entry)
+            if (writer, partition, offset) not in self._requested:
+                self._fail(f"{writer.name} acknowledges the order of {partition}, and has not stored {offset}")
 
     def _begin_changes(self, topic: str, first: FirstOffsets) -> None:
         begins = {END if self._world.reset == "latest" and topic not in self._begins else 0}
@@ -277,7 +298,9 @@ class KafkaChecker:
 
     def _check_position(self, consumer: Consumer, partition: TopicPartition, offset: int) -> None:
         processed = self.processed_to[partition, consumer.created(partition)]
-        if offset > processed:
+        if (partition, offset) in self._ordered:
+            self.processed_to[partition, consumer.created(partition)] = max(offset, processed)
+        elif offset > processed:
             self._fail(f"{consumer.name} continues in {partition} at {offset}, processed is {processed}")
 
     def processed(self, partition: TopicPartition, epoch: int, until: int) -> None:
@@ -286,6 +309,7 @@ class KafkaChecker:
     def requested(self, consumer: Consumer, partition: TopicPartition, value: OffsetAndMetadata) -> None:
         """Check a consumer's request to store an offset."""
         note = NotedText.parse(value.metadata).note
+        self._requested.add((consumer, partition, value.offset))
         what = f"{consumer.name} asks to store {value} of {partition}"
         if not consumer.gate_is_open:
             self._fail(f"{what}, and its gate is shut")
@@ -294,12 +318,17 @@ class KafkaChecker:
             return
         if note is None or claim != note.claim:
             self._fail(f"{what}, and its claim is {claim}")
-        elif value.offset > self.processed_to.get((partition, note.created), END):
+        elif (partition, value.offset) not in self._ordered and value.offset > self.processed_to.get(
+            (partition, note.created), END
+        ):
             self._fail(f"{what}, processed is {self.processed_to[partition, note.created]}")
 
     def continued(self, partition: TopicPartition, offset: int) -> None:
-        """Record the restart of a partition in a new log."""
-        self.processed_to.setdefault((partition, self._world.incarnation(partition.topic)), offset)
+        """Record the restart of a partition in a new log, or at an ordered offset."""
+        log = (partition, self._world.incarnation(partition.topic))
+        known = self.processed_to.setdefault(log, offset)
+        if (partition, offset) in self._ordered:
+            self.processed_to[log] = max(known, offset)
 
     def commit_chosen(self, consumer: Consumer, partition: TopicPartition, token: int, offset: int) -> None:
         """Nothing to check: the request is."""
@@ -339,7 +368,7 @@ class KafkaWorld(World):
 
 #: The events of other groups' scenarios that concern these groups, too: all but those of offsets in znodes, of claims
 #: that are deleted by hand, of logs that lose records, and of applications that seek.
-EVENTS = FAULTS.keys() | CHANGES.keys() | RECONCILE_FAULTS.keys() | {"work"}
+EVENTS = FAULTS.keys() | CHANGES.keys() | RECONCILE_FAULTS.keys() | {"work", "order_offsets"}
 EVENTS -= {"reset_offset", "garble_offset", "delete_offsets", "force_release"}
 #: The faults of the coordinator, how often each occurs at most, and for how long, in seconds.
 COORDINATOR_FAULTS, MOST_FAULTS, LONGEST_S = ("hold", "move", "lose"), 3, 20.0

@@ -287,6 +287,16 @@ def _reset_offset(world: World, event: Event) -> str:
     return f"{partition} to {offset}"
 
 
+def _order_offsets(world: World, event: Event) -> str:
+    """Order offsets of up to four partitions, and take back what has not been performed after a while."""
+    partitions = world.partitions()
+    if not partitions:
+        return ""
+    first = event.target % len(partitions)
+    chosen = {each: int(event.choice * 2 * world.log_end) for each in partitions[first : first + 1 + event.target % 4]}
+    return world.order(chosen, event.duration_s)
+
+
 def _garble_offset(world: World, event: Event) -> str:
     partitions = world.partitions()
     if not partitions:
@@ -420,6 +430,7 @@ _ON_THE_GROUP: dict[str, Callable[[World, Event], str]] = {
     "join": _join,
     "kill_publishing": _kill_publishing,
     "reset_offset": _reset_offset,
+    "order_offsets": _order_offsets,
     "garble_offset": _garble_offset,
     "delete_offsets": _delete_offsets,
     "delete_group_state": _delete_group_state,

@@ -167,6 +167,8 @@ CHOSEN_SHARE = 0.5
 #: The share of the groups with poisoned records, and how rare those are.
 POISON_SHARE, POISON_EVERY = 0.4, (5, 20, 60)
 MOST_CHOSEN = 25
+#: The share of the scenarios in which an operator orders offsets, and the most such orders in one.
+ORDERS_SHARE, MOST_ORDERS = 0.5, 6
 #: The share of the groups whose applications commit (``autocommit=False``).
 MANUAL_SHARE = 0.25
 
@@ -189,7 +191,8 @@ def make_scenario(seed: int) -> Scenario:
     for operation in operations:
         at_s += random.expovariate(1 / PACE_S)
         events.append(_event(random, at_s, operation))
-    events = sorted([*events, *_log_events(seed, at_s), *_chosen_commits(seed, at_s), *_application_events(seed, at_s)])
+    events += [*_log_events(seed, at_s), *_chosen_commits(seed, at_s), *_application_events(seed, at_s)]
+    events = sorted([*events, *_orders(seed, at_s)])
     return Scenario(
         seed=seed,
         members=random.randint(3, 6),
@@ -228,6 +231,13 @@ def _chosen_commits(seed: int, until_s: float) -> list[Event]:
     random = Random(f"chosen commits of {seed}")
     count = random.randint(2, MOST_CHOSEN) if random.random() < CHOSEN_SHARE else 0
     return [_event(random, random.uniform(0.05, 1.0) * until_s, "commit_chosen") for _ in range(count)]
+
+
+def _orders(seed: int, until_s: float) -> list[Event]:
+    """Draw the orders of an operator from a separate generator, so that they do not change the rest of a scenario."""
+    random = Random(f"orders of {seed}")
+    count = random.randint(1, MOST_ORDERS) if random.random() < ORDERS_SHARE else 0
+    return [_event(random, random.uniform(0.05, 1.0) * until_s, "order_offsets") for _ in range(count)]
 
 
 def _application_events(seed: int, until_s: float) -> list[Event]:

@@ -12,7 +12,7 @@ from kazoo.client import KazooClient
 
 from kiel_groups.allocators import ALLOCATORS
 from kiel_groups.config import BROKER_V0, ZOOKEEPER_STORE, GroupConfig, ZooKeeperConfig
-from kiel_groups.group.znodes.contents import parse_topic
+from kiel_groups.group.znodes.contents import OrderedOffset, OrderNotice, parse_topic
 from kiel_groups.group.znodes.layout import BROKER_IDS, TOPICS, GroupLayout, topic_path
 from kiel_groups.model import TopicPartition
 from tests.fakes import FakeEnsemble, Host, Timeline, fake_client
@@ -97,6 +97,7 @@ class World(GroupWorld):
         self.brokers = Brokers(self, BROKERS if self.store == BROKER_V0 else 0)
         self.began_s = self.timeline.now_s
         self.topics: dict[str, int] = {}
+        self.orders_placed = 0
         #: The topics that are deleted and will be created again, with the czxids of the deleted ones.
         self._absent: dict[str, int] = {}
         #: The time until which brokers do not know of a topic.
@@ -185,6 +186,30 @@ class World(GroupWorld):
     def lose_leader(self, partition: TopicPartition, duration_s: float) -> None:
         """Leave a partition without a leader for the next ``duration_s`` seconds."""
         self._leaderless_until_s[partition] = self.timeline.now_s + duration_s
+
+    def order(self, offsets: Mapping[TopicPartition, int], duration_s: float) -> str:
+        """
+        Order offsets as ``ops.actions.offset_order`` does, and take back what has not been performed after a while.
+
+        Returns a description.
+        """
+        znodes, folder = self.ensemble.tree.znodes, self.layout.orders
+        if folder in znodes and self.ensemble.tree.children(folder):
+            return "is refused: another order is in progress"
+        self.orders_placed += 1
+        order_id = f"order-{self.orders_placed}"
+        notice = OrderNotice(order_id, tuple(sorted({each.topic for each in offsets}))).encode()
+        transaction = self.operator.transaction()
+        if folder in znodes:
+            transaction.set_data(folder, notice)
+        else:
+            transaction.create(folder, notice)
+        paths = [self.layout.order(order_id, partition) for partition in offsets]
+        for path, (partition, offset) in zip(paths, offsets.items(), strict=True):
+            transaction.create(path, OrderedOffset(offset, znodes[topic_path(partition.topic)].czxid).encode())
+        transaction.commit_async()
+        self.timeline.after(duration_s, lambda: [self.operator.delete_async(path) for path in paths])
+        return ", ".join(f"{partition} at {offset}" for partition, offset in offsets.items())
 
     def _partitions_of(self, topic: str) -> list[TopicPartition]:
         return [TopicPartition(topic, number) for number in range(self.topics[topic])]

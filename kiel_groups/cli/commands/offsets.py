@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -11,10 +11,11 @@ import click
 
 from kiel_groups.cli.parameters.cluster_address import ClusterAddress, complete_groups, complete_topics
 from kiel_groups.cli.parameters.options import change_options, cluster_options, is_confirmed, json_option
-from kiel_groups.cli.terminal.messages import DONE, EPILOG, Lines
+from kiel_groups.cli.terminal.messages import DONE, EPILOG, FAILED, INTERRUPTED, Lines
 from kiel_groups.wording import counted, some
 
 if TYPE_CHECKING:
+    from kiel_groups.model import TopicPartition
     from kiel_groups.ops.actions.offsets import OffsetsPlan
     from kiel_groups.ops.views.offset_changes import Selection, Target
 
@@ -49,6 +50,7 @@ class _Change(NamedTuple):
     dry_run: bool
     yes: bool
     restore_file: Path | None
+    timeout_s: float = 0.0
 
 
 def _cluster_options(command: Callable[..., int]) -> Callable[..., int]:
@@ -82,10 +84,21 @@ def _changes_offsets(command: Callable[..., int]) -> Callable[..., int]:
     )
     @wraps(command)
     def with_change(**options: Any) -> int:
-        how = _Change(**{name: options.pop(name) for name in _Change._fields})
+        how = _Change(**{name: options.pop(name) for name in _Change._fields if name in options})
         return command(how=how, **options)
 
     return with_change
+
+
+_timeout_option = click.option(
+    "--timeout",
+    "timeout_s",
+    type=click.FloatRange(min=0),
+    default=300,
+    show_default=True,
+    metavar="SECONDS",
+    help="How long to wait for live members; what they have not set by then stays, and the status is 1.",
+)
 
 
 @click.group(epilog=EPILOG)
@@ -156,6 +169,7 @@ def _kinds(command: Callable[..., int]) -> Callable[..., int]:
 @all_topics_option
 @_kinds
 @new_option
+@_timeout_option
 @_changes_offsets
 @click.pass_context
 def reset(
@@ -171,7 +185,10 @@ def reset(
     **kinds: Any,
 ) -> int:
     """
-    Move the offsets of a group without members.
+    Move the offsets of a group.
+
+    Live members that ZooKeeper coordinates continue there, and the command waits until they do. Ctrl-C takes back what
+    they have not done. Where brokers coordinate, the group must have no members.
 
     The options are those of kafka-consumer-groups; an offset out of the log becomes its start or end. A time finds the
     first record of that time or later, in brokers and logs of Kafka 0.10.1 or later. Earlier records have no times:
@@ -258,6 +275,7 @@ def export(
 @group_argument
 @click.argument("file", type=_path)
 @new_option
+@_timeout_option
 @_changes_offsets
 @click.pass_obj
 def import_offsets(
@@ -270,7 +288,7 @@ def import_offsets(
     how: _Change,
 ) -> int:
     """
-    Set the offsets of a group without members as in FILE.
+    Set the offsets of a group as in FILE. Live members are treated as by 'reset'.
 
     FILE is an export, a restore file, or one of Kafka's ExportZkOffsets or kafka-consumer-groups. A group that was
     deleted is begun again by its restore file. Partitions that FILE does not name keep their offsets.
@@ -289,6 +307,7 @@ def import_offsets(
 @group_argument
 @click.argument("new_group")
 @click.option("--overwrite", is_flag=True, help="Also if NEW_GROUP has offsets.")
+@_timeout_option
 @_changes_offsets
 @click.pass_obj
 def copy(
@@ -359,6 +378,7 @@ def _carry_out(lines: Lines, plan: OffsetsPlan, how: _Change) -> int:
             "dry_run": how.dry_run,
             "group": plan.group,
             "store": plan.found.store,
+            "by_members": plan.is_order,
             "changes": changes_document(plan.changes),
             "left_out": list(map(str, plan.left_out)),
             "restore_file": None if file is None or how.dry_run else str(file),
@@ -377,16 +397,54 @@ def _carry_out(lines: Lines, plan: OffsetsPlan, how: _Change) -> int:
         lines.say("info", f"group {plan.group}: the offsets are as wanted; nothing to change")
         return DONE
     verb = "Delete" if plan.is_deletion else "Set"
-    begun = "" if plan.found.exists else ", which begins with them"
-    begun += f", and create {counted(plan.znodes, 'znode')} of the file" if plan.znodes else ""
-    if not is_confirmed(f"{verb} {changing} of group {plan.group}{begun}?", dry_run=how.dry_run, yes=how.yes):
+    how_made = ", by its live members" if plan.is_order else "" if plan.found.exists else ", which begins with them"
+    how_made += f", and create {counted(plan.znodes, 'znode')} of the file" if plan.znodes else ""
+    if not is_confirmed(f"{verb} {changing} of group {plan.group}{how_made}?", dry_run=how.dry_run, yes=how.yes):
         lines.say("info", f"group {plan.group}: {changing} to {verb.lower()}; --dry-run changes nothing")
         return DONE
     if file is not None:
         write_offsets_file(file, new_file(plan.group, plan.lost).encode())
         lines.say("info", f"the former offsets are in {file}; 'kiel-groups offsets import' sets them again")
+    if plan.is_order:
+        return _order(lines, plan, how)
     if remark := plan.apply(how.cluster.offsets()):
         lines.say("info", remark)
     created = f"; {counted(plan.znodes, 'znode')} of the file created" if plan.znodes else ""
     lines.say("info", f"group {plan.group}: {changing} {'deleted' if plan.is_deletion else 'set'}{created}")
     return DONE
+
+
+def _order(lines: Lines, plan: OffsetsPlan, how: _Change) -> int:
+    """Order live members to set offsets, and wait until they have. After that, or a Ctrl-C, take the rest back."""
+    from kiel_groups.ops.zookeeper_client import zookeeper
+
+    def waiting(owners: Mapping[TopicPartition, str | None]) -> None:
+        lines.say("info", f"waiting for {_named(owners)}; Ctrl-C takes back what is not set yet")
+
+    with zookeeper(how.cluster.hosts, timeout_s=how.cluster.timeout_s) as client:
+        order = plan.order(client)
+        is_interrupted = False
+        try:
+            left = order.wait(client, report=waiting, timeout_s=how.timeout_s)
+        except KeyboardInterrupt:
+            is_interrupted, left = True, order.withdraw(client)
+        owners = order.owners(client, left)
+    count = counted(order.offsets.keys() - left, "offset")
+    if not left:
+        lines.say("info", f"group {plan.group}: {count} set, and delivery continues there")
+    else:
+        note = (
+            "; one that was being set at that moment may be set all the same" if plan.found.store == "broker-v1" else ""
+        )
+        lines.say(
+            "info" if is_interrupted else "error",
+            f"group {plan.group}: {count} set, {len(left)} taken back: {_named(owners)}{note}",
+        )
+    if is_interrupted:
+        return INTERRUPTED
+    return FAILED if left else DONE
+
+
+def _named(owners: Mapping[TopicPartition, str | None]) -> str:
+    """Name partitions with their owners."""
+    return some(f"{partition} ({owner or 'no member owns it'})" for partition, owner in owners.items())

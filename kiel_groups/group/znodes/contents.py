@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias, TypeGuard
 
 from six import ensure_binary, ensure_text
 
@@ -43,6 +43,8 @@ __all__ = [
     "typed_field",
     "whole_number",
     "FirstOffsets",
+    "OrderedOffset",
+    "OrderNotice",
 ]
 
 
@@ -508,5 +510,64 @@ class FirstOffsets:
         )
 
 
-def _is_offset(value: object) -> bool:
+@dataclass(frozen=True, slots=True)
+class OrderNotice:
+    """
+    What an operator's command announces about the offsets that it orders: the data of the ``orders`` znode.
+
+    ``order_id`` is part of the names of the order's znodes. ``topics`` are those of its partitions. ``by`` names the
+    command for people, and ``at_ms`` is when it placed the order, in milliseconds since 1970.
+    """
+
+    order_id: str
+    topics: tuple[str, ...]
+    by: str = ""
+    at_ms: int = 0
+
+    def encode(self) -> bytes:
+        return encode_object(
+            {"version": _VERSION, "order": self.order_id, "topics": self.topics, "by": self.by, "at": self.at_ms}
+        )
+
+    @classmethod
+    def parse(cls, data: bytes, path: str) -> OrderNotice:
+        """Parse the data of the znode; raise ProtocolError for any other data."""
+        fields = parse_object(data, path)
+        check_version(fields, _VERSION, path)
+        topics = typed_field(fields, "topics", list, path)
+        try:
+            order_id = check_name(typed_field(fields, "order", str, path), "order")
+            names = tuple(check_name(topic, "topics") for topic in topics)
+        except ConfigError as error:
+            raise ProtocolError(f"{path}: {error}") from error
+        at_ms = fields.get("at")
+        return cls(order_id, names, str(fields.get("by", "")), at_ms if isinstance(at_ms, int) else 0)
+
+
+@dataclass(frozen=True, slots=True)
+class OrderedOffset:
+    """
+    The next offset that an operator orders for one partition: the data of an order's znode.
+
+    ``created`` is the creation zxid of the topic whose log the offset belongs to.
+    """
+
+    offset: int
+    created: int
+
+    def encode(self) -> bytes:
+        return encode_object({"version": _VERSION, "offset": self.offset, "created": self.created})
+
+    @classmethod
+    def parse(cls, data: bytes, path: str) -> OrderedOffset:
+        """Parse the data of the znode; raise ProtocolError for any other data."""
+        fields = parse_object(data, path)
+        check_version(fields, _VERSION, path)
+        offset = fields.get("offset")
+        if not _is_offset(offset):
+            raise ProtocolError(f"{path}: field 'offset' should be an offset, found {offset!r:.80}")
+        return cls(offset, typed_field(fields, "created", int, path))
+
+
+def _is_offset(value: object) -> TypeGuard[int]:
     return type(value) is int and 0 <= value <= LARGEST_OFFSET

@@ -120,6 +120,14 @@ class GroupLayout:
         return f"{self.starts}/{topic}"
 
     @cached_property
+    def orders(self) -> str:
+        """The path above the orders of offsets, one per partition. Its data says which command has placed them."""
+        return f"{self.root}/orders"
+
+    def order(self, order_id: str, partition: TopicPartition) -> str:
+        return f"{self.orders}/{order_id}:{partition}"
+
+    @cached_property
     def history(self) -> str:
         """The path of the parent of the history entries, one per generation."""
         return f"{self.root}/history"

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from kiel_groups.errors import ProtocolError
 from kiel_groups.group.partition_offsets import Commit, Finding, StoredOffset
 from kiel_groups.group.znodes.contents import encode_offset, parse_offset, whole_number
-from kiel_groups.group.znodes.transactions import Check, Create, Failure, Operation, Put
+from kiel_groups.group.znodes.transactions import Check, Create, Delete, Failure, Operation, Put
 from kiel_groups.members.offsets.owned_offsets import Written
 from kiel_groups.members.offsets.topic_incarnations import TopicIncarnations
 from kiel_groups.model import TopicPartition
@@ -144,6 +144,46 @@ class OffsetZnodes:
     async def commit_reset(self, commits: Mapping[TopicPartition, Commit]) -> Written:
         """Store the positions that resets chose; as ``commit``."""
         return await self.commit(commits, "")
+
+    async def put_ordered(
+        self, commits: Mapping[TopicPartition, Commit], orders: Mapping[TopicPartition, str]
+    ) -> dict[TopicPartition, StoredOffset]:
+        """
+        Write offsets that an operator ordered, and delete the order of each in the same transaction.
+
+        The tracker does not count these writes as sent: if the caller is interrupted, the stored offset is taken for
+        another writer's, and delivery continues there, too.
+
+        Args:
+            commits: The offsets.
+            orders: The path of the order of each partition.
+
+        Returns:
+            The offsets that were stored. Of the others, the order is withdrawn, another writer has changed the offset,
+            or the tracker no longer permitted the write.
+
+        Raises:
+            SessionLostError: The session is over; nothing more was stored.
+        """
+        may_store = self._tracker.may_store
+
+        def on_refused(partition: TopicPartition, refused: Operation, failure: Failure) -> tuple[Operation, ...] | None:
+            if failure is Failure.NO_NODE and isinstance(refused, Put):
+                # Another client deleted the offset.
+                return (self.creation(partition, commits[partition].offset), Delete(orders[partition]))
+            return None
+
+        outcome = await self._writer.write(
+            {p: (self.write(p, *commit), Delete(orders[p])) for p, commit in commits.items()},
+            on_refused,
+            renew=lambda partition, operations: operations if may_store(partition) else None,
+        )
+        stored = {
+            partition: StoredOffset(commits[partition].offset, versions[0] or 0)
+            for partition, versions in outcome.done.items()
+        }
+        found = await self.read(sorted(outcome.unknown))
+        return stored | {partition: each for partition, each in found.items() if commits[partition].has_stored(each)}
 
     async def put(self, commits: Mapping[TopicPartition, Commit], renew: Renew[TopicPartition]) -> Written:
         """

@@ -23,6 +23,7 @@ from kiel_groups.group.znodes.contents import MemberAssignment, MemberInfo
 from kiel_groups.members.drain_alarm import report_slow_drain
 from kiel_groups.members.offsets.claim_opening import ClaimOpener
 from kiel_groups.members.offsets.kafka_store import KafkaClaimOpener, KafkaStore
+from kiel_groups.members.offsets.offset_orders import OffsetOrders
 from kiel_groups.members.offsets.owned_offsets import OffsetStore, OwnedOffsets, Starts, owner_words
 from kiel_groups.members.offsets.topic_incarnations import RecreatedTopics, TopicIncarnations
 from kiel_groups.members.offsets.unopened_claims import UnopenedClaims
@@ -223,6 +224,7 @@ class MemberOffsets:
             store = BrokerCommits(context, znodes, writer, self.limit) if tracker.rules.through_brokers else znodes
             self.opener = ClaimOpener(context, writer, topics, znodes)
             self.partitions = znodes.partitions
+        self.store = store
         self.owned = OwnedOffsets(group, handler, tracker, metrics, store, partial(owner_words, context))
         self.recreated_topics = RecreatedTopics(
             group, handler, tracker, context.tasks, metrics, topics, store, self.owned.writing
@@ -246,6 +248,8 @@ class OwnedPartitions:
         self.offsets = MemberOffsets(context)
         self._owner_znodes = OwnerZnodes(context, self.offsets.writer, self.offsets.znodes)
         self._leaders = PartitionLeaders(context, self.offsets.writer)
+        offsets = self.offsets
+        self._orders = OffsetOrders(context, offsets.owned, offsets.store, offsets.znodes, offsets.writer, self._owned)
         self._subscription = subscription
         self._claims = claims.Claims()
         self._unopened = UnopenedClaims(context.group, context.metrics, context.handler)
@@ -272,6 +276,7 @@ class OwnedPartitions:
         if self._tracker.rules.in_kafka:
             self._tasks.start(self._renew_offsets())
         self._tasks.start(self._follow_assignment())
+        self._tasks.start(self._orders.run())
 
     async def _renew_offsets(self) -> None:
         while True:
@@ -288,6 +293,7 @@ class OwnedPartitions:
         """Read all watched znodes again, because watches may have been lost."""
         self._due.set()
         self.offsets.topics.recheck()
+        self._orders.recheck()
         self._check_owners(self._watches)
 
     async def release_all(self) -> None:
@@ -437,6 +443,7 @@ class OwnedPartitions:
                     self._open_claimed()
             case claims.Deliver(partitions):
                 self._tasks.start(self._handler.assigned(partitions))
+                self._orders.opened()
             case claims.Drain(partitions):
                 self._drain(partitions)
             case claims.Release(partitions):

@@ -2,8 +2,8 @@
 Reset, import, copy and delete the offsets of a group, wherever they are.
 
 ``plan_reset`` and the other ``plan_`` functions read the group, and return an ``OffsetsPlan`` with the offset of each
-partition before and after. ``OffsetsPlan.apply`` writes it, unless an offset has changed meanwhile. A group with live
-members keeps its offsets, except those of topics that no member subscribes to: a member would overwrite them.
+partition before and after. ``OffsetsPlan.apply`` writes it, unless an offset has changed meanwhile. Live members would
+overwrite it. So offsets of a live group are ordered (``OffsetsPlan.order``), and deleted only if no member reads them.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 
 from kiel_groups.errors import BrokerError, ConfigError, CoordinationError
 from kiel_groups.model import TopicPartition
+from kiel_groups.ops.actions.offset_order import OffsetOrder, place_order
 from kiel_groups.ops.actions.offset_sources import OffsetSource, changed_meanwhile
 from kiel_groups.ops.actions.offsets_file import OffsetsFile
 from kiel_groups.ops.loaded_groups import find_log_ends
@@ -30,6 +31,7 @@ from kiel_groups.ops.views.offset_changes import (
     select,
     unmatched,
 )
+from kiel_groups.ops.zookeeper_client import Client
 from kiel_groups.wording import counted, some
 
 __all__ = [
@@ -64,17 +66,38 @@ class OffsetsPlan:
     @property
     def changing(self) -> tuple[OffsetChange, ...]:
         """The changes of partitions whose offset does not stay."""
-        return tuple(each for each in self.changes if self.is_deletion or each.before != each.after)
+        # Members may be anywhere between the stored offset and the end of the log, so they get an order in any case.
+        is_due = self.is_deletion or self.is_order
+        return tuple(each for each in self.changes if is_due or each.before != each.after)
 
     @property
     def lost(self) -> dict[TopicPartition, int]:
         """The offsets that are overwritten or deleted."""
-        return {each.partition: each.before for each in self.changing if each.before is not None}
+        changed = (each for each in self.changing if self.is_deletion or each.before != each.after)
+        return {each.partition: each.before for each in changed if each.before is not None}
 
     @property
     def is_live(self) -> bool:
         """Whether the group has members."""
         return bool(self.found.members or self.found.foreign)
+
+    @property
+    def is_order(self) -> bool:
+        """Whether live members have to make the change, because ZooKeeper coordinates the group."""
+        return bool(self.found.members) and not self.is_deletion and self.found.store != IN_BROKERS
+
+    def order(self, client: Client) -> OffsetOrder:
+        """
+        Order the live members to make the change; see ``place_order``.
+
+        Raises:
+            ConfigError: As for ``check``; or the group has no members any more.
+            CoordinationError: Another order is in progress.
+        """
+        self.check()
+        return place_order(
+            client, self.group, {each.partition: each.after for each in self.changes if each.after is not None}
+        )
 
     def check(self) -> None:
         """
@@ -91,17 +114,21 @@ class OffsetsPlan:
             )
         if not found.members:
             return
+        topics = {each.partition.topic for each in self.changes}
+        if self.is_order:
+            if unread := sorted(topics - found.subscribed):
+                raise ConfigError(
+                    f"no live member of group {found.group} subscribes to {some(unread)}, so none sets offsets there;"
+                    f" stop the members first ({some(found.members)}), or name topics that they read"
+                )
+            return
         if not self.is_deletion:
-            why = (
-                "brokers take them of a group without members"
-                if found.store == IN_BROKERS
-                else "they overwrite offsets"
-            )
             raise ConfigError(
                 f"group {found.group} has {counted(found.members, 'live member')}: {some(found.members)}; stop"
-                f" them first, because {why}; 'kiel-groups describe {found.group}' shows when they are gone"
+                " them first, because brokers take offsets of a group without members; 'kiel-groups describe"
+                f" {found.group}' shows when they are gone"
             )
-        if read := sorted({each.partition.topic for each in self.changes} & found.subscribed):
+        if read := sorted(topics & found.subscribed):
             raise ConfigError(
                 f"live members of group {found.group} subscribe to {some(read)}: {some(found.members)}; stop them"
                 " first, or name topics that they do not read"
@@ -121,7 +148,10 @@ class OffsetsPlan:
         """
         topics = {each.partition.topic for each in self.changes}
         found = source.read(self.group, topics, store=self.found.store, must_exist=False, with_logs=False)
-        replace(self, found=found).check()
+        now = replace(self, found=found)
+        now.check()
+        if now.is_order:
+            raise ConfigError(f"group {self.group} has live members: {some(found.members)}; try again")
         changed = [each.partition for each in self.changing if found.offsets.get(each.partition) != each.before]
         if changed:
             raise CoordinationError(f"{changed_meanwhile(self.group, changed)}; nothing is written; try again")

@@ -18,6 +18,8 @@ from kiel_groups.group.znodes.contents import (
     GroupState,
     MemberAssignment,
     MemberInfo,
+    OrderedOffset,
+    OrderNotice,
     Snapshot,
     parse_object,
     parse_offset,
@@ -363,6 +365,7 @@ class _Kind(NamedTuple):
 
 _MEMBERS = "end the process that it belongs to: it joins again with another znode"
 _DELETE_IT = "delete it (zkCli: delete PATH); the leader writes it again when it next publishes a plan"
+_ORDER = "delete it (zkCli: delete PATH), and order the offsets again; members ignore it"
 _HARMLESS = "delete it (zkCli: delete PATH); it is read by people only"
 _CORRECT = "correct this znode (zkCli: set PATH DATA); nothing can read it"
 
@@ -414,6 +417,8 @@ _OF_GROUP = {
     "weights": _Kind(parse_weights, "kiel-groups weights remove GROUP, or weights set GROUP --file FILE"),
     "history/*": _Kind(HistoryEntry.parse, _HARMLESS),
     "starts/*": _Kind(FirstOffsets.parse, _CORRECT),
+    "orders": _Kind(_unless_empty(OrderNotice.parse), _ORDER),
+    "orders/*": _Kind(OrderedOffset.parse, _ORDER),
 }
 
 #: The znodes below ``/kiel-groups/GROUP`` of a group of programs.
@@ -496,9 +501,9 @@ def _filled(remedy: str, group: str, path: str) -> str:
 
 
 def _persistent(view: GroupView, znodes: Snapshot) -> Iterator[Finding]:
-    """Find members and owners that do not end with a session; znodes that ZooKeeper hides are not known."""
+    """Find members, owners and orders that do not end with a session; znodes that ZooKeeper hides are not known."""
     layout = GroupLayout(view.group)
-    folders = {layout.members: 4, layout.election: 4, layout.ids: 4, layout.owners: 5}
+    folders = {layout.members: 4, layout.election: 4, layout.ids: 4, layout.owners: 5, layout.orders: 4}
     found = [
         path
         for path, znode in sorted(znodes.items())
@@ -507,7 +512,7 @@ def _persistent(view: GroupView, znodes: Snapshot) -> Iterator[Finding]:
         and any(path.startswith(f"{folder}/") and path.count("/") == depth for folder, depth in folders.items())
     ]
     if found:
-        what = counted(found, "znode of a member or owner is", "znodes of members and owners are")
+        what = counted(found, "znode of a member, owner or order is", "znodes of members, owners or orders are")
         yield Finding(
             "not-ephemeral",
             f"{what} not ephemeral, so no session ends with it: {some(found)}",

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from kiel_groups.group.znodes.contents import OrderedOffset
 from kiel_groups.model import TopicPartition
 from tests.fakes.fake_ensemble import Entry
 from tests.fakes.znode_tree import Change, Kind
@@ -55,6 +56,7 @@ class History:
         self.zxid = 0
         self.commits = 0
         self.resets = 0
+        self.orders = 0
         self.deliveries = 0
         self._epochs: dict[TopicPartition, int] = {}
         self._epoch_at: dict[tuple[TopicPartition, int], int] = {}
@@ -118,7 +120,18 @@ class History:
         if not by_member:
             repairs = partition in self.damaged
             return OffsetWrite(WriteKind.OPERATOR, entry, change, partition, None, int(data), stored, repairs=repairs)
+        if self.order_deleted(entry, partition) is not None:
+            writer = self.sessions.writer(entry)
+            return OffsetWrite(WriteKind.ORDER, entry, change, partition, writer, int(data), stored)
         return self._members_write(entry, change, partition, int(data))
+
+    def order_deleted(self, entry: Entry, partition: TopicPartition) -> OrderedOffset | None:
+        """Return the order of a partition that an entry deletes, or None."""
+        for change in entry.changes:
+            path, is_order = change.path, change.path.startswith(f"{self.layout.orders}/")
+            if is_order and change.kind is Kind.DELETED and path.endswith(f":{partition}"):
+                return OrderedOffset.parse(change.znode.data, path)
+        return None
 
     def _members_write(self, entry: Entry, change: Change, partition: TopicPartition, offset: int) -> OffsetWrite:
         before, processed = self._stored.get(partition), self.processed(partition)
@@ -242,6 +255,8 @@ class History:
             self._record_brokers(write)
         elif write.kind is WriteKind.OPERATOR:
             self._record_operators(write)
+        elif write.kind is WriteKind.ORDER:
+            self._record_order(write)
         else:
             self._record_members(write)
         self._stored[partition] = write.offset
@@ -284,6 +299,15 @@ class History:
                 if known is not None and known[1] == write.offset:
                     consumer.continue_in_epoch(partition, self._epochs[partition])
         self.set_by_operators[partition] = write.entry.zxid
+        self._operators_offsets.setdefault(partition, set()).add(write.offset)
+
+    def _record_order(self, write: OffsetWrite) -> None:
+        """Record that an owner has stored an operator's offset. It continues there once it has the answer."""
+        partition = write.partition
+        self.orders += 1
+        self.damaged.discard(partition)
+        self._begin_epoch(partition, write.offset)
+        self.set_by_operators.pop(partition, None)
         self._operators_offsets.setdefault(partition, set()).add(write.offset)
 
     def _record_members(self, write: OffsetWrite) -> None:

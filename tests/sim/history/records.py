@@ -24,6 +24,8 @@ class WriteKind(Enum):
     DAMAGE = auto()
     #: An operator sets the offset.
     OPERATOR = auto()
+    #: An owner stores the offset that an operator orders, and deletes the order.
+    ORDER = auto()
     #: A broker stores what some member has requested.
     BROKER = auto()
     #: A member stores the first offset of a partition.

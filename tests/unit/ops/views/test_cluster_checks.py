@@ -18,6 +18,8 @@ from kiel_groups.group.znodes.contents import (
     GroupState,
     MemberAssignment,
     MemberInfo,
+    OrderedOffset,
+    OrderNotice,
     Znode,
     encode_consumer_id,
     encode_offset,
@@ -95,6 +97,8 @@ OF_CONSUMERS = {
         generation=1, cause="join", leader=MEMBER, moved=0, members=1, partitions=1, took_ms=5, created_at_ms=NOW_MS
     ).encode(),
     G.topic_starts("t"): FirstOffsets(1, 1, {0: 5}).encode(),
+    G.orders: OrderNotice("1a-0", ("t",)).encode(),
+    G.order("1a-0", T0): OrderedOffset(5, 1).encode(),
     G.consumer_id(MEMBER): encode_consumer_id(["t"], 1),
     G.owner(T0): encode_owner(MEMBER),
 }
@@ -109,7 +113,7 @@ OF_PROGRAMS = {
     G.config: RoundSettings("connect").encode(),
 }
 #: Znodes that end with a session.
-EPHEMERAL = (G.members, G.election, G.ids, G.owners, W.workers)
+EPHEMERAL = (G.members, G.election, G.ids, G.owners, G.orders, W.workers)
 
 
 def znodes(data: dict[str, bytes]) -> dict[str, Znode]:
@@ -143,8 +147,8 @@ GARBAGE = (
     b"\xd9" * 5_000,
 )
 PLACES = [(data, path) for data in (OF_CONSUMERS, OF_PROGRAMS) for path in data]
-#: Znodes that may be empty: a parent of statuses, and the configuration before its first change.
-MAY_BE_EMPTY = (W.status("c/1"), W.config)
+#: Znodes that may be empty: a parent of statuses, that of orders, and the configuration before its first change.
+MAY_BE_EMPTY = (W.status("c/1"), W.config, G.orders)
 
 
 @pytest.mark.parametrize(("data", "path"), PLACES, ids=[f"{len(data)} {path}" for data, path in PLACES])

@@ -1,0 +1,255 @@
+"""
+Order the members of a live group in ZooKeeper to continue at other offsets.
+
+``place_order`` creates one ephemeral znode for each partition. The owner of a partition stores the offset under its
+claim, continues there, and deletes the znode; this is the acknowledgement. If the session that placed the order ends,
+ZooKeeper takes back what has not been acknowledged.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+
+from kazoo.exceptions import BadVersionError, KazooException, NodeExistsError, NoNodeError
+
+from kiel_groups.config import check_name
+from kiel_groups.errors import ConfigError, CoordinationError, ProtocolError, SessionLostError
+from kiel_groups.group.znodes.contents import (
+    LARGEST_OFFSET,
+    OrderedOffset,
+    OrderNotice,
+    parse_owner,
+    parse_topic,
+    unsigned_hex,
+)
+from kiel_groups.group.znodes.layout import GroupLayout, topic_path
+from kiel_groups.group.znodes.transactions import MOST_OPERATIONS
+from kiel_groups.model import MemberId, TopicPartition
+from kiel_groups.ops.zookeeper_client import Client
+from kiel_groups.wording import some
+
+__all__ = [
+    "OffsetOrder",
+    "place_order",
+]
+
+#: The interval between looks for acknowledgements, in seconds.
+CHECK_S = 0.2
+
+#: The interval between two reports of what an order waits for, in seconds.
+REPORT_S = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetOrder:
+    """An order that is placed: the next ``offsets`` of partitions of a group, for the session that placed it."""
+
+    group: str
+    order_id: str
+    offsets: Mapping[TopicPartition, int]
+    session_id: int
+
+    def unacknowledged(self, client: Client) -> frozenset[TopicPartition]:
+        """
+        Return the partitions whose owners have not acknowledged the order yet.
+
+        Raises:
+            SessionLostError: The session is over. So the order is, too; some offsets may have been set.
+        """
+        layout = GroupLayout(self.group)
+        names = set(client.retry(client.get_children, layout.orders))
+        self._check_session(client)
+        paths = {partition: layout.order(self.order_id, partition) for partition in self.offsets}
+        return frozenset(partition for partition, path in paths.items() if path.rpartition("/")[2] in names)
+
+    def wait(
+        self,
+        client: Client,
+        *,
+        report: Callable[[Mapping[TopicPartition, MemberId | None]], object] = lambda _: None,
+        timeout_s: float | None = None,
+        sleep: Callable[[float], object] = time.sleep,
+    ) -> frozenset[TopicPartition]:
+        """
+        Wait until all owners have acknowledged the order, and take back what they have not.
+
+        Args:
+            client: The session that placed the order.
+            report: Called every two seconds with the partitions that are waited for, and the owner of each, or None.
+            timeout_s: How long to wait, in seconds; None: as long as it takes.
+            sleep: Waits for a number of seconds.
+
+        Returns:
+            The partitions of which the order was taken back. The offsets of all others are set.
+
+        Raises:
+            SessionLostError: As for ``unacknowledged``.
+        """
+        waited_s = reported_s = 0.0
+        while waiting := self.unacknowledged(client):
+            if timeout_s is not None and waited_s >= timeout_s:
+                return self.withdraw(client)
+            if waited_s - reported_s >= REPORT_S:
+                report(self.owners(client, waiting))
+                reported_s = waited_s
+            sleep(CHECK_S)
+            waited_s += CHECK_S
+        return frozenset()
+
+    def withdraw(self, client: Client) -> frozenset[TopicPartition]:
+        """
+        Take the order back.
+
+        Returns:
+            The partitions of which it was taken back. The offsets of all others are set. With offsets in Kafka, an
+            owner that is about to acknowledge may set one of a partition that is returned here.
+
+        Raises:
+            SessionLostError: As for ``unacknowledged``.
+        """
+        layout, taken = GroupLayout(self.group), set()
+        left = sorted(self.unacknowledged(client))
+        for partition, deletion in [(p, client.delete_async(layout.order(self.order_id, p))) for p in left]:
+            with suppress(NoNodeError):
+                deletion.get()
+                taken.add(partition)
+        self._check_session(client)
+        return frozenset(taken)
+
+    def owners(self, client: Client, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, MemberId | None]:
+        """Return the owner of each of these partitions, or None where there is none, in ascending order."""
+        layout, found = GroupLayout(self.group), dict[TopicPartition, MemberId | None]()
+        reads = [(partition, client.get_async(layout.owner(partition))) for partition in sorted(partitions)]
+        for partition, read in reads:
+            found[partition] = None
+            with suppress(NoNodeError, ProtocolError):
+                found[partition] = parse_owner(read.get()[0], layout.owner(partition))
+        return found
+
+    def _check_session(self, client: Client) -> None:
+        """Check that the order was not taken back by ZooKeeper, which looks as if all had acknowledged it."""
+        if _session_id(client) != self.session_id:
+            raise SessionLostError(
+                f"the ZooKeeper session of this command is over, and its order with it: some offsets of group"
+                f" {self.group} may be set, and others not ('kiel-groups offsets show {self.group}' shows them)"
+            )
+
+
+def place_order(client: Client, group: str, offsets: Mapping[TopicPartition, int]) -> OffsetOrder:
+    """
+    Order the owners of partitions to continue at other offsets; ``wait`` of the result waits until they do.
+
+    Args:
+        client: The caller's own session. The order ends with it.
+        group: The group's name.
+        offsets: The next offset of each partition. It is not compared with the log.
+
+    Raises:
+        ConfigError: The group has no members, or a partition does not exist, or an offset is not legal.
+        CoordinationError: Another order is in progress, or ZooKeeper refuses the order.
+    """
+    layout = GroupLayout(check_name(group, "group"))
+    if not offsets:
+        raise ConfigError("offsets: none given; expected the offset of one partition at least")
+    if not _has_members(client, layout):
+        raise ConfigError(f"group {group} has no members that could set offsets; try again, without an order")
+    created = _check(client, offsets)
+    order, notice, version = _new_order(client, layout, offsets)
+    entries = [
+        (layout.order(order.order_id, partition), OrderedOffset(offset, created[partition.topic]).encode())
+        for partition, offset in sorted(offsets.items())
+    ]
+    try:
+        _write(client, layout, notice, version, entries)
+    except BaseException:
+        with suppress(KazooException, CoordinationError):
+            order.withdraw(client)
+        raise
+    return order
+
+
+def _has_members(client: Client, layout: GroupLayout) -> bool:
+    try:
+        return bool(client.get_children(layout.members))
+    except NoNodeError:
+        return False
+
+
+def _check(client: Client, offsets: Mapping[TopicPartition, int]) -> dict[str, int]:
+    """Check that the partitions exist and the offsets are legal; return the creation zxid of each topic."""
+    created = {}
+    for topic in sorted({check_name(partition.topic, "topic") for partition in offsets}):
+        listed = {partition.partition for partition in offsets if partition.topic == topic}
+        try:
+            data, stat = client.get(topic_path(topic))
+        except NoNodeError:
+            raise ConfigError(f"topic {topic} does not exist") from None
+        created[topic] = stat.czxid
+        if missing := listed - set(parse_topic(data, topic_path(topic))):
+            raise ConfigError(f"topic {topic} has no partition {some(sorted(missing))}")
+    for partition, offset in offsets.items():
+        if not 0 <= offset <= LARGEST_OFFSET:
+            raise ConfigError(f"{partition}: {offset} given; expected an offset from 0 to {LARGEST_OFFSET}")
+    return created
+
+
+def _new_order(
+    client: Client, layout: GroupLayout, offsets: Mapping[TopicPartition, int]
+) -> tuple[OffsetOrder, OrderNotice, int]:
+    """Return a new order, its notice, and the version of the znode that the notice replaces."""
+    with suppress(NodeExistsError):
+        client.create(layout.orders)
+    session_id, (_, stat) = _session_id(client), client.get(layout.orders)
+    if stat.numChildren:
+        raise CoordinationError(_in_progress(client, layout))
+    order_id = f"{unsigned_hex(session_id)}-{stat.version}"
+    by, topics = f"{socket.gethostname()}:{os.getpid()}", tuple(sorted({each.topic for each in offsets}))
+    notice = OrderNotice(order_id, topics, by, round(1000 * time.time()))
+    return OffsetOrder(layout.group, order_id, dict(offsets), session_id), notice, stat.version
+
+
+def _write(
+    client: Client, layout: GroupLayout, notice: OrderNotice, version: int, entries: Sequence[tuple[str, bytes]]
+) -> None:
+    """
+    Create the znodes of an order, and then write the notice, which has all members look for orders.
+
+    Each transaction expects the version that had no orders. So of two commands, only one writes its notice.
+    """
+    most = MOST_OPERATIONS - 1
+    for start in range(0, len(entries), most):
+        transaction = client.transaction()
+        if start + most < len(entries):
+            transaction.check(layout.orders, version)
+        else:
+            transaction.set_data(layout.orders, notice.encode(), version)
+        for path, entry in entries[start : start + most]:
+            transaction.create(path, entry, ephemeral=True)
+        outcomes = transaction.commit()
+        if any(isinstance(outcome, BadVersionError | NodeExistsError) for outcome in outcomes):
+            raise CoordinationError(_in_progress(client, layout))
+        if refused := [each for each in outcomes if isinstance(each, KazooException)]:
+            raise CoordinationError(f"group {layout.group}: ZooKeeper refuses the order: {refused!r:.200}")
+
+
+def _in_progress(client: Client, layout: GroupLayout) -> str:
+    """Return the words that say which command has placed an order that is in progress."""
+    by = ""
+    with suppress(NoNodeError, ProtocolError):
+        notice = OrderNotice.parse(client.get(layout.orders)[0], layout.orders)
+        when = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(notice.at_ms / 1000))
+        by = f" (placed by {notice.by:.80} at {when})"
+    return (
+        f"group {layout.group}: another order of offsets is in progress{by}; it ends with its command, and if that was"
+        " killed, with its session within seconds; then try again"
+    )
+
+
+def _session_id(client: Client) -> int:
+    found = client.client_id
+    return 0 if found is None else int(found[0])
