@@ -332,7 +332,7 @@ def _leaving(
 
 def _check_added(group: str, change: GroupChange, topics: Iterable[str]) -> None:
     if change.added and not tuple(topics):
-        raise ConfigError(f"group {group} subscribes to no topic that a new member could have; give --topics")
+        raise ConfigError(f"group {group} has no member whose topics a new one would have; --topics names them")
 
 
 def _grown(
