@@ -33,7 +33,7 @@ Pool: TypeAlias = tuple[Slot, ...]
 @dataclass(frozen=True, slots=True)
 class MemberSpec:
     """
-    What an allocator may know of a member.
+    The properties of a member that an allocator may use.
 
     ``topics`` are those that it subscribes to. ``capacity`` is its share of the load in relation to other members', 0
     or more. ``rack`` is where it runs, None if that is not known. ``owned`` has the partitions that it owns now.
@@ -48,7 +48,7 @@ class MemberSpec:
 @dataclass(frozen=True, slots=True)
 class PartitionSpec:
     """
-    What an allocator may know of a partition; None where nothing is known.
+    The properties of a partition that an allocator may use; None where nothing is known.
 
     ``weight`` is its load in any unit, ``lag`` the number of messages after the committed offset, and ``rack`` that of
     its leader.

@@ -1,7 +1,7 @@
 """
 Read and write topics on Tornado: the consumer of a group, the single consumer, and the producer.
 
-Applications and ``sync`` import its names; the command line, the demo, ``service`` and Spark also the packages below.
+Applications and ``sync`` import its names; the command line, ``ops``, the demo and Spark also the packages below.
 Only these names are public. No method blocks the event loop; ``kiel_groups.sync`` has blocking counterparts.
 """
 

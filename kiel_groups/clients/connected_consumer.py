@@ -1,7 +1,7 @@
 """
-The parts of a connected consumer, from connect to close: those of a member, or of a reader without a group.
+The connected consumer, of a group or of assigned partitions: automatic commits, deliveries, start positions, close.
 
-A consumer's life cycle makes them, and its methods reach them on the consumer's event loop.
+A consumer's life cycle makes this object, and the consumer's methods use it on the event loop.
 """
 
 from __future__ import annotations
@@ -74,15 +74,15 @@ class AutoCommit:
         self._cause: str | None = None
 
     def commit_soon(self) -> None:
-        """Start the next commit without waiting for the end of the interval, ``PAUSE_S`` after the last one at most."""
+        """Start the next commit before the interval ends: at once, or ``PAUSE_S`` after the last commit."""
         self._due.set()
 
     async def run(self) -> None:
         """
         Commit until the task is cancelled.
 
-        A failure is counted, and the next interval's commit retries. Its cause is logged once: again after a success,
-        or when it changes.
+        A failed commit is counted, and the next interval's commit retries it. The same cause is logged again only after
+        a commit has succeeded.
         """
         interval_s = self._config.auto_commit_interval_ms / 1000
         clock = asyncio.get_running_loop().time
@@ -102,7 +102,7 @@ class AutoCommit:
                 self._failed(error)
 
     def _failed(self, error: Exception) -> None:
-        """Count a failed commit, and log its cause unless the last commit failed for the same one."""
+        """Count a failed commit, and log its cause unless the last commit failed for the same cause."""
         self._metrics.count("commits_failed")
         cause, self._cause = self._cause, f"{type(error).__name__}: {error}"
         if cause == self._cause:
@@ -149,7 +149,7 @@ class ConnectedConsumer:
     A connected consumer in a group. The object must be constructed on the consumer's event loop.
 
     The ``reader`` reads and delivers; this object adds what a group needs: the member, which controls the delivery
-    through its ``DeliveryHandler``, the commits, and the resets of positions that are stored.
+    through its ``DeliveryHandler``, the commits, and resets whose positions are stored.
     """
 
     def __init__(self, settings: ConsumerSettings, subscription: SubscriptionState) -> None:
@@ -193,9 +193,9 @@ class ConnectedConsumer:
 
     def subscribe(self, topics: Collection[str], change: Callable[[], T]) -> T:
         """
-        Replace the subscription, and stop delivering the topics that are not in it any more.
+        Replace the subscription, and stop delivering removed topics.
 
-        The caller must then have the member register the new subscription.
+        After that, the caller must have the member register the new subscription.
 
         Args:
             topics: The topics of the new subscription; none to unsubscribe.
@@ -217,8 +217,8 @@ class ConnectedConsumer:
         Wait for the application to finish records in flight, release all partitions, and leave the group.
 
         Args:
-            limit: When the close must end, whether the application or a server delays it.
-            autocommit: Whether the releases commit finished records, if the consumer commits by itself.
+            limit: When the close must end, even if the application or a server delays it.
+            autocommit: False stops automatic commits, so the releases commit no finished records either.
         """
         for task in self._background:
             task.cancel()
@@ -257,7 +257,7 @@ class ConnectedConsumer:
     # ------------------------------------------------------------------ offsets
 
     def finish_topic(self, topic: str) -> None:
-        """Finish the topic's values whose coroutine has asked again or ended. With autocommit, commit them soon."""
+        """Finish the topic's values whose coroutine has asked for more or ended. With autocommit, commit them soon."""
         if self.reader.values.finish([topic], ()):
             self._auto_commit.commit_soon()
 
@@ -266,7 +266,7 @@ class ConnectedConsumer:
         Commit finished records. The future raises the errors of ``GroupMember.commit_on_session``.
 
         The commit continues even if its caller is cancelled. If the commit were interrupted, the next release would
-        mistake the stored offset for that of another writer.
+        mistake the stored offset for another writer's offset.
         """
         return shielded(self.member.commit_on_session(metadata), f"group {self._settings.group.group}: a commit")
 
@@ -281,13 +281,13 @@ class ConnectedConsumer:
         self, partitions: Collection[TopicPartition] | None
     ) -> Mapping[TopicPartition, int | None]:
         """
-        Read the group's offsets from its store: those of ``partitions``, or of all that have one if it is None.
+        Read the stored offsets of ``partitions`` or, if None, of all partitions for which the group has an offset.
 
         Returns:
             The offset of each partition that has one, or None where the stored data is no offset.
 
         Raises:
-            SessionLostError: There is no session at the moment, and the offsets are read from ZooKeeper.
+            SessionLostError: The offsets are stored in ZooKeeper, and there is no session at the moment.
             NoOffsetsError, BrokerError, ProtocolError: As ``fetch_offsets``, if brokers store the offsets.
         """
         if partitions is None:
@@ -346,7 +346,7 @@ class DeliveryHandler(GroupBrokers):
         await self._calls.revoked(partitions)
 
     def lost(self, partitions: Collection[TopicPartition]) -> None:
-        """Drop the buffered records of these partitions, stop counting those in flight, and notify the listener."""
+        """Drop the buffered records of these partitions, stop tracking those in flight, and notify the listener."""
         self._owned.ready.remove(partitions)
         self._owned.drop(partitions)
         self._owned.in_flight.stop_counting(partitions)
@@ -354,7 +354,7 @@ class DeliveryHandler(GroupBrokers):
         self._cluster.drop_overrides(partitions)
 
     def offset_changed(self, partition: TopicPartition, offset: int) -> None:
-        """Resume at ``offset`` once the assigned hook has ended. Stop counting the partition's records in flight."""
+        """Resume at ``offset`` once the assigned hook has ended. Stop tracking the partition's records in flight."""
         self._owned.resume_at(partition, offset)
 
     def start_unknown(self, topic: str, error: NoOffsetsError) -> None:
@@ -382,9 +382,9 @@ class AssignedConsumer:
     """
     A connected consumer whose partitions the application chooses.
 
-    There is no claim that would exclude other readers, so nothing is committed. The listener of a subscription to
-    topics is notified of partitions that are read from now on, and of their end. Each partition starts where the
-    application seeks, else at its stored offset, else as ``auto_offset_reset`` says.
+    No claim excludes other readers, so nothing is committed. The listener of a subscription to topics is notified when
+    the reading of partitions starts and ends. Each partition starts where the application seeks, else at its stored
+    offset, else as ``auto_offset_reset`` says.
 
     Args:
         settings: How to read.
@@ -432,7 +432,7 @@ class AssignedConsumer:
 
     def follow(self) -> None:
         """
-        Follow a change of the assigned partitions: drop those that have left, and read those that have come.
+        Follow a change of the assigned partitions: drop removed partitions, and read added ones.
 
         Partitions that stay are not affected. Once the consumer was closed, nothing happens.
         """
@@ -457,9 +457,10 @@ class AssignedConsumer:
 
     def open(self, starts: Mapping[TopicPartition, int], origin: StartOrigin = StartOrigin.FIRST) -> None:
         """
-        Read partitions from these offsets. Those that have a position already keep it.
+        Read partitions from these offsets. A partition that has a position already keeps it.
 
-        Partitions of subscribed topics become assigned. Others are left out unless the application has assigned them.
+        Partitions of subscribed topics become assigned. Ignore other partitions unless the application has assigned
+        them.
         """
         state = self._subscription
         if self.reader.owned.ended:
@@ -492,16 +493,16 @@ class AssignedConsumer:
 
     @property
     def _listener(self) -> RebalanceListener | None:
-        """The listener of the subscription to topics; partitions of ``assign`` have none."""
+        """The listener of the subscription to topics, or None after ``assign``."""
         return None if self._subscription.is_manual() else self._subscription.listener
 
     @property
     def must_revoke(self) -> bool:
-        """Whether there is a listener to notify, before the partitions of topics may leave."""
+        """Whether a listener must be notified before the partitions of topics are dropped."""
         return bool(self._subscription.assigned_partitions()) and self._listener is not None
 
     async def revoke(self) -> None:
-        """Stop the delivery of topics, and notify the listener. Positions remain until its hook has returned."""
+        """Stop the delivery of topics, and notify the listener. Positions remain until the hook returns."""
         if self.must_revoke:
             owned, assigned = self.reader.owned, self._subscription.assigned_partitions()
             owned.ready.remove(assigned)
@@ -512,7 +513,8 @@ class AssignedConsumer:
         """
         Stop reading, notify the listener, and close the connections.
 
-        Nothing is committed, so records in flight delay nothing. A hook that runs beyond the limit is cancelled.
+        Nothing is committed, so the close does not wait for records in flight. A hook that runs beyond the limit is
+        cancelled.
         """
         self.reader.end(None)
         try:
@@ -529,7 +531,7 @@ class AssignedConsumer:
             self._subscription.offsets.end(frozenset(self.reader.owned.ready))
 
     def finish_topic(self, topic: str) -> None:
-        """Finish the topic's values whose coroutine has asked again or ended."""
+        """Finish the topic's values whose coroutine has asked for more or ended."""
         self.reader.values.finish([topic], ())
 
     def abandon(self) -> None:
@@ -554,7 +556,7 @@ class AssignedConsumer:
         return await self._stored(self.reader.cluster, partitions) if partitions else {}
 
     def _look_up_starts(self) -> None:
-        """Look up the positions of all partitions without one, again also of those whose look-up runs."""
+        """Look up the positions of all partitions without one. A look-up that still runs is replaced."""
         if self._look_up is not None:
             self._look_up.cancel()
         if self._unopened():
@@ -589,7 +591,7 @@ class AssignedConsumer:
             self._failed([partition], error)
 
     def _failed(self, partitions: Collection[TopicPartition], error: KielGroupsError) -> None:
-        """Log and count a failed look-up. The application is notified if only it can heal the cause."""
+        """Log and count a failed look-up. If a retry cannot help, raise the error at the application's next request."""
         if any(partition not in self._failures for partition in partitions):
             log.warning("%s cannot be read yet: %s; trying again", some(sorted(partitions)), error)
         self._settings.metrics.count("start_lookups_failed")
@@ -625,7 +627,7 @@ class _OpenGate:
 
 
 class _NoMember:
-    """Takes the place of a member in ``PositionReset``: it confirms leaders with another broker, and stores nothing."""
+    """Replaces the member in ``PositionReset``: asks another broker for the leaders, and stores no offset."""
 
     def __init__(self, cluster: ClusterMetadata, subscription: SubscriptionState) -> None:
         self._cluster = cluster

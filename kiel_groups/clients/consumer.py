@@ -1,4 +1,4 @@
-"""What both consumers offer: a loop and calls that return records, positions and pauses, and questions about topics."""
+"""The methods of both consumers: get records, seek, pause (a paused partition is not fetched), ask about topics."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ __all__ = ["Consumer"]
 
 class Consumer:
     """
-    The methods of both consumers: they return records, and know positions, pauses, and the topics of the cluster.
+    The methods of both consumers: get records, read and set positions, pause partitions, and ask about topics.
 
     A partition is assigned from the moment before ``on_partitions_assigned`` is called, until ``on_partitions_revoked``
     has returned, or its claim is lost, or its topic leaves the subscription.
@@ -48,8 +48,8 @@ class Consumer:
         """
         Iterate over records until the consumer is closed. Only one loop may be active at a time.
 
-        A caller that takes single records with ``anext`` must keep the iterator. If the iterator is dropped other than
-        by ``break``, ``return`` or its end, the last record is not finished and is delivered again.
+        A caller that takes single records with ``anext`` must keep the iterator. If the iterator is dropped without a
+        ``break``, a ``return`` or its end, the last record is not finished, and is delivered again.
 
         Raises:
             ClosedError: The consumer was not connected, or was closed.
@@ -75,8 +75,9 @@ class Consumer:
             IllegalStateError: Neither ``subscribe()`` nor ``assign()`` has been called. Or the same coroutine has
                 called again meanwhile, or the result was read so late that the record is delivered again.
             ClosedError: The consumer is not connected, or was closed.
-            BadRecordError: The next record of a partition cannot be delivered; see ``on_bad_record``. It is raised
-                again, with pauses between, until it is passed. The next call may return a record of another partition.
+            BadRecordError: The next record of a partition cannot be delivered; see ``on_bad_record``. The error is
+                raised again, after a pause each time, until the record is passed. The next call may return a record of
+                another partition.
             KielGroupsError: A partition cannot be read. The next call may return a record of another one.
         """
         return self._calls.getone(partitions)
@@ -88,9 +89,9 @@ class Consumer:
         Return buffered records by partition, in the order of the log.
 
         The records are finished when the coroutine that received them calls ``getmany()`` again, or ``getone()`` or
-        ``consume_batches()``, even if that call returns none, or when another one calls and the coroutine's task has
-        ended. Their partitions are not released before that. Records that arrive after their caller has given up are
-        delivered again.
+        ``consume_batches()``, even if that call returns no records. If the coroutine's task has ended, another
+        coroutine's call finishes the records. Their partitions are not released before that. Records that arrive after
+        their caller has given up are delivered again.
 
         Args:
             partitions: The partitions from which to return records; by default all.
@@ -117,9 +118,9 @@ class Consumer:
         """
         Return buffered records by partition, as columns: offsets, keys and values, without an object for each record.
 
-        Apart from their form, the records are delivered and finished as those of ``getmany()``, and the three methods
-        that return records may be used by turns. Each item of a list has the records of one run of the log, about 512
-        KiB: joining them would copy them. Keys and values are bytes.
+        Apart from their form, the records are delivered and finished as by ``getmany()``. A consumer may use the three
+        methods that return records by turns. Each item of a list has the records of one run of the log, about 512 KiB:
+        joining them would copy them. Keys and values are bytes.
 
         Args:
             partitions: The partitions from which to return records; by default all.
@@ -149,7 +150,7 @@ class Consumer:
         Return the first offset in the log of each partition.
 
         Raises:
-            ArgumentTypeError: The argument is not a list of partitions. It is a TypeError and a ConfigError.
+            ArgumentTypeError: The argument is not a list of partitions. The error is a TypeError and a ConfigError.
             ConfigError: A topic's name is not legal, or a number is negative.
             UnknownTopicError: A partition does not exist.
             BrokerError: A leader did not answer, or refused, in 8 tries; each waits for ``request_timeout_ms`` at most.
@@ -159,7 +160,7 @@ class Consumer:
 
     @starts_at_call
     async def end_offsets(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
-        """Return the offset of the next message of each partition. The errors are those of ``beginning_offsets``."""
+        """Return the offset of the next message of each partition. Errors as in ``beginning_offsets``."""
         return await self._list(partitions_of(partitions, "end_offsets()"), LATEST)
 
     @starts_at_call
@@ -167,12 +168,12 @@ class Consumer:
         self, timestamps: Mapping[TopicPartition, float]
     ) -> dict[TopicPartition, OffsetAndTimestamp]:
         """
-        Return an offset for each partition from which no message is missed that was written at its time or later.
+        Return an offset for each partition: reading from there misses no message of the given time or later.
 
-        Brokers of 0.10.1 and later compare the time with the timestamps of messages; a message without one, such as
-        each one of our producer, may be missed between others that have one. In a log without timestamps, and before
-        0.10.1, they compare it with the last write to each segment of the log. So the offset is the first one of a
-        segment, and reading from it may start earlier than asked: by up to one segment, a gibibyte or a week with the
+        Brokers of 0.10.1 and later compare the time with the timestamps of messages; a message without a timestamp,
+        such as every message of our producer, may be missed between messages with one. In a log without timestamps, and
+        before 0.10.1, they compare it with the last write to each segment of the log. So the offset is the first one of
+        a segment, and reading from it may start earlier than asked: by up to one segment, a gibibyte or a week with the
         broker's default settings. Copying a log to another disk changes the times of its segments. For a time after the
         last write, the offset is the end of the log.
 
@@ -183,9 +184,10 @@ class Consumer:
             An entry for each partition; its ``timestamp`` is -1, "none".
 
         Raises:
-            ArgumentTypeError: The argument is no dict of partitions to numbers. It is a TypeError and a ConfigError.
+            ArgumentTypeError: The argument is not a dict of partitions to numbers. The error is a TypeError and a
+                ConfigError.
             ConfigError: A time is negative, or 2**63 or more.
-            UnknownTopicError: As for ``beginning_offsets``, and so are the other errors.
+            UnknownTopicError: As for ``beginning_offsets``, like the other errors.
         """
         times = times_of(timestamps, "offsets_for_times()")
         found = await self._list(list(times), times)
@@ -241,9 +243,9 @@ class Consumer:
         """
         Continue at another offset, forward or backward.
 
-        Records of the partition that are buffered are dropped. Those in flight do not count any more: the next commit
-        stores ``offset``, also if it is lower than the committed one, until further records are finished. It does so
-        only under the present claim. In ``on_partitions_revoked``, the release stores the offset.
+        Buffered records of the partition are dropped, and those in flight no longer change what is committed: until
+        further records are finished, a commit stores ``offset``, even if it is lower than the committed one. This
+        applies to the present claim only. After a seek in ``on_partitions_revoked``, the release stores the offset.
 
         Args:
             partition: An assigned partition.
@@ -251,7 +253,7 @@ class Consumer:
 
         Raises:
             ConfigError: The offset is not a whole number from 0 to 2**63 - 1.
-            IllegalStateError: The partition is not assigned; the text names those that are.
+            IllegalStateError: The partition is not assigned; the text names the assigned partitions.
         """
         partition = partition_of(partition, "seek()")
         self._subscription.seek(partition, offset)
@@ -279,7 +281,7 @@ class Consumer:
         return self._seek_to("seek_to_beginning()", partitions, self.beginning_offsets)
 
     def seek_to_end(self, *partitions: TopicPartition) -> asyncio.Future[dict[TopicPartition, int]]:
-        """Look up the next offsets of partitions, then seek there. All else is as with ``seek_to_beginning``."""
+        """Look up the next offsets of partitions, then seek there, otherwise like ``seek_to_beginning``."""
         return self._seek_to("seek_to_end()", partitions, self.end_offsets)
 
     def _seek_to(
@@ -315,13 +317,13 @@ class Consumer:
         Return the offset of the next record to deliver.
 
         After ``assign``, wait until the position is known. Partitions of subscribed topics have one at once. Records
-        of a call whose caller has not received them, as after a cancellation, are not delivered. They are the next
-        ones as soon as no reference to the future of that call is left. While it is kept, other coroutines get the
-        records behind them, for a second at most; after that, all of them are delivered again.
+        that a call returned but no caller received, as after a cancellation, are not delivered. They become the next
+        records once nothing refers to that call's future. Until then, other coroutines get the records that follow, for
+        a second at most; then all these records are delivered again.
 
         Raises:
             IllegalStateError: The partition is not assigned.
-            KielGroupsError: Of an ``assign``: no start position can be chosen.
+            KielGroupsError: After ``assign``, no start position can be chosen.
             ClosedError: The consumer was closed, or was not connected when the position was still to be looked up.
         """
         partition = partition_of(partition, "position()")
@@ -337,8 +339,8 @@ class Consumer:
         """
         Return the offset of the next record that a caller gets, or None if the partition has no position.
 
-        The position of the claim is behind all that calls took. What no caller has received is delivered again, once
-        that is certain: at the next call, or after a while.
+        The position of the claim is after all records that calls took. A record that no caller received is delivered
+        again once that is certain: at the next call, or after a while.
         """
         position, owned = self._subscription.position(partition), self._owned_records()
         unreceived = None if position is None or owned is None else owned.unreceived_from(partition)
@@ -396,9 +398,9 @@ class Consumer:
         """
         Deliver no record of these partitions, and do not fetch them, until ``resume``.
 
-        Records in flight are finished as usual. Buffered records stay buffered, also the rest of a batch that a loop
-        has begun. The consumer keeps the partitions. A pause lasts while a partition stays assigned, also through a
-        rebalance; a partition that is assigned anew is not paused.
+        Records in flight are finished as usual. Buffered records stay buffered, even the rest of a batch that a loop
+        has begun. The consumer keeps the partitions. A pause lasts while a partition stays assigned, even through a
+        rebalance; a partition that is assigned again is not paused.
 
         Raises:
             IllegalStateError: A partition is not assigned; none is paused.
@@ -412,7 +414,7 @@ class Consumer:
 
     def resume(self, *partitions: TopicPartition) -> None:
         """
-        End the pause of these partitions. It makes no difference for partitions that are not paused.
+        End the pause of these partitions. Partitions that are not paused are unaffected.
 
         Raises:
             IllegalStateError: A partition is not assigned; no pause ends.
@@ -429,7 +431,7 @@ class Consumer:
         return self._subscription.paused_partitions()
 
     def subscription(self) -> frozenset[str]:
-        """Return the subscribed topics; none with partitions from ``assign``."""
+        """Return the subscribed topics, or an empty set after ``assign``."""
         return self._subscription.topics
 
     # ------------------------------------------------------------------ attributes that programs written for kiel read

@@ -1,4 +1,4 @@
-"""The member of a consumer, whatever coordinates its group: ZooKeeper, or the brokers."""
+"""Create a consumer's member, for a group that ZooKeeper coordinates or for one that brokers coordinate."""
 
 from __future__ import annotations
 
@@ -53,9 +53,9 @@ Member: TypeAlias = GroupMember | ConsumerMember
 @dataclass(frozen=True, slots=True)
 class Process:
     """
-    What a member needs of its consumer.
+    What a member needs from its consumer.
 
-    ``on_failure`` is called with the error of a member that stops for good.
+    ``on_failure`` is called with the error if the member stops for good.
     """
 
     group: GroupConfig
@@ -88,10 +88,10 @@ class ZooKeeperCoordination:
 
     async def check_brokers(self, process: Process) -> None:
         """
-        Check that brokers store offsets where they are to do so.
+        Check that the brokers can store offsets in the place that the settings name.
 
         Raises:
-            ConfigError: They cannot.
+            ConfigError: The brokers cannot store offsets there.
             NoBrokersError: No broker answered.
         """
         if process.group.store == BROKER_V0:
@@ -103,11 +103,11 @@ class ZooKeeperCoordination:
         self, cluster: ClusterMetadata, group: str, partitions: Collection[TopicPartition]
     ) -> dict[TopicPartition, int]:
         """
-        Read a group's offsets without a member: ask the brokers, which read the offset znodes, or Kafka.
+        Read a group's offsets without a member: the brokers read them from the offset znodes or from Kafka.
 
         Raises:
-            ConfigError: The brokers cannot return them, as those of Kafka 0.8.0.
-            KielGroupsError: They cannot be read.
+            ConfigError: The brokers cannot return offsets, which brokers of Kafka 0.8.0 cannot.
+            KielGroupsError: The offsets cannot be read.
         """
         if self.store == BROKER_V1:
             return await _offsets_in_kafka(cluster, group, partitions)
@@ -129,7 +129,7 @@ class BrokerCoordination:
     """
     The brokers coordinate the members, from Kafka 0.9 on.
 
-    ``assignors`` are what a member offers, the preferred one first.
+    ``assignors`` are the assignors that a member offers, the preferred one first.
     """
 
     timing: CoordinatorConfig
@@ -137,7 +137,7 @@ class BrokerCoordination:
     versions: GroupVersions
 
     def new_member(self, process: Process) -> ConsumerMember:
-        """Return a member that the group's coordinator will know."""
+        """Return a member of the group, which joins through the group's coordinator."""
         context = CoordinatedContext(
             group=process.group,
             timing=self.timing,
@@ -151,14 +151,14 @@ class BrokerCoordination:
         )
 
     async def check_brokers(self, process: Process) -> None:
-        """Find out what the brokers know; raises as ``GroupVersions.probe``."""
+        """Find out which requests the brokers support. The errors are those of ``GroupVersions.probe``."""
         await self.versions.probe(process.cluster)
         process.cluster.asks_ids = self.versions.has_topic_ids
 
     async def group_offsets(
         self, cluster: ClusterMetadata, group: str, partitions: Collection[TopicPartition]
     ) -> dict[TopicPartition, int]:
-        """Read a group's offsets without a member: ask its coordinator; raises as ``read_offsets``."""
+        """Read a group's offsets from its coordinator, without a member. The errors are those of ``read_offsets``."""
         return await _offsets_in_kafka(cluster, group, partitions)
 
 
@@ -188,7 +188,7 @@ _NO_LIMIT_MS = 2**31 - 1
 
 class Timeouts(NamedTuple):
     """
-    A consumer's timeouts in milliseconds, as they are given; None: what fits the coordination.
+    A consumer's timeouts in milliseconds, as the application gave them. None means the coordination's default.
 
     ``join_ms`` limits a join through ZooKeeper.
     """
@@ -211,7 +211,7 @@ def coordination_of(
     Return the coordination of this name. ``GroupedConsumer`` describes the arguments that depend on it.
 
     Raises:
-        ConfigError: The name is unknown, or an argument is not valid or does not fit it.
+        ConfigError: The name is unknown, or an argument is not valid or does not fit this coordination.
     """
     if name == "brokers":
         _check_by_brokers(group, zk_hosts)

@@ -57,26 +57,27 @@ class GroupedConsumer(Consumer):
         max_decompressed_bytes: How many bytes one compressed message set may unpack to.
         fetch_buffer_bytes: How many bytes of fetched records may wait for their delivery, counted without compression.
         coordination: What coordinates the group: ``"zookeeper"`` (the default), or ``"brokers"``, from Kafka 0.9 on.
-            Their groups have other members, such as those of Java, and other offsets. The settings of the leader's
-            plans (``debounce_…_ms``, ``static_grace_ms``), ``reconcile_interval_ms`` and ``zk_timeout_ms`` have no
-            effect there; ``docs/ownership.rst`` says what takes their place.
-        api_version: The release of coordinating brokers, such as ``(0, 9)``; by default, they are asked. Those of 0.9
-            may drop requests of other clients at that moment, so give it there.
+            Groups that brokers coordinate have other members, such as Java's, and other offsets. The settings of the
+            leader's plans (``debounce_…_ms``, ``static_grace_ms``), ``reconcile_interval_ms`` and ``zk_timeout_ms``
+            have no effect there; ``docs/ownership.rst`` says what takes their place.
+        api_version: The release of coordinating brokers, such as ``(0, 9)``; by default, they are asked. That question
+            makes brokers of 0.9 drop requests of other clients, so name the release of such brokers here.
         session_timeout_ms: How long ZooKeeper (10,000 by default) or the coordinator (30,000) waits for a heartbeat
             before this member's session expires. A ZooKeeper server may grant a different timeout; a coordinator
             refuses a timeout beyond its bounds.
         heartbeat_interval_ms: How often this member proves that its session is alive: at least every third of the
             session timeout. By default, every sixth of the timeout that ZooKeeper granted, or every 3,000.
         instance_id: A name for this member that survives restarts. Its assignment is kept for ``static_grace_ms`` after
-            it left, so a restart moves no partition. If two live members share a name, the newer stops the older.
+            it left, so a restart moves no partition. If two live members share a name, the newer member stops the older
+            one.
         static_grace_ms: How long the assignment of a static member that left is kept, while this member is the leader.
         capacity: The share of the load that this member gets in relation to other members', for the allocators
             ``"sticky"``, ``"weighted"`` and ``"lag_aware"``. With 0, it gets only what no other member subscribes to.
         rack: Where this member runs, for ``"rack_aware"``: the name that brokers, or the group's ``broker_racks``, give
             their rack.
         max_poll_interval_ms: How long the application may process the same record or values, or run the same listener
-            hook, before this member's session is closed; 0: no limit. Coordinating brokers wait as long for a member in
-            a rebalance, except those of Kafka 0.9 and 0.10.0, which wait for its session timeout.
+            hook, before this member's session is closed; 0: no limit. In a rebalance, coordinating brokers wait for a
+            member for this time; brokers of Kafka 0.9 and 0.10.0, for its session timeout.
         loop_stall_ms: How long the event loop may be blocked before this member's session is closed; 0: no limit.
         key_deserializer: Converts a record's key, if it has one. Without it, keys are bytes.
         on_bad_record: What happens to a record on which a deserializer fails, or whose message is damaged: ``"raise"``
@@ -217,7 +218,7 @@ class GroupedConsumer(Consumer):
                 or ``broker-v1``.
             NoZooKeeperError: ZooKeeper did not answer within ``zk_timeout_ms``; the text names the pending step.
             ChrootMissingError: The chroot does not exist.
-            GroupConfigError: The settings that the group has stored are different.
+            GroupConfigError: The settings that the group has stored differ from this consumer's.
             ForeignMemberError: The group has live members of another library (kiel, pykafka, Java's consumer).
             ClosedError: The consumer was closed.
         """
@@ -238,7 +239,7 @@ class GroupedConsumer(Consumer):
         Commit finished records, release all partitions and leave the group.
 
         The first call decides how; further calls return the same outcome. Their ``timeout_s`` may end the close
-        earlier, and no later.
+        earlier, but not later.
 
         The caller's own record or values count as finished, unless an exception is being handled. The close waits for
         other coroutines: for a loop until its record is finished, however long that takes; for a caller of
@@ -249,13 +250,13 @@ class GroupedConsumer(Consumer):
         Args:
             autocommit: Whether finished records are committed. A consumer with ``autocommit=False`` commits none here.
                 A position that ``auto_offset_reset`` chose is stored in any case.
-            timeout_s: How long the close may take, in seconds, whether the application or a server delays it. After
-                it, the member leaves, unfinished records are not committed, and a session that ZooKeeper does not
-                close is left to a thread, or expires.
+            timeout_s: How long the close may take, in seconds, even if the application or a server delays it. After
+                this time, the member leaves, unfinished records are not committed, and a thread closes the session, or
+                it expires.
 
         Raises:
             ConfigError: An argument is not valid; nothing is closed.
-            IllegalStateError: A hook of the listener that is a coroutine has called this; nothing is closed.
+            IllegalStateError: A coroutine hook of the listener has called this method; nothing is closed.
         """
         return self._lifecycle.close(autocommit, timeout_s, self._calls.end_in_flight)
 
@@ -278,14 +279,14 @@ class GroupedConsumer(Consumer):
         listener: RebalanceListener | None = None,
     ) -> asyncio.Future[None]:
         """
-        Replace the subscription at the call. The future is done once the member has registered it. If brokers
-        coordinate the group, it is done once the member has joined, or, if it has partitions, at once: it joins again
-        when their records in flight are finished.
+        Replace the subscription at the call. The future is done once the member has registered the new one.
 
-        Topics that remain in it are delivered without a pause, unless brokers coordinate the group.
+        If brokers coordinate the group, the future is done once the member has joined. A member with partitions joins
+        again later, when their records in flight are finished, so its future is done at once.
 
-        Topics that leave it are no longer delivered. Their records in flight are finished and committed as usual.
-        A topic that does not exist is logged, and consumed as soon as it is created.
+        Topics that remain subscribed are delivered without a pause, unless brokers coordinate the group. Other topics
+        are no longer delivered. Their records in flight are finished and committed as usual. A topic that does not
+        exist is logged, and consumed as soon as it is created.
 
         Args:
             topics: One topic or several.
@@ -297,7 +298,7 @@ class GroupedConsumer(Consumer):
             ConfigError: There is no topic, a name is not legal for a topic of Kafka 0.8, a pattern is given, or the
                 topics exceed what ZooKeeper can store for one member. The previous subscription remains. Or the
                 coordinator refuses the member's settings.
-            ArgumentTypeError: The listener is not an object with hooks. It is a TypeError and a ConfigError.
+            ArgumentTypeError: The listener is not an object with hooks. The error is a TypeError and a ConfigError.
             IllegalStateError: The application has assigned partitions; call ``unsubscribe()`` first.
             KielGroupsError: After ``assign`` and ``unsubscribe``, the consumer joins the group: the errors of
                 ``connect``.
@@ -322,9 +323,9 @@ class GroupedConsumer(Consumer):
         """
         Read these partitions alone, without the group: no member, no claims, no commits, and no calls of the listener.
 
-        It takes effect at the call, so ``seek`` and ``pause`` may follow at once. Members of the group, if there are
-        any, read the same records. A partition starts where the application seeks, else at the group's committed
-        offset, else as ``auto_offset_reset`` says. Another call replaces the partitions: those that stay keep their
+        The call takes effect at once, so ``seek`` and ``pause`` may follow. Members of the group, if there are any,
+        read the same records. A partition starts where the application seeks, else at the group's committed offset,
+        else as ``auto_offset_reset`` says. Another call replaces the partitions: partitions that stay keep their
         position, pause and high watermark. A consumer that has joined its group leaves it; ``assign`` before
         ``connect`` never joins.
 
@@ -335,7 +336,7 @@ class GroupedConsumer(Consumer):
             partitions: At least one. A partition that does not exist yet is read once it does.
 
         Raises:
-            ArgumentTypeError: The argument is not a list of partitions. It is a TypeError and a ConfigError.
+            ArgumentTypeError: The argument is not a list of partitions. The error is a TypeError and a ConfigError.
             ConfigError: There is no partition, or one has no legal topic and number.
             IllegalStateError: The consumer has subscribed to topics, or has not released one of the partitions yet.
             ClosedError: The consumer was closed.
@@ -377,10 +378,10 @@ class GroupedConsumer(Consumer):
         """
         Commit all finished records and what the caller has in flight, or the offsets that the application chooses.
 
-        Records and values that other tasks are processing do not count, whether a loop or a call returned them.
+        Records and values that other tasks are processing are not committed, whether a loop or a call returned them.
 
-        Chosen offsets may lie between the start of this claim of the partition (or where ``seek()`` went under it) and
-        the next offset to deliver. If one of them is refused, none is stored. A chosen commit changes neither the
+        Chosen offsets must lie between the start of this claim of the partition (or the offset of a later ``seek()``)
+        and the next offset to deliver. If one offset is refused, none is stored. A chosen commit changes neither the
         position nor what is finished: the next automatic commit, or ``commit()`` without offsets, stores the finished
         offsets again. Applications that choose offsets usually set ``autocommit=False``.
 
@@ -388,7 +389,7 @@ class GroupedConsumer(Consumer):
 
         Args:
             offsets: The next offset to read of some partitions that this member owns: a number, or an
-                ``OffsetAndMetadata``, whose text Kafka 0.8 does not keep. None: what is finished, of all partitions.
+                ``OffsetAndMetadata``, whose text Kafka 0.8 does not keep. None: the finished offsets of all partitions.
 
         Returns:
             The partitions whose offsets were stored.
@@ -396,10 +397,10 @@ class GroupedConsumer(Consumer):
         Raises:
             ConfigError: An offset is malformed, before the start of the claim, beyond the next offset to deliver, or
                 beyond the end of a log that was truncated.
-            CommitFailedError: A partition is not owned (the message names its owner), its topic was created again,
-                another writer has changed its offset, from which delivery continues, or the offset was delivered
-                before the claim was lost and taken again. Or brokers have not stored an offset,
-                chosen or not (``store="broker-v0"`` and ``"broker-v1"``). The message says which offsets were stored.
+            CommitFailedError: A partition is not owned (the message names its owner); its topic was created again;
+                another writer has changed its offset, where delivery now resumes; or the offset was delivered under an
+                earlier claim. Or brokers have not stored an offset, chosen or not (``store="broker-v0"`` and
+                ``"broker-v1"``). The message says which offsets were stored.
             SessionLostError: The session has ended. Records whose offsets were not stored are delivered again.
             CoordinationError: ZooKeeper refused the write because rights are missing. The member stops.
             IllegalStateError: The application has assigned the partitions: no claim protects a commit.
@@ -461,19 +462,19 @@ class GroupedConsumer(Consumer):
         """
         Return the offset that the group has committed, whether or not this member owns the partition.
 
-        It is read from the group's store: from ZooKeeper, or from the brokers with ``store="broker-v0"`` and
+        The offset is read from the group's store: from ZooKeeper, or from the brokers with ``store="broker-v0"`` and
         ``"broker-v1"``, and after ``assign``.
 
         Args:
             partition: A partition, or several, which are read in one round trip.
 
         Returns:
-            The next offset to read, or None if the group has none, or if the stored data is no offset (which is
+            The next offset to read, or None if the group has none, or if the stored data is not an offset (which is
             logged). For several partitions, a dict with an entry for each.
 
         Raises:
-            ConfigError: An argument is no partition.
-            SessionLostError: There is no session at the moment; only with ``store="zookeeper"``.
+            ConfigError: An argument is not a partition. SessionLostError: There is no session at the moment; only with
+                ``store="zookeeper"``.
             NoOffsetsError: Brokers refuse for good to read an offset.
             BrokerError: No broker answered.
             ClosedError: The consumer is not connected, or was closed.
@@ -491,8 +492,8 @@ class GroupedConsumer(Consumer):
             partitions: Some partitions. None: each partition of any topic for which the group has an offset.
 
         Returns:
-            The next offsets to read, with "" as metadata, which Kafka 0.8 does not keep. A partition without an
-            offset, or with stored data that is no offset, is left out.
+            The next offsets to read, with "" as metadata, which Kafka 0.8 does not keep. A partition without an offset,
+            or whose stored data is not an offset, is left out.
 
         Raises:
             ConfigError: An argument is no partition.
@@ -582,7 +583,7 @@ class GroupedConsumer(Consumer):
         Returns:
             The czxid of the owner znode, or, if brokers coordinate the group, a ``GenerationToken``: the group's
             generation and the member id. It is None after ``assign``, which claims nothing. For a partition, None if
-            the member does not own it. For a record, None if it is not in flight any more, or is not counted any more
+            the member does not own it. For a record, None if it is not in flight any more, or is not tracked any more
             because its partition was lost or another client set the group's offset. In this case, discard the record's
             results.
         """

@@ -1,7 +1,7 @@
 """
-The life cycle of a grouped consumer, and its commits.
+Connect a grouped consumer, subscribe or assign, close it, and commit its offsets.
 
-It connects, joins its group or reads alone, and closes. While it has a member, it commits.
+The consumer joins its group, or reads alone. It commits only while it has a member of the group.
 """
 
 from __future__ import annotations
@@ -93,9 +93,9 @@ class GroupLifecycle(Lifecycle):
 
     def _reconnect(self) -> asyncio.Task[None]:
         """
-        Leave the group for an assignment of the application, or end that to join the group, and return the connect.
+        Leave the group to follow ``assign``, or end that assignment to join the group. Return the connect.
 
-        Loops and calls under way raise an IllegalStateError; the next ones use the new connection at once.
+        Loops and calls under way raise an IllegalStateError; new loops and calls use the new connection at once.
         """
         old = self.connected
         assert old is not None
@@ -197,7 +197,7 @@ class GroupLifecycle(Lifecycle):
         return self._registered(changed, "GroupedConsumer.subscribe")
 
     def unsubscribe(self) -> asyncio.Future[None]:
-        """Have no topics and no partitions; the future is done once the member has registered that."""
+        """Drop all topics and partitions; the future is done once the member has registered that it has none."""
         self.check_open()
         changed = bool(self.subscription.topics)
         if self.subscription.is_manual():
@@ -252,7 +252,8 @@ class GroupLifecycle(Lifecycle):
         """
         Have the member register the subscription if it has changed; join the group if the consumer has left it.
 
-        The consumer leaves an assignment at the call, because another call may assign partitions before a task runs.
+        An assignment of the application ends at the call, because another call may assign partitions before a task
+        runs.
         """
         has_left = isinstance(self.connected, AssignedConsumer) and not self.subscription.is_manual()
         joining = self._reconnect() if changed and has_left else None
@@ -266,7 +267,7 @@ class GroupLifecycle(Lifecycle):
             await connected.member.resubscribe()
 
     def _change(self, topics: Iterable[str], change: Callable[[], T]) -> T:
-        """Replace the subscription by what ``change`` does. Raise ConfigError if the topics are not allowed."""
+        """Replace the subscription by calling ``change``. Raise ConfigError if the topics are not allowed."""
         if self.connected is None or isinstance(self.connected, AssignedConsumer):
             return change()
         return self.connected.subscribe(frozenset(topics), change)
@@ -279,7 +280,7 @@ class GroupLifecycle(Lifecycle):
         """
         Commit finished records, release all partitions and leave the group.
 
-        ``end_in_flight`` settles what the caller has in flight; it is called with whether a loop runs.
+        ``end_in_flight`` finishes or drops what the caller has in flight. Its argument says whether a loop runs.
         """
         if not isinstance(autocommit, bool):
             raise ConfigError(f"close(): autocommit: {autocommit!r} given; expected True or False")
@@ -338,7 +339,7 @@ _Committing: TypeAlias = asyncio.Future[frozenset[TopicPartition]]
 
 
 class Commits:
-    """Commits the offsets of one grouped consumer, and reads those that its group has committed."""
+    """Commits the offsets of one grouped consumer, and reads the offsets that its group has committed."""
 
     def __init__(self, lifecycle: GroupLifecycle, calls: RecordCalls, default_callback: CommitCallback | None) -> None:
         self._lifecycle = lifecycle
@@ -351,11 +352,11 @@ class Commits:
     # ------------------------------------------------------------------ commits
 
     def commit(self, offsets: Offsets | None) -> _Committing:
-        """Start a commit of what is finished, or of chosen offsets."""
+        """Start a commit of all finished offsets, or of chosen offsets."""
         return self._begin(None if offsets is None else offsets_of(offsets, "commit()"))
 
     def _begin(self, chosen: Mapping[TopicPartition, OffsetAndMetadata] | None) -> _Committing:
-        """Start a commit; what the caller has in flight counts from now on, unless the offsets are chosen."""
+        """Start a commit. Unless the offsets are chosen, first finish what the caller has in flight."""
         connected = self._lifecycle.require_member("commit()")
         if chosen is None:
             # Counted at the call: the task of the commit has a context of its own, without the caller's calls.
@@ -379,7 +380,7 @@ class Commits:
         return stored
 
     def commit_async(self, offsets: Offsets | None, callback: CommitCallback | None) -> _Committing:
-        """Start a commit, and report its outcome to a callback, after those of earlier commits."""
+        """Start a commit, and report its outcome to a callback, after the callbacks of earlier commits."""
         notify = callback or self._default_callback
         reported: dict[TopicPartition, OffsetAndMetadata] = {}
         try:
@@ -410,7 +411,7 @@ class Commits:
         before: asyncio.Event | None,
         called_now: asyncio.Event,
     ) -> frozenset[TopicPartition]:
-        """Call a callback after the commit, and after the callback of the commit before this one was called."""
+        """Call a callback after the commit, and after the previous commit's callback was called."""
         try:
             await asyncio.wait({committing})
             if before is not None:
@@ -455,7 +456,7 @@ class Commits:
     def committed(
         self, partition: TopicPartition | Iterable[TopicPartition]
     ) -> asyncio.Future[int | None] | asyncio.Future[dict[TopicPartition, int | None]]:
-        """Return the offset that the group has committed of a partition, or of each of several."""
+        """Return the offset that the group has committed for a partition, or for each of several."""
         if is_partition(partition):
             return spawn(self._of_one(partition), "GroupedConsumer.committed")
         return spawn(self._of_all(partition), "GroupedConsumer.committed")
@@ -472,7 +473,7 @@ class Commits:
     async def fetch_committed(
         self, partitions: Iterable[TopicPartition] | None
     ) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Return the offsets that the group has committed, of some partitions or of all; no entry without one."""
+        """Return the group's committed offsets of some partitions or of all. Partitions without one are left out."""
         asked = None if partitions is None else partitions_of(partitions, "fetch_committed_offsets()")
         found = await self._lifecycle.require_connected().stored_offsets(asked)
         return {partition: OffsetAndMetadata(offset) for partition, offset in found.items() if offset is not None}

@@ -270,7 +270,7 @@ class Producer:
 
     @property
     def key_maker(self) -> Callable[[Any], Any]:
-        """The function that makes the key of a record without one, by default None."""
+        """The function that makes a key from a value, if ``produce`` gets no key. By default, such keys are null."""
         return self._key_maker or (lambda _: None)
 
     @property
@@ -290,7 +290,7 @@ class Producer:
 
     @property
     def required_acks(self) -> int:
-        """How many replicas must have a record before it counts as stored: -1 for all in-sync replicas."""
+        """How many replicas must have a record before its future is done: -1 for all in-sync replicas."""
         return self._config.required_acks
 
     @property
@@ -351,9 +351,9 @@ class Producer:
         may not be stored, with ClosedError if they were not sent.
 
         Args:
-            timeout_ms: How long to flush. By default, until every record is stored or out of retries, or until no
-                broker has stored anything for ``request_timeout_ms`` plus ``ack_timeout`` (together 30.5 s by default),
-                as when a broker is frozen.
+            timeout_ms: How long to flush. By default, until every record is stored or out of retries, or, as when a
+                broker is frozen, until no broker has stored a record for ``request_timeout_ms`` plus ``ack_timeout``
+                (together 30.5 s by default).
 
         Raises:
             KielGroupsError: As in ``flush()``.
@@ -393,7 +393,7 @@ class Producer:
         raise_first(outcomes)
 
     async def _wait_for_flush(self, flushing: asyncio.Task[None], timeout_ms: int | None) -> None:
-        """Wait until the flush ends, at most ``timeout_ms``, or (None) for as long as brokers store records."""
+        """Wait until the flush ends: at most ``timeout_ms`` or, if None, as long as brokers store records."""
         now_s = asyncio.get_running_loop().time
         began_s = now_s()
         patience_s = (self._cluster.config.request_timeout_ms + self._config.ack_timeout_ms) / 1000
@@ -454,7 +454,7 @@ class Producer:
         fail_future(record.future, error)
 
     def _look_up(self, topic: str, record: _Unplaced) -> None:
-        """Keep the record until the topic's partitions are known. Later records of the topic queue up behind it."""
+        """Keep the record until the topic's partitions are known. Later records of the topic wait after it."""
         waiting = self._unplaced.get(topic)
         if waiting is None:
             check_name(topic, "topic")

@@ -1,4 +1,4 @@
-"""The connection of a consumer, and the delivery of its records to a loop or to calls."""
+"""Start the loops and calls that get records, refuse a second style, and finish what the caller got before."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Lifecycle:
         return self.require_connected().reader
 
     def connections(self) -> list[Connected]:
-        """Return the present connection, and the former ones that are being closed."""
+        """Return the present connection, and former connections that are being closed."""
         return [] if self.connected is None else [self.connected]
 
     def check_chosen(self, call: str) -> None:
@@ -84,7 +84,7 @@ class RecordCalls:
     """
     Delivers the records of one consumer to its callers: to a loop, to methods that return records, or to ``consume()``.
 
-    The first use decides on one of the three for the lifetime of the consumer (decision 0006).
+    The first use chooses one of these three styles for the lifetime of the consumer (decision 0006).
 
     Args:
         lifecycle: The consumer's connection.
@@ -150,7 +150,7 @@ class RecordCalls:
         timeout_ms: float,
         most: int | None,
     ) -> asyncio.Future[dict[TopicPartition, T]]:
-        """Start a call that returns records by partition: ``consume_batches()`` if they are columns."""
+        """Start a call that returns records by partition: ``getmany()``, or ``consume_batches()`` for columns."""
         name = "consume_batches" if form is COLUMNS else "getmany"
         return self._get(name, form, partitions, timeout_ms, most, lambda found: found, dict)
 
@@ -167,7 +167,8 @@ class RecordCalls:
         """
         Start a call that returns records, and finish what the caller's earlier calls returned.
 
-        A caller that comes after they are delivered again gets the outcome of ``late``.
+        If the records are delivered again before a caller reads the result, the result is what ``late`` returns or
+        raises.
         """
         name, label = f"{method}()", f"{self._owner}.{method}"
         try:
@@ -204,11 +205,11 @@ class RecordCalls:
         check: Callable[[], None] = lambda: None,
     ) -> asyncio.Future[Batch | None]:
         """
-        Start a call that returns values of a topic, and finish those that the caller got of it.
+        Start a call that returns values of a topic, and finish the topic's values that the caller got before.
 
         Args:
             topic: The topic's name.
-            read_topic: Has the consumer read the topic, and returns its reader and how long to wait for values, in
+            read_topic: Makes the consumer read the topic. Returns its reader, and how long to wait for values, in
                 seconds; or None once the consumer was closed.
             check: Checks that the consumer may read the topic.
         """
@@ -239,7 +240,7 @@ class RecordCalls:
     def _start(
         self, work: Coroutine[Any, Any, T], call: ConsumeCall, label: str, late: Callable[[], T]
     ) -> asyncio.Task[T]:
-        """Start a call, as ``start_consume_call`` does. The caller waits in it until it is done."""
+        """Start a call with ``start_consume_call``, and note that the caller waits in it until it is done."""
         started = start_consume_call(work, call, label, late)
         self._waiting[started] = self.calls_here()
         # Not removed by the coroutine: a task that is cancelled before its first step does not run it.
@@ -270,7 +271,7 @@ class RecordCalls:
                 values.drop(here if running else None)
 
     def count_record(self) -> None:
-        """Count the record in flight of a loop as finished by a commit, if the caller runs that loop."""
+        """For a commit, mark the record in flight of a loop as finished, if the caller runs that loop."""
         loop = None if self._loop is None else self._loop()
         if loop is not None and loop.caller is current_caller():
             for connected in self._lifecycle.connections():
@@ -291,7 +292,7 @@ async def _result_of(begin: Callable[[], Awaitable[T]]) -> T:
 
 
 def _check_limits(name: str, timeout_ms: float, max_records: int | None) -> None:
-    """Raise ConfigError unless these are arguments of a call that returns records."""
+    """Raise ConfigError if an argument of a call that returns records is not valid."""
     if isinstance(timeout_ms, bool) or not isinstance(timeout_ms, int | float) or not timeout_ms >= 0:
         raise ConfigError(f"{name}: timeout_ms is {timeout_ms!r}; expected milliseconds, at least 0")
     most = max_records

@@ -49,10 +49,11 @@ class SingleConsumer(Consumer):
     """
     A consumer that reads every partition of its topics and belongs to no group.
 
-    ``async for record in consumer`` delivers records, in order within each partition, and ends when the consumer is
-    closed; so do ``getone()``, ``getmany()`` and ``consume_batches()``, and ``consume()``. The first use decides on one
-    of the three ways (decision 0006). Partitions that are added to a topic are found within ``metadata_max_age_ms`` and
-    read from their beginning. Construct the consumer before or while an event loop runs, and use it on one loop only.
+    There are three ways to get records, and the first use decides on one (decision 0006): ``async for record in
+    consumer``, which ends when the consumer is closed; ``getone()``, ``getmany()`` and ``consume_batches()``; or
+    ``consume()``. Records are delivered in order within each partition. Partitions that are added to a topic are found
+    within ``metadata_max_age_ms`` and read from their beginning. Construct the consumer before or while an event loop
+    runs, and use it on one loop only.
 
     Args:
         brokers: ``host`` or ``host:port`` (9092), in a list or a comma-separated string; IPv6 addresses in brackets.
@@ -221,10 +222,10 @@ class SingleConsumer(Consumer):
         listener: RebalanceListener | None = None,
     ) -> asyncio.Future[None]:
         """
-        Add topics to those of former calls. (``GroupedConsumer.subscribe`` replaces the topics.)
+        Add topics to the topics of former calls. (``GroupedConsumer.subscribe`` replaces the topics.)
 
-        The future is done once their start positions are known: with END, later records are delivered. Until then, the
-        topics are not in ``subscription()``.
+        The future is done once the topics' start positions are known: with END, records written after that are
+        delivered. Until then, the topics are not in ``subscription()``.
 
         Args:
             topics: One topic or several; topics that are subscribed already are not changed.
@@ -232,12 +233,13 @@ class SingleConsumer(Consumer):
                 offsets by partition. See ``offsets_for_times`` for how exact a time is.
             partitions: The partition numbers to read in every topic; by default all, including partitions added later.
             listener: Notified, until the next call of ``subscribe``, of partitions before their first record is
-                delivered, and of all partitions at ``unsubscribe`` and ``close``. Nothing is ever lost or rebalanced.
+                delivered, and of all partitions at ``unsubscribe`` and ``close``. Partitions are never lost or
+                rebalanced.
 
         Raises:
             UnknownTopicError: No broker knows one of the topics.
             ConfigError: A name is not legal, the start is invalid, or a partition does not exist.
-            ArgumentTypeError: The listener is not an object with hooks. It is a TypeError and a ConfigError.
+            ArgumentTypeError: The listener is not an object with hooks. The error is a TypeError and a ConfigError.
             IllegalStateError: The application has assigned partitions; call ``unsubscribe()`` first.
             BrokerError: The brokers could not look up the start positions.
             ClosedError: The consumer was closed.
@@ -249,13 +251,13 @@ class SingleConsumer(Consumer):
         Read these partitions. The call takes effect at once, so ``seek`` and ``pause`` may follow at once.
 
         A partition starts where the application seeks, else as ``auto_offset_reset`` says. Another call replaces the
-        partitions: those that stay keep their position, pause and high watermark.
+        partitions: partitions that stay keep their position, pause and high watermark.
 
         Args:
             partitions: At least one. A partition that does not exist yet is read once it does.
 
         Raises:
-            ArgumentTypeError: The argument is not a list of partitions. It is a TypeError and a ConfigError.
+            ArgumentTypeError: The argument is not a list of partitions. The error is a TypeError and a ConfigError.
             ConfigError: There is no partition, or one has no legal topic and number.
             IllegalStateError: The consumer has subscribed to topics; call ``unsubscribe()`` first.
             ClosedError: The consumer was closed.
@@ -267,8 +269,8 @@ class SingleConsumer(Consumer):
         """
         Leave all topics, or end an assignment of ``assign``. Nothing is delivered any more.
 
-        It takes effect at the call, so ``assign`` may follow at once. With a listener whose partitions are revoked, it
-        takes effect once the listener's hook has returned, because the hook finds the positions: await the future.
+        The call takes effect at once, so ``assign`` may follow. If a listener must be notified, the call takes effect
+        once the listener's hook has returned, because the hook may read the positions: await the future.
 
         Raises:
             ClosedError: The consumer was closed.
@@ -333,7 +335,7 @@ class SingleConsumer(Consumer):
 
         Raises:
             ConfigError: The argument is not valid; nothing is closed.
-            IllegalStateError: A hook of the listener that is a coroutine has called this; nothing is closed.
+            IllegalStateError: A coroutine hook of the listener has called this method; nothing is closed.
         """
         return self._lifecycle.close(timeout_s)
 
@@ -370,7 +372,7 @@ def offset_time(start: StartAt | None, now: datetime) -> int:
         now: An aware datetime, from which a timedelta counts back.
 
     Raises:
-        ConfigError: The start has none of these forms.
+        ConfigError: The start is none of these.
     """
     if start is None:
         return END
@@ -525,7 +527,7 @@ class SingleLifecycle(Lifecycle):
             super().check_chosen(call)
 
     def _add(self, topics: Collection[str], positions: Mapping[TopicPartition, int]) -> None:
-        """Add topics, and read those partitions of them whose positions are known."""
+        """Add topics, and read their partitions whose positions are known."""
         connected = self.require_connected()
         self.subscription.change_subscription(self.subscription.topics | frozenset(topics))
         connected.open(positions)
@@ -542,7 +544,7 @@ class SingleLifecycle(Lifecycle):
             connected.start_lookup.add(dict.fromkeys(fresh, BEGINNING))
 
     async def _reset_rule(self, partition: TopicPartition) -> ResetPolicy | int:
-        """Resume a topic of ``consume`` where its last call would start it, others as ``auto_offset_reset`` says."""
+        """Reset a topic of ``consume`` to the start of its last call, other topics as ``auto_offset_reset`` says."""
         if partition.topic not in self._starts:
             return self._settings.fetching.auto_offset_reset
         cluster = self.require_reader().cluster

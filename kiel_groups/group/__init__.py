@@ -1,6 +1,6 @@
 """
 Decide for a group, purely: which candidate leads, what the leader plans, what a member claims, fetches and commits.
 
-``coordination`` and the group consumers, also Spark's, perform its decisions; operators' tools read its ``znodes``.
+``members``, ``clients`` and Spark's member perform its decisions; workers and operators' tools read its ``znodes``.
 No module here reads a clock, draws a random number, or talks to a server; such values are passed in as arguments.
 """

@@ -1,5 +1,5 @@
 """
-The state machine of one member's claims: each partition moves through its own phases.
+The state machine of one member's claims: when each partition is claimed, opened, drained, released or lost.
 
 Rules
   1. Safety rests on the owner znodes alone: records are delivered only between a partition's claim and the end of its
@@ -356,7 +356,7 @@ def _moves(
 
 
 def _claim_gone(claims: Claims, partitions: Partitions) -> tuple[Claims, tuple[Effect, ...]]:
-    """Free the partitions. Emit Lose for the owned, draining or releasing ones, before any new claim."""
+    """Free the partitions. Emit Lose for partitions that were owned, draining or releasing, before any new claim."""
     claimed = claims.in_phase(Phase.OPENING, Phase.OWNED, Phase.DRAINING, Phase.RELEASING) & partitions
     lost = claims.in_phase(Phase.OWNED, Phase.DRAINING, Phase.RELEASING) & partitions
     after, effects = _reconcile(claims, dict.fromkeys(claimed))

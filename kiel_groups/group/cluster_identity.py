@@ -1,4 +1,4 @@
-"""Decide whether brokers are of another cluster than those that ZooKeeper registers."""
+"""Decide whether the brokers of a client are another cluster than the brokers that ZooKeeper registers."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ MOST_TOPICS = 1_000
 
 class ClusterIdentity(NamedTuple):
     """
-    What ZooKeeper, or a broker, knows of its cluster.
+    What ZooKeeper, or a broker, knows about its cluster.
 
-    ``brokers`` has the addresses of each live broker, by its id: all its listeners in ZooKeeper, one in an answer.
-    ``topics`` has the replicas of each partition; those of a topic that was not compared are empty. Only clusters of
-    Kafka 0.10.1 and later have a ``cluster_id``.
+    ``brokers`` has the addresses of each live broker, by its id: all listeners if ZooKeeper named them, one if a broker
+    did. ``topics`` has the replicas of each topic's partitions; a topic that was not compared has none. Only clusters
+    of Kafka 0.10.1 and later have a ``cluster_id``.
     """
 
     brokers: Mapping[int, frozenset[HostPort]]
@@ -42,8 +42,8 @@ class ClusterIdentity(NamedTuple):
         Return what ZooKeeper knows.
 
         Args:
-            brokers: The data of the znodes of brokers, by id; None for one that is gone, or cannot be read.
-            topics: The data of the znodes of topics; None for one that was not read.
+            brokers: The data of brokers' znodes, by id; None for a znode that is gone, or cannot be read. topics: The
+                data of topics' znodes; None for a znode that was not read.
             cluster_id: The data of ``/cluster/id``.
         """
         addresses: dict[int, frozenset[HostPort]] = {}
@@ -71,25 +71,25 @@ class ClusterIdentity(NamedTuple):
 
     def may_differ(self, named: ClusterIdentity) -> bool:
         """
-        Return whether the addresses leave room for a doubt: both sides have some, and none in common.
+        Return whether the addresses raise a doubt: both sides have addresses, and none in common.
 
-        Brokers pass on the addresses that are registered, so this is rare: another cluster, a broker that is cut off
-        from ZooKeeper and knows only itself, or a proxy that changes the addresses in answers.
+        This is rare, because brokers answer with the registered addresses. The cause is another cluster, a broker that
+        is cut off from ZooKeeper and knows only itself, or a proxy that changes the addresses in answers.
         """
         return bool(self.addresses and named.addresses and not self.addresses & named.addresses)
 
     def to_compare(self, topics: Collection[str]) -> list[str]:
-        """Return those of these topics whose replicas are compared with the topics of this side, in order."""
+        """Return the topics, in order, whose replicas must be compared: those that this side has, too."""
         return sorted(self.topics.keys() & set(topics) - INTERNAL_TOPICS)[:MOST_TOPICS]
 
     def difference(self, named: ClusterIdentity) -> str:
         """
-        Return why ``named``, which brokers say, is certainly another cluster than this one, or "" if that is not sure.
+        Return why ``named``, from a broker, is certainly another cluster than this one, or "" if that is not certain.
 
-        The ids of clusters decide, if both are known. Otherwise, topics do: a proxy changes neither their names nor
-        their replicas, and a broker that is cut off remembers most of them. More topics have to speak against one
-        cluster than for it. Topics that only one side has count only as far as the other side has some, too: a topic
-        may have been created or deleted just now.
+        If both clusters' ids are known, the ids decide. Otherwise, the topics decide: a proxy changes neither their
+        names nor their replicas, and a broker that is cut off remembers most of them. The clusters are different if
+        more topics differ than agree. A topic that only one side has may have been created or deleted just now. So such
+        topics are used in pairs, one of each side.
         """
         if not self.may_differ(named):
             return ""
@@ -108,7 +108,7 @@ class ClusterIdentity(NamedTuple):
         return f"{alike} the same, of {len(ours):,} that ZooKeeper has, and {len(theirs):,} that the brokers have"
 
     def _agrees(self, topic: str, named: ClusterIdentity) -> bool | None:
-        """Return whether both sides have the same replicas of a topic; None if that cannot be said."""
+        """Return whether both sides have the same replicas of a topic, or None if the answer does not tell."""
         verdicts = set()
         for partition, replicas in self.topics[topic].items():
             # Brokers of 0.8 leave dead replicas out of their answers, and answer none together with an error.

@@ -1,8 +1,8 @@
 """
-The note that a member adds to the text of an offset in Kafka.
+The note that a member adds to the text of an offset in Kafka: the topic's incarnation, and the claim.
 
-An offset in Kafka has no version, and outlives its topic. The note says in which log the offset is a position, and
-under which claim it was stored.
+An offset in Kafka has no version, and outlives its topic. The note says which log the offset belongs to, and under
+which claim the offset was stored.
 """
 
 from __future__ import annotations
@@ -44,14 +44,14 @@ class CommitNote(NamedTuple):
 
 
 class NotedText(NamedTuple):
-    """The text of an offset without the note, and the note; None if the text is of another program."""
+    """The text of an offset without the note, and the note; None if another program has written the text."""
 
     text: str
     note: CommitNote | None
 
     @classmethod
     def parse(cls, metadata: str) -> NotedText:
-        """Divide the text that is stored with an offset."""
+        """Divide the text that is stored with an offset into the text and the note."""
         match = _NOTED.fullmatch(metadata)
         note = None if match is None else _note(match["note"])
         return cls(metadata, None) if match is None or note is None else cls(match["text"] or "", note)

@@ -1,5 +1,5 @@
 """
-The state machine of a leader: when it plans, and how it publishes a plan.
+The state machine of a leader: when it plans (debounce), and how it publishes a plan.
 
 Rules
   1. Only an elected leader plans. A deposed leader drops its plan at once. Effects and their answers carry the number
@@ -83,10 +83,10 @@ class LeaderState:
     """
     The state of a leader's term and of its plan.
 
-    ``term`` counts the leader's elections. While the leader settles, ``due_s`` is the time of the next plan,
-    ``bound_s`` the latest possible time, and ``since_s`` when the first change was seen. All are on the driver's clock.
-    ``causes`` are the reasons for the plan, in order. Causes that arrive during a plan belong to the next plan.
-    ``written`` counts answered writes.
+    ``term`` is the number of the leader's elections so far. While the leader settles, ``due_s`` is the time of the next
+    plan, ``bound_s`` the latest possible time, and ``since_s`` when the first change was seen. All are on the driver's
+    clock. ``causes`` are the reasons for the plan, in order. Causes that arrive during a plan belong to the next plan.
+    ``written`` is the number of answered writes.
     """
 
     debounce: DebounceConfig

@@ -1,4 +1,4 @@
-"""The events and effects of ``member_state``, and what a member makes of its coordinator's error codes."""
+"""The events and effects of ``member_state``, and how a member reacts to each error code of its coordinator."""
 
 from __future__ import annotations
 
@@ -178,7 +178,7 @@ NO_GENERATION = -1
 
 @dataclass(frozen=True, slots=True)
 class Rejoin:
-    """The member is to join, for the first time or because its subscription or its topics have changed."""
+    """The member must join, for the first time or because its subscription or its topics have changed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,7 +191,7 @@ class CoordinatorFound:
 
 @dataclass(frozen=True, slots=True)
 class FindFailed:
-    """No broker has named the coordinator. ``code`` is None if none answered."""
+    """No broker has named the coordinator. ``code`` is None if no broker answered."""
 
     discovery: int
     code: int | None
@@ -206,12 +206,12 @@ class PauseOver:
 
 @dataclass(frozen=True, slots=True)
 class Drained:
-    """The application has given all partitions back; those that took too long were lost."""
+    """All partitions are drained; partitions that took too long were lost."""
 
 
 @dataclass(frozen=True, slots=True)
 class JoinAnswered:
-    """The coordinator has answered a join (``code`` None: it has not, in time)."""
+    """A join was answered; ``code`` is None if no answer came in time."""
 
     join: int
     code: int | None
@@ -236,7 +236,7 @@ class AssignFailed:
 
 @dataclass(frozen=True, slots=True)
 class SyncAnswered:
-    """The coordinator has answered a sync (``code`` None: it has not, in time)."""
+    """A sync was answered; ``code`` is None if no answer came in time."""
 
     join: int
     code: int | None
@@ -244,7 +244,7 @@ class SyncAnswered:
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """A heartbeat, a commit or a read of offsets was answered; ``code`` is None if it was not, in time."""
+    """A heartbeat, a commit or a read of offsets was answered; ``code`` is None if no answer came in time."""
 
     request: GroupRequest
     code: int | None
@@ -269,17 +269,17 @@ class GivenUp:
 
 @dataclass(frozen=True, slots=True)
 class Leave:
-    """The member is to leave the group for good."""
+    """The member must leave the group for good."""
 
 
 @dataclass(frozen=True, slots=True)
 class LeaveAtOnce:
-    """The member is to leave the group for good, without waiting for the application."""
+    """The member must leave the group for good, without waiting for the application."""
 
 
 @dataclass(frozen=True, slots=True)
 class LeaveAnswered:
-    """The coordinator has answered the leave request, or has not, in time."""
+    """The leave request was answered, or no answer came in time."""
 
 
 Event: TypeAlias = (
@@ -314,7 +314,7 @@ class FindCoordinator:
 
 @dataclass(frozen=True, slots=True)
 class Pause:
-    """Wait as long as fits this number of failures in a row; answer with PauseOver."""
+    """Wait for a time that grows with this number of failures in a row; answer with PauseOver."""
 
     pause: int
     failures: int
@@ -327,7 +327,7 @@ class Drain:
 
 @dataclass(frozen=True, slots=True)
 class Lose:
-    """End the assignment at once: nothing of it may be delivered or committed any more."""
+    """End the assignment at once: its partitions must no longer be delivered or committed."""
 
 
 @dataclass(frozen=True, slots=True)

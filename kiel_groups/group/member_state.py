@@ -3,16 +3,16 @@ The state machine of one member of a group that brokers coordinate: Kafka's grou
 
 Rules
   1. Any broker names the coordinator. No answer, or an answer that another broker coordinates the group, makes the
-     member ask anew. Only the answer to the newest question counts. The membership continues meanwhile.
-  2. Before the member joins again, the application gives its partitions back, once for a rebalance, however many tries
-     the join takes. From a live membership they are drained and committed (``Drain``). After the coordinator has
-     removed the member, they are lost (``Lose``), and nothing is committed.
-  3. A join is sent only when the partitions are given back, and no other request to the coordinator is in flight.
+     member ask again. Only the answer to the newest question is used. The membership continues meanwhile.
+  2. Before the member joins again, its partitions are revoked, once for a rebalance, however many tries the join takes.
+     If the membership is live, they are drained and committed (``Drain``). After the coordinator has removed the
+     member, they are lost (``Lose``), and nothing is committed.
+  3. A join is sent only when the partitions are revoked, and no other request to the coordinator is in flight.
   4. A join with a member id that the coordinator does not know is repeated without one, at once. A refused join fails
      the member: it is not repeated.
   5. After a failed sync, the member joins again. Its id is void only if the coordinator says so.
   6. A request to rejoin during a join or a sync takes effect after it, so that the group is not disturbed twice.
-  7. A heartbeat's or a commit's answer counts only for the generation and the member id that it was sent with.
+  7. The answer to a heartbeat or a commit is used only for the generation and the member id of that request.
   8. The member leaves in one attempt, and only if it has a generation. It looks for the coordinator as long as it has
      partitions to commit, but not for the leave request.
 """
@@ -81,7 +81,7 @@ class Phase(Enum):
     SYNCING = "awaiting sync"
     #: Entry: the assignment is there. Duty: beat, fetch, commit. Exit: a rebalance or removal.
     STABLE = "stable"
-    #: Entry: the partitions are given back. Duty: send one leave request. Exit: its answer, or none in time.
+    #: Entry: the partitions are released. Duty: send one leave request. Exit: its answer, or none in time.
     LEAVING = "leaving"
     #: Entry: left, failed, or never joined. Duty: none. Exit: none.
     ENDED = "ended"
@@ -99,13 +99,13 @@ MOVES: Mapping[Phase, frozenset[Phase]] = {
 
 
 class Holding(Enum):
-    """What the application holds of the member's assignment."""
+    """Which partitions of the member's assignment the application still has."""
 
     #: No partition, or none that the member still answers for.
     NOTHING = "nothing"
     #: The partitions of the last assignment.
     ASSIGNED = "assigned"
-    #: Partitions that are being given back: their records in flight are finished and committed.
+    #: Partitions that are being revoked: their records in flight are finished and committed.
     DRAINING = "draining"
 
 
@@ -116,7 +116,8 @@ class MemberState:
 
     ``coordinator`` is the node id of the group's coordinator, None while it is unknown. ``discovery``, ``join`` and
     ``pause`` are the numbers of the newest question, join and pause. ``rejoin_due``: a join must follow. ``failures``
-    counts failures in a row. ``in_flight`` counts requests to the coordinator other than joins, syncs and heartbeats.
+    is the number of failures in a row. ``in_flight`` is the number of requests to the coordinator other than joins,
+    syncs and heartbeats.
     """
 
     phase: Phase = Phase.UNJOINED
@@ -136,17 +137,17 @@ class MemberState:
 
     @property
     def is_member(self) -> bool:
-        """Whether the coordinator counts on this member, as far as the member knows."""
+        """Whether the coordinator regards this process as a member, as far as the process knows."""
         return self.generation != NO_GENERATION and self.phase is not Phase.ENDED
 
     @property
     def is_joining(self) -> bool:
-        """Whether the next assignment is due, or on its way; a failed try changes nothing about that."""
+        """Whether the member waits for its next assignment, even after a failed try."""
         return self.rejoin_due or self.phase in (Phase.JOINING, Phase.SYNCING)
 
     @property
     def may_commit(self) -> bool:
-        """Whether the application's assignment is the one of the present generation, so that commits are in order."""
+        """Whether the application has the assignment of the present generation, so that it may commit."""
         return self.phase is Phase.STABLE and self.holding is not Holding.NOTHING
 
     def beats(self, *, while_draining: bool) -> bool:
@@ -154,8 +155,8 @@ class MemberState:
         Return whether heartbeats are sent.
 
         Args:
-            while_draining: Whether the coordinator counts heartbeats of a member that has not joined again yet, as it
-                does from JoinGroup v1 on. Before, such a member is removed after its session timeout all the same.
+            while_draining: Whether the coordinator accepts heartbeats of a member that has not joined again yet, as
+                from JoinGroup v1 on. Before v1, it removes such a member after its session timeout in any case.
         """
         if self.phase is not Phase.STABLE or self.coordinator is None:
             return False
@@ -182,7 +183,7 @@ def _is_legal(before: Phase, after: Phase) -> bool:
 
 
 def _react(state: MemberState, event: Event) -> _Step:
-    """Apply what an event says, and nothing that follows from the state."""
+    """Apply an event, without the steps that follow from the new state."""
     match event:
         case Rejoin():
             return replace(state, rejoin_due=True), ()
@@ -272,7 +273,7 @@ def _pausing(state: MemberState) -> _Step:
 
 
 def _lost(state: MemberState) -> _Step:
-    """End the membership, and with it what the application holds."""
+    """End the membership, and the application's assignment with it."""
     effects = () if state.holding is Holding.NOTHING else (Lose(),)
     phase = state.phase if state.phase is Phase.LEAVING else Phase.UNJOINED
     lost = replace(state, phase=phase, holding=Holding.NOTHING, member_id="", generation=NO_GENERATION)
@@ -280,7 +281,7 @@ def _lost(state: MemberState) -> _Step:
 
 
 def _advance(state: MemberState) -> _Step:
-    """Do what the state asks for: give partitions back, find the coordinator, leave, or join."""
+    """Take the next step that the state requires: revoke partitions, find the coordinator, leave, or join."""
     effects: list[Effect] = []
     if state.phase in (Phase.LEAVING, Phase.ENDED):
         return state, ()

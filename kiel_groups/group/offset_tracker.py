@@ -1,4 +1,4 @@
-"""Track the offsets of one consumer's partitions, from the claim to its end, and decide what is written."""
+"""Decide which offsets of a consumer's partitions are committed, refused, reset, adopted or released."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class CommitRules:
     With ``autocommit`` the finished offsets are stored without the application's request. ``through_brokers``: brokers
     write the offset znodes on request. They check no version and leave no trace of the writer, and a release writes
     only what a reset chose in its own transaction. ``in_kafka``: the coordinator of the group stores the offsets, which
-    have no versions, and a release stores what it leaves before its transaction.
+    have no versions, and a release stores its offset before its transaction.
     """
 
     autocommit: bool = True
@@ -101,7 +101,7 @@ class OffsetTracker:
 
     def claim(self, partitions: Iterable[TopicPartition], created: int) -> None:
         """
-        Begin to track claims whose opening starts; a claim that is tracked already keeps its incarnation.
+        Begin to track claims that are about to be opened. A claim that is tracked already keeps its incarnation.
 
         ``created`` is the creation zxid of their topic as known at this moment.
         """
@@ -111,7 +111,7 @@ class OffsetTracker:
                 _check_move(partition, None, claim)
 
     def claimed(self, partition: TopicPartition) -> ClaimedPartition | None:
-        """Return the claim of a partition, opened or not: another object for each claim. None if there is none."""
+        """Return the claim of a partition, opened or not, or None. Each claim is another object."""
         return self._claims.get(partition)
 
     def open(self, starts: Mapping[TopicPartition, StartPosition]) -> None:
@@ -132,7 +132,7 @@ class OffsetTracker:
             self._open.pop(partition, None)
 
     def end_unopened(self, partitions: Collection[TopicPartition] | None = None) -> None:
-        """Forget claims that were never opened: those of ``partitions``, or all because their session is over."""
+        """Forget claims of ``partitions`` (None: all, because their session is over) that were never opened."""
         unopened = self._claims.keys() - self._open.keys()
         self.end(unopened if partitions is None else unopened & frozenset(partitions))
 
@@ -166,7 +166,7 @@ class OffsetTracker:
         return topics
 
     def seek(self, partition: TopicPartition, offset: int, origin: StartOrigin = StartOrigin.SEEK) -> None:
-        """Continue delivery at ``offset``: it is the position and the finished offset. A chosen reset is void."""
+        """Continue delivery at ``offset``, the new position and finished offset. This voids a chosen reset."""
         offsets = self._open[partition]
         before = offsets.phase
         if origin is not StartOrigin.SEEK:
@@ -180,7 +180,7 @@ class OffsetTracker:
         _check_move(partition, before, offsets)
 
     def set_seek_mark(self, partition: TopicPartition, mark: object) -> None:
-        """Set the mark of a seek that waits for a look-up; another mark voids those that wait already."""
+        """Set the mark of a seek that waits for a look-up. This voids seeks that wait with another mark."""
         self._open[partition].seek_mark = mark
 
     def seek_mark(self, partition: TopicPartition) -> object:
@@ -197,7 +197,7 @@ class OffsetTracker:
         _check_move(partition, before, offsets)
 
     def withdraw_reset(self, partition: TopicPartition) -> None:
-        """Drop the chosen reset, because records before the position are fetched again; it may be chosen anew."""
+        """Drop the chosen reset, because records before the position are fetched again. A later reset may be chosen."""
         offsets = self._open[partition]
         before, reset = offsets.phase, offsets.reset
         if reset is not None:
@@ -269,7 +269,7 @@ class OffsetTracker:
         return ChosenCommits({} if refusals else commits, refusals)
 
     def _remember_allowed(self, partition: TopicPartition) -> None:
-        """Remember what the application may commit now, because delivery is about to start again elsewhere."""
+        """Remember which offsets the application may commit now, because delivery is about to resume elsewhere."""
         if (state := self._open.get(partition)) is not None:
             allowed = CommitRange(state.floor, state.position)
             self._earlier[partition] = allowed.union(self._earlier.get(partition))
@@ -297,7 +297,7 @@ class OffsetTracker:
         return fresh
 
     def answered(self, offsets: Mapping[TopicPartition, int], stored: Mapping[TopicPartition, StoredOffset]) -> None:
-        """Record that the outcome of the commit of these offsets is known, and the offsets that it ``stored``."""
+        """Record that the commit of these offsets has a known outcome, and which offsets it ``stored``."""
         for partition, offset in offsets.items():
             if (state := self._open.get(partition)) is not None:
                 state.sent.discard(offset)
@@ -306,7 +306,7 @@ class OffsetTracker:
                 self.stored(partition, now.offset, now.version)
 
     def requested(self, offsets: Mapping[TopicPartition, int | None]) -> None:
-        """Record the offsets that brokers are asked to store, and may store at any later time; None for no offset."""
+        """Record the offsets that brokers were asked to store, and may store at any later time. None: no offset."""
         for partition, offset in offsets.items():
             if (state := self._open.get(partition)) is not None:
                 state.requested = offset
@@ -322,7 +322,7 @@ class OffsetTracker:
     # Stored offsets that were read
 
     def verifiable(self, partitions: Collection[TopicPartition]) -> list[TopicPartition]:
-        """Return the partitions whose stored offset is read between commits: open ones that are not outdated."""
+        """Return the partitions whose stored offsets are read between commits: all that are open and not outdated."""
         return [p for p in sorted(self._open.keys() & frozenset(partitions)) if not self._open[p].outdated]
 
     def judge(self, partition: TopicPartition, stored: StoredOffset) -> Finding:
@@ -334,7 +334,7 @@ class OffsetTracker:
         """
         Record a stored offset that was read.
 
-        Another writer's offset is adopted (rule 3), and the records in flight count no more. Unreadable data is
+        Another writer's offset is adopted (rule 3), and the records in flight are no longer tracked. Unreadable data is
         replaced by the next commit, even if no record has finished since (rule 4).
         """
         state = self._open.get(partition)
@@ -364,7 +364,7 @@ class OffsetTracker:
     # Operators' orders
 
     def orders(self, ordered: Mapping[TopicPartition, OrderedOffset]) -> dict[TopicPartition, Commit]:
-        """Return what the orders of these partitions store now (rule 10); none of a partition that is not open."""
+        """Return the commits that carry out orders now (rule 10); partitions that are not open have none."""
         found = ((partition, each, self._open.get(partition)) for partition, each in sorted(ordered.items()))
         return {
             partition: Commit(each.offset, state.version)
@@ -393,7 +393,7 @@ class OffsetTracker:
         """
         Return the open partitions that must be restarted in the incarnation that ``created`` identifies.
 
-        Their offsets belong to an earlier incarnation, and no later one is known.
+        Their offsets belong to an earlier incarnation, and no later incarnation is known.
         """
         return frozenset(
             partition
@@ -426,7 +426,7 @@ class OffsetTracker:
         deleted the owner znode and another member has claimed the partition since.
 
         If the topic was created again, no position in the old log is stored. A position that was stored before this
-        consumer noticed (``found``) would count as an offset in the new log, whose start is unknown. So 0 replaces it.
+        consumer noticed (``found``) would look like an offset in the new log, whose start is unknown. So 0 replaces it.
 
         Args:
             partition: The partition.
@@ -443,7 +443,7 @@ class OffsetTracker:
         return Release(offset if is_due else None, state.version)
 
     def release_changed(self, partition: TopicPartition, found: StoredOffset | None) -> Release:
-        """Decide again, after the release was refused and ``found`` was read: None if there is no offset znode."""
+        """Decide again, after the release was refused and ``found`` was read. It is None without an offset znode."""
         state = self._open.get(partition)
         if found is None or state is None or (finding := state.judge(found)) is Finding.ADOPTED:
             return Release(None, None if found is None else found.version, is_superseded=state is not None)
@@ -470,7 +470,7 @@ class OffsetTracker:
         """
         Return whether a stored offset is a position in the old log, although it is newer than the recreated topic.
 
-        An operator's offset is not: its version is the adopted one, if the claim was opened.
+        An operator's offset is not such a position: if the claim was opened, its version is the adopted version.
         """
         claim, state = self._claims.get(partition), self._open.get(partition)
         if claim is None or not claim.outdated or found.offset is None:

@@ -51,7 +51,7 @@ class PendingReset:
 
     def offset_after(self, done: int) -> int:
         """
-        Return the offset to store if all records before the offset ``done`` are done.
+        Return the offset to store if all records before the offset ``done`` are finished.
 
         Records between ``done`` and the lost position that the log still has must be delivered. If there are any, the
         reset may move the offset back, but not forward past them.
@@ -92,7 +92,7 @@ MOVES: Mapping[Phase | None, frozenset[Phase | None]] = {
 
 class StartOrigin(Enum):
     """
-    How the offset was chosen at which the delivery of a partition started, or last started again.
+    How the offset was chosen at which a partition's delivery last started.
 
     The values are for log lines.
     """
@@ -151,7 +151,7 @@ class Commit(NamedTuple):
     version: int
 
     def has_stored(self, found: StoredOffset) -> bool:
-        """Return whether this commit, sent with an unknown outcome, has stored what was found (rule 2)."""
+        """Return whether this commit, whose outcome was unknown, has stored the offset ``found`` (rule 2)."""
         return (found.version, found.offset) == (self.version + 1, self.offset)
 
 
@@ -182,7 +182,7 @@ class CommitRange(NamedTuple):
         return self.first <= offset <= self.last
 
     def union(self, other: CommitRange | None) -> CommitRange:
-        """Return the range from the first offset of both to the last."""
+        """Return the range from the lower first offset of both ranges to the higher last offset."""
         if other is None:
             return self
         return CommitRange(min(self.first, other.first), max(self.last, other.last))
@@ -238,7 +238,7 @@ class Delivery(Protocol):
     """A batch of one partition that is being delivered, record by record."""
 
     def offsets(self) -> DeliveredOffsets:
-        """Return what the batch makes of the partition's offsets at this moment."""
+        """Return the partition's position and finished offset at this moment."""
 
 
 @dataclass(slots=True)
@@ -275,10 +275,10 @@ class PartitionOffsets(ClaimedPartition):
     log lacks the position, until the new position is stored. ``floor`` is the lowest offset that the application may
     commit: where the claim started, or where another writer, a reset or a new log set it; the application's own seek
     lowers it. ``seek_mark`` is a new object after each seek of the application and in each new log: a seek that waits
-    for a look-up is void if it has changed.
+    for a look-up is void if the mark has changed.
 
     ``position`` and ``finished`` change with each record. So while a batch is delivered, they are not written, but read
-    from that delivery (decision 0025). Setting one of them ends the delivery's influence.
+    from that delivery (decision 0025). Setting one of them ends this.
     """
 
     token: FencingToken
@@ -375,7 +375,7 @@ class PartitionOffsets(ClaimedPartition):
         """
         Whether this consumer found the stored offset when it claimed the partition, or wrote it itself.
 
-        An adopted offset does not count: another writer may have set it for a new incarnation of the topic before this
+        An adopted offset is excluded: another writer may have set it for a new incarnation of the topic before this
         consumer learned of that incarnation. The offset must then survive the restart in the new log.
         """
         return stored.version == self.version != self.adopted or self.wrote(stored)

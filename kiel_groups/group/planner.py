@@ -87,7 +87,7 @@ def _surplus(
 
 
 def members_by_slot(registered: Iterable[tuple[int, MemberInfo]]) -> dict[Slot, MemberInfo]:
-    """Return the members by slot; if two share a slot, the one that registered later, by the zxids given."""
+    """Return the members by slot. Of two members with one slot, take the one with the higher zxid, registered later."""
     newest: dict[Slot, tuple[int, MemberInfo]] = {}
     for zxid, info in registered:
         if info.slot not in newest or newest[info.slot][0] < zxid:
@@ -110,7 +110,7 @@ def absences(
         assignments: The stored assignments, or None for an unreadable assignment, whose slot is not kept.
         present: Slots that have a member.
         now_ms: Wall-clock time, milliseconds since 1970. The clocks of two leaders may differ: a stored time in the
-            future counts as now.
+            future is taken as now.
         grace_ms: How long a slot is kept, in milliseconds.
     """
     away = {}
@@ -153,8 +153,8 @@ class Inputs:
     ``members`` has one member per slot, the newest. ``topics`` has the partition numbers of each topic, ``brokers`` is
     the number of registered brokers. ``assignments`` has None for an unreadable assignment. ``away`` has the
     assignments of static slots whose member may return, ``history`` the generations with a history entry. ``weights``
-    are empty if the znode is absent; if it is unreadable, they are the last readable ones. ``group_state`` is None if
-    the znode is absent or unreadable, ``group_state_version`` only if it is absent.
+    are empty if the znode is absent; if it is unreadable, they are the last readable weights. ``group_state`` is None
+    if the znode is absent or unreadable, ``group_state_version`` only if it is absent.
     """
 
     members: Mapping[Slot, MemberInfo]
@@ -193,7 +193,7 @@ class Inputs:
 
     @property
     def missing(self) -> str:
-        """What is missing, so that no leader plans although members subscribe to topics; "" if nothing is."""
+        """What is missing for a plan, although members subscribe to topics; "" if nothing is missing."""
         if not self.subscribed or (self.brokers and self.topics):
             return ""
         return "topic of its subscription" if self.brokers else "broker"
@@ -204,8 +204,8 @@ class Inputs:
         """
         Return the racks of partitions' preferred leaders, as far as brokers or the group's settings name them.
 
-        The preferred leader is the first replica. Others lead only while its broker is down: to follow them would move
-        partitions twice.
+        The preferred leader is the first replica. Other replicas lead only while its broker is down, and to follow them
+        would move partitions twice.
 
         Args:
             registered: The racks of brokers by id, as these have registered them.
@@ -390,7 +390,7 @@ def _is_material(changes: Iterable[Operation], layout: GroupLayout, inputs: Inpu
     """
     Whether the changes justify a new generation.
 
-    Departed members' empty assignments alone do not justify one: they are deleted with the next generation.
+    The deletion of departed members' empty assignments can wait for the next generation.
     """
     empty = {layout.assignment(slot) for slot, owned in inputs.stored.items() if not owned}
     return any(not isinstance(change, Delete) or change.path not in empty for change in changes)
@@ -398,7 +398,7 @@ def _is_material(changes: Iterable[Operation], layout: GroupLayout, inputs: Inpu
 
 def _is_equivalent(stored: GroupState, fresh: GroupState) -> bool:
     """
-    Whether the stored group state is ``done``, with the same counts, reasons, allocator and request as the fresh one.
+    Whether the stored group state is ``done``, with the same numbers, reasons, allocator and request as the fresh one.
 
     Two texts of ``fallback`` are equivalent unless only one is empty: the allocator's error may differ in every plan.
     """
@@ -448,7 +448,7 @@ def _entry(group_state: GroupState, moved: int, took_ms: int) -> HistoryEntry:
 
 
 def _group_state(inputs: Inputs, target: Target, leader: MemberId, cause: str, now_ms: int) -> GroupState:
-    """Return the group state of the next generation, whose number is above every stored one."""
+    """Return the group state of the next generation. Its number is above every stored generation's."""
     generations = [stored.generation for stored in inputs.assignments.values() if stored is not None]
     request_ms = None
     if inputs.group_state is not None:
@@ -477,7 +477,7 @@ def _group_state(inputs: Inputs, target: Target, leader: MemberId, cause: str, n
 
 
 def _moved(inputs: Inputs, target: Target) -> int:
-    """Count the partitions that move from one slot to another."""
+    """Return how many partitions move from one slot to another."""
     before = {partition: slot for slot, owned in inputs.stored.items() for partition in owned}
     return sum(
         1 for slot, owned in target.allocation.items() for partition in owned if before.get(partition, slot) != slot
@@ -525,8 +525,8 @@ def describe_change(before: Inputs | None, after: Inputs) -> str:
     """
     Describe for operators what changed between two plans: ``join of m1, new partitions of t``, or "" for no change.
 
-    A member that leaves first drops its subscription, so any other member that disappears has died or lost its session
-    (an expiry). A new leader cannot tell the two apart: it compares the members with the stored assignments.
+    A leaving member drops its subscription before it leaves, so any other member that disappears has died or lost its
+    session (an expiry). A new leader cannot tell the two apart: it compares the members with the stored assignments.
 
     Args:
         before: The inputs of the last published plan, or None if this leader has published no plan yet.

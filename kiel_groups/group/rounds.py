@@ -54,7 +54,7 @@ _MOST_NAMES = 3
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoundInputs:
     """
-    What the leader has read.
+    What the leader has read to decide about a round.
 
     ``members`` are the live members whose znodes are readable, in the order of their registration. ``state`` is None if
     the znode is absent or unreadable, ``state_version`` only if it is absent. ``assignments`` has the generation of
@@ -96,7 +96,7 @@ def round_cause(inputs: RoundInputs) -> str:
 
 
 class Opening(NamedTuple):
-    """The state with which a round begins, and the write of it; ``version`` is the znode's version after that."""
+    """The state with which a round begins, its write, and the ``version`` of the znode after that write."""
 
     state: RoundState
     write: tuple[Operation, ...]
@@ -142,7 +142,7 @@ def latecomers(members: Sequence[RoundMember], generation: int) -> list[MemberId
 
 
 class Choice(NamedTuple):
-    """The protocol of a round, the metadata of its members, and why others are refused."""
+    """The protocol of a round, the metadata of its members, and why each other member is refused."""
 
     protocol: str
     members: Mapping[MemberId, bytes]
@@ -190,8 +190,8 @@ def publication(
         layout: The group's paths.
         begun: How the round began.
         choice: The round's protocol and members.
-        assignments: The assignment of each member; a member without one gets an empty one.
-        stored: The members with a stored assignment, which is replaced, or deleted.
+        assignments: The assignment of each member. A member that is left out gets an empty assignment.
+        stored: The members that have a stored assignment, which the writes replace or delete.
         candidate: The path of the leader's election znode, which every write checks.
     """
     generation = begun.state.generation

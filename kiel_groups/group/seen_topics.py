@@ -1,12 +1,12 @@
 """
-Decide whether a topic was deleted and created again, by what brokers answer, without ZooKeeper.
+Decide from answers of brokers, without ZooKeeper, whether a topic was deleted and created again.
 
-From Kafka 2.8 on a topic has an id, which says it exactly. Before, brokers do not say it. A topic that they have not
-listed for a while may be another one, or one that the client had no right to see. A topic that is created again at once
-leaves less: a position that its log has not, or has again. So the logs decide: an early record that was read is
-compared with what the log has in its place now.
+From Kafka 2.8 on, the topic's id tells. Before, a topic that brokers did not list for a while may be a new one, or one
+that the client had no right to see. If a topic is created again at once, the only sign is a position that its log
+lacks, or has again. So the logs decide: an early record that was read is compared with what the log has in its place
+now.
 
-A log of the same topic may lose records, too: an unclean election truncates it. That is no new log, and
+A log of the same topic may lose records, too, if an unclean election truncates it. In this case the log is not new, and
 ``auto_offset_reset`` says where delivery continues.
 """
 
@@ -32,9 +32,9 @@ class _SeenTopic:
     """
     A topic. ``ids`` are all of its ids, the newest one last.
 
-    ``is_missing``: the last answer about it has lacked it. ``was_missing``: an earlier one has, and nothing has shown
-    since whether it is the same topic. ``trusted``: the partitions whose stored offsets are of the present topic, as
-    far as this process can know; None as long as the topic was neither missing nor created again.
+    ``is_missing``: the last answer did not list the topic. ``was_missing``: an earlier answer did not list it, and it
+    is not known yet whether the topic is still the same. ``trusted``: the partitions whose stored offsets are of the
+    present topic, as far as this process can know; None as long as the topic was neither missing nor created again.
     """
 
     number: int = 0
@@ -48,7 +48,8 @@ class SeenTopics:
     """
     Numbers the incarnations of topics, from 0 on, as one process learns of them.
 
-    ``changed`` is called with a topic whose number has grown, ``doubted`` with one that may have been created again.
+    ``changed`` is called with a topic whose number has grown, ``doubted`` with a topic that may have been created
+    again.
     """
 
     def __init__(self) -> None:
@@ -62,12 +63,12 @@ class SeenTopics:
         return 0 if seen is None else seen.number
 
     def has_id(self, topic: str) -> bool:
-        """Return whether the topic's id is known, so that nothing else says whether it was created again."""
+        """Return whether the topic's id is known: it alone then tells whether the topic was created again."""
         seen = self._topics.get(topic)
         return seen is not None and bool(seen.ids)
 
     def was_missing(self, topic: str) -> bool:
-        """Return whether brokers have lacked the topic since its logs were last compared."""
+        """Return whether brokers have left out the topic since its logs were last compared."""
         seen = self._topics.get(topic)
         return seen is not None and (seen.is_missing or seen.was_missing)
 
@@ -84,7 +85,7 @@ class SeenTopics:
             self.doubt(topic)
 
     def identified(self, topic: str, topic_id: str) -> None:
-        """Note the topic's id. A former id is the answer of a broker whose metadata are old."""
+        """Note the topic's id. Ignore a former id, because a broker with old metadata has sent it."""
         seen = self._seen(topic)
         if topic_id in seen.ids:
             return
@@ -93,11 +94,11 @@ class SeenTopics:
             self.renew(topic)
 
     def doubt(self, topic: str) -> None:
-        """Note that a broker has answered as if the topic were another one."""
+        """Note that a broker's answer suggests that the topic was created again."""
         self.doubted(topic)
 
     def settle(self, topic: str) -> None:
-        """Note that the topic was compared with what this process reads of it; nothing more will be known."""
+        """Note that the topic's logs were compared, so that its absence needs no further check."""
         seen = self._seen(topic)
         seen.is_missing = seen.was_missing = False
 
@@ -106,7 +107,8 @@ class SeenTopics:
         Return the partitions whose stored offsets are of the present topic, as far as this process can know.
 
         Coordinators of 0.9 keep the offsets of deleted topics. A caller that has stored an offset, or compared it with
-        its log, adds the partition. A later doubt begins with another set, to which former callers do not add.
+        its log, adds the partition. After a later doubt, the set is another object, to which former callers add
+        nothing.
 
         Returns:
             None if all offsets are trusted, or the topic has an id.
@@ -115,7 +117,7 @@ class SeenTopics:
         return None if seen is None or seen.ids else seen.trusted
 
     def take_doubt(self, topic: str) -> set[TopicPartition] | None:
-        """Return ``trusted`` to a caller that compares the other offsets: it decides for the topic that was missing."""
+        """Return ``trusted`` to a caller that compares the other offsets, and no longer regard the topic as missing."""
         trusted = self.trusted(topic)
         if trusted is not None:
             self._topics[topic].was_missing = False
@@ -136,9 +138,9 @@ class LogSight(NamedTuple):
     """
     What is known of one partition's log.
 
-    ``start`` and ``end`` are its range now. ``has_record`` is whether it still has the record that was read first, None
-    if that cannot be known: none was read, or it was deleted since. ``is_first`` is whether that is the log's first
-    record. ``in_doubt`` is whether a broker has denied that it has the ``position``.
+    ``start`` and ``end`` are its range now. ``has_record``: whether the log still has the record that was read first;
+    None if that cannot be known, because no record was read, or it was deleted since. ``is_first``: whether that record
+    is the log's first one. ``in_doubt``: whether a broker has denied that the log has the ``position``.
     """
 
     position: int
@@ -166,7 +168,7 @@ def judge_logs(sights: Collection[LogSight], *, was_unknown: bool, was_missing: 
 
     Args:
         sights: Partitions of the topic.
-        was_unknown: Whether a broker has denied that there is such a partition, as one does that has just started.
+        was_unknown: Whether a broker has denied that a partition exists, as a broker does that has just started.
         was_missing: Whether brokers have not listed the topic.
     """
     if any(sight.has_record for sight in sights):

@@ -1,4 +1,4 @@
-"""The subscription of a consumer: how it gets its partitions, and the state of each assigned partition."""
+"""The subscription of a consumer: how it gets its partitions, and which of them are paused or lack a position."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def compiled_pattern(pattern: str | re.Pattern[str] | None) -> re.Pattern[str] |
     Return a compiled regular expression, or None if there is none.
 
     Raises:
-        ConfigError: The argument is empty, or no regular expression.
+        ConfigError: The argument is empty, or not a regular expression.
     """
     text = pattern.pattern if isinstance(pattern, re.Pattern) else pattern
     if text is None:
@@ -52,7 +52,7 @@ def assignable_partitions(partitions: Iterable[TopicPartition]) -> frozenset[Top
     Return the partitions of a manual assignment.
 
     Raises:
-        ConfigError: One is not a TopicPartition with a legal topic and number.
+        ConfigError: A partition is not a TopicPartition with a legal topic and number.
     """
     listed = list(partitions)
     for partition in listed:
@@ -65,14 +65,14 @@ def assignable_partitions(partitions: Iterable[TopicPartition]) -> frozenset[Top
 
 def check_offset(offset: object, where: str) -> int:
     """
-    Return an offset at which an application wants to continue.
+    Check an offset at which an application wants to continue, and return it.
 
     Args:
         offset: The argument.
         where: The call and the partition, for the error.
 
     Raises:
-        ConfigError: It is no whole number, or negative, or beyond what the protocol can carry.
+        ConfigError: The offset is not a whole number, or negative, or beyond what the protocol can carry.
     """
     if isinstance(offset, bool) or not isinstance(offset, int) or not 0 <= offset <= _MOST_OFFSET:
         raise ConfigError(
@@ -154,7 +154,7 @@ class SubscriptionState:
         Args:
             topics: One topic or several.
             pattern: A regular expression that topics have to match from their beginning. ``change_subscription`` sets
-                the topics that match. Until then, those of the previous pattern remain that match this one, too.
+                the topics that match. Until then, topics of the previous pattern remain if they match this one, too.
             listener: The listener of this subscription, or None.
 
         Returns:
@@ -205,7 +205,7 @@ class SubscriptionState:
         """
         End the subscription or the manual assignment; nothing is assigned any more.
 
-        The member releases the claims of a group. Those of a manual assignment end at once.
+        The member releases its claims in a group. The partitions of a manual assignment end at once.
         """
         if self._kind is SubscriptionKind.MANUAL:
             self.offsets.end(self._assigned)
@@ -226,7 +226,7 @@ class SubscriptionState:
         Check that the consumer may get partitions in this way, before ``call`` begins.
 
         Raises:
-            IllegalStateError: It gets partitions in another way.
+            IllegalStateError: The consumer gets partitions in another way.
         """
         if self._kind not in (None, kind):
             raise self._wrong_kind(call)
@@ -236,7 +236,7 @@ class SubscriptionState:
         Check that the application has chosen topics or partitions at some time, before ``call`` waits for records.
 
         Raises:
-            IllegalStateError: It never has, so no record would ever come.
+            IllegalStateError: The application never has, so no record would ever come.
         """
         if not self._was_chosen:
             raise IllegalStateError(
@@ -264,7 +264,7 @@ class SubscriptionState:
         Replace the manual assignment.
 
         Raises:
-            ConfigError: There are no partitions, or one is not a TopicPartition with a legal topic and number.
+            ConfigError: There are no partitions, or a partition is not a TopicPartition with a legal topic and number.
             IllegalStateError: The consumer has a subscription, or its member has not released one of the partitions.
         """
         wanted = assignable_partitions(partitions)
@@ -285,7 +285,7 @@ class SubscriptionState:
         Replace the partitions that the group assigns to this consumer.
 
         The member calls this method whenever its owned partitions or the subscribed topics change. It passes all owned
-        partitions of subscribed topics, and leaves out others that it has not released yet.
+        partitions of subscribed topics, without owned partitions of other topics, which it is about to release.
 
         Raises:
             ConfigError: The topic of a partition is not subscribed.
@@ -339,7 +339,7 @@ class SubscriptionState:
 
     def seek(self, partition: TopicPartition, offset: int) -> None:
         """
-        Continue at ``offset``. A requested reset and one that the policy chose are void.
+        Continue at ``offset``. This voids a requested reset, and a reset that the policy chose.
 
         Raises:
             ConfigError: The offset is not a whole number from 0 to 2**63 - 1.
@@ -361,7 +361,7 @@ class SubscriptionState:
 
     def open_unclaimed(self, starts: Mapping[TopicPartition, int], origin: StartOrigin) -> list[TopicPartition]:
         """
-        Open assigned partitions that no member claims, at these offsets; those that are open already do not change.
+        Open assigned partitions that no member claims, at these offsets. Open partitions do not change.
 
         Returns:
             The partitions that were opened.
@@ -417,7 +417,7 @@ class SubscriptionState:
         self._require(partition, "pause()").is_paused = True
 
     def resume(self, partition: TopicPartition) -> None:
-        """End a pause; without one, nothing changes."""
+        """End a pause. Do nothing if the partition is not paused."""
         self._require(partition, "resume()").is_paused = False
 
     def is_paused(self, partition: TopicPartition) -> bool:
@@ -431,7 +431,7 @@ class SubscriptionState:
 
     def need_offset_reset(self, partition: TopicPartition, policy: str | None = None) -> None:
         """
-        Request another position, at the end of the log that ``policy`` names; ``seek`` then sets it.
+        Request another position: the log's first or next offset, as ``policy`` says. A later ``seek`` sets it.
 
         Args:
             partition: An assigned partition, which has no position until then.

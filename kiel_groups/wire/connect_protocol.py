@@ -1,8 +1,8 @@
 """
 The "connect" protocol: what workers of a group of connectors tell their leader, and what the leader assigns to them.
 
-The bytes are those of version 0 of Kafka's ConnectProtocol, which all releases of Kafka Connect read.
-``StickyMetadata`` is the metadata of a protocol of this package only.
+The format is version 0 of Kafka's ConnectProtocol, which all releases of Kafka Connect read.
+Only this package has a protocol with the metadata ``StickyMetadata``.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _WORK = numbers_by_name("task", CONNECTOR_TASK)
 @dataclass(frozen=True, slots=True)
 class ConnectMetadata(MemberData):
     """
-    A worker as it tells the leader when it joins: the metadata of a ``GroupProtocol`` named ``DEFAULT_PROTOCOL``.
+    What a worker tells the leader when it joins: the metadata of a ``GroupProtocol`` named ``DEFAULT_PROTOCOL``.
 
     Args:
         url: The URL of its REST interface.
@@ -63,14 +63,14 @@ class ConnectMetadata(MemberData):
 @dataclass(frozen=True, slots=True)
 class StickyMetadata(MemberData):
     """
-    A worker as it tells a leader that lets it keep its work: the bytes of ``ConnectMetadata``, and two more fields.
+    What a worker tells a leader that lets workers keep their work: the fields of ``ConnectMetadata``, and two more.
 
-    They are the metadata of a ``GroupProtocol`` named ``STICKY_PROTOCOL``.
+    The bytes are the metadata of a ``GroupProtocol`` named ``STICKY_PROTOCOL``.
 
     Args:
         url: The URL of its REST interface.
         offset: The offset of the configuration that it has read; ``NO_OFFSET`` if it has not read any.
-        generation: The generation in which it got its last work; -1 if it had none.
+        generation: The generation in which the worker got its last work; -1 if it had none.
         work: The numbers of its last tasks by connector, ``CONNECTOR_TASK`` for the connector itself.
         version: The version of the bytes that were parsed; only version 0 is encoded.
     """
@@ -96,7 +96,7 @@ class ConnectAssignment(MemberData):
         leader_url: The URL of the leader's REST interface.
         offset: The offset of the configuration by which the leader assigns.
         work: The numbers of the assigned tasks by connector, ``CONNECTOR_TASK`` for the connector itself. A task that
-            the leader names twice counts once.
+            the leader names twice is kept once.
         version: The version of the bytes that were parsed; only version 0 is encoded.
     """
 

@@ -1,8 +1,8 @@
 """
-The "consumer" protocol: what members of a group of consumers send to their leader, and the leader to them.
+The "consumer" protocol: the subscriptions that consumers send to their leader, and the assignments that it returns.
 
-A group may have members of other clients, such as Java's, so the bytes are those of Kafka's ConsumerProtocol. A later
-version than 0 appends, for example, the partitions that the member owns.
+A group may have members of other clients, such as Java's, so the format is Kafka's ConsumerProtocol. Versions
+after 0 append fields, such as the partitions that the member owns.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ PROTOCOL_TYPE = "consumer"
 @dataclass(frozen=True, slots=True)
 class ConsumerSubscription(MemberData):
     """
-    The topics that a member subscribes to, as it tells the leader when it joins: the metadata of a ``GroupProtocol``.
+    The topics that a joining member subscribes to, as told to the leader: the metadata of a ``GroupProtocol``.
 
-    ``topics`` are in the member's own order. ``user_data`` belongs to the assignment strategy. ``version`` is that of
-    the bytes that were parsed; only version 0 is encoded.
+    ``topics`` are in the member's own order. ``user_data`` belongs to the assignment strategy. ``version`` is the
+    version of the parsed bytes; only version 0 is encoded.
     """
 
     PROTOCOL = "consumer"
@@ -48,8 +48,8 @@ class ConsumerAssignment(MemberData):
     The partitions that the leader assigns to one member: one of the assignments of a ``SyncGroupRequest``.
 
     ``partitions`` are by topic, in the leader's order. ``user_data`` belongs to the assignment strategy. ``version`` is
-    that of the bytes that were parsed; only version 0 is encoded. A topic or partition that a leader names twice counts
-    once, as it does for Java's members.
+    the version of the parsed bytes; only version 0 is encoded. A topic or partition that a leader names twice is kept
+    once, as by Java's members.
     """
 
     PROTOCOL = "consumer"
@@ -61,6 +61,6 @@ class ConsumerAssignment(MemberData):
 
     @classmethod
     def parse(cls, data: Buffer, what: str) -> Self:
-        """Parse the assignment that any leader has made. No bytes at all are an assignment without partitions."""
+        """Parse the assignment that a leader of any client has made. Empty data is an assignment without partitions."""
         # The coordinator sends no bytes to a member that the leader has not named.
         return super(ConsumerAssignment, cls).parse(data, what) if data else cls({})

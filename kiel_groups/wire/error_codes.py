@@ -1,8 +1,8 @@
 """
 Define Kafka's error codes as values: number, name, whether a retry may help, and what to do.
 
-0.8.0 has −1 to 11, 0.8.1 adds 12 and 13, 0.8.2 adds 14 to 20, 0.9 adds 21 to 31, and 4.1 ends with 133. Those that a
-module tests for are constants. Any other number comes from a newer or a patched broker, and becomes an ``ErrorCode``,
+0.8.0 has −1 to 11, 0.8.1 adds 12 and 13, 0.8.2 adds 14 to 20, 0.9 adds 21 to 31, and 4.1 ends with 133. Codes that a
+module tests for are constants. An unknown number comes from a newer or a patched broker, and becomes an ``ErrorCode``,
 too.
 """
 
@@ -24,8 +24,9 @@ class ErrorCode:
     The outcome that a broker reports for one partition, topic or offset.
 
     ``retriable``: the same request may succeed later without a change by the user. ``refresh_metadata``: the request
-    went to the wrong broker, so look up the leader before the retry. ``refuses``: the broker has done nothing of what
-    was asked, such as to store a record. An error that is neither retriable nor refuses leaves that unknown.
+    went to the wrong broker, so look up the leader before the retry. ``refuses``: the broker has certainly not done
+    what was asked, such as to store a record. After an error with neither ``retriable`` nor ``refuses``, that is
+    unknown.
     """
 
     number: int
@@ -39,7 +40,7 @@ class ErrorCode:
         return f"{self.name} ({self.number})"
 
     def exception(self, message: str) -> BrokerError:
-        """Return the error to raise: its class fits the code, its text is ``message``, then name and hint."""
+        """Return the error to raise. Its class fits the code; its text has ``message``, name and hint."""
         if self.number == OFFSET_OUT_OF_RANGE.number:
             kind: type[BrokerError] = OffsetOutOfRangeError
         elif self.number == REQUEST_TIMED_OUT.number:
@@ -55,7 +56,7 @@ _KNOWN: dict[int, ErrorCode] = {}
 def _code(
     number: int, name: str, hint: str, *, retriable: bool = False, moved: bool = False, refuses: bool = True
 ) -> ErrorCode:
-    """Define a code."""
+    """Return an error code, and make it known to ``error_code``."""
     code = _KNOWN[number] = ErrorCode(number, name, retriable, moved, hint, refuses)
     return code
 

@@ -64,7 +64,7 @@ class Request(Generic[AnswerT_co]):
         Decode a response, given without size and correlation id.
 
         Raises:
-            ProtocolError: The payload is no response to this kind of request.
+            ProtocolError: The payload is not a response to this kind of request.
         """
         answer: AnswerT_co = cls.ANSWER.decode(payload, cls.ANSWER_NAME)
         return answer
@@ -72,7 +72,7 @@ class Request(Generic[AnswerT_co]):
 
 def encode_request(request: Request[object], correlation_id: int, client_id: str) -> bytes:
     """
-    Encode a request as a frame, its size included.
+    Encode a request as a frame, including its size.
 
     Args:
         request: The request.

@@ -1,4 +1,4 @@
-"""The requests by which brokers coordinate groups: find the coordinator, join, sync, beat, leave, list, delete."""
+"""The requests by which brokers coordinate groups: join, sync, heartbeat, leave, list, describe, delete, and others."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ _PROTOCOLS = array(structure(GroupProtocol, STRING, BYTES))
 
 class JoinGroupResponse(NamedTuple):
     """
-    The generation of the group that the member belongs to now.
+    The generation that the group and this member are in now.
 
     ``protocol`` is one that all members have offered. The member whose ``member_id`` equals ``leader_id`` is the
     leader. ``members`` has the metadata of each member by its id, and is empty unless the member is the leader.
@@ -93,7 +93,7 @@ class JoinGroupResponse(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class JoinGroupRequest(Request[JoinGroupResponse]):
     """
-    Join a group. The coordinator answers when all members have joined, or when those that have not are removed.
+    Join a group. The coordinator answers when all members have joined, or after it has removed the others.
 
     ``member_id`` is empty for a new member, which finds its id in the answer. ``protocols`` are in the member's order
     of preference. The coordinator waits for other members as long as the longest session timeout among them.
@@ -166,7 +166,7 @@ class HeartbeatRequest(Request[ErrorCode]):
     Renew a member's session.
 
     The answer is REBALANCE_IN_PROGRESS while the member has to rejoin. After an eviction it is UNKNOWN_MEMBER_ID;
-    0.9 answers REBALANCE_IN_PROGRESS to an evicted member, too, as long as the others rejoin.
+    0.9 answers REBALANCE_IN_PROGRESS even to an evicted member, while other members rejoin.
     """
 
     API_KEY, API_VERSION, ANSWER_NAME, ANSWER = 12, 0, "a heartbeat response", ERROR
@@ -200,7 +200,7 @@ class ListedGroup(NamedTuple):
 
 
 class ListGroupsResponse(NamedTuple):
-    """The groups of one broker, in the broker's order. They are incomplete while the broker reads its offsets."""
+    """The groups of one broker, in the broker's order. The list is incomplete while the broker reads its offsets."""
 
     error: ErrorCode
     groups: tuple[ListedGroup, ...]
@@ -250,7 +250,7 @@ class DescribedGroup(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class DescribeGroupsRequest(Request[tuple[DescribedGroup, ...]]):
-    """Ask for some groups. A broker that does not coordinate one of them answers NOT_COORDINATOR_FOR_CONSUMER there."""
+    """Ask for some groups. For a group that it does not coordinate, a broker answers NOT_COORDINATOR_FOR_CONSUMER."""
 
     API_KEY, API_VERSION, ANSWER_NAME = 15, 0, "a describe-groups response"
     BODY = fields(groups=array(STRING))
@@ -264,8 +264,8 @@ class DeleteGroupsRequest(Request[Mapping[str, ErrorCode]]):
     """
     Delete groups without members, and their offsets. Brokers know this request from 1.1 on.
 
-    The answer has the outcome of each group: NON_EMPTY_GROUP if it has members, GROUP_ID_NOT_FOUND if there is none of
-    this name.
+    The answer has the outcome of each group: NON_EMPTY_GROUP if it has members, GROUP_ID_NOT_FOUND if there is no such
+    group.
     """
 
     API_KEY, API_VERSION, ANSWER_NAME = 42, 0, "a delete-groups response"

@@ -1,4 +1,4 @@
-"""ListOffsets v0 and v1: look up where the log of a partition begins, ends, or was at a time."""
+"""ListOffsets v0 and v1: look up the offsets at which a partition's log begins, ends, or reaches a time."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class OffsetQuery(NamedTuple):
 
 
 class ListedOffsets(NamedTuple):
-    """Offsets in descending order, at most ``max_offsets``, or none if no segment is older than the requested time."""
+    """Offsets in descending order, at most ``max_offsets``; empty if no segment is older than the requested time."""
 
     error: ErrorCode
     offsets: tuple[int, ...]

@@ -1,8 +1,8 @@
 """
-Declare what members of a group send their leader, and the leader them: a version, and the fields of version 0.
+Declare the data that members of a group and their leader send each other: a version, and the fields of version 0.
 
 Coordinators pass these bytes on without reading them. A group may have members of other clients. A later version
-appends fields: of any version, the fields of version 0 are read, and the rest is ignored.
+appends fields. Only the fields of version 0 are read; the rest is ignored.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class MemberData:
             what: The name of the data in errors, such as "the subscription of member m-1".
 
         Raises:
-            ProtocolError: The data is not of this kind.
+            ProtocolError: The data is not what ``EXPECTED`` says.
         """
         reader = Reader(data, what + cls.EXPECTED)
         version = reader.int16()

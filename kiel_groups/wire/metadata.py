@@ -1,4 +1,4 @@
-"""Metadata v0: the live brokers, the partitions of topics and their leaders. Later ones: ids of clusters and topics."""
+"""Metadata: brokers, partitions and leaders (v0), the controller (v1), ids of the cluster (v2) and of topics (v10)."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class MetadataResponse(NamedTuple):
     """
     A broker's view of the cluster. A fresh 0.8.1 cluster without topics lists no broker at all.
 
-    ``brokers`` are those that have a host, so a leader may be missing.
+    ``brokers`` leaves out brokers without a host, so a leader may be missing.
     """
 
     brokers: tuple[BrokerAddress, ...]
@@ -88,7 +88,7 @@ _PARTITION = structure(PartitionMetadata, ERROR, INT32, INT32, array(INT32), arr
 
 @dataclass(frozen=True, slots=True)
 class MetadataRequest(Request[MetadataResponse]):
-    """Ask about some topics, or about all if none is given. A broker may be set to create a topic that is named."""
+    """Ask about some topics, or about all if none is given. Some brokers create a topic that is named."""
 
     API_KEY, API_VERSION, ANSWER_NAME = 3, 0, "a metadata response"
     BODY = fields(topics=array(STRING))
@@ -118,7 +118,7 @@ class ControllerRequest(Request[int]):
 
 @dataclass(frozen=True, slots=True)
 class ClusterIdRequest(Request[str | None]):
-    """Ask for the id of the cluster, with Metadata v2, which brokers know from 0.10.1 on. No topic is asked about."""
+    """Ask for the id of the cluster, and for no topic, with Metadata v2, which brokers know from 0.10.1 on."""
 
     API_KEY, API_VERSION, ANSWER_NAME = 3, 2, "a cluster-id response"
     BODY = fields(topics=array(STRING))
@@ -164,7 +164,7 @@ def _read_varint(reader: Reader) -> int:
 
 
 def _read_length(reader: Reader) -> int:
-    """Read the length of a text or an array; null, which is 0, becomes 0."""
+    """Read the length of a text or an array. Null is read as the length 0."""
     return max(0, _read_varint(reader) - 1)
 
 
@@ -224,7 +224,7 @@ class TopicIdsRequest(Request[Mapping[str, str]]):
     topics: tuple[str, ...]
 
     def encode_body(self) -> bytes:
-        """Encode the request without its header, except for the tags at the end of the header."""
+        """Encode the request without its header, but with the tags that end the header."""
         topics = _array(_NAMED).encode(tuple((_NO_ID, topic, None) for topic in self.topics))
         # No topic is created, and no rights are asked for.
         return b"\0" + topics + b"\0\0\0" + b"\0"

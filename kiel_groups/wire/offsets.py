@@ -1,4 +1,4 @@
-"""OffsetCommit and OffsetFetch: v0 keeps a group's offsets in ZooKeeper, later ones in Kafka; and OffsetDelete."""
+"""OffsetCommit and OffsetFetch: v0 keeps a group's offsets in ZooKeeper, later versions in Kafka. And OffsetDelete."""
 
 from __future__ import annotations
 
@@ -92,8 +92,8 @@ class OffsetCommitRequestV1(_CommitRequest):
     """
     Store offsets in Kafka, as brokers of 0.8.2 do. Each partition succeeds or fails on its own.
 
-    A client that is no member of a group that brokers coordinate gives the generation -1 and an empty member id.
-    ``timestamp_ms`` is the time of the commit, from which an offset's retention counts; -1 is the broker's own time.
+    A client that is not a member of a group that brokers coordinate gives the generation -1 and an empty member id.
+    ``timestamp_ms`` is the time of the commit, when the offset's retention starts; -1 is the broker's own time.
     """
 
     API_VERSION = 1
@@ -112,7 +112,7 @@ class OffsetCommitRequestV1(_CommitRequest):
 
     @property
     def offsets_with_times(self) -> Mapping[TopicPartition, tuple[int, int, str]]:
-        """The offsets as the request has them."""
+        """The offsets in the form that the request sends."""
         return {key: (value.offset, self.timestamp_ms, value.metadata) for key, value in self.offsets.items()}
 
 
@@ -121,8 +121,8 @@ class OffsetCommitRequestV2(_CommitRequest):
     """
     Store offsets in Kafka, as brokers from 0.9 on do. Each partition succeeds or fails on its own.
 
-    A client that is no member gives the generation -1 and an empty member id, which the coordinator takes only while
-    the group has no members. The coordinator checks the member's generation, but not that the member owns the
+    A client that is not a member gives the generation -1 and an empty member id, which the coordinator accepts only
+    while the group has no members. The coordinator checks the member's generation, but not that the member owns the
     partitions. ``retention_ms`` is how long the offsets are kept; -1 is the broker's ``offsets.retention.minutes``.
     """
 
@@ -149,7 +149,7 @@ class OffsetFetchRequest(Request[Mapping[TopicPartition, FetchedOffset]]):
 
     @property
     def numbers(self) -> Mapping[TopicPartition, None]:
-        """The partitions as the request has them: numbers without values."""
+        """The partitions in the form that the request sends: numbers without values."""
         return dict.fromkeys(self.partitions)
 
 
@@ -158,15 +158,15 @@ class OffsetFetchRequestV1(OffsetFetchRequest):
     """
     Read the committed offsets of some partitions from Kafka.
 
-    The bytes are those of v0, and the version has the coordinator read them from Kafka instead of ZooKeeper. A
-    partition without a committed offset has the offset -1 and no error.
+    The bytes are the same as in v0; the version makes the coordinator read the offsets from Kafka instead of ZooKeeper.
+    A partition without a committed offset has the offset -1 and no error.
     """
 
     API_VERSION = 1
 
 
 class DeletedOffsets(NamedTuple):
-    """The outcome for the group, and, unless that is an error, for each partition."""
+    """The outcome for the group and, unless the group has an error, for each partition."""
 
     error: ErrorCode
     partitions: Mapping[TopicPartition, ErrorCode]
@@ -177,7 +177,8 @@ class OffsetDeleteRequest(Request[DeletedOffsets]):
     """
     Delete offsets of a group in Kafka, from 2.4 on, through the group's coordinator.
 
-    It refuses the partitions of topics that live members subscribe to. A partition without an offset is no error.
+    The coordinator refuses partitions of topics that live members subscribe to. A partition without an offset is not an
+    error.
     """
 
     API_KEY, API_VERSION, ANSWER_NAME = 47, 0, "an offset-delete response"
@@ -190,5 +191,5 @@ class OffsetDeleteRequest(Request[DeletedOffsets]):
 
     @property
     def numbers(self) -> Mapping[TopicPartition, None]:
-        """The partitions as the request has them: numbers without values."""
+        """The partitions in the form that the request sends: numbers without values."""
         return dict.fromkeys(self.partitions)

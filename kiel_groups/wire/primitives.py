@@ -1,8 +1,8 @@
 """
 Read and write the protocol's types: numbers, texts, bytes, arrays, structures, and what is sent by topic and partition.
 
-Requests, answers and what members send each other are declared with the types at the end of this module: each reads and
-writes its values, so that a declaration is all that a new structure takes.
+Requests, answers and what members send each other are declared with the types at the end of this module: each type
+reads and writes its values, so a new structure needs only a declaration.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ LONGEST_STRING = 0x7FFF
 
 
 def _packing(code: str) -> Callable[[Writer, int], None]:
-    """Return the method that writes a number. A method for each code is faster than one that gets the code."""
+    """Return a method that writes numbers of one ``struct`` code, which is faster than one method for all codes."""
     pack, bits = Struct(f">{code}").pack, 8 * calcsize(code)
 
     def write(self: Writer, value: int) -> None:
@@ -67,7 +67,7 @@ def _packing(code: str) -> Callable[[Writer, int], None]:
 
 
 def _unpacking(code: str) -> Callable[[Reader], int]:
-    """Return the method that reads a number."""
+    """Return a method that reads numbers of this ``struct`` code."""
     number = Struct(f">{code}")
     unpack, size = number.unpack_from, number.size
 
@@ -131,7 +131,7 @@ class Writer:
         self._parts.append(value)
 
     def fields(self, layout: Struct, values: tuple[int, ...]) -> None:
-        """Write several numbers at once, which is faster than one after the other."""
+        """Write several numbers at once, which is faster than to write them one by one."""
         try:
             self._parts.append(layout.pack(*values))
         except StructError:
@@ -148,8 +148,8 @@ class Reader:
     """
     Reads one value after the other from a payload.
 
-    It checks all input: a value that would reach past the end, a count of more elements than the remaining bytes can
-    hold, or text that is no UTF-8 is a ProtocolError, raised before memory is allocated for it.
+    All input is checked: a value that would reach past the end, a count of more elements than the remaining bytes can
+    hold, or text that is not UTF-8 raises a ProtocolError, before memory is allocated for it.
 
     Args:
         payload: The bytes to read; blobs are returned as views into it, without a copy.
@@ -173,7 +173,7 @@ class Reader:
         Read text.
 
         Raises:
-            ProtocolError: The text is null, truncated, or no UTF-8.
+            ProtocolError: The text is null, truncated, or not UTF-8.
         """
         start = self._position
         length = self.int16()
@@ -190,7 +190,7 @@ class Reader:
         return self.string()
 
     def text(self, size: int, start: int | None = None) -> str:
-        """Read text of as many bytes. ``start`` is as for ``take``."""
+        """Read text of ``size`` bytes. ``start`` is as for ``take``."""
         start = self._position if start is None else start
         try:
             return str(self.take(size, start), "utf-8")
@@ -216,7 +216,7 @@ class Reader:
         return self.take(length, start)
 
     def take(self, size: int, start: int | None = None) -> memoryview:
-        """Read as many bytes, as a view. ``start`` is the position in the error, that of their length."""
+        """Read ``size`` bytes, as a view. ``start`` is the position that errors name, such as that of the length."""
         end = self._position + size
         if end > len(self._buffer):
             raise self._truncated(self._position if start is None else start, size)
@@ -238,7 +238,7 @@ class Reader:
         return self.elements(self.int32(), least_bytes, start)
 
     def elements(self, count: int, least_bytes: int, start: int | None = None) -> range:
-        """Check a count that was read, as ``array`` does. ``start`` is its position in the error."""
+        """Check the count of an array, which was read already. ``start`` is the position that errors name."""
         start = self._position if start is None else start
         left = len(self._buffer) - self._position
         if count < 0 or count * least_bytes > left:
@@ -250,19 +250,19 @@ class Reader:
         Check that all bytes were read.
 
         Raises:
-            ProtocolError: Bytes are left: this is no response of the expected kind.
+            ProtocolError: Bytes are left, so the payload is not of the expected kind.
         """
         left = len(self._buffer) - self._position
         if left:
             raise self.refuse(f"{left} bytes after its end")
 
     def refuse(self, found: str, position: int | None = None) -> ProtocolError:
-        """Return the error for what was found at a position, or before the present one."""
+        """Return the error for what was found at ``position`` or, if None, at the present position."""
         at = self._position if position is None else position
         return ProtocolError(f"{self._what} of {len(self._buffer)} bytes holds {found}, at byte {at}")
 
     def fields(self, layout: Struct) -> tuple[int, ...]:
-        """Read several numbers at once, which is faster than one after the other."""
+        """Read several numbers at once, which is faster than to read them one by one."""
         start = self._position
         try:
             values = layout.unpack_from(self._buffer, start)
@@ -281,7 +281,7 @@ V = TypeVar("V")
 
 
 class FieldType(NamedTuple, Generic[T]):
-    """A type of the protocol: what reads a value of it, what writes one, and the least size of a value in bytes."""
+    """A type of the protocol: functions that read and write a value, and the least size of a value in bytes."""
 
     read: Callable[[Reader], T]
     write: Callable[[Writer, T], None]
@@ -296,7 +296,7 @@ class FieldType(NamedTuple, Generic[T]):
             what: The name of the payload in errors, such as "a fetch response".
 
         Raises:
-            ProtocolError: The payload is no value of this type, or longer.
+            ProtocolError: The payload is not a value of this type, or it is longer than the value.
         """
         reader = Reader(payload, what)
         value = self.read(reader)
@@ -330,7 +330,7 @@ NULLABLE_BYTES: Final = FieldType[bytes | None](
 
 
 def array(element: FieldType[T]) -> FieldType[tuple[T, ...]]:
-    """Return the type of a count, and as many elements."""
+    """Return the type of an array: a count, and that many elements."""
     read_one, write_one, least_bytes = element
 
     def read(reader: Reader) -> tuple[T, ...]:
@@ -346,9 +346,9 @@ def array(element: FieldType[T]) -> FieldType[tuple[T, ...]]:
 
 def structure(make: Callable[..., T], *fields: FieldType[Any]) -> FieldType[T]:
     """
-    Return the type of fields, one after the other.
+    Return the type of a structure: its fields, one after the other.
 
-    ``make`` makes a value of the fields. What is written is a tuple of them, such as a NamedTuple.
+    ``make`` makes a value from the fields. A value to write is a tuple of the fields, such as a NamedTuple.
     """
     reads, writes = [each.read for each in fields], [(place, each.write) for place, each in enumerate(fields)]
 
@@ -376,7 +376,7 @@ def fields(**types: FieldType[Any]) -> Mapping[str, FieldType[Any]]:
 
 
 def numbers(make: Callable[..., T], codes: str) -> FieldType[T]:
-    """Return the type of a structure that has only numbers, by their codes of ``struct``. It is the fastest one."""
+    """Return the type of a structure of numbers, given by their ``struct`` codes. It is faster than ``structure``."""
     layout = Struct(f">{codes}")
 
     def write(writer: Writer, value: Any) -> None:
@@ -386,7 +386,7 @@ def numbers(make: Callable[..., T], codes: str) -> FieldType[T]:
 
 
 def mapping(key: FieldType[K], value: FieldType[V], what: str) -> FieldType[Mapping[K, V]]:
-    """Return the type of an array of pairs, read as a dictionary. ``what`` names a key in the error if it is twice."""
+    """Return the type of an array of pairs, read as a dictionary. ``what`` names a duplicate key in the error."""
 
     def read(reader: Reader) -> Mapping[K, V]:
         found: dict[K, V] = {}
@@ -407,7 +407,7 @@ def mapping(key: FieldType[K], value: FieldType[V], what: str) -> FieldType[Mapp
 
 
 def by_partition(value: FieldType[T]) -> FieldType[Mapping[TopicPartition, T]]:
-    """Return the type of an array of topics that have arrays of partitions, with a value after each number."""
+    """Return the type of an array of (topic, array of (partition number, value))."""
     read_value, write_value, value_bytes = value
 
     def read(reader: Reader) -> Mapping[TopicPartition, T]:
@@ -438,10 +438,10 @@ def by_partition(value: FieldType[T]) -> FieldType[Mapping[TopicPartition, T]]:
 
 def numbers_by_name(what: str, least: int) -> FieldType[Mapping[str, tuple[int, ...]]]:
     """
-    Return the type of an array of names that have arrays of numbers, ``least`` or more.
+    Return the type of an array of (name, array of numbers); every number must be ``least`` or greater.
 
-    A name that is read twice has the numbers of both. A number that is read twice counts once. ``what`` names a number
-    in the error if it is below ``least``.
+    A name that is read twice gets the numbers of both arrays, each number once. ``what`` names a number below ``least``
+    in the error.
     """
 
     def read(reader: Reader) -> Mapping[str, tuple[int, ...]]:
@@ -460,7 +460,7 @@ def numbers_by_name(what: str, least: int) -> FieldType[Mapping[str, tuple[int, 
 
 
 def throttled(answer: FieldType[T]) -> FieldType[T]:
-    """Return the type of an answer after the time for which the broker has delayed it, in ms, which is not used."""
+    """Return the type of an answer that follows the broker's delay of it, in milliseconds, which is ignored."""
 
     def read(reader: Reader) -> T:
         reader.int32()

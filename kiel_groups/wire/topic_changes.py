@@ -1,8 +1,8 @@
 """
-CreateTopics, DeleteTopics (brokers take both from 0.10.1 to 3.9) and CreatePartitions (from 1.0 on) v0.
+CreateTopics, DeleteTopics (brokers support both from 0.10.1 to 3.9) and CreatePartitions (from 1.0 on) v0.
 
-In ZooKeeper mode only the controller takes them, and other brokers refuse. In KRaft mode each broker forwards them to
-the controller.
+In ZooKeeper mode, only the controller executes these requests; other brokers refuse them. In KRaft mode, each broker
+forwards them to the controller.
 """
 
 from __future__ import annotations
@@ -74,13 +74,13 @@ class CreatePartitionsRequest(Request[Mapping[str, ErrorCode]]):
 
     @property
     def counts(self) -> Mapping[str, tuple[int, int]]:
-        """The numbers as the request has them: without an assignment of replicas, which is null."""
+        """The numbers in the form that the request sends: with null as the assignment of replicas."""
         return {topic: (count, -1) for topic, count in self.partitions.items()}
 
 
 @dataclass(frozen=True, slots=True)
 class DeleteTopicsRequest(Request[Mapping[str, ErrorCode]]):
-    """Delete topics. The broker answers when the controller knows of it, and deletes the logs later."""
+    """Delete topics. The broker answers when the controller knows of the deletion; brokers delete the logs later."""
 
     API_KEY, API_VERSION, ANSWER_NAME, ANSWER = 20, 0, "a delete-topics response", _ERRORS
     BODY = fields(topics=array(STRING), timeout_ms=INT32)

@@ -1,7 +1,7 @@
 """
-DescribeConfigs v1 (brokers take it from Kafka 1.1 on), AlterConfigs v0 (0.11) and IncrementalAlterConfigs v0 (2.3).
+DescribeConfigs v1 (from Kafka 1.1 on), AlterConfigs v0 (from 0.11 on), IncrementalAlterConfigs v0 (from 2.3 on).
 
-They are about the settings of one topic. Each broker takes them.
+Each request is about the settings of one topic, and every broker executes it.
 """
 
 from __future__ import annotations
@@ -94,13 +94,13 @@ class DescribeConfigsRequest(Request[tuple[DescribedConfig, ...]]):
 
     @property
     def resources(self) -> tuple[tuple[int, str, int], ...]:
-        """The topic, and no names of settings: null."""
+        """The topic, with null in place of names of settings, which means all."""
         return ((_TOPIC, self.topic, -1),)
 
 
 @dataclass(frozen=True, slots=True)
 class AlterConfigsRequest(Request[tuple[ConfigAnswer, ...]]):
-    """Replace all settings that a topic has itself."""
+    """Replace all of a topic's own settings."""
 
     API_KEY, API_VERSION, ANSWER_NAME, ANSWER = 33, 0, "an alter-configs response", _CHANGED
     BODY = fields(
@@ -135,6 +135,6 @@ class IncrementalAlterConfigsRequest(Request[tuple[ConfigAnswer, ...]]):
 
     @property
     def resources(self) -> tuple[tuple[int, str, tuple[tuple[str, int, str], ...]], ...]:
-        """The topic with the operations. The value of a deletion is not read."""
+        """The topic with the operations. Brokers ignore the value of a deletion."""
         changes = [(name, _SET, value) for name, value in self.settings.items()]
         return ((_TOPIC, self.topic, (*changes, *((name, _DELETE, "") for name in self.unset))),)

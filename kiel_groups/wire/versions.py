@@ -1,4 +1,4 @@
-"""Ask a broker which requests it knows: a probe that brokers of all releases answer, and ApiVersions v0."""
+"""Ask a broker which requests it knows: a probe that is safe with brokers of all releases, and ApiVersions v0."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _EMPTY_BYTES, _THROTTLE_BYTES = 4, 4
 @dataclass(frozen=True, slots=True)
 class FetchProbeRequest(Request[bool]):
     """
-    Ask a broker whether it is of 0.10.1 or later, in a way that any broker bears.
+    Ask a broker whether it is of 0.10.1 or later, with a request that is safe with any broker.
 
     Brokers of 0.10.0 and of 4.0 or later do not know this version, and close the connection.
     """
@@ -44,7 +44,7 @@ class FetchProbeRequest(Request[bool]):
     API_KEY, API_VERSION = 1, 3
 
     def encode_body(self) -> bytes:
-        """Encode the request: no wait, no bytes to wait for, and as few as possible of no topic in particular."""
+        """Encode a fetch that does not wait, for as few bytes as possible of a topic that need not exist."""
         # The last 0 is the most bytes in v3; in v0 to v2, it is the number of topics.
         head = numbers(tuple, "iiii").encode((CLIENT_REPLICA_ID, 0, 0, 0))
         partition = TopicPartition("kiel-groups", 0)
@@ -52,7 +52,7 @@ class FetchProbeRequest(Request[bool]):
 
     @classmethod
     def decode_response(cls, payload: Buffer) -> bool:
-        """Return whether the answer is about a topic, as that of 0.10.1 and later. What it says of it is not read."""
+        """Return whether the answer is about a topic, which only brokers of 0.10.1 and later send."""
         # Brokers of 0.8 answer without the time for which they have throttled the client, as in v0.
         in_v0 = payload if len(payload) == _EMPTY_BYTES else memoryview(payload)[_THROTTLE_BYTES:]
         return bool(FetchRequest.decode_response(in_v0).partitions)
@@ -64,7 +64,7 @@ class FetchProbeRequest(Request[bool]):
 
 
 class VersionRange(NamedTuple):
-    """The versions of one request that a broker takes, both ends included."""
+    """The versions of one request that a broker supports, both ends included."""
 
     least: int
     most: int
@@ -72,7 +72,7 @@ class VersionRange(NamedTuple):
 
 class ApiVersionsResponse(NamedTuple):
     """
-    The versions that a broker takes, by API key.
+    The versions that a broker supports, by API key.
 
     4.x names version 0 of a produce request for the sake of old clients, and yet closes the connection when it comes.
     """
@@ -83,7 +83,7 @@ class ApiVersionsResponse(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ApiVersionsRequest(Request[ApiVersionsResponse]):
-    """Ask a broker which versions of each request it takes."""
+    """Ask a broker which versions of each request it supports."""
 
     API_KEY, API_VERSION, ANSWER_NAME, BODY = 18, 0, "an API-versions response", fields()
     ANSWER = structure(ApiVersionsResponse, ERROR, mapping(INT16, numbers(VersionRange, "hh"), "API key"))

@@ -269,7 +269,7 @@ def observe_connect(client: KazooClient, asked_timeout_ms: int, granted: Callabl
     not know the session any more.
 
     Before the first session there is no lease to keep. So each attempt may take twice as long as the previous one, up
-    to kazoo's own limit, and slow servers can be joined, too.
+    to kazoo's own limit. A slow server can thus answer in time, too.
     """
     connection = client._connection
     invoke = connection._invoke

@@ -120,14 +120,14 @@ if kazoo_log.level == logging.NOTSET:
 
 
 class Ticking(Protocol):
-    """The interface of ``Ticker``, and of what the simulator and tests have in its place."""
+    """The interface of ``Ticker``, and of its replacements in the simulator and in tests."""
 
     def start(self) -> None: ...
     def wake(self) -> None: ...
 
 
 class Runtime:
-    """The runtime of a real process, without a state of its own; the simulator derives its own from it."""
+    """The runtime of a real process, without a state of its own; the simulator derives its runtime from it."""
 
     #: Return the seconds of a clock that also runs while the computer is suspended, as leases do. Loops read it before
     #: each record, so no Python code is in between.

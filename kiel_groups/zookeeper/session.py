@@ -393,7 +393,7 @@ class Session:
         """
         Close the session. ZooKeeper then deletes its ephemeral znodes immediately.
 
-        The close begins before this returns, and continues if the future that is returned is cancelled. The future is
+        The close begins before this method returns, and continues if the returned future is cancelled. The future is
         done when kazoo's client has stopped. If the client had no connection or got no answer, a thread closes the
         session in the background, over another connection, unless the process or the session ends first.
         """
@@ -481,7 +481,7 @@ class Session:
         return _with_data(await self._read(self.client.get_async, path, watcher))
 
     async def exists(self, path: str, watcher: Watcher | None = None) -> Node | None:
-        """Read a znode's state without its data, or None if it does not exist. A watch is set in both cases."""
+        """Read a znode's state without its data. If the znode does not exist, return None and still set the watch."""
         return _without_data(await self._read(self.client.exists_async, path, watcher))
 
     async def children(self, path: str, watcher: Watcher | None = None) -> list[str] | None:

@@ -1,4 +1,4 @@
-"""What the parts of a process share: background tasks, the limit of a close, contexts across and on one session."""
+"""What the parts of a process share: background tasks, the limit of a close, contexts of a process and of a session."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class CloseLimit:
 
         Args:
             most_s: The longest time that the block may take, in seconds.
-            reserves: Whether a part of the remaining time is reserved for what follows the block.
+            reserves: Whether to reserve a part of the remaining time for what follows the block.
 
         Raises:
             TimeoutError: The block did not end in time.
@@ -101,9 +101,9 @@ _AGAIN_S = 0.02
 
 async def cancelled_by(tasks: Collection[asyncio.Future[Any]], limit: CloseLimit) -> None:
     """
-    Cancel tasks and wait until they have ended, but not for servers beyond the limit.
+    Cancel tasks, and wait until they have ended. Tasks do not wait for servers beyond the limit.
 
-    A task that is still closing its session then is cancelled once more: its session is closed by threads.
+    A task that is still closing its session at the limit is cancelled again: threads then close the session.
     """
     late = set(tasks)
     for task in late:
@@ -167,7 +167,7 @@ class SlowStep:
     Calls ``warn`` while the block of a ``with`` statement runs: after 5, 10, 20, 40, 80, 140 seconds, and so on.
 
     Args:
-        warn: Logs what is waited for; its argument is how long the block has run, in seconds.
+        warn: Logs what the block waits for. The argument is how long the block has run, in seconds.
     """
 
     def __init__(self, warn: Callable[[float], None]) -> None:
@@ -200,7 +200,7 @@ AUDIT_JITTER = 0.33
 @dataclass(frozen=True, slots=True)
 class ProcessContext:
     """
-    A process in one group, as all of its sessions see it.
+    What all sessions of a process in one group share.
 
     Args:
         config: The settings of the group, and of this process in it.
@@ -218,7 +218,7 @@ class ProcessContext:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionContext:
     """
-    A process on one session, as its parts see it.
+    What the parts of a process on one session share.
 
     ``started_ms`` is when the session was opened, in milliseconds since 1970; ``began_s`` is when the process began to
     join with it, in seconds of boot time. ``tasks`` runs the tasks that end with the session.
@@ -248,7 +248,7 @@ class SessionContext:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberContext(SessionContext):
     """
-    A member on one session, as its parts see it.
+    What the parts of a member on one session share.
 
     ``handler`` is the consumer that the member belongs to, and ``tracker`` has the offsets of its partitions.
     """

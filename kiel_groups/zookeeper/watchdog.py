@@ -1,5 +1,5 @@
 """
-Close the session of a process that makes no progress, so that other members take over its partitions, or the lead.
+Close the session of a process that makes no progress, so that other members take over its partitions or leadership.
 
 Heartbeats have a thread of their own, so a member with a blocked event loop, or an application that hangs, keeps its
 lease. The watchdog's thread checks for progress: does the loop still run callbacks, and is the application busy with
@@ -46,11 +46,11 @@ async def caught_up(in_progress: Callable[[], Collection[Work]], stalled: Collec
     """
     Wait until the application makes progress, after the watchdog ended a membership.
 
-    If the member joined earlier, its new partitions would stall like those that it has just lost.
+    If the member joined before that, its new partitions would stall like the partitions that it has just lost.
 
     Args:
         in_progress: Returns the application's work in progress.
-        stalled: What that was when the membership ended.
+        stalled: The work in progress when the membership ended.
     """
     while any(now.token is then.token for now in in_progress() for then in stalled):  # noqa: ASYNC110
         await asyncio.sleep(CATCH_UP_S)

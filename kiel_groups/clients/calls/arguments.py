@@ -67,7 +67,7 @@ _INSTEAD = {
 
 
 def check_setting_names(init: Callable[P, None]) -> Callable[P, None]:
-    """Decorate a client's constructor: an argument that it does not have is a ConfigError that says what to do."""
+    """Decorate a client's constructor: an unknown argument raises a ConfigError that says what to do."""
     parameters = inspect.signature(init).parameters.values()
     known = {
         each.name for each in parameters if each.kind is not each.VAR_KEYWORD
@@ -133,7 +133,7 @@ def check_close_timeout(timeout_s: object) -> None:
     Check how long a consumer's close may take.
 
     Raises:
-        ConfigError: It is neither None nor seconds.
+        ConfigError: The time is neither None nor a number of seconds from 0 on.
     """
     if timeout_s is not None and not (isinstance(timeout_s, (int, float)) and timeout_s >= 0):
         raise ConfigError(f"close(): timeout_s: {timeout_s!r} given; expected seconds, at least 0, or None")
@@ -144,7 +144,7 @@ def check_on_bad_record(on_bad_record: object) -> None:
     Check what a consumer is to do with bad records.
 
     Raises:
-        ConfigError: It is neither "raise" nor "skip" nor a function.
+        ConfigError: The choice is neither "raise" nor "skip" nor a function.
     """
     if on_bad_record not in ("raise", "skip") and (not callable(on_bad_record) or isinstance(on_bad_record, type)):
         raise ConfigError(
@@ -181,7 +181,8 @@ def partition_of(given: object, call: str) -> TopicPartition:
     Return the partition that an application passed, as a TopicPartition or a plain tuple.
 
     Raises:
-        ArgumentTypeError: It is neither, or its number is no whole number. It is a TypeError and a ConfigError.
+        ArgumentTypeError: The argument is neither, or its number is not a whole number. The error is a TypeError and a
+            ConfigError.
         ConfigError: The topic's name is not legal, or the number is negative.
     """
     expected = f"{call}: {given!r} given; expected TopicPartition(topic, number of at least 0)"
@@ -200,8 +201,8 @@ def partitions_of(given: object, call: str) -> list[TopicPartition]:
     Return the partitions that an application passed, without duplicates.
 
     Raises:
-        ArgumentTypeError: The argument is not a list of partitions, such as one partition alone. It is a TypeError and
-            a ConfigError.
+        ArgumentTypeError: The argument is not a list of partitions; one partition alone is not. The error is a
+            TypeError and a ConfigError.
         ConfigError: A topic's name is not legal, or a number is negative.
     """
     if not isinstance(given, Iterable) or isinstance(given, (str, bytes)) or is_partition(given):
@@ -215,10 +216,11 @@ def times_of(given: object, call: str) -> dict[TopicPartition, int]:
     """
     Return the times that an application passed, by partition, in whole milliseconds since 1970.
 
-    Like kafka-python, it accepts fractions, such as ``time.time() * 1000``, and drops what is after the point.
+    Like kafka-python, accept fractions, such as ``time.time() * 1000``, and drop the digits after the point.
 
     Raises:
-        ArgumentTypeError: The argument is no mapping of partitions to numbers. It is a TypeError and a ConfigError.
+        ArgumentTypeError: The argument is not a mapping of partitions to numbers. The error is a TypeError and a
+            ConfigError.
         ConfigError: A time is negative, or beyond what the protocol can carry.
     """
     if not isinstance(given, Mapping):
@@ -243,8 +245,9 @@ def offsets_of(given: object, call: str) -> dict[TopicPartition, OffsetAndMetada
     Return the next offsets that an application passed, by partition.
 
     Raises:
-        ArgumentTypeError: The argument is no mapping, or a key is no partition. It is a TypeError and a ConfigError.
-        ConfigError: A value is no whole number, no OffsetAndMetadata, and no tuple of an offset and a text; or an
+        ArgumentTypeError: The argument is not a mapping, or a key is not a partition. The error is a TypeError and a
+            ConfigError.
+        ConfigError: A value is not a whole number, an OffsetAndMetadata, or a tuple of an offset and a text; or an
             offset is negative, or beyond what the protocol can carry.
     """
     if not isinstance(given, Mapping):

@@ -1,4 +1,4 @@
-"""Identify the caller of a consumer's methods, and the style in which a consumer is used."""
+"""Identify the coroutine that calls a consumer, and track whether it has received what its calls returned."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ __all__ = [
 
 
 class _Coroutine:
-    """Identifies a coroutine that calls ``consume()``. Each call replaces ``latest``."""
+    """Identifies a coroutine that calls ``consume()``. Each call of the coroutine sets another object as ``latest``."""
 
     __slots__ = ("latest",)
 
@@ -74,9 +74,9 @@ class ConsumeCall:
 
     def is_of_another_task(self) -> bool:
         """
-        Return whether the running task is not the one that made this call, which still runs.
+        Return whether another task than the running one made this call, and that task has not ended.
 
-        A task inherits the calls of the task that started it, and that may still process what they returned.
+        A task inherits the calls of the task that started it. That starting task may still process their values.
         """
         made_by, running = None if self._task is None else self._task(), _running_task()
         return made_by is not None and running is not None and made_by is not running and not made_by.done()
@@ -89,7 +89,7 @@ class ConsumeCall:
     @property
     def is_dropped(self) -> bool:
         """
-        Whether the call's future is not referred to any more, so that no caller can receive values from it.
+        Whether nothing refers to the call's future any more, so that no caller can receive its values.
 
         The future of a call in progress is kept alive.
         """
@@ -100,7 +100,7 @@ class ConsumeCall:
         self._outcome = weakref.ref(outcome)
 
     def known(self) -> _Known:
-        """Return an object for the coroutine's context alone. When this object is collected, the call has ended."""
+        """Return an object that only the coroutine's context keeps alive: its garbage collection ends the call."""
         known = _Known(self)
         self._known_there = weakref.ref(known)
         return known
@@ -150,7 +150,7 @@ def context_without_calls() -> Context:
 
 
 def _running_task() -> asyncio.Task[Any] | None:
-    """Return the running task, or None, as in a coroutine of Tornado's or before a loop runs."""
+    """Return the running task, or None, as in a Tornado coroutine or before a loop runs."""
     try:
         return asyncio.current_task()
     except RuntimeError:

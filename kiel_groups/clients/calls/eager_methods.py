@@ -89,7 +89,7 @@ class _Client(Protocol):
 
 async def connect_or_close(client: _Client) -> None:
     """
-    Connect a client, as its ``__aenter__``.
+    Connect a client for its ``__aenter__``.
 
     If the caller is cancelled, the client is closed: it may have just connected, and ``__aexit__`` is not called.
     """
@@ -121,9 +121,9 @@ def keep_alive(task: LoggedTask[T]) -> asyncio.Task[T]:
 
 def shielded(work: Coroutine[Any, Any, T], name: str) -> asyncio.Future[T]:
     """
-    Start a coroutine that continues although its caller is cancelled, as by a close.
+    Start a coroutine that continues if its caller is cancelled, for example by a close.
 
-    The caller does not get a failure after that: a line of the log has it, under ``name``.
+    A failure after that cannot reach the caller, so it is logged under ``name``.
     """
     task = spawn(work, name)
     shield = asyncio.shield(task)
@@ -149,7 +149,7 @@ def failed_future(error: Exception, name: str) -> asyncio.Task[Any]:
 def fails_in_future(
     method: Callable[P, asyncio.Future[T]],
 ) -> Callable[P, asyncio.Future[T]]:
-    """Have a method that returns a future raise its errors there. Those that are not retrieved are logged."""
+    """Decorate a method that returns a future: the future raises its errors; those not retrieved are logged."""
 
     @functools.wraps(method)
     def call(*args: P.args, **kwargs: P.kwargs) -> asyncio.Future[T]:
@@ -163,10 +163,10 @@ def fails_in_future(
 
 async def suspended_if_left(call: Callable[[], Awaitable[T]]) -> T:
     """
-    Return what a call of a client returns, and raise what it raises, except while a close runs a loop that was left.
+    Await a call of a client. If the client was closed by running a loop that was left, suspend the caller.
 
-    The coroutines of a program that exits must stay suspended: an endless loop around a call would end with a traceback
-    of the ClosedError. So the call is cancelled instead, which Tornado passes over.
+    When a program exits, an endless loop around the call would end with a traceback of the ClosedError. A cancellation
+    is raised instead, which Tornado ignores.
     """
     try:
         return await call()
@@ -226,10 +226,10 @@ _DROPS_OUTCOME = [
 
 class _ConsumeTask(LoggedTask[T]):
     """
-    A task whose values count as received once a caller has awaited it to the end, or has called ``result()``.
+    A task whose values are marked as received once a caller has awaited it to the end, or has called ``result()``.
 
-    The values do not count as received if the caller is cancelled just when they arrive, or if ``gen.with_timeout``
-    reads them after its time was up.
+    Values are not marked if the caller is cancelled just when they arrive, or if ``gen.with_timeout`` reads them
+    after its time was up.
     """
 
     def __init__(self, work: Coroutine[Any, Any, T], call: ConsumeCall, name: str, late: Callable[[], T]) -> None:
@@ -263,7 +263,7 @@ class _ConsumeTask(LoggedTask[T]):
         self._call.received, self._call.superseded = False, True
 
     def _unless_given_up(self, values: T) -> T:
-        """Return the values, unless they are delivered again because no caller received them in time."""
+        """Return the values or, if they are delivered again because they came too late, the result of ``late``."""
         return self._late() if self._call.redelivered and values else values
 
 
@@ -273,9 +273,9 @@ def _only_drops_outcome(frame: FrameType) -> bool:
 
 def give_back(call: object) -> None:
     """
-    Have the values of a call delivered again, if the object is what ``start_consume_call`` returned.
+    Deliver the values of a call again. Objects that ``start_consume_call`` has not returned are ignored.
 
-    A thread that waited for the call was interrupted, so the values that the event loop received for it are lost.
+    The caller's thread was interrupted while it waited, so it never got the values that the event loop received for it.
     """
     if isinstance(call, _ConsumeTask):
         call.give_back()
@@ -287,6 +287,6 @@ def start_consume_call(
     """
     Start a call of ``consume()`` and the like; ``call`` records whether a caller received its values.
 
-    A caller that comes after its values are delivered again gets the outcome of ``late``.
+    If the values are delivered again before a caller reads the result, the result is what ``late`` returns or raises.
     """
     return keep_alive(_ConsumeTask(work, call, name, late))

@@ -1,4 +1,4 @@
-"""Ctrl-C and loops that were left: when KeyboardInterrupt is raised, and how a client without a loop is closed."""
+"""Decide when Ctrl-C raises KeyboardInterrupt, and close clients whose event loop has stopped."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def defer(client: object) -> None:
     """
     Install the handler until this client is closed.
 
-    Do nothing on any thread but the main thread, because signals interrupt no other thread. Do not replace a handler
+    Only a call on the main thread has an effect, because signals interrupt no other thread. Do not replace a handler
     that ``asyncio.run`` or the program has installed.
     """
     if threading.current_thread() is not threading.main_thread():
@@ -182,7 +182,7 @@ def dropped_by_loop_exit() -> bool:
     Return whether a loop was left by ``break`` or ``return``. Only the ``__del__`` of its iterator may call this.
 
     If this cannot be detected (another interpreter, an iterator with other references), the result is False. This is
-    safe: the record in flight does not count as finished.
+    safe: the record in flight is not finished, and is delivered again.
     """
     try:
         frame = sys._getframe(2)

@@ -1,4 +1,4 @@
-"""Convert messages to values with the application's deserializer, and handle its failures."""
+"""Convert messages to values with the application's deserializer, and raise, or skip and log, its failures."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ R = TypeVar("R", covariant=True)
 
 @dataclass(frozen=True, slots=True)
 class Repeats(Generic[E]):
-    """The events of one log line: the first event, and their number. ``is_first_line``: the key's first line."""
+    """The events of one log line: the first event, and their number. ``is_first_line``: the line is the key's first."""
 
     first: E
     count: int = 1
@@ -75,12 +75,12 @@ class LogLimit(Generic[K, E]):
         return self._flushed(window, now_s) if now_s >= window.until_s else None
 
     def due(self, now_s: float) -> list[tuple[K, Repeats[E]]]:
-        """Return the suppressed events of keys whose interval has passed, to be logged now."""
+        """Return the suppressed events that the caller must log now, because the interval of their key has passed."""
         due = [(key, window) for key, window in self._windows.items() if window.count and now_s >= window.until_s]
         return [(key, self._flushed(window, now_s)) for key, window in due]
 
     def rest(self, now_s: float) -> list[tuple[K, Repeats[E]]]:
-        """Return all suppressed events by key, to be logged at the end, so that no count is lost."""
+        """Return all suppressed events by key. The caller must log them at the end, so that none is missing."""
         return [(key, self._flushed(window, now_s)) for key, window in self._windows.items() if window.count]
 
     @property
@@ -129,7 +129,8 @@ class Converted(NamedTuple, Generic[R]):
     """
     The first records of a batch in the form in which they are delivered, and the error of the next record, if any.
 
-    ``delivered`` is their number. They stand for ``read`` fetched records: those that were skipped are left out.
+    ``delivered`` is the number of these records, and ``read`` the number of fetched records that they replace: skipped
+    records are left out.
     """
 
     records: R
@@ -180,7 +181,8 @@ class Deserializer:
         Return the record with its key and value deserialized. A null key or value stays None.
 
         Raises:
-            RecordDeserializationError: The application's function raised. It is neither counted nor logged yet.
+            RecordDeserializationError: The application's function raised. The failure is neither counted nor logged
+                yet.
         """
         topic, partition, offset, key, value = record
         if self._deserializer is not None and value is not None:
@@ -237,7 +239,7 @@ class Deserializer:
         """
         Deserialize a batch for ``consume()``. Records are made only if the application asks for them.
 
-        Values that fail stop it only if ``on_bad_record`` is a function; otherwise they are left out.
+        A value that fails ends the result only if ``on_bad_record`` is a function; otherwise it is left out.
         """
         run = fetched.values()
         values, skipped, error = self._values(run, stops=callable(self.on_bad_record))
@@ -252,7 +254,7 @@ class Deserializer:
         return Converted(part, len(values), len(fetched) if error is None else len(values), error)
 
     def _values(self, run: ValueRun, *, stops: bool) -> tuple[list[Any], set[int], RecordDeserializationError | None]:
-        """Return the values, the numbers of skipped records, and the error of the record at which this stopped."""
+        """Return the values, the numbers of skipped records, and the error of the record that ended the values."""
         read: Callable[[Any], Any] = self._deserializer or json.loads
         if read is bytes and None not in run.values:
             return run.values.copy(), set(), None
@@ -278,7 +280,7 @@ class Deserializer:
     def _with_keys(
         self, values: list[Any], records: Sequence[Record], error: RecordDeserializationError | None
     ) -> tuple[list[Any], list[Record], RecordDeserializationError | None]:
-        """Deserialize the keys of a part. ``error`` is that of the record after these."""
+        """Deserialize the keys of ``records``. ``error`` is the error of the record after them."""
         read = self._key_deserializer
         assert read is not None
         readable: list[tuple[Any, Record]] = []
@@ -317,7 +319,7 @@ class Deserializer:
         return takes_text and isinstance(cause, (TypeError, AttributeError)) and "bytes" in _text_of(cause)
 
     def failed(self) -> None:
-        """Count a failure of a function that is not skipped."""
+        """Count a failure of a deserializer."""
         self._metrics.count("deserializer_failures")
 
     def skip(self, error: RecordDeserializationError) -> None:
@@ -334,7 +336,7 @@ class Deserializer:
             self._start_timer()
 
     def close(self) -> None:
-        """Log the failures that were only counted so far. This works without an event loop."""
+        """Log the failures that are not logged yet. This works without an event loop."""
         self._stop_timer()
         for partition, repeats in self._limit.rest(self._clock()):
             _log_failures(partition, repeats)

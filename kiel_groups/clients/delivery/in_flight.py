@@ -1,4 +1,4 @@
-"""Track records in flight: those that a loop or a call delivered, and that the application has not finished."""
+"""Track records in flight: a loop or a call has delivered them, and the application has not finished them."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Span(NamedTuple):
     Values of one partition that one call returned: the values from offset ``start`` up to, but not including, ``end``.
 
     ``state`` is the partition's state, in which finished values advance the offset ``finished``. ``state`` is None if
-    the values are no longer counted.
+    the values are no longer tracked.
     """
 
     state: PartitionOffsets | None
@@ -81,8 +81,8 @@ class ValuesInFlight:
     """
     The in-flight values of one topic, by call, in the order of delivery.
 
-    A coroutine's values are finished when it asks again, independently of other coroutines. A partition's finished
-    offset advances at most to the first value that a coroutine is still processing.
+    A coroutine's values are finished when it asks for more values, independently of other coroutines. A partition's
+    finished offset advances at most to the first value that a coroutine is still processing.
     """
 
     __slots__ = ("_delivered",)
@@ -164,7 +164,7 @@ class ValuesInFlight:
         return resume_at
 
     def unreceived_from(self, partition: TopicPartition, state: PartitionOffsets) -> int | None:
-        """Return the first offset that was taken of a partition under this claim, and not received; None without."""
+        """Return the first offset of a partition that a call took under this claim and no caller received, or None."""
         taken = (each.spans.get(partition) for each in self._delivered if not each.call.received)
         return min((span.start for span in taken if span is not None and span.state is state), default=None)
 
@@ -195,14 +195,14 @@ class InFlight(Protocol):
         """Return the given partitions that have records in flight."""
 
     def stop_counting(self, partitions: Collection[TopicPartition]) -> None:
-        """Stop counting in-flight records of these partitions. The application may still be processing them."""
+        """Stop tracking in-flight records of these partitions. The application may still be processing them."""
 
     def truncate(self, partition: TopicPartition, end: int) -> None:
-        """Stop counting a partition's in-flight records at and after the offset ``end``."""
+        """Stop tracking a partition's in-flight records at and after the offset ``end``."""
 
 
 class BadRecordInFlight:
-    """A bad record while ``on_bad_record`` runs, and its partition's state (None if it is no longer counted)."""
+    """A bad record while ``on_bad_record`` runs, and its partition's state (None: no longer tracked)."""
 
     __slots__ = ("_error", "_state")
 
@@ -214,7 +214,7 @@ class BadRecordInFlight:
         return frozenset({self._error.topic_partition}).intersection(partitions)
 
     def finish(self) -> bool:
-        """Count the record as finished, and move the position behind it. Return whether it still counts."""
+        """Finish the record, and move the position past it. Return False if the record is no longer tracked."""
         if self._state is None:
             return False
         self._state.position = self._state.finished = self._error.next_offset
@@ -231,7 +231,7 @@ class BadRecordInFlight:
 
 class ConsumerInFlight:
     """
-    All records in flight of one consumer: that of its loop, what its calls returned, and ``bad`` records.
+    All records in flight of one consumer: its loop's record, what its calls returned, and ``bad`` records.
 
     ``topics`` has the values of each topic for which ``consume()`` was called. The key None has the records of
     ``getone()``, ``getmany()`` and ``consume_batches()``, which ask for any topic.
@@ -262,7 +262,7 @@ class ConsumerInFlight:
         """
         Return the offset of the first record or value that a call took of a partition, and no caller has received.
 
-        Return None if there is none. A caller may still receive it; otherwise it is delivered again.
+        Return None if there is none. A caller may still receive that record; otherwise it is delivered again.
         """
         first = (values.unreceived_from(partition, state) for values in self.topics.values())
         return min((offset for offset in first if offset is not None), default=None)
@@ -285,7 +285,7 @@ class ConsumerInFlight:
 
 
 class DeliveryProgress:
-    """Wakes the waiting drains and resets of one consumer when fewer of its records may be in flight or buffered."""
+    """Wakes the drains and resets that wait until fewer of a consumer's records are in flight or buffered."""
 
     def __init__(self) -> None:
         #: The number of callers that wait. A loop asks for each batch whether there is one.
@@ -332,9 +332,9 @@ _offset_of = attrgetter("offset")
 
 class _View(NamedTuple):
     """
-    The records to deliver, the cursor over them, and how many of the delivered ones are not in flight any more.
+    The records to deliver, the cursor over them, and how many delivered records are no longer in flight.
 
-    A view is replaced as a whole, so that other threads never see parts of two.
+    A view is replaced as a whole, so that other threads never see a mixture of two views.
     """
 
     records: list[Record]
@@ -351,8 +351,8 @@ class CurrentBatch:
     """
     A batch of one partition, or none, and its record in flight.
 
-    ``state`` is the state of the partition's claim under which the batch is delivered. It reads its position and its
-    finished offset from here, until the batch is replaced, or until the records of the batch count no more.
+    ``state`` is the state of the partition's claim under which the batch is delivered. That state reads its position
+    and its finished offset from this object, until the batch is replaced or its records are no longer tracked.
     """
 
     __slots__ = ("_base", "_counted", "_dropped", "_fetched", "_partition", "_raw", "_view", "state")
@@ -371,7 +371,7 @@ class CurrentBatch:
         self._dropped = False
 
     def start(self, fetched: FetchedBatch, state: PartitionOffsets, records: list[Record]) -> None:
-        """Replace the batch by another one, of which ``records`` are delivered. No record may be in flight."""
+        """Start another batch, and deliver ``records``, made from it. No record may be in flight."""
         if self._counts:
             assert self.state is not None
             self.state.end_delivery()
@@ -385,7 +385,7 @@ class CurrentBatch:
 
     @property
     def cursor(self) -> Iterator[Record]:
-        """Delivers the records that are left: each step makes the next one the record in flight."""
+        """Delivers the remaining records: each step makes the next record the record in flight."""
         return self._view.cursor
 
     @property
@@ -398,23 +398,23 @@ class CurrentBatch:
         return self._partition == partition and not self.used_up
 
     def clear(self) -> None:
-        """Drop the records that are left. The record in flight remains."""
+        """Drop the undelivered records. The record in flight remains."""
         delivered = self._take_back()
-        # What was skipped behind the last delivered record counts as delivered.
+        # Records that were skipped after the last delivered record count as delivered.
         self._raw = self._raw[:delivered]
         self._dropped = True
 
     def drop(self, partitions: Collection[TopicPartition]) -> None:
-        """Drop the records that are left, if they belong to one of these partitions."""
+        """Drop the undelivered records, if they belong to one of these partitions."""
         if self._partition in partitions:
             self.clear()
 
     def take_rest(self, partition: TopicPartition) -> tuple[FetchedBatch, int] | None:
         """
-        Drop the records that are left, if they belong to this partition and there are any.
+        Drop the undelivered records, if they belong to this partition.
 
         Returns:
-            The batch, and how many of its records are delivered; None if there is no such batch.
+            The batch, and how many of its records are delivered; None if no records were dropped.
         """
         if self._fetched is None or not self.has_records_of(partition):
             return None
@@ -435,7 +435,7 @@ class CurrentBatch:
         return len(raw) - len(self._raw)
 
     def _take_back(self) -> int:
-        """Deliver nothing more by the cursor. Return how many of the fetched records count as delivered."""
+        """End the cursor. Return how many of the fetched records are delivered or skipped."""
         view = self._view
         # Other threads must not take the records of the next step for delivered ones.
         self._view = _View(view.records[: view.delivered], NO_RECORDS, view.done)
@@ -468,7 +468,7 @@ class CurrentBatch:
         return self._raw[taken - 1].offset + 1 if taken else base
 
     def _taken(self, records: list[Record], delivered: int) -> int:
-        """Return how many fetched records come before the next one to deliver, those that were skipped included."""
+        """Return how many fetched records, including skipped ones, come before the next record to deliver."""
         if len(records) == len(self._raw):
             return delivered
         if delivered == len(records):
@@ -495,21 +495,21 @@ class CurrentBatch:
         return frozenset({record.topic_partition})
 
     def count(self) -> None:
-        """Count the record as finished, and keep it in flight."""
+        """Mark the record as finished for commits, and keep it in flight."""
         view = self._view
         self._counted = max(self._counted, self._end(view.records, view.delivered, self._counted))
 
     def finish(self) -> None:
-        """Count the record as finished. It is no longer in flight."""
+        """Finish the record: it is no longer in flight."""
         view = self._view
         self._view = view._replace(done=view.delivered)
 
     def put_back(self) -> TopicPartition | None:
         """
-        Have the record in flight delivered again, if it counts.
+        Deliver the record in flight again, if it is still tracked.
 
         Returns:
-            The partition to fetch from its position, if the batch was dropped meanwhile.
+            The partition that must be fetched from its position, because the batch was dropped meanwhile; else None.
         """
         record, view = self.record, self._view
         if record is None:
@@ -527,7 +527,7 @@ class CurrentBatch:
         return record.topic_partition
 
     def fencing_token_of(self, record: Record) -> FencingToken | None:
-        """Return the fencing token of ``record``, or None if ``record`` is not in flight, or is no longer counted."""
+        """Return the fencing token of ``record``, or None if ``record`` is not in flight, or is no longer tracked."""
         # Compare identities, not offsets: the same offset may be in flight again, under a later claim.
         return self.state.token if record is self.record and self.state is not None and self._counts else None
 

@@ -58,7 +58,7 @@ class ReadyClaims:
         return iter(self._ready)
 
     def assigned(self, partitions: Collection[TopicPartition]) -> Coroutine[Any, Any, None]:
-        """Call the hook for new claims. They become ready when it ends, unless ``remove`` is called before that."""
+        """Call the hook for new claims. They become ready when the hook ends, unless ``remove`` is called first."""
         self.remove(partitions)
         self._calls.claimed(partitions)
         states = {partition: self._subscription.offsets.of(partition) for partition in partitions}
@@ -78,7 +78,7 @@ class ReadyClaims:
         self._on_ready(ready)
 
     def add(self, partitions: Collection[TopicPartition]) -> None:
-        """Make partitions ready that no member claims: no hook is called for them."""
+        """Make partitions ready without a claim: no hook is called for them."""
         self._ready.update(partitions)
         self._on_ready(partitions)
 
@@ -115,7 +115,7 @@ def check_listener(listener: object) -> None:
     Check that a listener is an object with at least one hook. Hooks that it lacks are not called.
 
     Raises:
-        ArgumentTypeError: The object has no hook, has one that cannot be called, or is a class.
+        ArgumentTypeError: The object has no hook, has a hook that cannot be called, or is a class.
     """
     if listener is None:
         return
@@ -133,7 +133,7 @@ class ListenerCalls:
     """
     Calls the rebalance hooks of the current listener, one at a time.
 
-    A revocation waits for a running hook even if the listener has no hook of its own for it: the partitions must not be
+    A revocation waits for a running hook even if the listener has no hook for revocations: the partitions must not be
     assigned to another member while the application still works on them. A partition whose revoked hook has completed
     is not reported as lost later: the application has finished its work on it.
 
@@ -172,7 +172,7 @@ class ListenerCalls:
         return found
 
     def claimed(self, partitions: Collection[TopicPartition]) -> None:
-        """Note new claims, before ``assigned`` is awaited for them: their loss is reported."""
+        """Note new claims before ``assigned`` is awaited for them, so that their loss is reported."""
         self._revoked.difference_update(partitions)
 
     async def revoked(self, partitions: Collection[TopicPartition]) -> None:
@@ -200,7 +200,7 @@ class ListenerCalls:
 
     def check_outside(self, call: str) -> None:
         """
-        Check that a call is not made by a running hook that is a coroutine: the call waits for the end of the hook.
+        Check that no running coroutine hook makes this call, because the call waits for the hook's end.
 
         A hook that is a plain function cannot wait for the call, and may make it.
 
@@ -215,12 +215,12 @@ class ListenerCalls:
             )
 
     def in_progress(self) -> list[Work]:
-        """Return the running hook, if there is one, as work of the application. Safe on any thread."""
+        """Return the running hook, if any, as work of the application. Safe on any thread."""
         running = self._running
         return [] if running is None else [Work(running, "listener", running.partitions, running.name)]
 
     def stalled(self, stall: Stall) -> None:
-        """Call the listener's ``on_stalled``, if there is one, on this thread. Two threads never call it at once."""
+        """Call the listener's ``on_stalled``, if any, on this thread. Two threads never call it at once."""
         listener: object = self._listener
         if isinstance(listener, StallListener):
             with self._stall_lock:
@@ -239,7 +239,7 @@ class ListenerCalls:
         is_loss: bool = False,
         completed: Callable[[Collection[TopicPartition]], None] = lambda _: None,
     ) -> None:
-        """Run a hook. ``completed`` is called with its partitions when it has ended, but not if it was cancelled."""
+        """Run a hook. Once it has ended without being cancelled, call ``completed`` with its partitions."""
         async with self._lock:
             task = spawn(self._call(hook, sorted(partitions), completed), hook.__name__)
             self._running = _Running(task, hook.__name__, frozenset(partitions), is_loss)

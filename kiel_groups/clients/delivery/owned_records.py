@@ -1,4 +1,4 @@
-"""Keep the records of the owned partitions, from the fetcher until the application has finished them."""
+"""Keep owned partitions' records from the fetcher until they are finished, and raise each error to one caller."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ class OwnedRecords:
         return not self.ended and self.gate.is_open(self.boot_time_s())
 
     def _raise_refused(self, topic: str | None) -> None:
-        """Raise the error of a topic whose start position is unknown (of ``topic``, or of any topic), if any."""
+        """Raise the error of ``topic`` (None: of any topic), once, if its start position is unknown."""
         if topic is None and self._refused:
             raise self._refused.popitem()[1]
         if topic in self._refused:
@@ -117,8 +117,7 @@ class OwnedRecords:
             selection: The partitions.
             convert: Makes the form in which the records are delivered; see ``Converted``.
             most_records: The most records to return; None for no limit.
-            errors: Whether errors are handled. A call must not raise an error while it has records to return, so errors
-                remain for a later call otherwise.
+            errors: If False, errors remain for a later call: a call that has records to return must not raise one.
 
         Raises:
             BadRecordError: The next record of a partition cannot be delivered.
@@ -156,7 +155,7 @@ class OwnedRecords:
         return None
 
     def _next_fetched(self, selection: Selection, most_records: int | None, errors: bool) -> FetchedBatch | None:
-        """Remove and return the next batch. Damaged records before it are handled."""
+        """Remove and return the next batch. Handle damaged records before it."""
         while True:
             if self._fetcher.passed:
                 self._pass_empty_offsets()
@@ -169,7 +168,7 @@ class OwnedRecords:
 
     def _pass_empty_offsets(self) -> None:
         """
-        Move the position behind offsets without records, if the application has finished all records before them.
+        Move the position past offsets without records, if the application has finished all records before them.
 
         So such offsets do not count as lag, and are committed like finished records. Other partitions wait for the next
         call.
@@ -188,7 +187,7 @@ class OwnedRecords:
                 state.position = state.finished = position
 
     def is_current(self, fetched: FetchedBatch) -> bool:
-        """Return whether the assignment of the partition under which a batch was fetched continues."""
+        """Return whether the partition still has the assignment under which a batch was fetched."""
         return not self.ended and self._fetcher.epoch(fetched.topic_partition) == fetched.epoch
 
     async def wait(self, selection: Selection = ANY) -> None:
@@ -238,16 +237,16 @@ class OwnedRecords:
         context_without_calls().run(self._fetcher.assign, positions, lost, paused)
 
     def claim_of(self, partition: TopicPartition) -> PartitionOffsets | None:
-        """Return the state of a partition's claim, or None if the partition is not delivered (any more)."""
+        """Return the state of a partition's claim, or None if the partition is not delivered."""
         return None if self.ended or partition not in self.ready else self._subscription.offsets.of(partition)
 
     def unreceived_from(self, partition: TopicPartition) -> int | None:
-        """Return the first offset that a call took of an owned partition, and no caller has received; None without."""
+        """Return the first offset of an owned partition that a call took and no caller has received, or None."""
         state = self._subscription.offsets.of(partition)
         return None if state is None else self.in_flight.unreceived_from(partition, state)
 
     def follow_subscription(self) -> None:
-        """Stop the delivery of unsubscribed topics, and resume that of topics that are subscribed to again."""
+        """Stop delivering unsubscribed topics, and resume delivering topics that are subscribed again."""
         covers, fetched = self._subscription.covers, self._fetcher.assignment
         self._refused = {
             topic: error for topic, error in self._refused.items() if self._subscription.covers_topic(topic)
@@ -262,9 +261,10 @@ class OwnedRecords:
 
     def accept(self, partitions: Collection[TopicPartition]) -> None:
         """
-        Note that the start positions of these partitions are known now. Errors of their topics are dropped.
+        Note that the start positions of these partitions are known now, and drop the errors of their topics.
 
-        Those still unknown are refused again. What was read earlier may be of the logs of deleted topics.
+        Partitions whose start is still unknown are refused again later. What was read earlier is forgotten, because it
+        may be from the logs of deleted topics.
         """
         for topic in {partition.topic for partition in partitions}:
             self._refused.pop(topic, None)
@@ -278,7 +278,7 @@ class OwnedRecords:
         self.progress.notify()
 
     def resume_at(self, partition: TopicPartition, offset: int) -> None:
-        """Fetch a partition from ``offset`` once its assigned hook has ended. Stop counting its records in flight."""
+        """Fetch a partition from ``offset`` once its assigned hook has ended. Stop tracking its records in flight."""
         self.in_flight.stop_counting([partition])
         # The application may have chosen the start position that was unknown.
         self._refused.pop(partition.topic, None)
@@ -290,9 +290,9 @@ class OwnedRecords:
 
     def pause(self, partitions: Collection[TopicPartition]) -> None:
         """
-        Neither fetch nor deliver these partitions until ``resume``; the subscription has them as paused.
+        Neither fetch nor deliver these partitions until ``resume``. The subscription already marks them as paused.
 
-        Buffered records remain, as far as the buffer may hold them for paused partitions. The others are fetched again.
+        Buffered records remain, as far as the buffer has room for paused partitions. Other records are fetched again.
         """
         self.bad.end_pauses(partitions)
         unfinished = [self.batch.take_rest(partition) for partition in partitions]
@@ -303,7 +303,7 @@ class OwnedRecords:
         self.fetch(over)
 
     def resume(self, partitions: Collection[TopicPartition]) -> None:
-        """End the pause of these partitions. Those with a bad record remain set aside."""
+        """End the pause of these partitions. A partition with a bad record remains set aside."""
         resumed = [partition for partition in partitions if partition not in self.bad]
         context_without_calls().run(self._fetcher.resume, resumed)
 
@@ -324,7 +324,7 @@ class OwnedRecords:
             self.resume([partition])
 
     def pass_record(self, partition: TopicPartition, offset: int | None) -> None:
-        """Drop the next record of a partition set aside, at ``offset``; or, if None, fetch from the position."""
+        """Drop the next record, at ``offset``, of a partition set aside. None: fetch from the position."""
         if self.claim_of(partition) is None:
             return
         if offset is None:
@@ -341,7 +341,7 @@ class OwnedRecords:
 
     def truncate(self, partition: TopicPartition, end: int) -> int:
         """
-        Drop buffered records and stop counting records in flight, at and after ``end``, the end of the partition's log.
+        Drop buffered records, and stop tracking records in flight, at and after the log's ``end``.
 
         Returns:
             How many buffered records were dropped.
@@ -368,7 +368,7 @@ _PAUSES = Backoff(first_s=0.1, longest_s=10.0)
 
 
 class _Raised(NamedTuple):
-    """The last error that was raised of a partition, and how often in a row."""
+    """The last error that was raised for a partition, and how often in a row."""
 
     state: PartitionOffsets
     offset: int
@@ -377,10 +377,10 @@ class _Raised(NamedTuple):
 
 class BadRecords:
     """
-    What a consumer does at bad records that are the next ones of their partitions.
+    Handles a bad record when it is the next record of its partition.
 
-    The record stays where it is, in the fetcher. While its error pauses, or its hook runs, the partition is set aside;
-    others are delivered. A seek, a pause by the application and the end of the claim end that.
+    The record stays in the fetcher. The partition is set aside for a pause after its error is raised, or while its hook
+    runs; other partitions are delivered. A seek, a pause by the application, or the end of the claim ends this.
 
     Args:
         deserializer: Has the application's ``on_bad_record``, and counts its own failures.
@@ -405,10 +405,10 @@ class BadRecords:
 
     def handle(self, error: BadRecordError, state: PartitionOffsets) -> None:
         """
-        Do what the application has chosen. If this returns, the partition is set aside until its record is passed.
+        Do what ``on_bad_record`` says. If this returns, the partition is set aside until its record is passed.
 
         Raises:
-            BadRecordError: It is to be raised to the application; the partition is set aside for a while.
+            BadRecordError: The application has chosen "raise". The partition is set aside for a while.
         """
         partition = error.topic_partition
         failed = self._failed.pop(partition, None)
@@ -455,7 +455,7 @@ class BadRecords:
         self._records.end_set_aside(partition)
 
     async def _run(self, error: BadRecordError, state: PartitionOffsets, is_fetched: Callable[[], bool]) -> None:
-        """Pass a record once the hook has returned; if the hook raises, keep its error."""
+        """Run the hook, and pass the record once it returns. If the hook raises, keep its error."""
         partition, in_flight = error.topic_partition, self._records.in_flight
         try:
             # What is finished must not get past records that the application still processes.
@@ -508,14 +508,14 @@ class BadRecords:
         self._failed[error.topic_partition] = kept
 
     def end_pauses(self, partitions: Collection[TopicPartition]) -> None:
-        """End the pauses after errors, because the application has paused the partitions itself. Hooks continue."""
+        """End the pauses after errors, because the application has paused the partitions. Hooks continue."""
         for partition in partitions:
             if (timer := self._aside.get(partition)) is not None:
                 timer.cancel()
                 del self._aside[partition]
 
     def end(self, partitions: Collection[TopicPartition] | None = None) -> None:
-        """Stop setting these partitions aside (None: all), because they are dropped. Hooks continue."""
+        """Stop setting these partitions aside (None: all), because they are dropped. Running hooks continue."""
         for partition in list(self._aside) if partitions is None else partitions:
             self._failed.pop(partition, None)
             timer = self._aside.pop(partition, None)

@@ -63,8 +63,8 @@ class PositionReset:
     Chooses and stores new positions. The fetcher of a consumer calls this object as its ``reset``.
 
     The member stores the chosen position before it delivers the first record from there. Therefore the next owner
-    resumes at this position and does not choose again. A consumer without a member stores nothing; the rest is the
-    same. Instead of a policy, it may have a rule.
+    resumes at this position and does not choose again. A consumer without a member stores nothing, and may have a rule
+    instead of a policy; the rest is the same.
 
     A deposed leader that has not noticed its loss answers "out of range" for offsets that its successor appended.
     Therefore the leader that ZooKeeper names is asked for the range of the log before a position is reset.
@@ -191,8 +191,8 @@ class PositionReset:
         """
         Drop fetched records that are not in the log any more, and report the reset.
 
-        The reset is counted here, not when its position is stored. If the partition is released in between, the release
-        stores the position, and a consumer that closes may get no answer to a write that the server has made.
+        The reset is counted here, not when its position is stored: if the partition is released in between, the release
+        stores the position; and a consumer that closes may not get the answer to its write.
         """
         dropped = self._records.truncate(partition, reset.end)
         self._metrics.count("offset_resets")

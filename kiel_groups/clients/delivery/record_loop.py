@@ -1,4 +1,4 @@
-"""Deliver records to a loop, one by one, and detect how the loop was left."""
+"""Deliver records to an ``async for`` or blocking loop, one by one, and detect how the loop was left."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class PythonLoopSteps:
         return await self.ask()
 
     async def ask(self) -> Record:
-        """Finish the record in flight, and wait for the next one. In C, the coroutine of this method is awaited."""
+        """Finish the record in flight, and wait for the next one. The C version awaits this method's coroutine."""
         raise NotImplementedError
 
 
@@ -105,7 +105,7 @@ class PythonBlockingSteps:
         Args:
             error: The type of the exception.
             asking: The call of ``ask`` that raised it; None if there was none.
-            has_taken: Whether a record had left the cursor. In C, nothing can be raised after that.
+            has_taken: Whether a record had left the cursor. The C version cannot raise anything after that.
         """
         raise NotImplementedError
 
@@ -143,8 +143,8 @@ class RecordDelivery:
     """
     Delivers the owned records to one loop at a time. It owns the loop's progress through the current batch.
 
-    A loop takes most records from the ``cursor`` of the current batch by itself, while the gate is open, and on the
-    event loop not after ``pause_at_s``. It must ask the gate before each step. If it gets none, it calls ``take``.
+    A loop takes most records directly from the ``cursor`` of the current batch, while the gate is open and, on the
+    event loop, until ``pause_at_s``. It must ask the gate before each step. If it gets no record, it calls ``take``.
     """
 
     def __init__(self, owned: OwnedRecords) -> None:
@@ -195,7 +195,7 @@ class RecordDelivery:
         return None
 
     def _next_batch(self) -> bool:
-        """Move to the next batch of a partition that is still owned, and return whether there is such a batch."""
+        """Move to the next batch of an owned partition. Return False if there is none."""
         # Once for each batch: retention may overtake a thousand partitions at once, and a thousand waiting resets would
         # wake up after each record. While the batch has more records, none of them can end.
         if self._progress.waiting:
@@ -311,9 +311,9 @@ class RecordLoop(LoopSteps):
 
     def _interrupt(self) -> None:
         """
-        End the loop until it is asked for another record, because an error is raised.
+        End the loop, because an error is raised once. The next request for a record begins the loop again.
 
-        The error's traceback refers to this object. If the application keeps the error, it must not block a new loop.
+        The error's traceback keeps this object alive. An error that the application keeps must not block a new loop.
         """
         self.end_loop(finished=True)
         self._take = self._continue

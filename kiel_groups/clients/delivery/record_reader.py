@@ -1,5 +1,5 @@
 """
-Read and deliver the records of one connected consumer, with or without a group, on one event loop.
+Deliver records to ``getone``, ``getmany``, ``consume_batches`` and ``consume``, with or without a group.
 
 A loop gets records one by one. The calls ``getone()``, ``getmany()``, ``consume_batches()`` and ``consume()`` get what
 is buffered, each in a form of its own. What a call returned is *in flight* until the coroutine that received it asks
@@ -61,7 +61,7 @@ class Form(Generic[R, F]):
     """
     The form in which calls get records.
 
-    ``convert`` makes the records of one batch, and ``collect`` the result of a call from those of all its batches.
+    ``convert`` makes the records of one batch, and ``collect`` makes the call's result from all its batches.
     """
 
     convert: Callable[[Deserializer, FetchedBatch, FencingToken], Converted[R]]
@@ -116,9 +116,9 @@ class ValueDelivery:
         most_bytes: int | None = None,
     ) -> T:
         """
-        Return what is buffered of the selected partitions: nothing if there is none, or if the gate is not open.
+        Return buffered records of the selected partitions, or an empty result if there are none or the gate is shut.
 
-        If this raises, what was taken is delivered again.
+        If this raises, the records that it took are delivered again.
 
         Args:
             selection: The partitions. The values of a topic are tracked under its name.
@@ -155,7 +155,7 @@ class ValueDelivery:
             raise
         for partition, fetched in last.items():
             if not self._owned.is_current(fetched):
-                # A deserializer has sought. What was taken before does not count, as after any seek.
+                # A deserializer has called ``seek``. As after any seek, what was taken before is not tracked.
                 spans[partition] = spans[partition]._replace(state=None)
         self._track(selection.topic, spans, call, is_empty=not found)
         return form.collect(found)
@@ -163,7 +163,7 @@ class ValueDelivery:
     def _track(
         self, topic: str | None, spans: dict[TopicPartition, Span], call: ConsumeCall, *, is_empty: bool
     ) -> None:
-        """Track what a call is about to return. ``is_empty``: the deserializer failed on all of it."""
+        """Track what a call is about to return. ``is_empty``: the deserializer failed on all records."""
         if not spans:
             return
         if is_empty:
@@ -178,7 +178,8 @@ class ValueDelivery:
         """
         Finish values that a caller has received, and return whether values of these topics were in flight.
 
-        Also finish values whose coroutine has asked again or ended, and redeliver values that no caller will receive.
+        Also finish values whose coroutine has asked for more or ended, and redeliver values that no caller will
+        receive.
 
         Args:
             topics: The topics of the values; None among them means records. None instead of them means everything.
@@ -234,7 +235,7 @@ class ValueDelivery:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReaderSettings:
     """
-    The settings of a consumer that its reading depends on.
+    The settings of a consumer that its reader uses.
 
     Raises:
         ConfigError: A function has the wrong type.
@@ -255,9 +256,9 @@ class ReaderSettings:
 
 def _available(callers: dict[ConsumeCall, Selection], call: ConsumeCall) -> Selection | None:
     """
-    Return what a call may take now, or None for nothing.
+    Return what a call may take now, or None if it may take nothing.
 
-    Newer calls get records first: the callers of older ones may have given up.
+    Newer calls get records first, because the callers of older calls may have given up.
     """
     excluded: set[TopicPartition] = set()
     for other in itertools.takewhile(lambda other: other is not call, reversed(callers.keys())):
@@ -272,8 +273,8 @@ class RecordReader:
     """
     The parts of a connected consumer that need no group.
 
-    The application's calls reach the parts ``cluster``, ``records``, ``values`` and ``owned`` from here. Which
-    partitions are read, and while which gate is open, is decided by ``ConnectedConsumer`` or ``AssignedConsumer``.
+    The application's calls use the parts ``cluster``, ``records``, ``values`` and ``owned``. ``ConnectedConsumer`` or
+    ``AssignedConsumer`` decides which partitions are read, and which gate must be open.
 
     Args:
         settings: How to read.
@@ -315,7 +316,7 @@ class RecordReader:
         self.values = ValueDelivery(self.owned, settings.metrics)
 
     def reset_positions(self, policy: ResetPolicy | ResetRule, member: ResetMember) -> None:
-        """Choose another position when a log does not have the old one. To be called before the first fetch."""
+        """Have ``policy`` replace positions that a log does not have. Call this before the first fetch."""
         brokers = ResetBrokers.of(self.cluster)
         self._position_reset = PositionReset(
             policy, brokers, self._subscription, self.owned, member, self._settings.metrics
@@ -363,7 +364,7 @@ class RecordReader:
             # A buffered error is raised without a wait. A caller that retries in a loop must not starve the event loop.
             await asyncio.sleep(0)
             while not self.owned.ended:
-                # Before the values behind them are taken.
+                # Before the values after them are taken.
                 is_awaited = self.values.redeliver_unclaimed(topic)
                 available = None if call.superseded else _available(callers, call)
                 if available is None:

@@ -1,6 +1,6 @@
 """
-Fetch the assigned partitions in the background into a buffer bounded in bytes, and queue those that are ready.
+Fetch the assigned partitions in the background into a buffer bounded in bytes, and queue partitions with records.
 
-``delivery`` and the single consumer take batches from this buffer.
-This package delivers no record to the application and commits nothing; its caller decides about resets.
+``delivery`` takes batches from this buffer. This package delivers no record to the application and commits nothing; its
+caller decides about resets.
 """

@@ -1,4 +1,4 @@
-"""Buffer fetched batches until they are delivered, within a bound in bytes, and keep which partitions are fetched."""
+"""Buffer fetched batches within a bound, neither fetch nor deliver paused partitions, and retry failed fetches."""
 
 from __future__ import annotations
 
@@ -89,16 +89,16 @@ class FetchBuffer:
 
     @property
     def is_paused_full(self) -> bool:
-        """Whether paused partitions keep as much as they may: half, so that the other half remains for the others."""
+        """Whether the batches of paused partitions fill half of the bound. The other half is for other partitions."""
         return self._paused_bytes >= self._max_bytes // 2
 
     def room(self) -> Room:
-        """Return what the next answers may bring: less as the buffer fills up, but a poll may always bring some."""
+        """Return how many bytes the next answers may have: fewer as the buffer fills, but always some for a poll."""
         most, left = self._max_poll_bytes, self._left_bytes
         return Room(max(min(LEAST_SHARE_BYTES, most), min(most, left)), left, self._starving)
 
     def reserve(self, size_bytes: int) -> None:
-        """Count the bytes that a request is expected to bring. A negative number ends that."""
+        """Reserve room for the bytes that a request is expected to bring. A negative number returns the room."""
         self._reserved_bytes += size_bytes
 
     def put(self, state: PartitionFetch, item: FetchedBatch | Exception) -> None:
@@ -111,7 +111,7 @@ class FetchBuffer:
             self._feed(state)
 
     def _feed(self, state: PartitionFetch) -> None:
-        """Note that a partition has a batch. One is enough for each caller: it may come late, or never again."""
+        """Note that a partition has a batch: no caller that waited for the partition is starving any more."""
         self._starving.feed(state.topic_partition)
 
     def _count(self, state: PartitionFetch, size_bytes: int) -> None:
@@ -123,9 +123,9 @@ class FetchBuffer:
         self, selection: Selection = ANY, most_records: int | None = None, *, errors: bool = True
     ) -> Buffered | None:
         """
-        Remove and return the next batch or error of a selected partition, or None; see ``PartitionFetch.take``.
+        Remove and return the next batch or error of a selected partition; None if there is none.
 
-        Without ``errors``, an error remains the next item, and None is returned.
+        See ``PartitionFetch.take``. Without ``errors``, an error remains the next item, and None is returned.
         """
         state = self.ready.pop(selection)
         if state is None:
@@ -181,7 +181,7 @@ class FetchBuffer:
                 self._feed(state)
 
     def put_back(self, state: PartitionFetch, batch: FetchedBatch, taken: int) -> None:
-        """Put back the last batch of a partition, as the next one; its first ``taken`` records are delivered."""
+        """Put back the last batch of a partition, as its next batch. Its first ``taken`` records are delivered."""
         if state.put_back(batch, taken):
             self._count(state, batch.buffer_bytes)
         if not state.paused:
@@ -190,7 +190,7 @@ class FetchBuffer:
             self._feed(state)
 
     def skip(self, state: PartitionFetch, offset: int) -> None:
-        """Drop the record at ``offset``, if it is the next one of a paused partition."""
+        """Drop the record at ``offset``, if it is the next record of a paused partition."""
         if state.buffered and state.next_offset == offset and isinstance(state.buffered[0], FetchedBatch):
             before, size_bytes = len(state.buffered), state.buffered[0].buffer_bytes
             state.take(1)
@@ -254,7 +254,7 @@ class FetchStates:
             self._marks.pop(partition, None)
 
     def read_logs(self, positions: Mapping[TopicPartition, int]) -> dict[TopicPartition, ReadLog]:
-        """Return what is known of the logs of partitions, with these positions, from their last assignments."""
+        """Return what the last assignments have read of partitions' logs, together with these positions."""
         states = {partition: self._partitions.get(partition) for partition in positions}
         return {
             partition: ReadLog(positions[partition], self._marks.get(partition), in_doubt=False)
@@ -287,8 +287,8 @@ class FetchStates:
         Neither fetch nor deliver these partitions until ``resume``. Their buffered batches remain.
 
         Returns:
-            The partitions with buffered batches for which paused partitions have no room: the caller should assign them
-            again, which drops their batches.
+            The partitions whose buffered batches exceed the room for paused partitions. The caller should assign these
+            partitions again, which drops their batches.
         """
         over: list[TopicPartition] = []
         for state in self._states(partitions):
@@ -302,13 +302,13 @@ class FetchStates:
         return over
 
     def put_back(self, batch: FetchedBatch, taken: int) -> None:
-        """Put the last batch of a partition back, as the next one. Its first ``taken`` records are delivered."""
+        """Put back the last batch of a partition, as its next batch. Its first ``taken`` records are delivered."""
         state = self._partitions.get(batch.topic_partition)
         if state is not None and state.epoch == batch.epoch:
             self._buffer.put_back(state, batch, taken)
 
     def skip(self, topic_partition: TopicPartition, offset: int) -> None:
-        """Drop the record at ``offset``, if it is the next one to deliver of a paused partition."""
+        """Drop the record at ``offset``, if it is the next record of a paused partition to deliver."""
         state = self._partitions.get(topic_partition)
         if state is not None:
             self._buffer.skip(state, offset)
@@ -325,13 +325,13 @@ TRIES_UNREADABLE = 5
 
 class FailedFetches:
     """
-    Decides what follows when a fetcher cannot fetch partitions, and fetches them again.
+    Handles partitions that a fetcher could not fetch: fetches them again, or has ``poll`` raise their error.
 
     Args:
         cluster: Its metadata are refreshed before partitions are fetched again.
         buffer: Takes the errors that ``poll`` raises.
         metrics: Counts retries, unreadable answers, and failures that are more than a retry.
-        offer: Called with partitions to fetch again. Ignores those that were unassigned meanwhile.
+        offer: Called with partitions to fetch again. It ignores partitions that were unassigned meanwhile.
     """
 
     def __init__(
@@ -368,7 +368,7 @@ class FailedFetches:
         self._start(self._recover(waiting, failures), "retry of fetches")
 
     def fetch_again(self, state: PartitionFetch) -> None:
-        """Fetch a partition again whose error was raised, after a pause that grows with the failures in a row."""
+        """After a partition's error was raised, fetch it again, with a pause that grows with the failures in a row."""
         state.enter(Phase.RETRYING)
         state.failures += 1
         self._start(self._recover([state], state.failures + 1), f"another fetch of {state.topic_partition}")
@@ -388,7 +388,7 @@ class FailedFetches:
             self.halt(state, error)
 
     def halt(self, state: PartitionFetch, error: Exception) -> None:
-        """Have ``poll`` raise an error, and stop fetching the partition until then."""
+        """Have ``poll`` raise an error, and do not fetch the partition before ``poll`` has raised it."""
         if state.dropped:
             return
         self.report(state, f"{error}; raising this to the application, then fetching again")
@@ -401,7 +401,7 @@ class FailedFetches:
         self._metrics.count("fetch_failures")
 
     def close(self) -> None:
-        """Fetch nothing again."""
+        """Stop fetching partitions again."""
         for task in self._tasks:
             task.cancel()
 

@@ -33,7 +33,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """The partitions that a caller asks for: those of ``topic``, or ``partitions``, without ``excluded``; or all."""
+    """The partitions that a caller asks for: all of ``topic``, or ``partitions``, or all; without ``excluded``."""
 
     topic: str | None = None
     partitions: frozenset[TopicPartition] | None = None
@@ -54,9 +54,10 @@ class ReadyQueue:
     """
     The queue of partitions with buffered batches.
 
-    Callers wait for one topic, for some partitions, or for any partition. Each topic has an event, and any partition
-    has one. An event is set when there may be a batch, and cleared by a ``pop`` that finds no batch. A caller that
-    waits for some partitions has its own event: the ``pop`` of another caller does not tell whether it finds a batch.
+    Callers wait for one topic, for some partitions, or for any partition. Each topic has an event, and so has "any
+    partition". An event is set when there may be a batch, and cleared by a ``pop`` that finds no batch. A caller that
+    waits for some partitions has its own event, because another caller's ``pop`` cannot tell whether those partitions
+    have a batch.
     """
 
     def __init__(self) -> None:
@@ -103,9 +104,9 @@ class ReadyQueue:
 
     async def wait(self, selection: Selection = ANY) -> None:
         """
-        Wait until ``pop`` is likely to return a partition. It may still return None, as after an unassign.
+        Wait until ``pop`` is likely to return a partition. ``pop`` may still return None, as after an unassign.
 
-        The event loop runs its other tasks in any case: a caller that may not take what is there calls again and again.
+        The event loop always runs other tasks in between: a caller that may not take the batches calls this in a loop.
         """
         if self._may_pop(selection):
             await asyncio.sleep(0)
@@ -150,16 +151,16 @@ class ReadyQueue:
         return self._by_topic[topic]
 
 
-#: The least number of selections that are kept before those of callers that wait no more are dropped.
+#: The least number of selections before the selections of callers that no longer wait are dropped.
 _MOST_SELECTIONS = 1_000
 
 
 class StarvingCallers:
     """
-    The selections that calls of ``pop`` have asked for without success, as long as nothing of them is buffered.
+    The selections for which ``pop`` has found no batch, until one of their batches is buffered.
 
-    A selection remains until a batch of it is buffered, whatever other callers find meanwhile: its caller waits, and
-    does not ask again before that. So the selection of a caller that is gone costs one batch at most.
+    What other callers find removes no selection, because a waiting caller does not ask again before a batch of its
+    selection is buffered. So the selection of a caller that is gone costs one batch at most.
 
     Args:
         selections: What callers wait for.
@@ -178,10 +179,10 @@ class StarvingCallers:
 
     def add(self, selection: Selection) -> None:
         """
-        Note that a caller finds nothing.
+        Add the selection of a caller that finds no batch.
 
-        Partitions that the selection excludes count, too. Another caller waits for them now, and the caller that
-        excludes them may get them when the other one is gone.
+        Excluded partitions are added, too: another caller waits for them now, and this caller may get them once that
+        caller is gone.
         """
         if selection.excluded:
             selection = Selection(selection.topic, selection.partitions)
@@ -196,7 +197,7 @@ class StarvingCallers:
         return any(each.has(partition) for key in _keys(partition) for each in self._by_key.get(key, ()))
 
     def feed(self, partition: TopicPartition) -> None:
-        """Remove the selections of a partition that has a batch now: their callers are awake, or come late."""
+        """Remove the selections that a partition is in, because it has a batch now."""
         for key in _keys(partition):
             if key in self._by_key:
                 self._replace(key, {each for each in self._by_key[key] if not each.has(partition)})
@@ -205,8 +206,8 @@ class StarvingCallers:
         """
         Drop selections of partitions for which no caller waits, if there are too many.
 
-        A caller that does not wait adds its selection again when it asks again. There are only as many selections of
-        topics as topics.
+        A caller that does not wait adds its selection again when it asks again. Selections of topics are never more
+        than the topics.
         """
         for key in list(self._by_key):
             kept = {each for each in self._by_key[key] if each.partitions is None or each.partitions in waiting}
@@ -295,9 +296,9 @@ class PlannedFetch(NamedTuple):
 
     def rest_s(self, answered: Iterable[PartitionFetch], taken_s: float) -> float:
         """
-        Return how long to wait before the next fetch of these partitions, in seconds; not above 0 for not at all.
+        Return how long to wait before the next fetch of these partitions, in seconds. Do not wait if it is 0 or less.
 
-        A broker that has not waited (``max_wait_ms`` of 0, errors of other partitions) is not asked in a tight loop.
+        This prevents a tight loop if the broker does not wait (``max_wait_ms`` of 0, errors of other partitions).
 
         Args:
             answered: The partitions that were read from the answer.
@@ -310,7 +311,7 @@ class PlannedFetch(NamedTuple):
 
     @property
     def is_abandoned(self) -> bool:
-        """Whether all partitions were dropped since, so that nothing of the answer is wanted."""
+        """Whether all partitions were dropped since the request, so that its answer is of no use."""
         return all(state.dropped for state in self.shares)
 
 
@@ -318,8 +319,8 @@ class Room(NamedTuple):
     """
     What the buffer has room for.
 
-    ``poll_bytes`` is for the answer to a poll, ``bulk_bytes`` for that to a bulk request. ``starving`` is what callers
-    wait for while nothing of it is buffered; without ``is_turn``, only that is asked for.
+    ``poll_bytes`` is for the answer to a poll, ``bulk_bytes`` for the answer to a bulk request. ``starving`` are the
+    selections that callers wait for; without ``is_turn``, only their partitions are requested.
     """
 
     poll_bytes: int
@@ -328,7 +329,7 @@ class Room(NamedTuple):
     is_turn: bool = True
 
     def is_awaited(self, state: PartitionFetch) -> bool:
-        """Whether a caller waits for a partition that has no batch, so that it gets one whatever fills the buffer."""
+        """Whether a caller waits for a partition without a batch, so that it is fetched even if the buffer is full."""
         return not state.buffered and self.starving.has(state.topic_partition)
 
 
@@ -352,11 +353,11 @@ class BrokerLanes:
         self._ready = {demand: {} for demand in Demand}
 
     def add(self, state: PartitionFetch) -> None:
-        """Have a partition fetched with one of the next requests."""
+        """Queue a partition for one of the next requests."""
         self._ready[state.demand][state] = None
 
     def remove(self, state: PartitionFetch) -> None:
-        """Do not fetch a partition that was added, if it was."""
+        """Remove a partition from the queue for requests, if it is in the queue."""
         for ready in self._ready.values():
             ready.pop(state, None)
 
@@ -386,7 +387,7 @@ class BrokerLanes:
         return next((lane for n in range(lanes) if (lane := f"{kind}-{n}") not in self.in_flight), None)
 
     def plan_bulk(self, room: Room) -> PlannedFetch | None:
-        """Return the bulk request to send now, or None if none should be sent. Its partitions are ready no more."""
+        """Return the bulk request to send now, or None. Its partitions no longer wait for a request."""
         self.is_held_back = False
         lane = self._free_lane(_BULK)
         if lane is None:
@@ -398,7 +399,7 @@ class BrokerLanes:
         return self._send(lane, 0, shares) if shares else None
 
     def _bites(self, room: Room) -> Iterator[tuple[PartitionFetch, int]]:
-        """Yield the partitions that are behind, in turn, and what to ask of each, as long as the buffer has room."""
+        """Yield the partitions that are behind, in turn, and how many bytes to request, while the buffer has room."""
         behind, left, is_turn = self._ready[Demand.BEHIND], room.bulk_bytes, room.is_turn
         in_turn = chain((each for each in behind if not each.buffered), (each for each in behind if each.buffered))
         for state in in_turn:
@@ -418,13 +419,13 @@ class BrokerLanes:
             yield state, asked
 
     def _bite_of(self, state: PartitionFetch) -> int:
-        """Return how many bytes to ask of a partition that is behind."""
+        """Return how many bytes to request of a partition that is behind."""
         most = min(self.bite.bytes, int(self.config.fetch_buffer_bytes / _BUFFER_PART / state.expansion))
         asked = state.needed_bytes or min(most, state.rest_bytes)
         return min(max(asked, min(LEAST_SHARE_BYTES, self.bite.bytes)), self.config.max_message_bytes)
 
     def plan_poll(self, room: Room) -> PlannedFetch | None:
-        """Return the poll to send now, or None if none should be sent. Its partitions are ready no more."""
+        """Return the poll to send now, or None. Its partitions no longer wait for a request."""
         ready = self._ready[Demand.CAUGHT_UP]
         if len(ready) >= WIDE_PARTITIONS:
             wide = next(name for n in count() if (name := f"{_WIDE}-{n}") not in self.in_flight)
@@ -459,7 +460,7 @@ class BrokerLanes:
 
 class BulkTurns:
     """
-    The brokers that wait for room in the buffer, the first one first.
+    The queue of the brokers that wait for room in the buffer.
 
     Without turns, brokers whose bites are small would take each bit of room, and leave none for a large bite.
     """
@@ -468,7 +469,7 @@ class BulkTurns:
         self._waiting: dict[int, BrokerLanes] = {}
 
     def plan(self, broker: BrokerLanes, room: Room) -> PlannedFetch | None:
-        """Return the bulk request to send to a broker now, or None if none should be sent, or if it is not its turn."""
+        """Return the bulk request to send to a broker now, or None if there is none, or it is another broker's turn."""
         first = next(iter(self._waiting), broker.node_id)
         planned = broker.plan_bulk(room if first == broker.node_id else room._replace(is_turn=False))
         if broker.is_held_back:
@@ -489,10 +490,10 @@ def divide_budget(
     """
     Divide the budget: a partition with a large next message gets the bytes that it needs, others get even shares.
 
-    No share exceeds ``most_bytes``: a message beyond that is never received whole, so each of them is an error.
+    No share exceeds ``most_bytes``: a larger message is never received whole, and is an error.
 
-    The first partition with a large message is always included, further ones while their messages fit into the budget
-    together. Partitions whose large messages do not fit wait for the next request.
+    The first partition with a large message is always included; further such partitions, as long as their messages fit
+    into the budget together. Partitions whose large messages do not fit wait for the next request.
     """
     shares: dict[PartitionFetch, int] = {}
     plain: list[PartitionFetch] = []

@@ -1,10 +1,10 @@
 """
-Fetch the assigned partitions from their leaders, and buffer what is delivered next.
+Fetch the assigned partitions from their leaders into the buffer, and raise errors that retries cannot help.
 
 Partitions are assigned and unassigned one by one while other partitions continue. Order within a partition is kept.
-Partitions are delivered in turn, run by run. A failure that can pass by itself (a leader that moves, a broker that
-restarts) is retried with backoff for as long as the partition is assigned, and is always logged. ``poll`` raises any
-other failure, and the partition is fetched again after that.
+Partitions are delivered in turn, run by run. A failure that can pass by itself (a leader moves, a broker restarts) is
+logged, and retried with backoff as long as the partition is assigned. ``poll`` raises any other failure, and the
+partition is fetched again after that.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ _QUANTUM_S = 0.003
 
 
 class _End(Enum):
-    """What follows the last run of an answer; its type tells it from a run."""
+    """Marks the end of an answer's runs, with a type that distinguishes it from a run."""
 
     END = "end"
 
@@ -90,7 +90,7 @@ class Quantum:
 
 class AnswerReader:
     """
-    Reads what an answer has of one partition into the buffer.
+    Reads one partition's part of an answer into the buffer.
 
     Args:
         config: Bounds the size of messages.
@@ -118,7 +118,7 @@ class AnswerReader:
 
     def note(self, state: PartitionFetch, fetched: FetchedPartition) -> bool:
         """
-        Note what one partition's answer says, which is not an error, and return whether ``read`` has to follow.
+        Note what an answer without an error says of one partition. Return whether ``read`` must follow.
 
         Most answers of many partitions are empty, so this must be cheap. An empty answer proves nothing if only its own
         high watermark is beyond the position: a broker reads its log before its high watermark.
@@ -142,7 +142,7 @@ class AnswerReader:
         self, state: PartitionFetch, share: int, fetched: FetchedPartition, quantum: Quantum, *, is_first: bool = True
     ) -> None:
         """
-        Buffer the records of one partition's answer, of which ``note`` has returned True.
+        Buffer the records of one partition's answer, after ``note`` has returned True for it.
 
         Each run of records is buffered as soon as it is checked. The partition may be dropped, or paused, between two
         runs, and while a large compressed message is unpacked on a thread. Runs for which the buffer has no room are
@@ -237,8 +237,8 @@ class Fetcher(FetchStates):
         cluster: Provides the leaders, and the connections to them; not closed by the fetcher.
         config: How long a broker may wait, and how much it may send.
         metrics: Counts records, bytes and retries.
-        reset: Called to choose a new position when a log does not have the old one. ``poll`` raises its errors, except
-            retriable ones and refusals of brokers.
+        reset: Called to choose a new position when a log does not have the old one. ``poll`` raises an error of this
+            function, unless it is retriable or a broker's refusal.
         runtime: Provides threads for what would block the event loop.
         watermark: Called with each high watermark that a leader reports.
     """
@@ -323,12 +323,12 @@ class Fetcher(FetchStates):
         """
         Remove and return the next batch of a selected partition, or None if none is buffered. Do not wait.
 
-        Of a batch with more than ``most_records``, that many records are returned; the next poll returns others.
+        A batch with more than ``most_records`` is divided: later polls return its other records.
 
         An error of a partition is raised after the batches that precede it. After a pause that grows with each error,
-        the partition is fetched again from the same offset. If the cause remains, the error is raised again, until
-        the partition is unassigned or ``seek`` moves its position past the offset. Without ``errors``, an error is not
-        raised, and remains the next item: the caller must first deliver what it has.
+        the partition is fetched again from the same offset. If the cause remains, the error is raised again, until the
+        partition is unassigned or ``seek`` moves its position past the offset. Without ``errors``, an error is not
+        raised now, and remains the next item: the caller must first deliver its records.
 
         Raises:
             MessageTooLargeError: A partition's next message is larger than ``max_message_bytes``, or unpacks to more
@@ -354,7 +354,7 @@ class Fetcher(FetchStates):
         return head
 
     def close(self) -> None:
-        """Drop every partition, stop all work, and wake the callers that wait for a batch, which find none."""
+        """Drop every partition, stop all work, and wake the callers that wait for a batch; they find no batch."""
         self.unassign(list(self._partitions))
         self._failed.close()
         for task in self._tasks:
@@ -398,7 +398,7 @@ class Fetcher(FetchStates):
             self._start(self._fetch(broker, planned), f"fetch from broker {broker.node_id}")
 
     def _send_held_back(self) -> None:
-        """Send the requests that waited for room in the buffer, or for a caller that finds nothing else."""
+        """Send the requests that waited for room in the buffer, or for a caller without other batches."""
         for broker in self._turns.waiting:
             self._send_bulk(broker)
 

@@ -1,4 +1,4 @@
-"""Keep the state of fetching one partition, and divide what is fetched into runs of records."""
+"""Keep one partition's fetch state: its position, buffered batches, and larger requests for large messages."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class MessageSizes:
     read_offsets: int = 0
 
     def note(self, read_bytes: int, read_offsets: int) -> None:
-        """Note that a message set of this size led this many offsets further."""
+        """Note that a message set of this size spans this many offsets."""
         self.read_bytes += read_bytes
         self.read_offsets += read_offsets
         while self.read_offsets > _MOST_OFFSETS:
@@ -77,7 +77,7 @@ class MessageSizes:
 
         Args:
             offsets: The number of offsets.
-            assumed: The size of one message, until one was read.
+            assumed: The size of one message, used until a message was read.
         """
         measured = self.read_offsets > 0
         expected = offsets * self.read_bytes // self.read_offsets if measured else offsets * assumed
@@ -86,7 +86,7 @@ class MessageSizes:
 
 def fill_answer(wanted: Iterable[tuple[Key, int]], most_bytes: int) -> dict[Key, int]:
     """
-    Return the partitions of one request, and how much it asks of each: as many of the first ones as fill an answer.
+    Choose the first partitions, as many as fill one answer, and return how many bytes to request of each.
 
     Args:
         wanted: Partitions in the order of their turns, and the bytes that each should get.
@@ -105,7 +105,7 @@ def fill_answer(wanted: Iterable[tuple[Key, int]], most_bytes: int) -> dict[Key,
 @dataclass(slots=True)
 class BiteSize:
     """
-    The size of one answer with data that is known to be there. It follows how fast a broker sends.
+    The size to request of data that is known to exist. It adapts to how fast a broker sends.
 
     Attributes:
         bytes: The present size.
@@ -122,7 +122,7 @@ class BiteSize:
         Double the size after a full answer that came fast, and halve it after one that took long.
 
         Args:
-            asked_bytes: How much the request asked for. One that asked for less than a bite proves nothing.
+            asked_bytes: How much the request asked for. A request for less than the present size changes nothing.
             received_bytes: How much came.
             took_s: The time from the request to the answer, in seconds.
         """
@@ -141,8 +141,8 @@ class _Content:
     """
     The messages of one or more parts of a batch.
 
-    Records replace the run that they are made of, since they take more memory. Columns are kept beside it, until the
-    last part is taken: the application may ask for some records after that.
+    Records replace the run that they are made of, since they take more memory. Columns are kept beside the run, because
+    the application may ask for some records later.
     """
 
     __slots__ = ("_columns", "messages")
@@ -156,26 +156,26 @@ class _Content:
         return len(messages) if isinstance(messages, list) else messages.count
 
     def records(self) -> list[Record]:
-        """Return the records. The first use makes them."""
+        """Return the records, made at the first use."""
         messages = self.messages
         if not isinstance(messages, list):
             messages = self.messages = messages.records()
         return messages
 
     def values(self) -> ValueRun:
-        """Return the values. Each use makes a list of them."""
+        """Return the values, in a new list for each call."""
         messages = self.messages
         return values_of(messages) if isinstance(messages, list) else messages.values()
 
     def columns(self) -> Columns:
-        """Return the columns. The first use makes them."""
+        """Return the columns, made at the first use."""
         if self._columns is None:
             made = self.messages
             self._columns = columns_of(made, made[-1].offset + 1) if isinstance(made, list) else made.columns()
         return self._columns
 
     def offset_of(self, row: int) -> int:
-        """Return the offset of a message. No records are made for it."""
+        """Return the offset of a message, without making records."""
         messages = self.messages
         if isinstance(messages, list):
             return messages[row].offset
@@ -184,7 +184,7 @@ class _Content:
         return messages.last_offset if row == messages.count - 1 else self.columns().numbers[row]
 
     def row_of(self, offset: int) -> int:
-        """Return how many messages precede an offset. No records are made for it."""
+        """Return how many messages precede an offset, without making records."""
         messages = self.messages
         if isinstance(messages, list):
             return bisect_left(messages, offset, key=_offset_of)
@@ -201,7 +201,7 @@ class FetchedBatch:
         high_watermark: The offset after the last message that consumers could see at the time.
         epoch: The number of the partition's assignment.
         size_bytes: About the size of the messages on the wire.
-        answer: The number of the answer that the batch is from, among those of the partition's assignment.
+        answer: The number of the answer with this batch; numbers start again with each assignment.
 
     Attributes:
         buffer_bytes: The size of the messages without compression, which the buffer counts.
@@ -245,7 +245,7 @@ class FetchedBatch:
 
     @property
     def records(self) -> list[Record]:
-        """The records. The first use makes them."""
+        """The records, made at the first use."""
         records = self._content.records()
         if len(records) != len(self._rows):
             records = records[self._rows.start : self._rows.stop]
@@ -253,7 +253,7 @@ class FetchedBatch:
         return records
 
     def values(self) -> ValueRun:
-        """Return the values, with records that are made later. Only a part of a batch has its records made at once."""
+        """Return the values. Their records are made later, or now for a part of a batch."""
         # A batch of which a part is taken may be taken in many parts. Its values are not made for each of them again.
         if len(self._rows) == len(self._content):
             return self._content.values()
@@ -285,13 +285,13 @@ class FetchedBatch:
         return min(max(self._content.row_of(offset) - self._rows.start, 0), len(self._rows))
 
     def part(self, start: int, stop: int) -> FetchedBatch:
-        """Return a batch of some of the records, from number ``start`` to ``stop``. No records are made for it."""
+        """Return a batch of some of the records, from number ``start`` to ``stop``, without making records."""
         changed = self._copy()
         changed._content, changed._rows = self._content, self._rows[start:stop]
         return changed
 
     def _replace(self, *, records: list[Record]) -> FetchedBatch:
-        """Return a batch with other records, and otherwise the same values, as a named tuple does."""
+        """Return a batch with other records and otherwise the same values, like a named tuple's method."""
         changed = self._copy()
         changed._content, changed._rows = _Content(records), range(len(records))
         return changed
@@ -448,13 +448,13 @@ class PartitionFetch:
 
     @property
     def full(self) -> bool:
-        """Whether batches of two answers are buffered: the one that is being delivered, and one to follow it."""
+        """Whether batches of two answers are buffered: an answer that is being delivered, and the next answer."""
         first, last = (self.buffered[0], self.buffered[-1]) if self.buffered else (None, None)
         return isinstance(first, FetchedBatch) and (not isinstance(last, FetchedBatch) or last.answer > first.answer)
 
     @property
     def demand(self) -> Demand:
-        """What is known of the messages to fetch. An empty answer counts more than the high watermark beside it."""
+        """What is known of the messages to fetch. An empty answer overrides the high watermark that it has."""
         if self.high_watermark is None:
             return Demand.UNKNOWN
         return Demand.BEHIND if self.position < self.high_watermark and not self.idle else Demand.CAUGHT_UP
@@ -469,15 +469,15 @@ class PartitionFetch:
         """
         Check a message set, and yield one or more runs of the messages at and after the position.
 
-        Compressed messages may decompress to ``most_bytes``. None announces a step that unpacks more than
-        ``LARGE_WRAPPER_BYTES``, which the caller may take on a thread: it reads this object, and changes nothing.
+        Compressed messages may decompress to ``most_bytes``. None announces that the next step unpacks more than
+        ``LARGE_WRAPPER_BYTES``. The caller may run that step on a thread: it reads this object, and changes nothing.
 
         Raises:
             PartialMessage: The set holds only the beginning of the next message.
             NoRecords: The log has no message from the position to another offset.
             MessageTooLargeError: The first compressed message decompresses to more than ``most_bytes``, and no record
                 precedes it.
-            DamagedRecordError: The message at the position is damaged, and a fetch behind it would pass it.
+            DamagedRecordError: The message at the position is damaged, and a fetch from the next offset would pass it.
             ProtocolError: The messages cannot be read, or all of them are before the position.
         """
         tp, position, is_empty = self.topic_partition, self.position, True
@@ -500,8 +500,8 @@ class PartitionFetch:
         """
         Return the error for a damaged message.
 
-        No CRC covers the offset of a message. If it is not where the log has messages, it may be damaged, too, and
-        nothing can be skipped safely.
+        No CRC covers the offset of a message. An offset outside of the log's messages may be damaged, too. In this
+        case, nothing can be skipped safely.
         """
         if not self.position <= damage.offset < (self.high_watermark or 0):
             return ProtocolError(f"{damage}; its offset is not plausible, so it cannot be skipped; seek past it")
@@ -554,12 +554,12 @@ class PartitionFetch:
         self.needed_bytes = min(2 * self.unanswered_bytes, most)
 
     def mark_log(self, message_set: bytes | memoryview) -> None:
-        """Remember the first message of an answer, which was checked, if a mark is due."""
+        """If a mark is due, remember the first message of an answer that was checked."""
         if self.answers % _MARKED_ANSWERS == 1:
             self.mark = LogMark.of(message_set)
 
     def doubt_log(self) -> None:
-        """Take no mark soon: a broker has denied the partition or the position, so another log may be read."""
+        """Delay the next mark: a broker has denied the partition or the position, so another log may be read."""
         self.answers = max(self.answers, 1)
 
     def move_to(self, offset: int) -> None:
@@ -571,11 +571,11 @@ class PartitionFetch:
         """
         Pass the offsets before ``offset``, which have no message, as the answer to ``share`` bytes says.
 
-        The next offsets may have none either, and only one is known at a time. What follows may also be a message that
-        is larger than the share. So the next request asks for more, up to ``most``.
+        The offsets that follow may have no message either, or a message that is larger than the share. So the next
+        request asks for more, up to ``most``.
 
         Returns:
-            False if the log does not go on that far, and nothing was passed.
+            False if the log ends before ``offset``. In this case, nothing was passed.
         """
         end = self.high_watermark or 0
         if offset > end:
@@ -594,7 +594,8 @@ class PartitionFetch:
         """
         Remove and return the next batch or error.
 
-        Of a batch with more than ``most_records``, return that many records; the others remain, without being copied.
+        Of a batch with more than ``most_records``, return that many records. The other records remain, and are not
+        copied.
         """
         head = self.buffered[0]
         if isinstance(head, FetchedBatch):
@@ -610,7 +611,7 @@ class PartitionFetch:
 
     def put_back(self, batch: FetchedBatch, taken: int) -> bool:
         """
-        Put the last batch that ``take`` returned back. Its first ``taken`` records are delivered.
+        Put back the last batch that ``take`` returned. Its first ``taken`` records are delivered.
 
         Returns:
             Whether the batch had left the buffer. Otherwise it is a part of the first buffered batch.

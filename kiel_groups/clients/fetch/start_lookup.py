@@ -59,7 +59,7 @@ class StartLookup:
             self._task = spawn(self._look_up(), "look-up of start positions")
 
     def discard(self, partitions: Iterable[TopicPartition]) -> None:
-        """Do not look up these partitions any more."""
+        """Stop looking up these partitions."""
         for partition in partitions:
             self._times.pop(partition, None)
 

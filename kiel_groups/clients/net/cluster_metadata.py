@@ -1,4 +1,4 @@
-"""Keep the metadata of a cluster: its brokers, the partitions of topics, and their leaders."""
+"""Keep the metadata of a cluster (brokers, partitions, leaders), refresh it, and send requests to leaders."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class LeaderOverrides:
 
     They override the brokers' metadata, because a broker that is cut off from ZooKeeper keeps naming itself the leader.
     A leader that fails or refuses a request has lost the partition since the read, or does not know yet that it leads
-    the partition. The caller then drops this leader with ``forget``, and the brokers' metadata applies.
+    the partition. In both cases, the caller drops this leader with ``forget``, and the brokers' metadata applies.
     """
 
     def __init__(
@@ -119,7 +119,7 @@ _REFUSED = 2
 
 
 class BrokerVersions(NamedTuple):
-    """What the broker at an address knows, by API key; None if it is of 0.8 or 0.9, which do not say."""
+    """The versions that the broker at an address supports, by API key; None for 0.8 and 0.9, which cannot tell them."""
 
     address: HostPort
     ranges: Mapping[int, VersionRange] | None
@@ -141,9 +141,10 @@ class ClusterMetadata:
     Args:
         config: Bootstrap addresses, timeouts, backoff.
         metrics: Counts refreshes by reason, and failures.
-        broker_source: Finds further addresses when none of the known ones answers.
+        broker_source: Finds further addresses when no known address answers.
         names_unknown: Whether a request may name topics that the brokers may not know; brokers with
-            ``auto.create.topics.enable`` then create these. If False, and ``listing`` is old, it asks for all topics.
+            ``auto.create.topics.enable`` then create these. If False, and ``listing`` is old, the request asks for all
+            topics instead.
         random: Returns numbers uniform in [0, 1), for the jitter of backoff.
     """
 
@@ -204,7 +205,7 @@ class ClusterMetadata:
 
     async def leaderless(self, partitions: Collection[TopicPartition], what: str) -> dict[TopicPartition, BrokerError]:
         """
-        Return the errors of partitions whose leaders are not known; ``what`` cannot be done with their ``{}``.
+        Return the errors of partitions whose leaders are unknown, with the text ``what``; ``{}`` is the partition.
 
         If no broker knows the topic, and ZooKeeper registers other brokers only, the error says so.
         """
@@ -234,7 +235,7 @@ class ClusterMetadata:
 
     def override_leaders(self, leaders: Mapping[TopicPartition, int], brokers: Mapping[int, HostPort]) -> None:
         """
-        Follow the leaders that ZooKeeper names, in place of the brokers' metadata and of all earlier calls.
+        Follow the leaders that ZooKeeper names, instead of the brokers' metadata and the leaders of earlier calls.
 
         A broker that is cut off from ZooKeeper keeps calling itself the leader, and answers fetches.
 
@@ -287,14 +288,14 @@ class ClusterMetadata:
         return frozenset(topic.topic for topic in (await self.all_metadata()).topics if topic.topic in self._topics)
 
     async def all_metadata(self) -> MetadataResponse:
-        """Ask for the live brokers and all topics of the cluster. Raise NoBrokersError if no broker answers."""
+        """Ask a broker for the live brokers and all topics. Raise NoBrokersError if no broker answers."""
         answer = await self._sources.ask(MetadataRequest(()))
         self._apply(frozenset(self._tracked), answer)
         return answer.response
 
     async def identity(self, *, with_id: bool) -> ClusterIdentity:
         """
-        Ask for the brokers and topics of the cluster and, ``with_id``, for its id, which few releases know.
+        Ask a broker for the cluster's brokers and topics and, ``with_id``, for its id, which 0.10.1 and later have.
 
         Raises:
             KielGroupsError: No broker answered.
@@ -308,7 +309,7 @@ class ClusterMetadata:
 
     @property
     def addresses_by_id(self) -> dict[int, frozenset[HostPort]]:
-        """The address of each live broker, as ``ClusterIdentity`` has them."""
+        """The address of each live broker, in the form of ``ClusterIdentity.brokers``."""
         return {node_id: frozenset({address}) for node_id, address in self._brokers.items()}
 
     def known_partitions(self, topic: str) -> tuple[int, ...] | None:
@@ -335,7 +336,7 @@ class ClusterMetadata:
         Wait for ``metadata_max_age_ms``, then refresh these topics from another broker than the last time.
 
         While no broker answers, the refresh is retried with backoff. It starts at once when brokers become
-        ``unreachable``, because this may be the only caller that asks them again.
+        ``unreachable``, because no other caller may ask the brokers again.
 
         Raises:
             ClosedError: The client was closed.
@@ -413,7 +414,7 @@ class ClusterMetadata:
         """
         Request the metadata of these topics, and of all topics that are tracked already.
 
-        A request in flight serves all callers. The next request waits for ``backoff_ms``, and longer after failures.
+        All callers share a request in flight. The next request waits for ``backoff_ms``, and longer after failures.
 
         Args:
             topics: Topics to track from now on; a topic that turns out to be unknown is tracked no longer. If no topic
@@ -465,7 +466,7 @@ class ClusterMetadata:
             self._running = None
 
     async def _ask_ids(self, topics: Collection[str]) -> None:
-        """Ask the broker that has just answered for the ids of topics. If it does not answer, the next refresh asks."""
+        """Ask the broker that has just answered for the ids of topics. The next refresh repeats a failed request."""
         if not topics or self._sources.last is None:
             return
         timeout_ms = min(self.config.connect_timeout_ms, self.config.request_timeout_ms)
@@ -538,7 +539,7 @@ class ClusterMetadata:
         """
         Return a connection to any broker, preferably one whose requests have not failed lately.
 
-        The broker ``without`` is chosen only if no other one is known.
+        The broker ``without`` is chosen only if no other broker is known.
 
         Brokers of 0.8 list no broker before there is a topic: until then, the address that answered last is used.
 
@@ -585,7 +586,7 @@ class ClusterMetadata:
         """
         Ask a broker whether it knows a request that is newer than Kafka 0.9.
 
-        The answer is not kept, because the broker may be another release after its next start.
+        The answer is not kept, because the broker may run another release after its next start.
 
         Raises:
             BrokerError: The broker is not known, or does not answer.
@@ -602,14 +603,14 @@ class ClusterMetadata:
         """
         Ask a broker for its versions, on a connection of its own, in a few tries.
 
-        Brokers of 0.9 do not say their versions, and the question costs their other clients requests. So they are
-        recognised by another one first: see ``FetchProbeRequest``.
+        Brokers of 0.9 cannot tell their versions, and the question makes them drop requests of other clients. So
+        another request recognises such brokers first: see ``FetchProbeRequest``.
 
         Args:
             address_of: Chooses the broker of each try.
-            purpose: Of the connection, which no other call uses at the same time.
-            then: A request for brokers of 0.8 and 0.9, whose answer is not read; those that do not know it close the
-                connection.
+            purpose: The purpose of the connection, which no other call may use at the same time.
+            then: A request for brokers of 0.8 and 0.9, whose answer is not read. Brokers that do not know the request
+                close the connection.
 
         Raises:
             BrokerConnectionError: The broker has closed the connection on a request in each try.

@@ -53,7 +53,7 @@ class ReceiveBuffers:
     The buffers that the connections of one client receive their answers into. The object belongs to one event loop.
 
     A new buffer of some MiB is filled with zeros by Python, and each of its pages by the kernel, before a byte arrives.
-    So buffers are used again, as soon as nothing refers to them any more; no caller returns one.
+    So a buffer is used again as soon as nothing refers to it. Callers need not return it.
 
     Attributes:
         chunk: Memory for what is handled before the next bytes are received.
@@ -66,7 +66,7 @@ class ReceiveBuffers:
         self._timer: asyncio.TimerHandle | None = None
 
     def take(self, size: int) -> memoryview:
-        """Return memory of this size with any content. It belongs to the caller as long as it is referred to."""
+        """Return memory of this size with any content. It belongs to the caller as long as anything refers to it."""
         if size < LEAST_REUSED_BYTES:
             return memoryview(bytearray(size))
         if size > MOST_REUSED_BYTES:
@@ -100,7 +100,7 @@ class ReceiveBuffers:
             self._buffers.clear()
 
     def close(self) -> None:
-        """Free the buffers. Those that are referred to remain until they are not."""
+        """Free the buffers. A buffer in use remains until nothing refers to it."""
         self._buffers.clear()
         if self._timer is not None:
             self._timer.cancel()
@@ -108,7 +108,7 @@ class ReceiveBuffers:
 
 
 def _is_unused(buffer: bytearray) -> bool:
-    """Return whether no view refers to a buffer: Python refuses to change the size of one that has views."""
+    """Return whether no view refers to a buffer: Python refuses to resize a buffer that has views."""
     try:
         buffer.append(buffer.pop())
     except BufferError:
@@ -194,7 +194,7 @@ class AnswerStream(asyncio.BufferedProtocol):
             self._finish()
 
     def _divide(self, count: int) -> None:
-        """Divide what was received into the chunk. Other connections receive into it after this."""
+        """Divide the bytes in the chunk into answers. After this, other connections overwrite the chunk."""
         assert self._owner is not None
         head = self._head
         received = self._buffers.chunk[: len(head) + count]
@@ -247,8 +247,8 @@ async def open_stream(address: HostPort, buffers: ReceiveBuffers, timeout_s: flo
     """
     Connect to the first address of a server that accepts a connection.
 
-    Addresses are tried in the resolver's order. The next one is tried when one refuses, and beside one that is slow: a
-    host that drops packets does not cost the time-out.
+    Addresses are tried in the resolver's order. The next address is tried when one refuses, and while one is slow, so
+    that a host that drops packets does not use up the time.
 
     Args:
         address: The server.
@@ -284,7 +284,7 @@ async def _connect(host: str, port: int, buffers: ReceiveBuffers) -> AnswerStrea
 
 
 async def _hosts_of(address: HostPort) -> Sequence[str]:
-    """Return the addresses of a name, in the resolver's order; the name itself if there are none, for its error."""
+    """Return the addresses of a name, in the resolver's order; if there are none, the name, whose use then fails."""
     try:
         ipaddress.ip_address(address.host)
     except ValueError:
@@ -302,9 +302,10 @@ async def _first_open(
     attempts: Sequence[asyncio.Future[AnswerStream]], patience_s: float | None
 ) -> asyncio.Future[AnswerStream] | None:
     """
-    Return an attempt that has succeeded, or None if it is time for the next one.
+    Return an attempt that has succeeded, or None if the caller should start the next one.
 
-    That is after ``patience_s``, or once the newest attempt has failed. If ``patience_s`` is None, all have failed.
+    The next attempt is due after ``patience_s``, or once the newest attempt has failed. If ``patience_s`` is None, the
+    result None means that all attempts have failed.
     """
     loop = asyncio.get_running_loop()
     started_s, waiting = loop.time(), {attempt for attempt in attempts if not attempt.done()}
@@ -358,7 +359,7 @@ class Connection:
     """
     A pipelined connection to the broker at ``address``, on one event loop. The first request opens it.
 
-    ``buffers`` are those of all connections of a client; by default, the connection has its own.
+    All connections of a client share its ``buffers``; by default, the connection has its own.
     """
 
     def __init__(
@@ -504,7 +505,7 @@ class Connection:
         return self._buffers.take(size)
 
     def received(self, payload: memoryview) -> None:
-        """Answer the request of the last header with its payload."""
+        """Pass the payload to the request that the last header named."""
         # A timeout may have failed all requests while the rest of the answer arrived.
         if (asked := self._in_flight.pop(self._arriving_id, None)) is not None:
             self._answer(asked, payload)
@@ -571,7 +572,7 @@ class Connection:
 
 
 def _reason(error: Exception | None) -> str:
-    """Return the reason of an error, in the operating system's words if it has any."""
+    """Return the reason of an error, in the operating system's words if there are any."""
     if error is None:
         return "closed by the other side"
     if isinstance(error, OSError) and error.errno and not isinstance(error, socket.gaierror):
@@ -591,7 +592,7 @@ class ConnectionPool:
     """
     Keeps one connection for each address and purpose, created on first use and replaced once it is closed.
 
-    Purposes separate requests that must not wait for each other, such as metadata requests and long fetches, or fetches
+    Requests with different purposes do not wait for each other, such as metadata requests and long fetches, or fetches
     and slow produce requests.
     """
 
@@ -620,7 +621,7 @@ class ConnectionPool:
         return min(addresses, key=lambda address: max(since_s, self._blamed_at_s.get(address, since_s)))
 
     def keep_only(self, addresses: Container[HostPort]) -> None:
-        """Close the connections to all addresses but these."""
+        """Close the connections to all other addresses."""
         for key in [key for key in self._connections if key[0] not in addresses]:
             self._connections.pop(key).close()
 

@@ -35,9 +35,9 @@ class LogMark(NamedTuple):
     @classmethod
     def of(cls, message_set: bytes | memoryview) -> Self | None:
         """
-        Return the mark of a set's first message, or None if it has none.
+        Return the mark of a set's first message, or None if there is no message or it is compressed.
 
-        Compressed messages are none: the broker may have compacted, or packed, the same ones in another way since.
+        A compressed message is not a mark, because the broker may compact or repack it later.
         """
         if len(message_set) < _HEAD.size:
             return None
@@ -81,7 +81,7 @@ def _compare(mark: LogMark | None, found: LogMark | None) -> bool | None:
 
 
 async def _sample(cluster: ClusterMetadata, offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, LogMark]:
-    """Return the first message at each of these offsets, as far as leaders send one."""
+    """Return the first message at each of these offsets. Partitions for which no leader sends one are left out."""
     by_leader: dict[int, list[TopicPartition]] = {}
     for partition in offsets:
         if (leader := cluster.leader_of(partition)) is not None:

@@ -1,4 +1,4 @@
-"""Send metadata requests to one broker after the other, and decide which broker comes next, and what to name."""
+"""Ask one broker after the other for metadata, and decide whether a request may name topics that may be deleted."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class MetadataSources:
         config: The bootstrap addresses, and timeouts.
         pool: The connections.
         metrics: Receives the gauge of requests in a row that were not answered (``metadata_unanswered``).
-        broker_source: Finds further addresses when none of the known ones answers.
+        broker_source: Finds further addresses when no known address answers.
     """
 
     def __init__(
@@ -168,7 +168,7 @@ class MetadataSources:
 
     def knows_last(self, live: Collection[HostPort]) -> bool:
         """
-        Return whether it is known which of the ``live`` brokers answered last, or whether no broker has answered yet.
+        Return True if it is known which of the ``live`` brokers answered last, or if no broker has answered yet.
 
         A bootstrap name such as ``localhost`` is not the address that a broker registers, and the answer does not name
         the broker that sent it: the next address may be the same broker under its other name. In this case the caller
@@ -191,7 +191,7 @@ class MetadataSources:
             self._addresses.insert(0, others[0])
 
     def keep(self, addresses: Collection[HostPort]) -> None:
-        """Keep these addresses, new ones last, and drop all others."""
+        """Keep these addresses, with new addresses last, and drop all other addresses."""
         kept = [address for address in self._addresses if address in addresses]
         self._addresses = kept + [address for address in addresses if address not in kept]
 
@@ -215,15 +215,15 @@ class ListedTopic:
 
 class TopicListing:
     """
-    Whether the last listing of all topics is recent enough to name them, and was not contradicted since.
+    Decides whether requests may name topics: the last listing of all topics is recent, and not contradicted since.
 
     A request that names a topic creates the topic if it was deleted, on brokers with ``auto.create.topics.enable``. A
     request that names none creates none, but is answered for all topics of the cluster, which costs every broker and
     client of a large one.
 
-    A topic may still be created again if it is deleted within ``NAMED_FOR_S`` after the brokers have listed it, and if
-    the client asks by name for another reason, such as a broken connection, before a broker has denied that it knows
-    the topic, or its partitions.
+    A deleted topic may still be created again in one case: it is deleted within ``NAMED_FOR_S`` after the brokers have
+    listed it, and the client asks for it by name for another reason, such as a broken connection, before a broker has
+    denied that it knows the topic or its partitions.
     """
 
     def __init__(self) -> None:

@@ -69,7 +69,7 @@ At: TypeAlias = int | Mapping[TopicPartition, int]
 
 
 class Cluster(Protocol):
-    """What a look-up needs of a cluster: leaders, and requests to them. ``ClusterMetadata`` documents the methods."""
+    """What a look-up needs from a cluster: leaders, and requests to them. ``ClusterMetadata`` documents the methods."""
 
     @property
     def config(self) -> BrokerConfig: ...
@@ -110,8 +110,8 @@ async def list_offsets(cluster: Cluster, partitions: Iterable[TopicPartition], a
         partitions: Any number, of any topics.
         at: -2 for the earliest offset in the log, -1 for the offset of the next message, or a time in epoch
             milliseconds. One time for all partitions, or one for each. Leaders of 0.10.1 and later return the first
-            message of this time or later, or the end of the log; older ones, and those of logs whose messages have no
-            times, the first offset of the newest segment that is older, or the earliest offset.
+            message of this time or later, or the end of the log. Older leaders, and all leaders of logs whose messages
+            have no times, return the first offset of the newest segment that is older, or the earliest offset.
 
     Raises:
         UnknownTopicError: No broker knows one of the topics.
@@ -240,9 +240,10 @@ async def segment_starts(
     cluster: Cluster, partitions: Iterable[TopicPartition]
 ) -> dict[TopicPartition, tuple[int, ...]]:
     """
-    Ask all leaders once for the first offsets of the segments of logs, ascending, and then the log ends.
+    Ask all leaders once. Return the first offset of each log segment, ascending, followed by the log's end.
 
-    A time is looked up as precisely as by these. A partition whose leader does not answer is left out.
+    Where messages have no times, a look-up by time finds only these offsets. A partition whose leader does not answer
+    is left out.
     """
     by_leader: dict[int, list[TopicPartition]] = {}
     for tp in partitions:
@@ -284,7 +285,7 @@ async def _ask_by_message(
     timeout_ms: int | None,
     times_ms: dict[TopicPartition, int],
 ) -> dict[TopicPartition, int | Failure]:
-    """Ask a leader that knows the times of messages, and add those of the found ones to ``times_ms``."""
+    """Ask a leader that knows the times of messages, and add the times of the messages found to ``times_ms``."""
 
     async def ask(times: Mapping[TopicPartition, int]) -> dict[TopicPartition, int | Failure | None]:
         answer = await cluster.send(leader, ListOffsetsRequestV1(times), timeout_ms=timeout_ms)
@@ -321,7 +322,7 @@ def _known(results: Mapping[TopicPartition, int | Failure | None]) -> dict[Topic
 
 
 def _read(tp: TopicPartition, listed: ListedOffsets | None, at: int) -> int | Failure | None:
-    """Return the offset or the failure, or None if no segment is older than the requested time."""
+    """Return the offset that a leader listed, or the failure, or None if no segment is older than the time ``at``."""
     if listed is None or listed.error != NO_ERROR:
         return _failure(tp, None if listed is None else listed.error)
     if listed.offsets:
@@ -330,7 +331,7 @@ def _read(tp: TopicPartition, listed: ListedOffsets | None, at: int) -> int | Fa
 
 
 def _read_found(tp: TopicPartition, found: FoundOffset | None, at: int) -> int | Failure | None:
-    """Return the offset or the failure, or None if no message has the requested time or a later one."""
+    """Return the offset that was found, or the failure, or None if no message has the time ``at`` or a later one."""
     if found is None or (found.error != NO_ERROR and found.error.number != WITHOUT_TIMES):
         return _failure(tp, None if found is None else found.error)
     return None if at >= 0 and found.offset == NO_MESSAGE else found.offset

@@ -99,8 +99,8 @@ async def fetch_offsets(
 
     Returns:
         The offsets that brokers found. A partition is left out if it has no offset, or if the broker does not know its
-        topic yet: brokers answer error 3 in both cases. It is also left out if its znode holds no number: brokers
-        answer error -1 to every failure to read a znode.
+        topic yet: brokers answer error 3 in both cases. A partition is also left out if its znode is not a number:
+        brokers answer error -1 to every failure to read a znode.
 
     Raises:
         NoOffsetsError: A broker refuses for good. The error names a partition and the reason.
@@ -256,7 +256,7 @@ class GroupBrokers:
         return await policy_offsets(self._cluster, partitions, policy)
 
     async def look_at_logs(self, positions: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, LogSight]:
-        """Return nothing: ZooKeeper says when a topic was created again."""
+        """Return nothing, because ZooKeeper tells when a topic was created again."""
         return {}
 
     async def fetch_offsets(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, int]:

@@ -57,8 +57,7 @@ Serializer: TypeAlias = Callable[[Any], bytes | str | None]
 
 def serialize_value(value: Any, serializer: Serializer | None) -> bytes | None:
     """
-    Encode a value. Without a serializer, bytes stay as they are, None is null, and anything else becomes JSON with
-    sorted keys.
+    Encode a value. Without a serializer, keep bytes, encode None as null, and anything else as JSON with sorted keys.
 
     Raises:
         ConfigError: JSON cannot represent the value, or the serializer returned something that cannot be sent.

@@ -120,8 +120,9 @@ class PartitionQueue:
     The batches of one partition, oldest first.
 
     ``busy`` is set while the first batch is in flight, or waits for a retry: no other batch overtakes it, so records
-    keep their order. ``timer`` runs while a first batch lingers. ``added`` counts all records so far, and ``settled``
-    the records with an outcome. The first ``due`` of all records no longer wait for further records.
+    keep their order. ``timer`` runs while a first batch lingers. ``added`` is the number of all records so far, and
+    ``settled`` the number of records with an outcome. The first ``due`` of all records no longer wait for further
+    records.
     """
 
     topic_partition: TopicPartition
@@ -375,7 +376,7 @@ class Sender:
         self._offer(queue)
 
     async def _send_ready(self, node_id: int) -> None:
-        """Send requests one after the other while partitions are ready for the broker."""
+        """Send one request after the other, as long as partitions are ready for the broker."""
         try:
             while not self._closed and (queues := self._choose(self._ready[node_id])):
                 await self._send(node_id, queues)
@@ -383,7 +384,7 @@ class Sender:
             self._sending.discard(node_id)
 
     def _choose(self, ready: dict[PartitionQueue, None]) -> list[PartitionQueue]:
-        """Remove and return the first partitions whose batches fit into one request, at least one if any is ready."""
+        """Remove and return the first partitions whose batches fit into one request: at least one, if any is ready."""
         chosen: list[PartitionQueue] = []
         room = self._config.max_request_bytes
         for queue in ready:
@@ -474,11 +475,11 @@ class Sender:
 
     def _without_keys(self, queue: PartitionQueue, error: ErrorCode) -> None:
         """
-        Handle the refusal of a batch that has records without a key, which is how brokers answer in a compacted topic.
+        Handle the refusal of a batch that has records without a key: a compacted topic refuses such records.
 
-        Only records without a key that are refused by themselves prove that this is the cause. Until then, a batch is
-        divided at its first change between the two kinds, so that its order is kept whatever the cause is. Once it is
-        known, records with keys are sent without the others, which fail.
+        The missing key is proved to be the cause only when a batch of records without keys is refused. Until then, a
+        batch is divided at its first change between records with and without keys, which keeps its order whatever the
+        cause is. Once the cause is known, records with keys are sent, and the others fail.
         """
         batch = queue.batches[0]
         batch.invalid_tries += 1

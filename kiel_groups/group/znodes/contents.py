@@ -1,4 +1,4 @@
-"""The values in a group's znodes, and their bytes; znodes as tools read them."""
+"""Encode and parse a group's znodes: members, assignments, group state, settings, owners, offsets; also Kafka's own."""
 
 from __future__ import annotations
 
@@ -56,8 +56,8 @@ class Znode:
     ``session`` is the session that an ephemeral znode belongs to, or 0 for a persistent znode. ``created_ms`` and
     ``modified_ms`` are epoch milliseconds on the clock of the ZooKeeper server that led at the time. ``czxid`` and
     ``mzxid`` are the ids of the transactions that created and last wrote the znode; ids ascend over all znodes.
-    ``version`` counts the writes of its data. ``closed``: the znode's ACL refuses this reader, so neither the other
-    fields nor the children are known.
+    ``version`` is the number of writes of the znode's data. ``closed``: the znode's ACL refuses this reader, so neither
+    the other fields nor the children are known.
     """
 
     data: bytes = b""
@@ -115,7 +115,7 @@ def encode_object(fields: Mapping[str, Any]) -> bytes:
 
 
 def parse_object(data: bytes, path: str) -> dict[str, Any]:
-    """Parse a JSON object, and raise ProtocolError for any other data."""
+    """Parse a JSON object. Raise ProtocolError for any other data."""
     try:
         fields = json.loads(ensure_text(data))
     except (ValueError, RecursionError) as error:
@@ -126,13 +126,13 @@ def parse_object(data: bytes, path: str) -> dict[str, Any]:
 
 
 def check_version(fields: Mapping[str, Any], known: int, path: str) -> None:
-    """Raise ProtocolError if the data is of another version than the one that the caller knows."""
+    """Raise ProtocolError if the data has another version than ``known``."""
     if (version := fields.get("version", 1)) != known:
         raise ProtocolError(f"{path}: data of version {known} was expected, found version {version!r:.40}")
 
 
 def typed_field(fields: Mapping[str, Any], name: str, kind: type, path: str) -> Any:
-    """Return a field of a JSON object, and raise ProtocolError if the field is missing or has another type."""
+    """Return a field of a JSON object. Raise ProtocolError if the field is missing or has another type."""
     value = fields.get(name)
     if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
         raise ProtocolError(f"{path}: field {name!r} should be {kind.__name__}, found {value!r:.80}")
@@ -146,7 +146,7 @@ class MemberInfo:
 
     ``session_timeout_ms`` is the timeout that the server granted. ``instance_id`` is the name by which a static member
     keeps its slot, or None for a dynamic member. The znode has ``capacity`` and ``rack`` only if they were set.
-    ``settings`` are those of ``GroupConfig.changed_settings``, for operators.
+    ``settings`` is what ``GroupConfig.changed_settings`` returned, for operators.
     """
 
     member_id: MemberId
@@ -218,10 +218,10 @@ class GroupState:
     """
     The state of the group's latest plan: the data of the ``allocation`` znode.
 
-    ``partitions`` and ``members`` are counts. ``unassigned`` counts partitions per reason. ``unassigned_names`` has the
-    first hundred of these partitions. ``fallback`` describes what replaced the plan of a failed allocator, or is "" if
-    the allocator did not fail. ``request_ms`` is the time of the last operator's request that a plan answers; see
-    ``PlanRequest``.
+    ``partitions`` and ``members`` are numbers. ``unassigned`` has the number of partitions per reason.
+    ``unassigned_names`` has the first hundred of these partitions. ``fallback`` describes what replaced the plan of a
+    failed allocator, or is "" if the allocator did not fail. ``request_ms`` is the time of the last operator's request
+    that a plan answers; see ``PlanRequest``.
     """
 
     generation: int
@@ -327,7 +327,7 @@ def _partitions(topics: Mapping[str, Any], path: str) -> Iterable[TopicPartition
 
 
 class SettingDifference(NamedTuple):
-    """A setting of which two members have different values."""
+    """A setting that has different values in two members."""
 
     setting: str
     own: str
@@ -425,7 +425,7 @@ def parse_topic(data: bytes, path: str) -> tuple[int, ...]:
 
 
 def parse_replicas(data: bytes, path: str) -> dict[int, tuple[int, ...]]:
-    """Return the replicas of each partition of a topic, from the topic's znode; a partition without any is left out."""
+    """Return the replicas of each partition of a topic, from the topic's znode. Partitions without one are left out."""
     parse_topic(data, path)
     replicas = {int(text): its for text, its in parse_object(data, path)["partitions"].items()}
     listed = {number: tuple(its) for number, its in replicas.items() if isinstance(its, list) and its}
@@ -458,7 +458,7 @@ def parse_endpoints(data: bytes, path: str) -> frozenset[HostPort]:
 
 
 def parse_broker_rack(data: bytes, path: str) -> str | None:
-    """Return the rack of a broker, from its znode; None if it names none, as those before Kafka 0.10."""
+    """Return the rack of a broker, from its znode; None if the znode names none, as before Kafka 0.10."""
     rack = parse_object(data, path).get("rack")
     return rack if isinstance(rack, str) and rack else None
 
@@ -492,7 +492,7 @@ class FirstOffsets:
     offsets: Mapping[int, int] = field(default_factory=dict)
 
     def encode(self) -> bytes:
-        """Encode the offsets as a list by partition, null for an unknown one, so that many partitions fit."""
+        """Encode the offsets as a list by partition, with null for an unknown offset, so that many partitions fit."""
         listed = [self.offsets.get(number) for number in range(max(self.offsets, default=-1) + 1)]
         return encode_object({"version": _STARTS_VERSION, "created": self.created, "at": self.at_ms, "offsets": listed})
 
@@ -515,8 +515,8 @@ class OrderNotice:
     """
     What an operator's command announces about the offsets that it orders: the data of the ``orders`` znode.
 
-    ``order_id`` is part of the names of the order's znodes. ``topics`` are those of its partitions. ``by`` names the
-    command for people, and ``at_ms`` is when it placed the order, in milliseconds since 1970.
+    ``order_id`` is part of the names of the order's znodes. ``topics`` are the topics of the ordered partitions. ``by``
+    names the command for people, and ``at_ms`` is when it placed the order, in milliseconds since 1970.
     """
 
     order_id: str

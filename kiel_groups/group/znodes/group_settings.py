@@ -1,4 +1,4 @@
-"""What operators set for a group, settings and weights that its leader follows, and its history."""
+"""What operators set for a group: settings, weights and requests for its leader. Also the group's history."""
 
 from __future__ import annotations
 
@@ -58,8 +58,8 @@ class PlanRequest(NamedTuple):
     """
     An operator's request for a plan: when it was made, in milliseconds since 1970, and the cause that the plan gets.
 
-    The leader answers it with a generation, even if no partition moves; see ``GroupState.request_ms``. A later request
-    has a later time.
+    The leader answers a request with a generation, even if no partition moves; see ``GroupState.request_ms``. A later
+    request has a later time.
     """
 
     at_ms: int
@@ -97,7 +97,7 @@ class DynamicConfig:
         Read a group's ``config`` znode.
 
         Raises:
-            ProtocolError: The data is no JSON object, or a field is invalid. The text names the field and what was
+            ProtocolError: The data is not a JSON object, or a field is invalid. The text names the field and what was
                 expected.
         """
         found = parse_object(data, path)
@@ -129,8 +129,8 @@ class DynamicConfig:
         """
         Return the drained slots that are probably misspelt: neither among ``slots`` nor ids of departed members.
 
-        A member id ends in its session's id. The id of a departed member may stay in the list. An id that ends in the
-        session's id of one of ``slots``, but is not equal to that slot, is a misspelling of that slot.
+        A member id ends in its session's id. The id of a departed member may stay in the list. But an id with the
+        session's id of one of ``slots`` that differs from that slot is a misspelling of that slot.
         """
         sessions = {slot.rpartition("-")[2] for slot in slots if is_member_id(slot)}
         return tuple(
@@ -325,8 +325,8 @@ class HistoryEntry:
     """
     The cause of a generation, and its effect.
 
-    ``moved`` counts the partitions that the plan moved from one slot to another. ``took_ms`` is the time from the first
-    change that caused the generation to its plan.
+    ``moved`` is the number of partitions that the plan moved from one slot to another. ``took_ms`` is the time from the
+    first change that caused the generation to its plan.
     """
 
     generation: int
@@ -343,7 +343,7 @@ class HistoryEntry:
 
     @classmethod
     def parse(cls, data: bytes, path: str) -> HistoryEntry:
-        """Parse an entry, and raise ProtocolError if it is no JSON object, or lacks a field, or has a wrong type."""
+        """Parse an entry. Raise ProtocolError if it is not a JSON object, or a field is missing or of a wrong type."""
         found = parse_object(data, path)
         texts = {name: typed_field(found, name, str, path) for name in ("cause", "leader")}
         numbers = ("generation", "moved", "members", "partitions", "took_ms", "created_at_ms")

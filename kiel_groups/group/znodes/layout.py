@@ -121,7 +121,7 @@ class GroupLayout:
 
     @cached_property
     def orders(self) -> str:
-        """The path above the orders of offsets, one per partition. Its data says which command has placed them."""
+        """The path above the orders of offsets, one per partition. Its data names the command that placed them."""
         return f"{self.root}/orders"
 
     def order(self, order_id: str, partition: TopicPartition) -> str:
@@ -251,7 +251,7 @@ class WorkerLayout:
 
     @cached_property
     def workers(self) -> str:
-        """The path above the workers' ephemeral znodes, by which they prove that their session is alive."""
+        """The path above the workers' ephemeral znodes, which prove that the workers' sessions are alive."""
         return f"{ROOT}/{self.group}/workers"
 
     def worker(self, worker_id: str) -> str:
@@ -283,7 +283,7 @@ class WorkerLayout:
         return f"{self.config}/status"
 
     def status(self, connector: str, task: int | None = None) -> str:
-        """Return the path of a status. That of a connector is above those of its tasks."""
+        """Return the path of a status. A connector's path is above the paths of its tasks."""
         folder = f"{self.statuses}/{znode_name(connector)}"
         return folder if task is None else f"{folder}/{task}"
 
@@ -301,7 +301,7 @@ class WorkerLayout:
 
     @cached_property
     def owners(self) -> str:
-        """The path above the owner znodes, by connector. Each is the claim of a connector or of a task."""
+        """The path above the owner znodes, by connector. Each owner znode is the claim of a connector or of a task."""
         return f"{self.config}/owners"
 
     def connector_owners(self, connector: str) -> str:

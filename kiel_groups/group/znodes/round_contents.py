@@ -1,8 +1,8 @@
 """
 The data of the znodes of a group whose members are programs of any kind: bytes for a protocol, in rounds.
 
-The znodes are those of ``contents``, with version 2: members that know only version 1 read them as unknown. Bytes are
-base64 in JSON, so that an operator can read the rest with zkCli's ``get``.
+These are the same znodes as in ``contents``, with version 2: members that know only version 1 read them as
+unknown. Bytes are base64 in JSON, so that an operator can read the rest with zkCli's ``get``.
 """
 
 from __future__ import annotations
@@ -75,8 +75,8 @@ class RoundMember:
     """
     A member's description of itself, the data of its member znode.
 
-    ``joined`` is the generation that the member has joined or waits for: it has given back all earlier assignments. It
-    is 0 if the member does not know the newest round.
+    ``joined`` is the generation that the member has joined or waits for, after the release of all earlier assignments;
+    0 if the member does not know the newest round.
     """
 
     member_id: MemberId
@@ -128,9 +128,9 @@ class RoundState:
     """
     The state of a group's latest round: the data of the ``allocation`` znode.
 
-    While members join, ``protocol`` is "" and ``members`` is empty. After that, ``members`` are those that have
-    assignments of this generation. ``refused`` has the members that know no protocol which all others know, each with
-    the reason.
+    While members join, ``protocol`` is "" and ``members`` is empty. After that, ``members`` are the members with an
+    assignment of this generation. ``refused`` has each member that knows none of the protocols that all others know,
+    with the reason.
     """
 
     generation: int
@@ -223,9 +223,9 @@ def program_type(settings: bytes | None, configuration: bytes | None, *, has_wor
     """
     Return the type of a group's members if they are programs, and None if they are consumers or may be.
 
-    The settings decide: the first member writes them. Workers of an earlier version that brokers coordinate have
-    written none. They are known by their configuration and their own znodes. The folders of these are no sign: such a
-    worker left them in any group, even if it was refused.
+    The settings decide: the first member writes them. Workers of an earlier version in groups that brokers coordinate
+    have written no settings. Their configuration and their own znodes identify such groups. The parents of these znodes
+    prove nothing: such a worker left them in any group, even if it was refused.
 
     Args:
         settings: The data of the group's ``config``.
@@ -243,7 +243,7 @@ def program_type(settings: bytes | None, configuration: bytes | None, *, has_wor
 
 
 def refusal_by_programs(group: str, protocol_type: str) -> GroupConfigError:
-    """Return the error of a consumer, and of what serves consumers, in a group whose members are programs."""
+    """Return the error for a consumer, or a tool for consumers, in a group whose members are programs."""
     if protocol_type == CONNECT_TYPE:
         text = "its members are workers, which share connectors and no partitions"
     else:

@@ -65,7 +65,7 @@ def parse_config_offset(data: bytes, path: str) -> int:
     Return the configuration offset. It is 0 if the znode is empty: the configuration has not changed yet.
 
     Raises:
-        ProtocolError: The znode has garbage; the text says how to repair it.
+        ProtocolError: The znode's data is invalid; the text says how to repair it.
     """
     try:
         return _count(_versioned(data, path), "offset", path) if data else 0
@@ -79,7 +79,7 @@ def parse_config_offset(data: bytes, path: str) -> int:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredConnector:
     """
-    A connector's configuration and that of its tasks, which change together or not at all.
+    The configurations of a connector and of its tasks, which change together or not at all.
 
     ``tasks`` is None if the connector has not made any task yet. ``offset`` is the configuration offset of the last
     change of this connector.
@@ -127,8 +127,9 @@ class StoredStatus:
     """
     What a connector or a task does, as its owner has reported it.
 
-    ``worker`` is ``host:port`` of the owner's REST interface. ``generation`` is the group's when the owner got it.
-    ``problem`` says why it makes no progress although it has not failed; the field is missing if it does.
+    ``worker`` is ``host:port`` of the owner's REST interface. ``generation`` is the group's generation in which the
+    owner got it. ``problem`` says why it makes no progress although it has not failed; without a problem, the field is
+    missing.
     """
 
     state: str
@@ -234,7 +235,7 @@ def check_texts(settings: Mapping[str, str], what: str) -> dict[str, str]:
     Return a copy of settings whose names and values are texts.
 
     Raises:
-        ConfigError: They are not; ``what`` names the settings in the error. The error has no value, only names.
+        ConfigError: A name or a value is not a text. The error names the settings by ``what``, and shows no values.
     """
     if not isinstance(settings, Mapping):
         raise ConfigError(f"{what}: a mapping of names to texts was expected, found {type(settings).__name__}")
@@ -256,7 +257,7 @@ class SourceOffset:
         Encode the partition and the offset in canonical JSON.
 
         Raises:
-            ConfigError: One of them is no JSON object.
+            ConfigError: The partition or the offset is not a JSON object.
         """
         partition = canonical_json(self.partition, "source partition")
         return b'{"offset":%b,"partition":%b}' % (canonical_json(self.offset, "source offset"), partition)
@@ -281,7 +282,7 @@ def partition_digest(partition: JsonObject) -> str:
     Return the name of a source partition's znode: the SHA-1 of its canonical JSON, in hex.
 
     Raises:
-        ConfigError: The partition is no JSON object.
+        ConfigError: The partition is not a JSON object.
     """
     return sha1(canonical_json(partition, "source partition"), usedforsecurity=False).hexdigest()
 
@@ -291,7 +292,7 @@ def canonical_json(value: JsonObject, what: str) -> bytes:
     Encode a JSON object such that equal objects have equal bytes: keys sorted, no blanks.
 
     Raises:
-        ConfigError: The value is no JSON object; ``what`` names it in the error.
+        ConfigError: The value is not a JSON object; ``what`` names the value in the error.
     """
     if not isinstance(value, Mapping):
         raise ConfigError(f"{what}: a JSON object was expected, found {type(value).__name__}")
@@ -306,7 +307,7 @@ def canonical_json(value: JsonObject, what: str) -> bytes:
 
 
 def _plain(value: object, what: str) -> object:
-    """Return a JSON value made of plain dictionaries and lists; json.dumps would accept and change other values."""
+    """Return a JSON value as plain dictionaries and lists. json.dumps would accept other values, and change them."""
     match value:
         case None | bool() | int() | str():
             return value
@@ -345,7 +346,7 @@ def _text(fields: Mapping[str, Any], name: str, path: str) -> str:
 
 
 def _texts(found: object, name: str, path: str) -> dict[str, str]:
-    """Return settings, and raise ProtocolError without their values, which may be secrets, if they are no texts."""
+    """Return settings. If they are not texts, raise ProtocolError without their values, which may be secrets."""
     if not isinstance(found, dict) or not all(_is_text(key) and _is_text(value) for key, value in found.items()):
         raise ProtocolError(f"{path}: field {name!r} should have settings, texts by name")
     return found
@@ -407,10 +408,10 @@ class WorkerInfo:
     @classmethod
     def parse(cls, data: bytes, path: str) -> WorkerInfo:
         """
-        Return what readers need of a worker: its URL, its token's digest, and what coordinates it.
+        Return what readers need about a worker: its URL, its token's digest, and what coordinates its group.
 
         Raises:
-            ProtocolError: The znode has no URL, or a digest or coordination that is no text.
+            ProtocolError: The znode has no URL, or a digest or coordination that is not a text.
         """
         fields = parse_object(data, path)
         digest, coordination = (
@@ -421,13 +422,13 @@ class WorkerInfo:
 
 
 def workers_by_token(workers: Iterable[WorkerInfo]) -> list[list[str]]:
-    """Return the addresses of the workers with each token, the most frequent token first; unknown ones are left out."""
+    """Return the addresses of the workers with each known token, the most frequent token first."""
     found = _by((worker.token_digest, worker.address) for worker in workers)
     return sorted(found.values(), key=lambda same: (-len(same), same))
 
 
 def workers_by_coordination(workers: Iterable[WorkerInfo]) -> dict[str, list[str]]:
-    """Return the addresses of the workers with each coordination; workers that do not say are left out."""
+    """Return the addresses of the workers with each coordination. Workers that do not tell theirs are left out."""
     return dict(sorted(_by((worker.coordination, worker.address) for worker in workers).items()))
 
 

@@ -42,7 +42,7 @@ class _ClaimOffsets(NamedTuple):
     The claims of one topic, divided by whether their offsets can be rewritten now.
 
     ``created`` is the topic's creation zxid, 0 if the topic is gone. ``ready`` are the partitions to rewrite, and
-    ``stored`` their offsets as far as they were read already. ``failures`` has the reason for each claim without one.
+    ``stored`` their offsets, if they were read already. ``failures`` has the reason for each claim without one.
     """
 
     created: int
@@ -81,7 +81,7 @@ class ClaimOpener:
         Open freshly claimed partitions of a topic, given in ascending order, and return their start positions.
 
         If some of them have a valid stored offset, only those are opened, because they need no broker. Otherwise,
-        missing offsets are looked up for the whole topic, and stored as far as leaders return them: so the group starts
+        missing offsets are looked up for the whole topic, and those that leaders return are stored. So the group starts
         at one moment, and tools that count offset znodes see all of them.
 
         Raises:
@@ -130,7 +130,7 @@ class ClaimOpener:
             return _ClaimOffsets(created, list(sound), sound, {})
         failures: dict[TopicPartition, KielGroupsError] = {}
         if outdated:
-            # Whatever the reset policy is.
+            # Regardless of the reset policy.
             offsets = await self._handler.log_offsets(outdated, "earliest")
             await self._znodes.store_starts(
                 topic, offsets.found, lambda p, found: found.version == stored[p].version, renew

@@ -100,8 +100,8 @@ class TopicIncarnations:
                 try:
                     await asyncio.gather(*map(self._read, topics))
                 except SessionLostError:
-                    # A task that reads again would fail at once and start the next one: a loop without a pause.
-                    # The topics stay hinted, so that no write counts them as read.
+                    # A task that reads again would fail at once and start the next one: a loop without a pause. The
+                    # topics stay hinted, so that no write treats them as read.
                     self._hinted.update(topics)
                     raise
                 except (Exception, asyncio.CancelledError):
@@ -124,7 +124,7 @@ LONGEST_RESTART_PAUSE_S = 5.0
 
 
 class Recreations(Protocol):
-    """Announces topics that were created again: ``TopicIncarnations``, or ``RenewedTopics`` with brokers."""
+    """Announces topics that were created again: ``TopicIncarnations`` on ZooKeeper, ``RenewedTopics`` with brokers."""
 
     @property
     def recreations(self) -> asyncio.Queue[tuple[str, int]]: ...
@@ -133,7 +133,7 @@ class Recreations(Protocol):
 
 class RecreatedTopics:
     """
-    Restarts the partitions of one member in new logs, during one session if it has sessions.
+    Restarts the partitions of one member in new logs; with ZooKeeper, during one session.
 
     Args:
         group: The group's name.

@@ -84,7 +84,7 @@ class OffsetZnodes:
 
     async def ensure_parents(self, topics: Collection[str]) -> None:
         """
-        Create the parent znodes of the topics' offsets; to be called before partitions of these topics are claimed.
+        Create the parent znodes of the topics' offsets; call this before partitions of these topics are claimed.
 
         If a claim is older than the last change of the parent znode, its owner is assumed to know the offset.
         """
@@ -192,7 +192,7 @@ class OffsetZnodes:
         A write with an unknown outcome is resolved by reading. Partitions that ``renew`` drops are not in the result.
 
         Raises:
-            SessionLostError: The session is over; nothing more was stored.
+            SessionLostError: The session is over; no further offset was stored.
         """
         written = Written({}, {})
         waiting = dict(commits)
@@ -254,9 +254,9 @@ class OffsetZnodes:
         """
         Store the ``earliest`` offsets of a topic that was deleted and created again.
 
-        Each replaces the version that was just read. An offset that another writer has stored since the topic was
-        created is kept, because an operator has set it in the new log; not so if brokers store the commits, because
-        the writer might be a late broker.
+        Each write replaces the version that was just read. If another writer has stored an offset since the topic was
+        created, the offset is kept, because an operator has set it in the new log. It is not kept if brokers store the
+        commits, because the writer might be a late broker.
 
         Args:
             topic: The topic.
@@ -330,7 +330,7 @@ class BrokerCommits:
         context: The member; the lease of its session limits each wait for brokers.
         znodes: The offset znodes.
         writer: The writer that proves the member's session.
-        limit: Limits all waits for brokers, because the member leaves.
+        limit: Limits all waits for brokers once the member leaves.
     """
 
     def __init__(self, context: MemberContext, znodes: OffsetZnodes, writer: FencedWriter, limit: CloseLimit) -> None:

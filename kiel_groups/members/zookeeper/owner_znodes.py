@@ -1,4 +1,4 @@
-"""The owner znodes of one member, and the leaders of its partitions, as ZooKeeper has them."""
+"""Create and delete the owner znodes of one member (claim and release), and read the leaders of its partitions."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Releases:
-    """The partitions ``released`` by this member, and those whose owner znode was ``gone`` before that."""
+    """The partitions ``released`` by this member, and partitions whose owner znode was ``gone`` before."""
 
     released: frozenset[TopicPartition]
     gone: frozenset[TopicPartition]
@@ -42,7 +42,7 @@ class Releases:
 
 class Ownership(NamedTuple):
     """
-    What a read of owner znodes has found: the partitions that this session owns, and the partitions without an owner.
+    The result of reading owner znodes: the partitions that this session owns, and the partitions without an owner.
 
     Other partitions belong to other sessions.
     """
@@ -52,7 +52,7 @@ class Ownership(NamedTuple):
 
 
 class _UnopenedClaims(NamedTuple):
-    """The offsets stored for claims that were never opened, and those of these claims that are gone."""
+    """The offsets stored for claims that were never opened, and the claims among them that are gone."""
 
     stored: dict[TopicPartition, StoredOffset]
     gone: frozenset[TopicPartition]
@@ -139,7 +139,7 @@ class OwnerZnodes:
         return Ownership(frozenset(mine), frozenset(p for p, node in found.items() if node is None))
 
     async def verify(self, partitions: Collection[TopicPartition]) -> frozenset[TopicPartition]:
-        """Return the partitions that this session does *not* own; the tracker forgets those that were never opened."""
+        """Return the partitions that this session does *not* own; the tracker forgets never opened claims of these."""
         if not partitions:
             return frozenset()
         await self._writer.prove()
@@ -202,7 +202,7 @@ class OwnerZnodes:
         """
         Delete the owner znodes of partitions whose offsets are stored elsewhere already.
 
-        No transaction can check the offset with it. So the owner znodes are read first: an operator may have deleted
+        The transaction cannot check these offsets. So the owner znodes are read first: an operator may have deleted
         one, and another member may have created its own.
         """
         # The opening of a claim, which may be under way, stores nothing from now on.
@@ -263,7 +263,7 @@ class OwnerZnodes:
     def _on_refused(
         self, partition: TopicPartition, operation: Operation, failure: Failure
     ) -> tuple[Operation, ...] | None:
-        """Create a deleted offset znode again; on any other refusal drop the item: ``release`` reads the znodes."""
+        """Create a deleted offset znode again; otherwise, drop the partition, whose znodes ``release`` then reads."""
         if isinstance(operation, Delete) or failure is not Failure.NO_NODE:
             return None
         deletion = Delete(self._layout.owner(partition))

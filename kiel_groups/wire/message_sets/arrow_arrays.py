@@ -21,7 +21,7 @@ def binary_array(column: BinaryColumn, rows: range) -> pa.Array:
 
 
 def offset_array(columns: Columns, rows: range) -> pa.Array:
-    """Return some of the offsets. The array shares the buffer of all of them."""
+    """Return some of the offsets. The array shares the buffer of all offsets."""
     return pa.Array.from_buffers(pa.int64(), len(rows), [None, pa.py_buffer(columns.offsets)], 0, rows.start)
 
 

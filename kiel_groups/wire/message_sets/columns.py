@@ -36,7 +36,7 @@ class Columns:
     Messages of one partition, by ascending offset. ``len`` is their number.
 
     ``offsets`` are int64 in native byte order. ``next_offset`` is where the next fetch begins: after the last message,
-    or at the requested end if the set has a message at that offset or above, so that no message before it is left.
+    or at the requested end if the set has a message at or after that end.
     """
 
     offsets: bytes

@@ -5,9 +5,9 @@ The compiled code (``_messages``) checks plain messages, and makes records, valu
 this module examines what follows: a wrapper, whose content is checked likewise, the end of the set, or invalid data. If
 the package was installed without a compiler, ``COMPILED`` is False, and ``python_decoder`` reads message sets instead.
 
-The message set of a fetch is divided into runs, whose records or columns are made when they are wanted. A run has the
-bytes of its messages, which are checked. Its records take several times as much memory, so a consumer makes them for
-the run that it delivers.
+The message set of a fetch is divided into runs, whose records or columns are made on demand. A run has the checked
+bytes of its messages. Its records take several times as much memory, so a consumer makes them for the run that it
+delivers.
 """
 
 from __future__ import annotations
@@ -90,13 +90,13 @@ def decode_message_set(
         max_decompressed_bytes: How many bytes compressed messages may unpack to.
 
     Returns:
-        Records by ascending offset, up to the first message that cannot be read, or that unpacks to more than is left
-        of the bound. The next fetch begins with that message. The list is empty if the set is empty or has only older
+        Records by ascending offset, up to the first message that cannot be read, or that unpacks to more than the bound
+        has left. The next fetch begins with that message. The list is empty if the set is empty or has only older
         records.
 
     Raises:
         PartialMessage: There is no record to return, and the set ends with the beginning of a message.
-        NoRecords: There is no record to return, and the log has none up to another offset.
+        NoRecords: There is no record to return, and the log has none before the error's ``next_offset``.
         MessageTooLargeError: No record precedes a wrapper that unpacks to more than ``max_decompressed_bytes``.
         ProtocolError: No record precedes a bad CRC, a bad magic, an unknown codec, a wrapper inside a wrapper, an
             offset that does not ascend, or garbage. The error names topic, partition and offset.
@@ -138,7 +138,7 @@ def decode_columns(
 
     Raises:
         PartialMessage: There is no message to return, and the set ends with the beginning of a message.
-        NoRecords: There is no message to return, and the log has none up to another offset.
+        NoRecords: There is no message to return, and the log has none before the error's ``next_offset``.
         MessageTooLargeError: No message precedes a wrapper that unpacks to more than the bound.
         ProtocolError: No message precedes data that cannot be read. The error names topic, partition and offset.
     """
@@ -223,10 +223,10 @@ class _SetCheck:
 
     def _unpack_small(self, wrapper: memoryview, place: _messages.Place, budget: int) -> Buffer | None:
         """
-        Unpack a wrapper, or return None if it has to be announced.
+        Unpack a wrapper, or return None if its unpacking takes long and has to be announced.
 
-        Only gzip and lz4 do not say how much they unpack to. So the content is unpacked up to the bound, and what was
-        unpacked is lost if there is more.
+        gzip and lz4 do not tell the unpacked size. So the content is unpacked up to ``announced_bytes``, and dropped if
+        there is more.
         """
         most = self.announced_bytes
         if most is None or most >= budget:
@@ -251,7 +251,7 @@ class _SetCheck:
             raise damage_in_wrapper(error, wrapper) from error
 
     def _pieces_of(self, content: Buffer, wrapper: Buffer, offset: int) -> list[Piece]:
-        """Check the content of a wrapper with an offset, and divide it into pieces."""
+        """Check the content of the wrapper at this offset, and divide the content into pieces."""
         pieces: list[Piece] = []
         size, stop, last_offset, source = len(content), 0, self.last_offset, self.source
         try:
@@ -285,7 +285,7 @@ class _SetCheck:
 
 
 def _window(data: Buffer, start: int, piece_bytes: int) -> int:
-    """Return where the piece that begins at ``start`` ends at most: it has one whole message, if the data has."""
+    """Return the latest end of the piece that begins at ``start``: it leaves room for one whole message."""
     size, end = len(data), start + piece_bytes
     if start + OVERHEAD_BYTES <= size:
         end = max(end, start + OVERHEAD_BYTES + offset_and_size_at(data, start)[1])
@@ -293,7 +293,7 @@ def _window(data: Buffer, start: int, piece_bytes: int) -> int:
 
 
 def _refuse(verdict: int, data: Buffer, stop: int, source: TopicPartition) -> None:
-    """Raise if the verdict is that the plain message at ``stop`` cannot be read."""
+    """Raise an error if ``verdict`` says that the plain message at ``stop`` cannot be read."""
     if verdict == _messages.STOPPED_BY_LENGTH:
         raise refusal(source, offset_at(data, stop), BAD_LENGTH, message_at(data, stop))
     if verdict == _messages.STOPPED_BY_CRC:
@@ -339,7 +339,7 @@ class _CheckedRun:
 
 
 class _DecodedRun:
-    """The same for records that were made at once, by the decoder in Python."""
+    """A run of records that were made at once, by the decoder in Python."""
 
     __slots__ = ("_records", "count", "first_offset", "last_offset", "size_bytes")
 

@@ -1,4 +1,4 @@
-"""The layout of messages of magic 0, and what is no plain message: wrappers, partial ends, later batches, damage."""
+"""The layout of messages of magic 0, and of anything else in a set: wrappers, partial ends, later batches, damage."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ _MOST_BATCHES = 1_000
 
 
 def offset_after_empty_batches(data: Buffer, start: int) -> int | None:
-    """Return the offset after the batches without records that begin at ``start``, or None if there is none."""
+    """Return the offset after the empty batches that begin at ``start``, or None if there is no empty batch."""
     following = None
     for _ in range(_MOST_BATCHES):
         after = _offset_after_empty_batch(data, start)
@@ -120,7 +120,7 @@ def _offset_after_empty_batch(data: Buffer, start: int) -> int | None:
 
 
 def _crc32c(data: Buffer) -> int:
-    """Return the CRC-32C of some bytes. The one of aiokafka would block the event loop for its import, 250 ms."""
+    """Return the CRC-32C of some bytes. To import aiokafka's function would block the event loop for 250 ms."""
     table, crc = _crc_table(), 0xFFFFFFFF
     for byte in data:
         crc = table[(crc ^ byte) & 0xFF] ^ crc >> 8
@@ -137,7 +137,7 @@ def _crc_table() -> list[int]:
     return table
 
 
-# The ends of message sets that are no whole messages of magic 0.
+# The ends of message sets that are not whole messages of magic 0.
 #
 # Brokers cut a fetched set at ``max_bytes``, wherever that is. Brokers from 0.11 on convert it to magic 0. If the fetch
 # has no whole batch, those up to 2.8 send its beginning as it is in the log, and those of 3.x send nothing. Brokers
@@ -198,7 +198,7 @@ BAD_LENGTH = "a message whose key or value has a length that makes no sense"
 
 class DamagedMessage(ProtocolError):  # noqa: N818 - the fetcher makes an error for the application of it
     """
-    A message is damaged, and the set shows where it ends, so that a fetch from ``offset + 1`` passes it.
+    A message is damaged, and the set shows where it ends, so that a fetch from ``offset + 1`` skips it.
 
     ``message`` is the whole message. If it is compressed, it has the offset of its last record.
     """
@@ -209,18 +209,18 @@ class DamagedMessage(ProtocolError):  # noqa: N818 - the fetcher makes an error 
 
 
 def refusal(source: TopicPartition, offset: int, found: str, message: Buffer | None = None) -> ProtocolError:
-    """Return the error for an unreadable message at an offset. With ``message``, its bytes, it can be passed."""
+    """Return the error for an unreadable message at an offset. With its bytes, ``message``, a fetch can skip it."""
     text = f"{source} at offset {offset}: {found}"
     return ProtocolError(text) if message is None else DamagedMessage(text, offset=offset, message=bytes(message))
 
 
 def damage_in_wrapper(error: ProtocolError, wrapper: Buffer) -> DamagedMessage:
-    """Return the error about a wrapper as a whole, for an error about it, or about a message in it."""
+    """Return the error about a whole wrapper, given an error about the wrapper or about a message in it."""
     return DamagedMessage(str(error), offset=offset_and_size_at(wrapper, 0)[0], message=bytes(wrapper))
 
 
 def check_wrapper(data: Buffer, position: int, last_offset: int, source: TopicPartition) -> int | None:
-    """Check the wrapper at ``position`` and return its end, or None if the data ends there or inside the message."""
+    """Check the wrapper at ``position``, and return its end, or None if the data ends before the wrapper does."""
     if len(data) - position < OVERHEAD_BYTES:
         return None
     offset, length = offset_and_size_at(data, position)
@@ -245,7 +245,7 @@ def check_content(content: Buffer, end: int, last_offset: int, wrapper_offset: i
     """
     Check that a wrapper has whole plain messages only, the last one with the wrapper's own offset.
 
-    ``end`` is where its plain messages end, ``last_offset`` the offset of the last one.
+    ``end`` is where the wrapper's plain messages end, ``last_offset`` the offset of the last one.
     """
     if check_wrapper(content, end, last_offset, source) is not None:
         raise refusal(source, wrapper_offset, "a compressed message inside a compressed message")
@@ -288,7 +288,7 @@ def unwrap(wrapper: Buffer, source: TopicPartition, limit: int) -> Buffer:
 
 def value_start_of(wrapper: Buffer, source: TopicPartition) -> int:
     """
-    Check a compressed message, and return where its value starts, which is all that follows.
+    Check a compressed message, and return where its value starts. The value reaches to the message's end.
 
     Raises:
         ProtocolError: The CRC does not match, or a length makes no sense.

@@ -2,8 +2,8 @@
 Decode message sets with aiokafka's codec, at a quarter of the speed, if the compiled decoder was not built.
 
 The codec gets plain messages only: it would unpack wrappers without a bound, and raise errors of any kind. So a scan
-comes first, which takes a fifth of the whole time. It checks every header and divides the set into runs of plain
-messages and wrappers, which this module unpacks.
+comes first, which takes a fifth of the whole time. The scan checks every header, and divides the set into runs of plain
+messages, and wrappers, which this module unpacks.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ def _decode_plain(records: list[Record], data: bytes, start: int, end: int, sour
     Append the messages of a run, up to the first message that cannot be read.
 
     Raises:
-        DamagedMessage: That message is damaged.
+        DamagedMessage: The first message that cannot be read is damaged.
     """
     try:
         records += _records(data[start:end], source)

@@ -64,8 +64,8 @@ class RecordColumns:
     """
     One or more records of one partition, by ascending offset, as columns. ``len()`` is their number.
 
-    ``fencing_token`` is the number of the claim under which the records were delivered, as that of ``PartitionBatch``;
-    None if the consumer reads without a group.
+    ``fencing_token`` is the number of the claim under which the records were delivered, as in ``PartitionBatch``; None
+    if the consumer reads without a group.
     """
 
     topic_partition: TopicPartition
