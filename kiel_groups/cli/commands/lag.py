@@ -122,14 +122,19 @@ class _Presenter:
         self._trends: dict[str, dict[TopicPartition, Trend]] | None = None
 
     def sample(self, loads: Iterator[LoadedGroups | KielGroupsError], window_s: float) -> LoadedGroups:
-        """Sample the groups for ``window_s`` seconds, and return the last load. Raise the error of the first one."""
+        """
+        Sample the groups for ``window_s`` seconds, and return the last load. Raise the error of the first one.
+
+        If loads are slow, sampling takes longer, until there are as many as a trend needs.
+        """
         from kiel_groups.cli.terminal.rendering import waiting
         from kiel_groups.errors import KielGroupsError
+        from kiel_groups.ops.views.lag_trend import LEAST_SAMPLES
 
-        interval_s, last = window_s / (_SAMPLES - 1), None
+        interval_s, last, tries = window_s / (_SAMPLES - 1), None, 0
         with waiting(self._lines, "sampling", window_s) as wait:
             while True:
-                loaded = next(loads)
+                loaded, tries = next(loads), tries + 1
                 if not isinstance(loaded, KielGroupsError):
                     last = self._taken(loaded)
                 elif last is None:
@@ -138,7 +143,7 @@ class _Presenter:
                     self._lines.say("warning", f"a sample is missing: {loaded}")
                 # Where a load takes longer than the interval, samples are left out.
                 passed_s = wait(0)
-                if passed_s >= window_s:
+                if passed_s >= window_s and tries >= LEAST_SAMPLES:
                     return last
                 wait(min(window_s, (passed_s // interval_s + 1) * interval_s))
 

@@ -368,7 +368,7 @@ def _table(partitions: Iterable[Mapping[str, Any]]) -> Table:
     numbers = ("partition", "leader", "start", "end", "offsets")
     table = plain_table("partition", "leader", "replicas", "isr", "start", "end", "offsets", right=numbers)
     for each in partitions:
-        start, end = each["start"], each["end"]
+        start, end = each["log_start"], each["log_end"]
         table.add_row(
             str(each["partition"]),
             "none" if each["leader"] is None else f"{each['leader']}{' dead' if each['leader_is_dead'] else ''}",
@@ -393,8 +393,8 @@ def _as_json(state: TopicState, logs: Logs, alive: Container[int]) -> dict[str, 
                 "leader_is_dead": _is_dead(each.leader, alive),
                 "replicas": each.replicas,
                 "isr": each.isr,
-                "start": logs.starts.get(each.topic_partition),
-                "end": logs.ends.get(each.topic_partition),
+                "log_start": logs.starts.get(each.topic_partition),
+                "log_end": logs.ends.get(each.topic_partition),
             }
             for each in state.partitions
         ],

@@ -11,7 +11,7 @@ from kiel_groups.config import GroupConfig, check_name
 from kiel_groups.errors import ConfigError, UnknownGroupError
 from kiel_groups.group.planner import Inputs
 from kiel_groups.model import TopicPartition
-from kiel_groups.ops.broker_reader import BrokerSession, describe_group
+from kiel_groups.ops.broker_reader import BrokerSession, describe_group, unknown_group
 from kiel_groups.ops.views.plan_preview import (
     GroupChange,
     PlanPreview,
@@ -130,9 +130,9 @@ async def preview_group_of_brokers(
         raise UnknownGroupError(f"group {group!r} does not exist {session.place}, nor does any other")
     described = (await describe_group(session, group)).described
     if not described.members and not change.added:
-        raise ConfigError(
-            _NO_MEMBERS.format(group) if described.state == "Empty" else _NONE.format(group, session.place)
-        )
+        if described.state != "Empty":
+            raise await unknown_group(session, group)
+        raise ConfigError(_NO_MEMBERS.format(group))
     if described.protocol_type not in ("", PROTOCOL_TYPE):
         raise ConfigError(
             f"the members of group {group} are of type {described.protocol_type!r}; they have no partitions"
@@ -142,9 +142,6 @@ async def preview_group_of_brokers(
     chosen = _assignor(group, described.protocol) if assignor is None else assignor
     topics = {name: tuple(each.partition for each in topic.partitions) for name, topic in session.topics.items()}
     return preview_assignment(described, topics, change, chosen)
-
-
-_NONE = "group {!r} does not exist {}, or has no members"
 
 
 def _assignor(group: str, protocol: str) -> Assignor:

@@ -235,7 +235,8 @@ def check_clock(newest_ms: int, now_ms: int) -> Check:
     if newest_ms <= 0:
         return Check("clock", "not compared with ZooKeeper's: no znode was read")
     # A clock that is ahead looks like a cluster in which nothing has been written for as long.
-    return Check("clock", f"not behind ZooKeeper's, and ahead by {_seconds(max(0, -late_ms))} at most")
+    age = _seconds(max(0, -late_ms))
+    return Check("clock", f"not behind ZooKeeper's; if it is ahead, by less than the {age} since the newest znode")
 
 
 def _seconds(milliseconds: int) -> str:

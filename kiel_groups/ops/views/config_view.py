@@ -142,7 +142,7 @@ def _refusal(name: str) -> str:
         return f"there is no setting {name!r}; did you mean {member_name!r}?"
     if name in _OF_MEMBERS:
         return (
-            f"{name}: each member has its own; change the argument of its consumer, GroupedConsumer({name}=...), and"
+            f"{name!r}: each member has its own; change the argument of its consumer, GroupedConsumer({name}=...), and"
             " restart that member"
         )
     near = get_close_matches(name, _SETTABLE, 1)

@@ -10,6 +10,7 @@ import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from difflib import get_close_matches
 from typing import Any, NamedTuple
 
 from rich.console import RenderableType
@@ -43,6 +44,7 @@ __all__ = [
     "status_of",
     "time_remark",
     "unmatched",
+    "check_selected",
 ]
 
 
@@ -250,6 +252,17 @@ def unmatched(selection: Selection, partitions: Collection[TopicPartition]) -> l
     return [*sorted(bare), *map(str, sorted(named_partitions(selection).difference(partitions)))]
 
 
+def check_selected(found: GroupOffsets, selection: Selection | None, partitions: Collection[TopicPartition]) -> None:
+    """Raise ConfigError if partitions or topics of a selection are not among these; suggest a similar topic."""
+    if missing := unmatched(selection or {}, partitions):
+        near = get_close_matches(missing[0], {each.topic for each in found.stored}, 1)
+        meant = f" (did you mean {near[0]!r}?)" if near and near[0] != missing[0] else ""
+        raise ConfigError(
+            f"group {found.group} has no offset of {some(missing)}{meant}; 'kiel-groups offsets show {found.group}'"
+            " shows those it has"
+        )
+
+
 # Targets
 
 
@@ -366,7 +379,7 @@ def offsets_document(found: GroupOffsets, partitions: Iterable[TopicPartition]) 
         "group": found.group,
         "store": found.store,
         "members": list(found.members + found.foreign),
-        "problem": found.problem,
+        "lag_problem": found.problem or None,
         "partitions": [
             {
                 **each._asdict(),
@@ -374,7 +387,7 @@ def offsets_document(found: GroupOffsets, partitions: Iterable[TopicPartition]) 
                 "log_start": found.starts.get(each),
                 "log_end": found.ends.get(each),
                 "lag": _lag(found, each),
-                "status": status_of(found, each),
+                "status": status_of(found, each) or None,
             }
             for each in partitions
         ],
@@ -390,7 +403,8 @@ def offsets_table(found: GroupOffsets, partitions: Iterable[TopicPartition]) -> 
 def changes_document(changes: Iterable[OffsetChange]) -> list[dict[str, Any]]:
     """Return the changes for ``--json``; an offset that is deleted is null after."""
     return [
-        {**each.partition._asdict(), "before": each.before, "after": each.after, "note": each.note} for each in changes
+        {**each.partition._asdict(), "before": each.before, "after": each.after, "note": each.note or None}
+        for each in changes
     ]
 
 
@@ -405,7 +419,7 @@ def _table(rows: Iterable[dict[str, Any]], topic: str, *numbers_and_text: str) -
 
     def column(name: str) -> Column[dict[str, Any]]:
         def cell(row: dict[str, Any]) -> str:
-            return "-" if row[name] is None else str(row[name])
+            return str(row[name]) if row[name] is not None else "" if name == text else "-"
 
         return Column("" if name == text else name.replace("_", " "), cell, is_right=name in numbers)
 

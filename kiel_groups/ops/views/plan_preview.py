@@ -298,7 +298,7 @@ def _new_name(slot: Slot) -> str:
 
 def _check_added(group: str, change: GroupChange, topics: Iterable[str]) -> None:
     if change.added and not tuple(topics):
-        raise ConfigError(f"group {group} subscribes to no topic that a new member could have; give --topics")
+        raise ConfigError(f"group {group} has no member whose topics a new one would have; --topics names them")
 
 
 def _grown(
@@ -465,6 +465,14 @@ def preview_document(preview: PlanPreview, *, only_moves: bool) -> dict[str, Any
             }
             for slot in preview.slots
         ],
-        "moves": [{"partition": str(each.partition), "from": each.before, "to": each.after} for each in preview.moves],
+        "moves": [
+            {
+                "topic": each.partition.topic,
+                "partition": each.partition.partition,
+                "before": each.before,
+                "after": each.after,
+            }
+            for each in preview.moves
+        ],
         "unassigned": {str(each): preview.unassigned[each] for each in sorted(preview.unassigned)},
     }

@@ -212,7 +212,12 @@ def test_the_document_and_the_difference() -> None:
     """The document has moves and balance; with only the moves, neither it nor the report has other partitions."""
     found = preview(GroupChange(added=1))
     document = preview_document(found, only_moves=False)
-    assert document["moves"][0] == {"partition": "t:2", "from": A, "to": f"g_h1-{NOW_MS}-new-1"}
+    assert document["moves"][0] == {
+        "topic": "t",
+        "partition": 2,
+        "before": A,
+        "after": f"g_h1-{NOW_MS}-new-1",
+    }
     assert document["members"][0] == {
         "id": A,
         "gone": False,
