@@ -130,6 +130,7 @@ class ZooKeeperOffsets:
             begun = {name for path in (layout.owners, layout.starts) for name in _children(client, path)}
             wanted = {*topics, *_subscribed(view), *begun, *(each.topic for each in versions)} & existing
             numbers = {topic: tuple(sorted(partitions_of(client, topic))) for topic in sorted(wanted)}
+            gone = _begun_in(client, layout, set(_children(client, layout.starts)) - existing)
         settled = None if view.settings is None else view.settings.store
         in_kafka: Mapping[TopicPartition, int] = {}
         if (settled or store or BROKER_V1) == BROKER_V1:
@@ -148,6 +149,7 @@ class ZooKeeperOffsets:
             subscribed=_subscribed(view),
             has_settings=view.settings is not None,
             brokers=tuple(broker_addresses(registered)),
+            gone=gone if store == BROKER_V1 else frozenset(),
         )
         return asyncio.run(_with_logs(read, self._timeout_s)) if with_logs else read
 
@@ -218,9 +220,10 @@ class ZooKeeperOffsets:
         """
         topics = {each.topic for each in deleted} - {each.topic for each in found.offsets.keys() - set(deleted)}
         remark = ""
-        brokers = ",".join(map(str, found.brokers))
+        brokers, in_kafka = ",".join(map(str, found.brokers)), found.offsets.keys() & set(deleted)
         try:
-            in_session(brokers, self._timeout_s, lambda session: _delete(session, found.group, deleted))
+            if in_kafka:
+                in_session(brokers, self._timeout_s, lambda session: _delete(session, found.group, in_kafka))
         except ConfigError:  # The brokers are too old.
             if left := {each.topic for each in deleted} - topics:
                 raise ConfigError(
@@ -317,6 +320,17 @@ def _read_znodes(client: Client, layout: GroupLayout) -> tuple[dict[TopicPartiti
             with suppress(ProtocolError):
                 offsets[partition] = parse_offset(data or b"", layout.offset(partition))
     return offsets, versions
+
+
+def _begun_in(client: Client, layout: GroupLayout, topics: Iterable[str]) -> frozenset[TopicPartition]:
+    """Return the partitions of topics in which the group began to read; the first one if that is unreadable."""
+    begun = set[TopicPartition]()
+    for topic in topics:
+        numbers: Iterable[int] = ()
+        with suppress(NoNodeError, ProtocolError):
+            numbers = FirstOffsets.parse(client.get(layout.topic_starts(topic))[0], layout.topic_starts(topic)).offsets
+        begun |= {TopicPartition(topic, number) for number in numbers or (0,)}
+    return frozenset(begun)
 
 
 def _children(client: Client, path: str) -> list[str]:
