@@ -72,8 +72,8 @@ class GroupOffsets:
     numbers of the existing topics among those that were asked for, subscribed to or have offsets. ``starts`` and
     ``ends`` are where the logs begin and end, as far as leaders answered; ``problem`` is why some are missing.
     ``members`` are live members, described for people, and ``foreign`` those that follow another protocol.
-    ``has_settings`` is whether the group has a ``config`` znode. ``brokers`` are addresses of live brokers. A group with
-    offsets in Kafka has read the partitions ``gone``, whose topics no longer exist; Kafka hides their offsets.
+    ``has_settings`` is whether the group has a ``config`` znode. ``brokers`` are addresses of live brokers. ``gone``
+    are partitions whose topics no longer exist, of a group with offsets in Kafka, which hides these offsets.
     """
 
     group: str
