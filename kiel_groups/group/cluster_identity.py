@@ -101,8 +101,8 @@ class ClusterIdentity(NamedTuple):
         if self.cluster_id is not None and named.cluster_id:
             if self.cluster_id == named.cluster_id:
                 return ""
-            ours = f"the cluster id {self.cluster_id}" if self.cluster_id else "no cluster id"
-            return f"ZooKeeper has {ours}, and the brokers have {named.cluster_id}"
+            its = f"the cluster id {self.cluster_id}" if self.cluster_id else "no cluster id"
+            return f"ZooKeeper has {its}, and the brokers have {named.cluster_id}"
         ours, theirs = (side.topics.keys() - INTERNAL_TOPICS for side in (self, named))
         agreement = [self._agrees(topic, named) for topic in ours & theirs]
         same, other = agreement.count(True), agreement.count(False)
