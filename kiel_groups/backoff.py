@@ -29,8 +29,8 @@ class Backoff:
     """
     Exponential backoff: the first delay, doubled with every failure in a row up to the longest one.
 
-    A caller that retries one action in a loop takes ``next_s`` after each failure, and calls ``reset`` after a success.
-    A caller that counts failures itself, for example for each partition, asks ``delay_s``. That method changes nothing,
+    A caller that retries one action in a loop calls ``next_s`` after each failure, and ``reset`` after a success. A
+    caller that counts failures itself, for example for each partition, calls ``delay_s``. That method changes nothing,
     so one object may serve many counts.
 
     Args:
@@ -59,7 +59,7 @@ class Backoff:
         self._failures = 0
 
     def delay_s(self, failures: int) -> float:
-        """Return the seconds to wait after this number of failures in a row: 0 without a failure. Count nothing."""
+        """Return the seconds to wait after this number of failures in a row, 0 for no failure. Change nothing."""
         if failures <= 0:
             return 0.0
         return min(self._first_s * 2.0 ** min(failures - 1, _MOST_DOUBLINGS), self._longest_s) * self._jitter()

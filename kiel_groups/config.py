@@ -196,16 +196,15 @@ class FetchConfig:
     """
     How a consumer fetches.
 
-    A broker answers a fetch when it has ``min_bytes`` of new messages, or after ``max_wait_ms``. One answer has
-    about ``max_bytes``. While partitions are behind, the size of an answer follows how fast the broker sends:
-    between a sixteenth and four times of ``max_bytes``. If a message is larger than its partition's share, the
-    share grows up to ``max_message_bytes``; a message beyond that is an error. Brokers of 3.x send nothing at all of
-    a message that their own ``fetch.max.bytes`` is too small for. A compressed message set may
-    decompress to at most ``max_decompressed_bytes``. Fetched records that are not delivered yet may take
-    ``fetch_buffer_bytes``, counted without compression, and one compressed message in addition, or one for each call
-    that waits.
-    ``auto_offset_reset`` decides where to start without a committed offset, and where to continue if the log lacks
-    the position: ``"earliest"``, ``"latest"``, or ``"none"`` for an error.
+    A broker answers a fetch when it has ``min_bytes`` of new messages, or after ``max_wait_ms``. One answer has about
+    ``max_bytes``. While partitions are behind, the size of an answer follows how fast the broker sends: between a
+    sixteenth and four times of ``max_bytes``. If a message is larger than its partition's share, the share grows up to
+    ``max_message_bytes``; a message beyond that is an error. Brokers of 3.x send nothing at all of a message that is
+    larger than their own ``fetch.max.bytes``. A compressed message set may decompress to at most
+    ``max_decompressed_bytes``. Fetched records that are not delivered yet may take ``fetch_buffer_bytes``, counted
+    without compression, plus one compressed message, or one for each call that waits.
+    ``auto_offset_reset`` decides where to start without a committed offset, and where to continue if the log lacks the
+    position: ``"earliest"``, ``"latest"``, or ``"none"`` for an error.
     """
 
     max_wait_ms: int = 1_000
@@ -325,7 +324,7 @@ class CoordinatorConfig:
     """
     How a member takes part in a group that brokers coordinate.
 
-    The coordinator removes a member that has not beaten for ``session_timeout_ms``. In a rebalance it waits for a
+    The coordinator removes a member that has sent no heartbeat for ``session_timeout_ms``. A rebalance waits for a
     member for ``rebalance_timeout_ms`` (before Kafka 0.10.1, for the session timeout). The first join fails if no
     broker names the coordinator within ``find_timeout_ms``. Every ``offset_refresh_ms``, the member commits its stored
     offsets again: brokers before Kafka 2.1 expire them a day after the commit. The leader looks for new partitions
@@ -491,7 +490,7 @@ def check_capacity(given: object) -> float:
     Return a member's capacity unchanged if it is a number from 0 to a million.
 
     Raises:
-        ConfigError: It is not.
+        ConfigError: The capacity is not such a number.
     """
     # NaN fails both comparisons.
     if isinstance(given, bool) or not isinstance(given, int | float) or not 0 <= given <= _LARGEST_CAPACITY:
@@ -504,7 +503,7 @@ def check_rack(given: object, setting: str = "rack") -> str | None:
     Return the name of a rack unchanged if it is None or a text of 1 to 255 characters.
 
     Raises:
-        ConfigError: It is not.
+        ConfigError: The name is neither.
     """
     if given is None or (isinstance(given, str) and 0 < len(given) <= _LONGEST_TOPIC):
         return given

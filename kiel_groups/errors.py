@@ -93,7 +93,7 @@ class ConnectorExistsError(ConfigError):
 
 
 class TokenError(ConfigError):
-    """A worker asks for a token, and none was given, or another one."""
+    """A worker requires a token, and the request has none or another one."""
 
 
 class GroupConfigError(ConfigError):
@@ -137,11 +137,11 @@ class SessionLostError(CoordinationError):
 
 
 class ClaimLostError(CoordinationError):
-    """A worker wrote for a connector or a task whose claim it does not have any more; nothing was written."""
+    """A worker wrote for a connector or a task whose claim it no longer has; nothing was written."""
 
 
 class RebalanceError(CoordinationError):
-    """A worker cannot do what was asked before the rebalance of its group is over."""
+    """A worker cannot carry out a request before the rebalance of its group is over."""
 
     retriable = True
 
@@ -297,8 +297,8 @@ class DamagedRecordError(BadRecordError, ProtocolError):
     """
     A message in the log is damaged, such as one that does not match its CRC.
 
-    Records from ``offset`` to ``next_offset - 1`` are concerned: of a compressed message, all that it has.
-    ``value`` is the message as the broker sent it, with its header.
+    Records from ``offset`` to ``next_offset - 1`` are affected: all records of a compressed message. ``value`` is the
+    message as the broker sent it, with its header.
     """
 
 
@@ -323,4 +323,4 @@ class ClosedError(KielGroupsError):
 
 
 class TaskStoppedError(KielGroupsError):
-    """A task of a connector gave up what it did because its worker stops it. The task has not failed."""
+    """A task of a connector gave up its present work because the worker stops the task. The task has not failed."""

@@ -32,15 +32,15 @@ class RebalanceListener(Protocol):
         Called before the partitions' offsets are committed and their claims released. The hook may commit.
 
         Partitions whose hook has completed are not passed to ``on_partitions_lost``, even if the group then refuses
-        their last commit. Those whose hook was cancelled are.
+        their last commit. Partitions whose hook was cancelled are passed to it.
         """
 
     def on_partitions_assigned(self, partitions: Collection[TopicPartition]) -> Awaitable[None] | None:
         """
         Called after the partitions were claimed and their positions read, before their first record is delivered.
 
-        ``position(partition)`` of the consumer is the start of each. A line of the log (INFO) says why it is there: it
-        is the stored offset, or ``auto_offset_reset`` chose it. The hook may seek elsewhere.
+        ``position(partition)`` of the consumer is the start of each. A log line (INFO) says whether the start is the
+        stored offset or was chosen by ``auto_offset_reset``. The hook may seek elsewhere.
         """
 
     def on_partitions_lost(self, partitions: Collection[TopicPartition]) -> Awaitable[None] | None:

@@ -51,7 +51,7 @@ class Recent(NamedTuple):
     """
     The observations of one duration in the last 30 to 60 seconds.
 
-    ``span_s`` is the time that they are from, at least 30 seconds. ``sent_s_ago`` is how long ago the newest of all
+    ``span_s`` is the length of that time, at least 30 seconds. ``sent_s_ago`` is how long ago the newest of all
     observations began; None if there is none yet.
     """
 
@@ -106,7 +106,7 @@ class Metrics:
     """
     A registry that the parts of one client share; names are ``snake_case`` and include the unit.
 
-    ``clock`` tells which observations are recent, in seconds.
+    ``clock`` returns a time in seconds, which decides which observations are recent.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -182,8 +182,8 @@ class KafkaMetric(NamedTuple):
     """
     A metric: its name, what it means, and how it is read.
 
-    ``read`` gets the registry, and how many partitions the consumer has. It returns None for a time of which nothing
-    was observed.
+    ``read`` gets the registry, and the number of the consumer's partitions. It returns None for a duration without
+    observations.
     """
 
     name: str
@@ -239,7 +239,7 @@ def kafka_metrics(registry: Metrics, assigned: int) -> dict[str, dict[str, float
 
     Args:
         registry: The registry of a consumer.
-        assigned: How many partitions the consumer has.
+        assigned: The number of the consumer's partitions.
     """
     return {KAFKA_GROUP: {metric.name: metric.read(registry, assigned) for metric in KAFKA_METRICS}}
 

@@ -65,9 +65,9 @@ class GenerationToken(NamedTuple):
     """
     A membership in a group that brokers coordinate: the group's generation, and the coordinator's id of the member.
 
-    It is the fencing token of partitions that the member got with it. It is the group's, not the partition's: each
-    rebalance has a larger generation, whether or not the partition moves. Brokers of Kafka 0.9 forget the generation
-    when a group is empty; there it is no fence for other systems.
+    It is the fencing token of partitions that the member got with it. It fences the whole group: each rebalance has a
+    larger generation, even for partitions that do not move. Brokers of Kafka 0.9 forget the generation when a group is
+    empty; there it is no fence for other systems.
     """
 
     generation: int
@@ -130,9 +130,9 @@ _new = tuple.__new__
 
 class FetchedRecords(Sequence[Record]):
     """
-    Records of one partition, kept as a list of each field. A record is made when it is asked for, and not kept.
+    Records of one partition, kept as a list of each field. Each access creates a new ``Record``.
 
-    A comparison and a pickle see a list of records.
+    It equals a list of the same records, and is pickled as one.
 
     Args:
         topic_partition: The partition.

@@ -27,10 +27,10 @@ def check_allocator(allocator: Allocator, examples: int = 500) -> None:
     """
     Try an allocator on generated groups, of up to 5 members and 3 topics of up to 6 partitions.
 
-    The rules: each partition of a topic with subscribers has exactly one of them as its owner; the order in which
-    members and partitions come does not matter; a second call with the same group returns the same; and the allocator
-    changes none of its arguments. An allocator with ``allocate`` also gets capacities, racks, weights, lags, and
-    present owners.
+    The rules: each partition of a topic with subscribers has exactly one of them as its owner; the order of members and
+    partitions does not matter; a second call with the same group returns the same allocation; and the allocator changes
+    none of its arguments. An allocator with ``allocate`` also gets capacities, racks, weights, lags, and present
+    owners.
 
     Args:
         allocator: A function of members and partitions, or an object that has ``allocate`` as well.
@@ -58,7 +58,7 @@ def check_allocator(allocator: Allocator, examples: int = 500) -> None:
 
 
 def _rule_of(allocator: Allocator) -> Callable[[GroupSpec], str | None]:
-    """Return a function that says which rule the allocator breaks for a group, or None."""
+    """Return a function that returns, for a group, the rule that the allocator breaks, or None."""
     name = allocator_name(allocator)
 
     def broken(group: GroupSpec) -> str | None:
@@ -116,7 +116,7 @@ def _groups() -> SearchStrategy[GroupSpec]:
 
 
 def _described(group: GroupSpec) -> str:
-    """Return a group as lines: its members with what they have, and its partitions with what is known of them."""
+    """Describe a group in lines: its members and its partitions, each with its known properties."""
     lines = ["the smallest group found:"]
     for slot, member in group.members.items():
         owned = f", owns {', '.join(map(str, sorted(member.owned)))}" if member.owned else ""

@@ -1,4 +1,4 @@
-"""Divide partitions among the members of a broker-coordinated group: the assignors of Java, and ours."""
+"""Divide partitions among the members of a broker-coordinated group: Java's assignors, and allocators as assignors."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ _SHAPE = "{member: [TopicPartition]}"
 
 @dataclass(frozen=True, slots=True)
 class AssignorMember:
-    """What a member's subscription says: its topics in the member's order, and the user data of its assignor."""
+    """A member's subscription: its topics in the member's order, and the user data of its assignor."""
 
     topics: tuple[str, ...]
     user_data: bytes | None = None
@@ -64,7 +64,7 @@ class Assignor(Protocol):
     def name(self) -> str: ...
 
     def metadata(self, topics: Collection[str], owned: Collection[TopicPartition] = ()) -> bytes | None:
-        """Return the user data of this member's subscription to ``topics``; it owned ``owned`` before the rebalance."""
+        """Return the user data of the subscription of a member to ``topics`` that has owned ``owned`` so far."""
 
     def assign(
         self, subscriptions: Mapping[str, AssignorMember], partitions: Mapping[str, Sequence[int]]
@@ -80,7 +80,7 @@ class Assignor(Protocol):
 
 @runtime_checkable
 class ReportingAssignor(Protocol):
-    """An assignor with this method, of users too, reports what it cannot use of other members' subscriptions."""
+    """An assignor, of this package or of a user, that also reports unusable subscriptions of other members."""
 
     def findings(self, subscriptions: Mapping[str, AssignorMember]) -> Sequence[str]:
         """Return a line for each member with an unusable subscription: what is wrong, and what follows."""
@@ -291,7 +291,7 @@ class AllocatorAssignor:
         return self._members(subscriptions)[1]
 
     def _members(self, subscriptions: Mapping[str, AssignorMember]) -> tuple[dict[str, MemberSpec], list[str]]:
-        """Return what members tell of themselves, and a line for each whose user data is unreadable."""
+        """Return the members' user data, and a line for each member whose user data is unreadable."""
         members: dict[str, MemberSpec] = {}
         findings = []
         for member in sorted(subscriptions):

@@ -66,7 +66,7 @@ def _in_parts(loads: Mapping[TopicPartition, float]) -> dict[TopicPartition, int
 
 
 class _Shares:
-    """The partitions and the load of each member while they are being assigned."""
+    """The assignment in progress: the partitions and the load of each member."""
 
     def __init__(self, group: GroupSpec, loads: Mapping[TopicPartition, int]) -> None:
         pools = group.pools
@@ -178,7 +178,7 @@ class _Shares:
         return changed, moves
 
     def _room(self, member: Slot, level: int) -> int:
-        """Return the load that takes the member to a level."""
+        """Return the load that the member lacks to reach a level."""
         return level * self._capacities[member] // _FULL - self._carried[member]
 
     def _choose(self, giver: Slot, taker: Slot, pool: int, mean: int, slack: int) -> tuple[int, TopicPartition] | None:

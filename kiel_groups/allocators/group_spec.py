@@ -33,7 +33,7 @@ Pool: TypeAlias = tuple[Slot, ...]
 @dataclass(frozen=True, slots=True)
 class MemberSpec:
     """
-    What an allocator may know of a member.
+    The properties of a member that an allocator may use.
 
     ``topics`` are those that it subscribes to. ``capacity`` is its share of the load in relation to other members', 0
     or more. ``rack`` is where it runs, None if that is not known. ``owned`` has the partitions that it owns now.
@@ -48,7 +48,7 @@ class MemberSpec:
 @dataclass(frozen=True, slots=True)
 class PartitionSpec:
     """
-    What an allocator may know of a partition; None where nothing is known.
+    The properties of a partition that an allocator may use; None where nothing is known.
 
     ``weight`` is its load in any unit, ``lag`` the number of messages after the committed offset, and ``rack`` that of
     its leader.
@@ -100,13 +100,18 @@ class GroupSpec:
     @cached_property
     def eligible(self) -> Mapping[str, frozenset[Slot]]:
         """The members that subscribe to each topic with partitions. Topics with the same subscribers share one set."""
-        subscribers: dict[str, list[Slot]] = {topic: [] for topic in {partition.topic for partition in self.partitions}}
+        # Members with the same topics are looked at once: a thousand members may subscribe to a thousand topics.
+        alike: dict[frozenset[str], list[Slot]] = {}
         for slot, member in self.members.items():
-            for topic in member.topics & subscribers.keys():
-                subscribers[topic].append(slot)
-        same: dict[frozenset[Slot], frozenset[Slot]] = {}
-        found = ((topic, frozenset(slots)) for topic, slots in subscribers.items() if slots)
-        return {topic: same.setdefault(slots, slots) for topic, slots in found}
+            alike.setdefault(member.topics, []).append(slot)
+        existing = {partition.topic for partition in self.partitions}
+        subscribed: dict[str, list[frozenset[str]]] = {}
+        for topics in alike:
+            for topic in topics & existing:
+                subscribed.setdefault(topic, []).append(topics)
+        shared = {topic: tuple(found) for topic, found in subscribed.items()}
+        sets = {found: frozenset(slot for topics in found for slot in alike[topics]) for found in set(shared.values())}
+        return {topic: sets[found] for topic, found in shared.items()}
 
     @cached_property
     def pools(self) -> Mapping[str, Pool]:

@@ -91,10 +91,10 @@ class _Exchange:
 
     def _bring(self, partition: TopicPartition, giver: Slot, near: Sequence[tuple[int, Slot]]) -> bool:
         """
-        Give a partition to a member near its leader, if one can take it.
+        Move a partition to a member near its leader, if one can take it.
 
-        A member that has a partition less need not give one back. Other members give back one that is not in their
-        rack, preferably one that is in the giver's.
+        A taker with fewer partitions than the giver need not give one back. Another taker gives back one that is not in
+        its own rack, preferably one that is in the giver's.
         """
         if near and near[0][0] < self._counts[giver] and not self._group.has_capacities:
             taker = near[0][1]

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
-from heapq import heapify, heapreplace
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from itertools import cycle
 
 __all__ = ["round_robin", "round_robin_by_topic"]
@@ -45,22 +44,33 @@ def round_robin_by_topic(
     Returns:
         Partition ids by topic by member, with an entry for every member.
     """
-    topics: dict[str, list[int]] = {}
-    for partition in sorted(partitions):
+    topics: dict[str, list[str]] = {}
+    for partition in partitions:
         topic, _, digits = partition.rpartition(":")
-        topics.setdefault(topic, []).append(int(digits))
+        topics.setdefault(topic, []).append(digits)
     shared: dict[tuple[str, ...], list[str]] = {}
-    for topic in topics:
+    # The order is that of the partitions as text; to sort these would take longer.
+    for topic in sorted(topics, key=lambda topic: f"{topic}:"):
         shared.setdefault(tuple(sorted(eligible[topic])), []).append(topic)
     owned: dict[str, dict[str, list[int]]] = {member: {} for members in shared for member in members}
     counts = dict.fromkeys(owned, 0)
     for members in sorted(shared, key=lambda members: (len(members), members)):
-        queue = [(counts[member], member) for member in members]
-        heapify(queue)
+        turns = _turns(counts, members)
         for topic in shared[members]:
-            for number in topics[topic]:
-                count, member = queue[0]
-                heapreplace(queue, (count + 1, member))
-                owned[member].setdefault(topic, []).append(number)
-        counts.update((member, count) for count, member in queue)
+            for digits, member in zip(sorted(topics[topic]), turns, strict=False):
+                owned[member].setdefault(topic, []).append(int(digits))
     return owned
+
+
+def _turns(counts: dict[str, int], members: Iterable[str]) -> Iterator[str]:
+    """Yield the member with the fewest partitions again and again, the first of these by name, and count its turns."""
+    later = sorted(members, key=lambda member: (counts[member], member), reverse=True)
+    fewest: list[str] = []
+    while True:
+        count = counts[fewest[0] if fewest else later[-1]]
+        while later and counts[later[-1]] == count:
+            fewest.append(later.pop())
+        fewest.sort()
+        for member in fewest:
+            counts[member] = count + 1
+            yield member

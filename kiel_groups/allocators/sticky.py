@@ -74,7 +74,7 @@ class _LevelNode:
     """
     Connects each member that owns ``count`` partitions to all members that own one more, at no cost.
 
-    It closes a path from the latter to the former, along which one partition each is passed on.
+    So it closes a path from one of the latter to a former, along which each member passes one partition on.
     """
 
     count: int
@@ -317,7 +317,7 @@ class Sticky(GroupAllocatorBase):
 
 
 class _Shares:
-    """The partitions of each member while they are being assigned."""
+    """The assignment in progress: the partitions of each member."""
 
     def __init__(self, group: GroupSpec) -> None:
         self._group = group

@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -46,7 +47,8 @@ from kiel_groups.group.znodes.contents import Snapshot
 from kiel_groups.model import MemberId, TopicPartition
 from kiel_groups.ops.views.group_view import GroupView, PartitionView
 from kiel_groups.ops.views.znodes import view_group
-from kiel_groups.ops.zookeeper_reader import group_reader
+from kiel_groups.ops.zookeeper_client import zookeeper as session
+from kiel_groups.ops.zookeeper_reader import read_group
 from kiel_groups.wording import counted, some
 
 __all__ = [
@@ -525,8 +527,8 @@ async def _run(
             with ExitStack() as stack:
                 fleet = Fleet(server_folder("demo"), _consumer_options(cluster, records))
                 stack.callback(fleet.kill_all)
-                reader = stack.enter_context(group_reader(cluster.zk_hosts, GROUP))
-                walkthrough = Walkthrough(fleet, display, sent, reader)
+                client = stack.enter_context(session(cluster.zk_hosts))
+                walkthrough = Walkthrough(fleet, display, sent, partial(read_group, client, GROUP))
                 proof = await walkthrough.run()
                 display.end_table()
                 _print_result(console, await walkthrough.view(), proof)

@@ -114,7 +114,7 @@ def received_number(record: Record, *, number_in_key: bool) -> int | None:
 
 
 class Receipt(NamedTuple):
-    """One delivery: partition, offset and number of the record; ``number`` is None if the demo did not send it."""
+    """One delivery: partition, offset and number of the record; ``number`` is None for a foreign record."""
 
     partition: int
     offset: int

@@ -29,7 +29,7 @@ def _lock_data(folder: Path, kind: Mapping[str, object]) -> IO[str]:
 
     Args:
         folder: The folder in which the servers keep their files.
-        kind: The versions and numbers of servers. Existing data must be of the same kind.
+        kind: The versions and numbers of servers. Existing data must be from the same ones.
 
     Returns:
         The open lock file. Closing it releases the lock.

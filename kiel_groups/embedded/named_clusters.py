@@ -196,7 +196,7 @@ def restart_server(cluster: RunningCluster, name: str) -> RunningServer:
     Have the supervisor of a cluster restart a server on its data and port; start the server if it has ended.
 
     Returns:
-        The server, which serves again.
+        The server, when it is ready for clients again.
 
     Raises:
         ServerError: The cluster has no such server, is restarting another one, or has ended, or the server did not
@@ -335,7 +335,7 @@ async def _watch(
 
 
 async def _restarted(running: RunningCluster, server: Server) -> RunningCluster:
-    """Restart a server, and return the record with its new process. If it does not start, the record is the same."""
+    """Restart a server, and return the record with its new process, or the same record if it does not start."""
     try:
         await server.restart()
     except ServerError:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from typing import NamedTuple
+from collections.abc import Callable, Collection, Mapping
+from typing import NamedTuple, TypeVar
 
 from kiel_groups.config import HostPort
 from kiel_groups.errors import ProtocolError
@@ -13,6 +13,8 @@ from kiel_groups.model import INTERNAL_TOPICS
 from kiel_groups.wording import counted, some
 
 __all__ = ["MOST_TOPICS", "ClusterIdentity"]
+
+_Value = TypeVar("_Value")
 
 #: How many topics that both sides have are compared.
 MOST_TOPICS = 1_000
@@ -49,24 +51,11 @@ class ClusterIdentity(NamedTuple):
             cluster_id: The data of ``/cluster/id``.
             has_no_id: Whether that znode certainly does not exist.
         """
-        addresses: dict[int, frozenset[HostPort]] = {}
-        replicas: dict[str, Mapping[int, tuple[int, ...]]] = {topic: {} for topic in topics}
-        for broker, data in brokers.items():
-            try:
-                addresses[broker] = parse_endpoints(data or b"", f"{BROKER_IDS}/{broker}")
-            except ProtocolError:
-                continue
-        for topic, data in topics.items():
-            try:
-                replicas[topic] = parse_replicas(data or b"", topic_path(topic))
-            except ProtocolError:
-                continue
-        try:
-            found = parse_object(cluster_id or b"", CLUSTER_ID).get("id")
-        except ProtocolError:
-            found = None
+        addresses = {each: _parsed(parse_endpoints, its, f"{BROKER_IDS}/{each}") for each, its in brokers.items()}
+        replicas = {topic: _parsed(parse_replicas, its, topic_path(topic)) or {} for topic, its in topics.items()}
+        found = (_parsed(parse_object, cluster_id, CLUSTER_ID) or {}).get("id")
         known = found if isinstance(found, str) and found else None
-        return cls(addresses, replicas, "" if has_no_id else known)
+        return cls({each: its for each, its in addresses.items() if its}, replicas, "" if has_no_id else known)
 
     @property
     def addresses(self) -> frozenset[HostPort]:
@@ -123,3 +112,11 @@ class ClusterIdentity(NamedTuple):
             if answered:
                 verdicts.add(live == answered)
         return all(verdicts) if verdicts else None
+
+
+def _parsed(parse: Callable[[bytes, str], _Value], data: bytes | None, path: str) -> _Value | None:
+    """Return what a znode has; None if it was not read, or is unreadable."""
+    try:
+        return parse(data or b"", path)
+    except ProtocolError:
+        return None

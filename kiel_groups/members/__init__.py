@@ -1,6 +1,6 @@
 """
-Be a member of a group, whatever coordinates it: consumers on ZooKeeper or by brokers, and programs of any kind.
+Be a member of a group that ZooKeeper or brokers coordinate, as a consumer or as another kind of program.
 
-Clients, workers and Spark's drivers use it. Members decide by ``group``, and never deliver records themselves:
+Clients, workers and Spark's drivers use it. ``group`` makes the decisions. Members never deliver records themselves:
 ``partition_handler`` is the interface of what reads and delivers for them.
 """

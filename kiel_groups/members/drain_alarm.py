@@ -1,4 +1,4 @@
-"""Report partitions that a member cannot give back yet because of its application, and what it is busy with."""
+"""Report partitions that a member cannot release yet because the application is busy, and with which work."""
 
 from __future__ import annotations
 

@@ -25,9 +25,9 @@ __all__ = [
 
 class Work(NamedTuple):
     """
-    A piece of work in the application; when the work makes progress, another object replaces ``token``.
+    A piece of work in the application. When it has made progress, ``token`` is another object.
 
-    ``hook`` is the name of the listener's hook, if it is one that runs.
+    ``hook`` is the name of the listener's hook if the work is a hook that runs.
     """
 
     token: object
@@ -44,7 +44,7 @@ class LogOffsets(NamedTuple):
 
 
 class StoreAnswer(Enum):
-    """What became of an offset that the coordinator of a group was asked to store."""
+    """The outcome of a request to a group's coordinator to store an offset."""
 
     STORED = auto()
     #: No answer, or one after which the same request may succeed. The offset may be stored, or may still be.
@@ -59,7 +59,7 @@ class ReadOffsets(NamedTuple):
     """
     The offsets that a coordinator has ``found``, and the error of each partition that it has not answered for.
 
-    A partition without an offset is in neither.
+    A partition without an offset is in neither field.
     """
 
     found: Mapping[TopicPartition, OffsetAndMetadata]
@@ -73,7 +73,7 @@ class KafkaOffsets(Protocol):
         """Read offsets; repeat that, for some seconds, while the coordinator moves or loads them."""
 
     async def store(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> Mapping[TopicPartition, StoreAnswer]:
-        """Ask the coordinator once to store offsets, and return what became of each."""
+        """Ask the coordinator once to store offsets, and return the outcome for each partition."""
 
 
 class Gate(Protocol):
@@ -85,7 +85,7 @@ class Gate(Protocol):
 
 class PartitionHandler(Protocol):
     """
-    The consumer, the query of Spark or the simulator's consumer that a member belongs to.
+    What a member belongs to: a consumer, a query of Spark, or the simulator's consumer.
 
     Methods are called on the event loop unless stated otherwise.
     """
@@ -100,7 +100,7 @@ class PartitionHandler(Protocol):
 
     async def look_at_logs(self, positions: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, LogSight]:
         """
-        Compare logs with what was read from them; called only in groups that brokers coordinate.
+        Compare logs with the records that were read from them; called only in groups that brokers coordinate.
 
         Partitions whose leaders do not answer are left out.
         """

@@ -10,10 +10,9 @@ import asyncio
 import os
 import struct
 import time
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
-from difflib import get_close_matches
-from typing import Any, NamedTuple
+from typing import Any
 
 from kazoo.exceptions import NoAuthError, NoNodeError
 from kazoo.protocol.serialization import CloseInstance, Connect
@@ -33,6 +32,7 @@ from kiel_groups.group.znodes.contents import Snapshot, parse_broker, parse_brok
 from kiel_groups.group.znodes.layout import BROKER_IDS, CLUSTER_ID, CONSUMERS, ROOT, TOPICS, GroupLayout, topic_path
 from kiel_groups.metrics import Metrics
 from kiel_groups.ops.broker_reader import BrokerGroups
+from kiel_groups.ops.loaded_groups import FoundGroup
 from kiel_groups.ops.views.checks import Finding
 from kiel_groups.ops.views.cluster_checks import (
     ASKED_MS,
@@ -54,7 +54,14 @@ from kiel_groups.ops.views.cluster_checks import (
 from kiel_groups.ops.views.group_view import GroupView
 from kiel_groups.ops.views.znodes import view_group
 from kiel_groups.ops.zookeeper_client import Client, zookeeper
-from kiel_groups.ops.zookeeper_reader import check_group, list_groups, list_topics, read_brokers, read_group
+from kiel_groups.ops.zookeeper_reader import (
+    check_group,
+    list_groups,
+    list_topics,
+    read_brokers,
+    read_group,
+    read_znodes,
+)
 from kiel_groups.wire.fetch import FetchRequest
 from kiel_groups.wire.versions import VersionRange
 from kiel_groups.wording import counted
@@ -205,13 +212,6 @@ async def _four_letters(address: HostPort, command: bytes) -> dict[str, str]:
 # Brokers.
 
 
-class _Asked(NamedTuple):
-    """What one broker answers, and what it knows of its cluster; None if it does not answer."""
-
-    answer: BrokerAnswer
-    identity: ClusterIdentity | None
-
-
 #: Requests, by API key, and the release of Kafka that brought them; the newest first.
 _RELEASES = (
     *((75, "3.8"), (71, "3.7"), (68, "3.5"), (65, "3.0"), (60, "2.8"), (50, "2.7"), (48, "2.6"), (47, "2.4")),
@@ -233,7 +233,7 @@ def _reads_early_fetches(ranges: dict[int, VersionRange]) -> bool:
     return fetches is not None and fetches.least <= FetchRequest.API_VERSION
 
 
-async def _ask_broker(name: str, address: HostPort, registered_version: int | None, timeout_s: float) -> _Asked:
+async def _ask_broker(name: str, address: HostPort, registered_version: int | None, timeout_s: float) -> BrokerAnswer:
     limit_ms = max(1, round(timeout_s * 1000))
     config = BrokerConfig(hosts=(address,), connect_timeout_ms=limit_ms, request_timeout_ms=limit_ms)
     cluster = ClusterMetadata(config, Metrics())
@@ -251,12 +251,12 @@ async def _ask_broker(name: str, address: HostPort, registered_version: int | No
                 if ranges is not None:
                     identity = await cluster.identity(with_id=True)
         is_too_new = ranges is not None and not _reads_early_fetches(ranges)
-        return _Asked(BrokerAnswer(name, "", release, is_too_new=is_too_new), identity)
+        return BrokerAnswer(name, "", release, is_too_new, identity)
     except TimeoutError:
-        return _Asked(BrokerAnswer(name, f"no answer within {timeout_s:g} s"), None)
+        return BrokerAnswer(name, f"no answer within {timeout_s:g} s")
     except KielGroupsError as error:
         reason = str(error).removeprefix("no broker answered: ").removeprefix(f"{address}: ")
-        return _Asked(BrokerAnswer(name, reason), None)
+        return BrokerAnswer(name, reason)
     finally:
         cluster.close()
 
@@ -264,16 +264,16 @@ async def _ask_broker(name: str, address: HostPort, registered_version: int | No
 def _examine_brokers(addresses: Sequence[HostPort], groups: Sequence[str], timeout_s: float) -> Iterator[Check]:
     """Examine brokers without ZooKeeper: the first one that answers says what the cluster is."""
 
-    async def ask() -> list[_Asked]:
+    async def ask() -> list[BrokerAnswer]:
         asked = (_ask_broker(f"broker at {each}", each, None, timeout_s) for each in addresses)
         return await asyncio.gather(*asked)
 
     answers = asyncio.run(ask())
     first = next((each.identity for each in answers if each.identity is not None), None)
-    for answer, identity in answers:
-        difference = "" if first is None or identity is None else first.difference(identity)
+    for answer in answers:
+        difference = "" if first is None or answer.identity is None else first.difference(answer.identity)
         difference = difference.replace("ZooKeeper", "the first broker").replace("the brokers have", "this one has")
-        yield check_broker(answer._replace(difference=difference))
+        yield check_broker(answer, difference)
     if first is None:
         return
     try:
@@ -285,7 +285,9 @@ def _examine_brokers(addresses: Sequence[HostPort], groups: Sequence[str], timeo
         return
     views = {view.group: view for view in found.groups}
     for group in groups:
-        _check_known(group, views)
+        if group not in views:
+            near = FoundGroup.similar_to(group, list(views)).similar
+            raise UnknownGroupError(f"group {group!r} does not exist{f'; did you mean {near!r}?' if near else ''}")
     now_ms = _now_ms()
     shown = [views[group] for group in groups] if groups else list(views.values())
     findings = [finding for view in shown for finding in _named(view.group, check_znodes(view, {}, now_ms))]
@@ -293,12 +295,6 @@ def _examine_brokers(addresses: Sequence[HostPort], groups: Sequence[str], timeo
         Finding("coordinators", problem, "start the brokers that lead __consumer_offsets") for problem in found.problems
     ]
     yield Check(_of_groups(shown), "what their coordinators know", (*problems, *findings))
-
-
-def _check_known(group: str, known: Collection[str]) -> None:
-    if group not in known:
-        near = get_close_matches(group, known, 1)
-        raise UnknownGroupError(f"group {group!r} does not exist{f'; did you mean {near[0]!r}?' if near else ''}")
 
 
 def _of_groups(views: Sequence[GroupView]) -> str:
@@ -342,21 +338,21 @@ class _Examination:
         self._newest_ms = max((znode.modified_ms for znode in registered.values()), default=0)
         asked = asyncio.run(self._ask_brokers(registered))
         identity = self._identity(registered, asked)
-        for answer, theirs in asked:
+        for answer in asked:
+            theirs = answer.identity
             difference = identity.difference(theirs) if theirs is not None else ""
-            doubt = theirs is not None and not difference and identity.may_differ(theirs)
-            yield check_broker(answer._replace(difference=difference, is_doubtful=doubt))
+            yield check_broker(answer, difference, is_doubtful=theirs is not None and identity.may_differ(theirs))
         names = list_groups(self._client)
         for group in groups:
             check_group(self._client, group, f"{self._servers}{self._client.chroot}")
         self._topics = list_topics(self._client)
         yield check_shared({ROOT: names, CONSUMERS: names, TOPICS: self._topics}, self._rights(("/", ROOT, CONSUMERS)))
         yield from self._groups(groups or names)
-        if any(not each.release.startswith("Kafka 0.8") and each.release for each, _ in asked):
-            yield from self._mixed([each.name.rpartition(" ")[2] for each, theirs in asked if theirs is not None])
+        if any(not each.release.startswith("Kafka 0.8") and each.release for each in asked):
+            yield from self._mixed([each.name.rpartition(" ")[2] for each in asked if each.identity is not None])
         yield check_clock(self._newest_ms, _now_ms())
 
-    async def _ask_brokers(self, registered: Snapshot) -> list[_Asked]:
+    async def _ask_brokers(self, registered: Snapshot) -> list[BrokerAnswer]:
         """Ask the registered brokers, and those that were given."""
         asked: dict[HostPort, tuple[str, int | None]] = {each: (f"broker at {each}", None) for each in self._given}
         for path, znode in sorted(registered.items()):
@@ -368,25 +364,19 @@ class _Examination:
             *(_ask_broker(name, address, version, self._timeout_s) for address, (name, version) in asked.items())
         )
 
-    def _identity(self, registered: Snapshot, asked: Iterable[_Asked]) -> ClusterIdentity:
+    def _identity(self, registered: Snapshot, asked: Iterable[BrokerAnswer]) -> ClusterIdentity:
         """Return what ZooKeeper knows of the cluster; of topics, only if brokers raise a doubt."""
         brokers = {int(path.rpartition("/")[2]): znode.data for path, znode in registered.items()}
         identity = ClusterIdentity.registered(brokers)
         doubtful = [each.identity for each in asked if each.identity and identity.may_differ(each.identity)]
         if not doubtful:
             return identity
-        topics: dict[str, bytes | None] = dict.fromkeys(list_topics(self._client))
-        for topic in {topic for each in doubtful for topic in each.to_compare(topics)}:
-            topics[topic] = self._data(topic_path(topic))
+        topics = list_topics(self._client)
+        compared = {topic_path(topic) for each in doubtful for topic in each.to_compare(topics)}
+        data = {path: znode.data for path, znode in read_znodes(self._client, [CLUSTER_ID, *compared]).items()}
+        by_topic = {topic: data.get(topic_path(topic)) for topic in topics}
         has_no_id = self._client.exists(CLUSTER_ID) is None
-        return ClusterIdentity.registered(brokers, topics, self._data(CLUSTER_ID), has_no_id=has_no_id)
-
-    def _data(self, path: str) -> bytes | None:
-        try:
-            data: bytes | None = self._client.get(path)[0]
-            return data
-        except (NoNodeError, NoAuthError):
-            return None
+        return ClusterIdentity.registered(brokers, by_topic, data.get(CLUSTER_ID), has_no_id=has_no_id)
 
     def _groups(self, groups: Sequence[str]) -> Iterator[Check]:
         first = {group: found for group in groups if (found := tuple(self._examine_group(group, keep=True)))}

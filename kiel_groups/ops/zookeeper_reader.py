@@ -34,6 +34,7 @@ from kiel_groups.group.znodes.layout import (
     CONSUMERS,
     KIEL_GROUPS,
     ROOT,
+    TOPICS,
     GroupLayout,
     WorkerLayout,
     topic_path,
@@ -56,7 +57,7 @@ __all__ = [
     "broker_addresses",
     "check_group",
     "doubtful_brokers",
-    "group_reader",
+    "group_session",
     "list_groups",
     "list_members",
     "list_topics",
@@ -69,6 +70,7 @@ __all__ = [
     "read_settings",
     "read_summaries",
     "read_workers",
+    "read_znodes",
     "refuse_programs",
 ]
 
@@ -80,8 +82,6 @@ LOOK_S = 2.0
 
 #: The folders of a group without which its lag is not known, and (empty) the group's own znodes.
 _OF_OFFSETS = ("", "offsets", "starts")
-
-_TOPICS = "/brokers/topics"
 
 
 class ZooKeeperGroups:
@@ -287,17 +287,17 @@ _MOST_READS = 1_000
 
 
 @contextmanager
-def group_reader(hosts: str, group: str) -> Iterator[Callable[[], Snapshot]]:
+def group_session(hosts: str, group: str, *, timeout_s: float = 10.0) -> Iterator[Client]:
     """
-    Provide a function without arguments that reads the znodes of a group, as ``read_group``, on one session.
+    Open a session about a group that exists, as ``zookeeper`` does.
 
     Raises:
-        ConfigError: The group's name is not legal.
-        CoordinationError: ZooKeeper did not answer, or kazoo's error from a call of the function has left the block.
+        UnknownGroupError: There is no such group; see ``check_group``.
+        CoordinationError: As ``zookeeper``.
     """
-    check_name(group, "group")
-    with zookeeper(hosts) as client:
-        yield lambda: read_group(client, group)
+    with zookeeper(hosts, timeout_s=timeout_s) as client:
+        check_group(client, group, hosts)
+        yield client
 
 
 def read_group(client: Client, group: str) -> dict[str, Znode]:
@@ -313,17 +313,17 @@ def read_group(client: Client, group: str) -> dict[str, Znode]:
     topics = {path.split("/")[4] for path in found if path.startswith(folders)}
     members = [(path, znode.data) for path, znode in found.items() if path.startswith(f"{layout.members}/")]
     topics |= {topic for path, data in members for topic in _subscribed(path, data)}
-    return found | _read(client, [topic_path(topic) for topic in sorted(topics)])
+    return found | read_znodes(client, [topic_path(topic) for topic in sorted(topics)])
 
 
 def read_plan_inputs(client: Client, group: str, topics: Iterable[str]) -> dict[str, Znode]:
     """Read what a leader plans from: members, settings, assignments, brokers, the members' topics, and ``topics``."""
     layout = GroupLayout(group)
     found = _read_trees(client, [layout.members, layout.group_state, BROKER_IDS])
-    found |= _read(client, [layout.config, layout.weights])
+    found |= read_znodes(client, [layout.config, layout.weights])
     members = [(path, znode.data) for path, znode in found.items() if path.startswith(f"{layout.members}/")]
     subscribed = {topic for path, data in members for topic in _subscribed(path, data)}
-    return found | _read(client, [topic_path(topic) for topic in sorted(subscribed.union(topics))])
+    return found | read_znodes(client, [topic_path(topic) for topic in sorted(subscribed.union(topics))])
 
 
 def read_lags(client: Client, view: GroupView, timeout_s: float) -> tuple[dict[TopicPartition, int], str]:
@@ -361,7 +361,7 @@ def refuse_programs(client: Client, group: str) -> None:
     """
     layout = WorkerLayout(group)
     settings = GroupLayout(group).config
-    found = _read_trees(client, [layout.workers]) | _read(client, [settings, layout.config])
+    found = _read_trees(client, [layout.workers]) | read_znodes(client, [settings, layout.config])
     data = {path: None if znode.closed else znode.data for path, znode in found.items()}
     has_workers = any(path.startswith(f"{layout.workers}/") for path in found)
     protocol_type = program_type(data.get(settings), data.get(layout.config), has_workers=has_workers)
@@ -415,7 +415,7 @@ def check_group(client: Client, group: str, place: str) -> None:
 
 def list_topics(client: Client) -> list[str]:
     """Return the names of all topics, in alphabetical order."""
-    return sorted(_children_of(client.get_children_async(_TOPICS)))
+    return sorted(_children_of(client.get_children_async(TOPICS)))
 
 
 def list_members(client: Client, group: str) -> list[str]:
@@ -448,7 +448,7 @@ def read_summaries(client: Client, groups: Iterable[str], *, offsets: bool) -> d
         trees += [layout.offsets for layout in of_consumers] + [layout.starts for layout, _ in ours]
     further = [p for own, workers in ours for p in (own.root, own.group_state, own.config, workers.config)]
     found: dict[str, dict[str, Znode]] = {layout.group: {} for layout in layouts}
-    for path, znode in (_read_trees(client, trees) | _read(client, further)).items():
+    for path, znode in (_read_trees(client, trees) | read_znodes(client, further)).items():
         found[path.split("/")[3 if path.startswith(KIEL_GROUPS) else 2]][path] = znode
     if not offsets:
         return found
@@ -457,7 +457,7 @@ def read_summaries(client: Client, groups: Iterable[str], *, offsets: bool) -> d
     ):
         found[layout.group] |= {f"{layout.owners}/{topic}": Znode() for topic in topics}
     consumed = {group: _consumed_topics(znodes) for group, znodes in found.items()}
-    read = _read(client, [topic_path(topic) for topic in sorted(set().union(*consumed.values()))])
+    read = read_znodes(client, [topic_path(topic) for topic in sorted(set().union(*consumed.values()))])
     for group, names_of_topics in consumed.items():
         found[group] |= {path: read[path] for path in map(topic_path, names_of_topics) if path in read}
     return found
@@ -503,7 +503,7 @@ def read_workers(client: Client, group: str) -> dict[str, Znode]:
     """
     layout = WorkerLayout(group)
     trees = [layout.workers, layout.connectors, layout.history, layout.statuses, layout.owners]
-    return _read_trees(client, trees) | _read(client, [layout.config])
+    return _read_trees(client, trees) | read_znodes(client, [layout.config])
 
 
 def read_brokers(client: Client) -> dict[str, Znode]:
@@ -529,7 +529,7 @@ def _read_trees(client: Client, level: list[str]) -> dict[str, Znode]:
     found: dict[str, Znode] = {}
     while level:
         parents: list[str] = []
-        found |= _read(client, level, parents)
+        found |= read_znodes(client, level, parents)
         level = []
         for portion in _portions(parents):
             reads = [(path, client.get_children_async(path)) for path in portion]
@@ -541,7 +541,7 @@ def _read_trees(client: Client, level: list[str]) -> dict[str, Znode]:
     return found
 
 
-def _read(client: Client, paths: Sequence[str], parents: list[str] | None = None) -> dict[str, Znode]:
+def read_znodes(client: Client, paths: Sequence[str], parents: list[str] | None = None) -> dict[str, Znode]:
     """Read the znodes that exist. Add the paths of znodes with children to ``parents``."""
     found = {}
     for portion in _portions(paths):

@@ -32,7 +32,7 @@ class BoundedStreamReader(StreamReader, SupportsTriggerAvailableNow):
         return not isinstance(limit, ReadAllAvailable)
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
-        """Return the log ends of the last lookup, for Spark's progress reports, or None before the first lookup."""
+        """Return the log ends of the last look-up, for Spark's progress reports, or None before the first one."""
         seen = self._driver.seen()
         return None if seen is None else seen.to_json()
 

@@ -70,7 +70,7 @@ class QueryDriver(ABC):
         Return the end of the next batch.
 
         Args:
-            start: The start of the batch, before which everything is done, or None before Spark 4.2.
+            start: The start of the batch, before which everything is done; None with Spark before 4.2.
             limited: Whether the options bound the batch; in ``Trigger.Once``, Spark asks for all messages.
         """
 
@@ -101,7 +101,7 @@ class QueryDriver(ABC):
 
     def _end(self) -> bool:
         """
-        End the query, and close its connections. Return False if an earlier call has begun to.
+        End the query, and close its connections. Return False if an earlier call has begun that.
 
         The handler of SIGTERM may call this function during such a call.
         """
@@ -117,7 +117,7 @@ class QueryDriver(ABC):
 
     @abstractmethod
     def _leave(self, done: Positions | None) -> None:
-        """Commit ``done``, the end of the last batch if the checkpoint proves that the batch is done."""
+        """Commit ``done``, the end of the last batch, if the checkpoint proves that this batch is done."""
 
 
 class LogDriver(QueryDriver):
@@ -181,7 +181,7 @@ class LogDriver(QueryDriver):
         )
 
     def _beginnings(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, Span]:
-        """Return spans of partitions that appeared later. They start at the first offsets, whatever the options say."""
+        """Return spans of partitions that appeared later; they start at the first offsets, whatever the options are."""
         if not partitions:
             return {}
         token = new_token()

@@ -81,7 +81,7 @@ class LogView:
         return self._run(lambda: list_offsets(self.cluster, partitions, LATEST))
 
     def leaders(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, HostPort | None]:
-        """Return the last known leader of each partition, or None. Leaders that are unknown are looked up first."""
+        """Return the last known leader of each partition, or None. Look up leaders that are not known yet."""
         if unled := {partition.topic for partition in partitions if self.cluster.leader_of(partition) is None}:
             self._run(lambda: self.cluster.refresh(unled, "leaders"))
         brokers = self.cluster.brokers

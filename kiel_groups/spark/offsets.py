@@ -1,4 +1,4 @@
-"""The offsets of a query on the driver: what options mean, and those that its group has committed."""
+"""The offsets of a query on the driver: resolve offsets that options name, and commit those of its group."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def resolve(
         name: The name of the option, for errors.
         place: The value of the option.
         partitions: All partitions that the query reads.
-        view: Looks up first, next and committed offsets, where the option asks for them.
+        view: Looks up first, next and committed offsets, if the option requires them.
         group: The group whose offsets ``group`` means. A partition without an offset starts at its earliest offset.
 
     Raises:
@@ -161,8 +161,8 @@ def refuse_live_group(options: ReadOptions) -> None:
     Check that the group of the options has no live member; do nothing if the query does not commit for a named group.
 
     Raises:
-        ConfigError: The group has live members, whose offsets would move, has its offsets in Kafka, or its members are
-            programs. Or the options do not name its ZooKeeper.
+        ConfigError: The group has live members, whose offsets would move; it has its offsets in Kafka; its members are
+            programs; or the options do not name its ZooKeeper.
         CoordinationError: ZooKeeper did not answer.
     """
     group = options.group
@@ -191,7 +191,7 @@ def refuse_live_group(options: ReadOptions) -> None:
 
 
 def _is_in_kafka(znodes: Snapshot, group: str) -> bool:
-    """Return whether the members of the group store its offsets in Kafka, where OffsetCommit v0 does not."""
+    """Return whether the members of the group store its offsets in Kafka, which this source's commits do not reach."""
     path = GroupLayout(group).config
     try:
         return path in znodes and GroupSettings.parse(znodes[path].data, path).store == BROKER_V1

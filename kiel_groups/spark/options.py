@@ -429,7 +429,7 @@ def _option(
         parse: Called with the name, the text and ``arguments``.
         default: The value if the option is not given.
         arguments: The further arguments of ``parse``.
-        only: The kind of query that has the option. None means all kinds that have the field.
+        only: The kind of query that has the option. None means every kind whose class has the field.
     """
     return dataclasses.field(metadata={"name": name, "how": (parse, default, *arguments), "only": only})
 

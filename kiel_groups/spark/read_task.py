@@ -107,8 +107,8 @@ class RangeReader:
         Decode the messages of an answer, and advance the position. Return None if there are no messages to pass on.
 
         Raises:
-            RetriableBrokerError: The broker's high watermark covers the range, but it sent nothing; the caller should
-                retry on another connection.
+            RetriableBrokerError: The broker sent nothing although its high watermark covers the range; the caller
+                should retry on another connection.
             OffsetOutOfRangeError: The broker sent nothing several times in a row, and ``fail_on_data_loss`` is set.
             BrokerError: The broker refuses; the error has its code.
             MessageTooLargeError: The next message is larger than ``max_message_bytes``.
@@ -210,7 +210,7 @@ def ask_for(readings: Iterable[RangeReader], most_bytes: int) -> dict[RangeReade
     """
     Return the fetches of one request, for as many of the first unfinished ranges as fill the answer.
 
-    Why few ranges and much of each: see ``clients.fetch.partition_fetch``.
+    ``clients.fetch.partition_fetch`` explains why a request has few ranges and fetches much of each.
 
     Args:
         readings: The ranges in the order in which to read them; one request has at most one range of a partition.
@@ -308,7 +308,7 @@ def task_rows(partition: InputPartition, options: ReadOptions, schema: StructTyp
 
 
 class _Sent(NamedTuple):
-    """A request in flight: the lane that it belongs to, and what it fetches of each range."""
+    """A request in flight: its lane (the ranges that take turns in it), and what it fetches of each range."""
 
     lane: Sequence[RangeReader]
     positions: Mapping[RangeReader, FetchPosition]
@@ -374,7 +374,7 @@ class _TaskReader:
     def _ask(
         self, broker: BrokerSocket, lane: Sequence[RangeReader], in_flight: deque[_Sent]
     ) -> KielGroupsError | None:
-        """Send the next request of a lane, unless the lane is finished. Return the error if sending failed."""
+        """Send the next request for a lane's ranges, unless they are finished. Return the error if sending failed."""
         positions = ask_for(lane, self._options.fetch_max_bytes)
         if not positions:
             return None

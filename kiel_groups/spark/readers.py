@@ -1,9 +1,9 @@
 """
-The readers of a batch and of a stream, which Spark calls for offsets and tasks, and on workers for the messages.
+The readers of a batch and of a stream. Spark calls them for offsets and tasks and, on workers, for messages.
 
-Spark creates a reader several times. That of a stream is in a process that lasts as long as the query and calls for
-offsets and tasks, and in short-lived ones that only pickle it for the workers. So the connections are opened by the
-first call for offsets or tasks.
+Spark creates a reader several times. A stream's reader for offsets and tasks is in a process that lasts as long as the
+query. Spark also creates readers in short-lived processes, only to pickle them for the workers. So the first call for
+offsets or tasks opens the connections.
 """
 
 from __future__ import annotations
@@ -77,8 +77,8 @@ class StreamReader(PortablePickle, DataSourceStreamReader):
         Return the end of the next batch, equal to ``start`` if there is nothing to read.
 
         Args:
-            start: The end of the previous batch, which is done by now, or None before Spark 4.2.
-            limit: A ``ReadLimit``, or None before Spark 4.2.
+            start: The end of the previous batch, which is done by now; None with Spark before 4.2.
+            limit: A ``ReadLimit``; None with Spark before 4.2.
         """
         known = None if start is None else Positions.from_json(start)
         return self._driver.latest(known, limited=self._is_limited(limit)).to_json()

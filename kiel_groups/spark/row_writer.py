@@ -100,7 +100,7 @@ class _RowSender:
 
     @classmethod
     async def opened(cls, options: WriteOptions, columns: WriteColumns) -> _RowSender:
-        """Create a sender on the running loop, where its producer has to be created."""
+        """Create a sender on the running loop, on which its producer must be created."""
         return cls(options, columns)
 
     async def send(self, rows: Iterable[Sequence[Any]]) -> None:

@@ -145,7 +145,7 @@ def shortened_spark_errors() -> Iterator[None]:
 
 
 def plain_error(text: str) -> KielGroupsError:
-    """Return the cause of the failure that Spark reports in ``text``, as an error with a message of one line."""
+    """Return the cause of the failure that Spark reports in ``text`` as an error with a one-line message."""
     if any(words in text for words in _TWO_QUERIES):
         return ConfigError("checkpoint: another query writes with this checkpoint; wait for its end")
     if any(words in text for words in _LATE_WORKER):

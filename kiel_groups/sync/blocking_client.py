@@ -2,7 +2,7 @@
 Make blocking clients: an asynchronous client on its own loop thread, with methods that wait for their outcome.
 
 The methods of a blocking class are made from the asynchronous client's methods, with their signatures and docstrings.
-Where a docstring describes the future that is returned, the blocking method waits for it and returns its result.
+If a docstring describes the future that a method returns, the blocking method waits for it and returns its result.
 """
 
 from __future__ import annotations
@@ -63,11 +63,11 @@ class HookThreads:
     """
     Replaces plain functions by coroutine functions that run them on a daemon thread and wait for them on the loop.
 
-    Functions of one kind run one at a time, in the order of their calls. The exception is a function that is called
-    because of a call that a hook made: the hook may be waiting for it.
+    Functions of one kind run one at a time, in the order of their calls. The exception is a function that the loop
+    calls while it serves a call by a hook: the hook may be waiting for it.
 
     A coroutine function stays as it is, and runs on the loop. A thread cannot be cancelled: if the call is cancelled,
-    it still waits for the thread, so that the next hook starts afterwards. Once the loop is being stopped it does not.
+    it still waits for the thread, so that the next hook starts afterwards, unless the loop is being stopped.
 
     Args:
         thread: The loop's thread.
@@ -98,7 +98,7 @@ class HookThreads:
         return self._function("on_bad_record" if argument == "on_bad_record" else "callback", given)
 
     def _listener(self, listener: object) -> object:
-        """Return an object with the hooks that a listener has. ``on_stalled`` has a thread of its own already."""
+        """Return an object with the listener's hooks, replaced; ``on_stalled`` has a thread of its own already."""
         hooks = {name: getattr(listener, name, None) for name in _REBALANCE_HOOKS}
         replaced = {name: self._function("listener", hook) for name, hook in hooks.items() if hook is not None}
         for name, hook in replaced.items():
@@ -126,10 +126,10 @@ class HookThreads:
 
     def check_outside_listener(self, call: str) -> None:
         """
-        Check that a call is not made by a hook of the listener: the call waits for the end of the hook.
+        Check that a call is not made by a hook of the listener: the call would wait for the end of that hook.
 
         Raises:
-            IllegalStateError: The hook makes the call.
+            IllegalStateError: A hook of the listener makes the call.
         """
         if (name := self._context().get(_LISTENER_HOOK)) is not None:
             raise IllegalStateError(
@@ -171,7 +171,7 @@ class HookThreads:
 
 
 class Client(Protocol):
-    """The methods that all asynchronous clients have, and what ends a client without its event loop."""
+    """The methods of all asynchronous clients, and ``_left_loop``, which ends a client without its event loop."""
 
     _left_loop: LeftLoop
 
@@ -299,7 +299,7 @@ class Blocking(Generic[C]):
         return context.run(read, *args, **kwargs)
 
     def _read_attribute(self, read: Callable[[C], T]) -> T:
-        """Read an attribute on the loop; on this thread once the loop has ended, even by an exception."""
+        """Read an attribute on the loop. If the loop has ended, even by an exception, read it on this thread."""
         try:
             return self._read_on_loop(read, self._client)
         except ClosedError:
@@ -309,7 +309,7 @@ class Blocking(Generic[C]):
 
     def _abandon(self) -> None:
         """
-        Do what is possible without the loop, which an exception has ended.
+        Leave the group without the loop, which an exception has ended.
 
         The heartbeats have a thread of their own. They would keep a member's session, and with it its partitions, for
         as long as the process lives.
@@ -320,8 +320,8 @@ class Blocking(Generic[C]):
         """
         Close the client, then stop the loop. Further calls, and calls in a fork of the process, do nothing.
 
-        A call while another thread closes the client is passed on: it may shorten the close, and the close may wait for
-        what this thread has in flight.
+        If another thread is closing the client, it still gets this call: the call may shorten the close, and the close
+        may wait for records that this thread has in flight.
         """
         self._hooks.check_outside_listener("close()")
         context, propagating = self._caller_context(), sys.exc_info()[0] is not None
@@ -425,7 +425,7 @@ def in_background(
 def takes_hook(
     argument: str, method: Callable[Concatenate[Blocking[Any], P], T]
 ) -> Callable[Concatenate[Blocking[Any], P], T]:
-    """Return a blocking method of which one argument is a hook, to be called on a thread beside the loop."""
+    """Return a blocking method that calls one of its arguments, a hook, on a thread beside the loop."""
     index = list(inspect.signature(method).parameters).index(argument) - 1
 
     @functools.wraps(method)
@@ -444,7 +444,7 @@ def takes_hook(
 def until_closed(
     method: Callable[Concatenate[A, P], Awaitable[T]],
 ) -> Callable[Concatenate[Blocking[Any], P], T | None]:
-    """Return a method as ``blocking`` does; its result is None if the client was closed before or during the call."""
+    """Return a method as ``blocking`` does, whose result is None if the client is closed before or during the call."""
 
     @functools.wraps(method)
     def call(self: Blocking[Any], /, *args: P.args, **kwargs: P.kwargs) -> T | None:

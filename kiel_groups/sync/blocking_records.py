@@ -35,10 +35,10 @@ _HAS_LOCK: bool = getattr(sys, "_is_gil_enabled", lambda: True)()
 
 class _Asker:
     """
-    What a loop does on the event loop's thread.
+    The part of a loop over records that runs on the event loop's thread.
 
-    It does not refer to the ``BlockingRecords``, which must be dropped when the program leaves the loop, whatever is
-    still to be done here.
+    It has no reference to the ``BlockingRecords``, which must be dropped when the program leaves the loop, even if work
+    is left here.
     """
 
     def __init__(self, records: RecordLoop) -> None:
@@ -46,7 +46,7 @@ class _Asker:
         self._asking: object = None
 
     def ask(self, asking: object) -> Awaitable[Record]:
-        """Finish the record in flight, and wait for the next one. ``asking`` identifies the call."""
+        """Finish the record in flight, and wait for the next one. ``asking`` identifies this call."""
         self._asking = asking
         # The event loop has just run its other tasks, since it runs this one.
         self._records.delivery.begin_quantum()
@@ -54,11 +54,11 @@ class _Asker:
 
     def settle(self, asking: object, *, has_taken: bool) -> None:
         """
-        Settle the record in flight after a Ctrl-C: put it back if the program never got it, else finish it.
+        Settle the record in flight after a Ctrl-C: put it back if the program never got it; otherwise, finish it.
 
-        The record in flight may have left the cursor, or have been delivered by ``ask``, when the Ctrl-C arrived. The
-        program then has not got it, and must get it if it continues. Otherwise the record in flight is one that the
-        program got before, and has processed, since it asked for the next one.
+        The program has not got the record if it had just left the cursor, or ``ask`` had just delivered it, when the
+        Ctrl-C arrived. Then the program must get it if it continues. Otherwise, the program got the record before, and
+        has processed it, because it has asked for the next one.
 
         Args:
             asking: The call of ``ask`` that was interrupted; None if there was none.
@@ -107,7 +107,7 @@ class BlockingRecords(BlockingSteps):
             raise StopIteration from None
 
     def interrupted(self, error: type[BaseException], asking: object, *, has_taken: bool = False) -> None:
-        """After a Ctrl-C, give the cursor up, and have the event loop's thread settle what is in flight."""
+        """After a Ctrl-C, drop the cursor, and have the event loop's thread settle the record in flight."""
         if not issubclass(error, KielGroupsError):
             self.ask_behind()
             self._consumer._thread.post(partial(self._asker.settle, asking, has_taken=has_taken))
@@ -180,9 +180,9 @@ def asked_behind(
     method: Callable[Concatenate[Blocking[Any], P], T],
 ) -> Callable[Concatenate[Blocking[Any], P], T]:
     """
-    Return a method that counts the record in flight at its call, however late the event loop's thread starts its work.
+    Return a method that uses the record in flight at its call, even if the event loop's thread runs it late.
 
-    Otherwise the program could take further records meanwhile, and a commit would count one that is being processed.
+    Otherwise, the program could take further records meanwhile, and a commit would include one that it still processes.
     """
 
     @wraps(method)

@@ -135,7 +135,7 @@ class LoopThread:
         Raises:
             TimeoutError: The coroutine did not end within ``timeout_s``.
             ConfigError: An event loop runs in this thread, and the wait would block it.
-            ClosedError: The loop was stopped before or during the call, or belongs to another process, or the coroutine
+            ClosedError: The loop was stopped before or during the call, it belongs to another process, or the coroutine
                 was cancelled.
         """
         try:
@@ -165,7 +165,7 @@ class LoopThread:
 
     def begin(self, function: Callable[[], Coroutine[Any, Any, _Result]]) -> LoggedFuture[_Result]:
         """
-        Call a function on the loop that creates a coroutine, run that coroutine there, and do not wait for it.
+        Call a function that creates a coroutine, and run the coroutine, both on the loop; do not wait for the end.
 
         Returns:
             The outcome. Cancelling it cancels the coroutine. If nothing retrieves its error, the error is logged.
@@ -304,7 +304,7 @@ class LoopThread:
 
 
 def _begin(function: Callable[[], Coroutine[Any, Any, _Result]], outcome: concurrent.futures.Future[_Result]) -> None:
-    """Start on the loop the coroutine that a thread waits for, unless the thread has stopped waiting."""
+    """On the loop, start the coroutine that a thread waits for, unless the thread has stopped waiting."""
     work = function()
     if outcome.cancelled():
         work.close()

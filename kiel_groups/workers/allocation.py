@@ -1,4 +1,4 @@
-"""Divide the work of a group among its workers: in turn, or so that they keep what they had."""
+"""Divide the connectors and tasks of a group among its workers: in turn, or so that workers keep their work."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def work_in_order(works: Collection[Work]) -> list[Work]:
 
 
 def rotate_work(members: Collection[str], works: Collection[Work], previous: Mapping[Work, str]) -> WorkAllocation:
-    """Assign work to the sorted members in turn; see ``Allocate``. Previous members do not count."""
+    """Assign work to the sorted members in turn; see ``Allocate``. Who had which work before is ignored."""
     assigned: dict[str, list[Work]] = {member: [] for member in sorted(members)}
     if assigned:
         for member, work in zip(cycle(assigned), work_in_order(works), strict=False):
@@ -60,7 +60,7 @@ def rotate_work(members: Collection[str], works: Collection[Work], previous: Map
 
 def retain_work(members: Collection[str], works: Collection[Work], previous: Mapping[Work, str]) -> WorkAllocation:
     """
-    Let members keep their work, and assign the rest to those with the least; see ``Allocate``.
+    Let members keep their work, and assign the rest to the members with the least work; see ``Allocate``.
 
     A member that has to give up a part of its work keeps the first pieces, in the order of ``work_in_order``.
     """
@@ -73,7 +73,7 @@ def retain_work(members: Collection[str], works: Collection[Work], previous: Map
 
 
 def _retain(assigned: dict[str, list[Work]], works: Sequence[Work], previous: Mapping[Work, str]) -> None:
-    """Add work of one kind, which is in order, to what the members have been assigned already."""
+    """Add work of one kind, given in order, to the work that the members have already."""
     kept: dict[str, list[Work]] = {member: [] for member in assigned}
     moving: list[Work] = []
     for work in works:
@@ -90,7 +90,7 @@ def _retain(assigned: dict[str, list[Work]], works: Sequence[Work], previous: Ma
 
 
 def _fill(kept: Mapping[str, list[Work]], quotas: Mapping[str, int], works: Collection[Work]) -> None:
-    """Assign work in turn to the members that are below their quotas, so that each connector's tasks spread."""
+    """Assign work in turn to the members below their quotas, so that members share each connector's tasks."""
     rest = iter(works)
     below = list(kept)
     while below := [member for member in below if len(kept[member]) < quotas[member]]:

@@ -1,15 +1,15 @@
 """
-The membership of a worker: what it joins its group with, what it assigns as the leader, and what it does then.
+The hooks of a worker's member: join with the configuration offset, assign work as the leader, take work over.
 
 A worker joins with its URL and the offset of the configuration that it has read for this join. The leader assigns the
-work by the largest of these offsets, or nothing if it does not know that configuration itself: a *mismatch*. An
-assignment by an older configuration would start deleted work, or tasks with former settings. After a mismatch, each
-worker pauses, reads the configuration again, and joins again if it has that offset. The leader's pause is the shortest,
-since its join ends the mismatch. The others join later in case it does not.
+work by the largest of these offsets. If the leader has not read that configuration itself (a *mismatch*), it assigns
+nothing: an assignment by an older configuration would start deleted work, or tasks with former settings. After a
+mismatch, each worker pauses, reads the configuration again, and joins again if it has that offset. The leader's pause
+is the shortest, since its join ends the mismatch. The others join later in case the leader does not.
 
-A worker whose configuration is behind the offset of its assignment reads it until it has that offset, and starts
-nothing before. If that takes too long, it leaves the group, as Kafka Connect's does, and joins again when it can read
-the configuration: its work would wait for it, or, if it leads, that of all workers.
+A worker whose configuration is behind the offset of its assignment reads it until it has that offset, and starts no
+work before. If that takes too long, it leaves the group, as a worker of Kafka Connect does, and joins again when it can
+read the configuration. Otherwise its work would wait for it or, if it leads, the work of all workers.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ log = logging.getLogger(__name__)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerContext:
     """
-    A worker as its parts see it.
+    The data of a worker that its parts share.
 
     Args:
         group: The name of the worker group.
@@ -77,7 +77,8 @@ class WorkerListener(Protocol):
     The worker that runs the assigned work and reads the configuration, called on the event loop.
 
     After ``on_assigned`` with an assignment that has not failed, ``on_revoked`` or ``on_lost`` is called once. A worker
-    that leaves because it cannot do its part gets ``on_lost`` in any case. Outside of tests, it is the ``Herder``.
+    that leaves because it cannot read the configuration always gets ``on_lost``. Outside of tests, it is the
+    ``Herder``.
     """
 
     async def snapshot(self, *, current: bool = False) -> ConfigSnapshot:
@@ -88,29 +89,29 @@ class WorkerListener(Protocol):
             current: Whether the snapshot must have all changes that were completed before this call.
 
         Raises:
-            KielGroupsError: It cannot be read at the moment.
+            KielGroupsError: The configuration cannot be read at the moment.
         """
 
     async def on_assigned(self, assignment: WorkerAssignment, generation: int) -> None:
         """
-        Start the assigned work. Before, the worker has read the configuration at least up to the assignment's offset.
+        Start the assigned work. The worker has read the configuration at least up to the assignment's offset before.
 
-        For a failed assignment, there is nothing to start: the worker joins again by itself.
+        A failed assignment has no work to start: the worker joins again by itself.
         """
 
     async def on_revoked(self) -> None:
         """
-        Give back the work that must not run while the group assigns again, before the worker joins again or leaves.
+        Give back the work that must not run while the group assigns again. Then the worker joins again or leaves.
 
         If the membership is lost meanwhile, this call is cancelled, and ``on_lost`` follows.
         """
 
     def on_lost(self) -> None:
-        """Have all work stop, because the membership is over: other workers may be assigned it already."""
+        """Stop all work, because the membership is over: the work may be assigned to other workers already."""
 
 
 class WorkerMember(Protocol):
-    """The worker's member of the group, as its hooks use it; ``CoordinatedMember`` and ``GenericMember`` are some."""
+    """The worker's member of the group, as its hooks use it, such as ``CoordinatedMember`` or ``GenericMember``."""
 
     @property
     def leads(self) -> bool:
@@ -118,7 +119,7 @@ class WorkerMember(Protocol):
 
     @property
     def need_rejoin(self) -> bool:
-        """Whether the member has to join before it has an assignment of the present generation."""
+        """Whether the member lacks an assignment of the present generation, and has to join to get one."""
 
     def request_rejoin(self) -> None:
         """Have the member join again."""
@@ -130,7 +131,7 @@ class WorkerMember(Protocol):
         """Give the assignment back, and leave the group."""
 
 
-#: How long one read may take, and after how long a worker that is behind says so, in seconds. Kafka Connect's
+#: How long one read may take, and after how long a worker logs that it is behind, in seconds. This is Kafka Connect's
 #: ``worker.sync.timeout.ms``, which is shorter than any session timeout that brokers allow.
 _READ_LIMIT_S = 3.0
 
@@ -164,7 +165,8 @@ class ConfigReads:
         """
         Read the configuration. If it cannot be read, return the newest snapshot.
 
-        A worker without ZooKeeper must not fail here: it would leave the group, and others would wait for its join.
+        A worker without ZooKeeper must not fail here: it would leave the group, and others would wait for its next
+        join.
 
         Args:
             current: Whether to read past a server that lags behind, which takes longer.
@@ -196,7 +198,7 @@ class ConfigReads:
         Args:
             offset: The offset.
             limit_s: The limit, in seconds.
-            blocks_work: Whether assigned work waits for it; if that takes long, this reports it once.
+            blocks_work: Whether assigned work waits for this call. If so, a long wait is logged once.
         """
         began_s = self._runtime.boot_time_s()
         pauses = Backoff(_FIRST_READ_PAUSE_S, _LONGEST_READ_PAUSE_S, lambda: self._runtime.uniform(0.5, 1.5))
@@ -216,10 +218,10 @@ class ConfigReads:
         return True
 
 
-# Convert between the values of workers and the bytes of their group: what a worker offers, and what it is assigned.
+# Convert between the values of workers and the bytes of their group: offers and assignments.
 #
-# Each worker offers the protocol ``default``, whose leader assigns in turn. One that wants to keep its work prefers
-# ``kiel-sticky``, which names the work that it had. The group uses it if all workers offer it.
+# Each worker offers the protocol ``default``, whose leader assigns in turn. A worker that wants to keep its work
+# prefers ``kiel-sticky``, whose metadata name the work that it had. The group uses it if all workers offer it.
 
 #: The allocator that the leader runs, by the protocol that the group uses.
 _PROTOCOL_ALLOCATORS: Mapping[str, WorkAllocator] = {
@@ -230,7 +232,7 @@ _PROTOCOL_ALLOCATORS: Mapping[str, WorkAllocator] = {
 
 def _parse_state(protocol: str, member: str, metadata: bytes) -> StickyMetadata:
     """
-    Parse what a member has joined with.
+    Parse the metadata with which a member has joined.
 
     Raises:
         ProtocolError: The bytes are no metadata of this protocol.
@@ -274,7 +276,7 @@ def _works(numbers: Mapping[str, Iterable[int]]) -> tuple[Work, ...]:
 
 class WorkAssigner:
     """
-    The leader's part of a worker. Workers that do not lead do not use it.
+    The part of a worker that assigns work while the worker leads.
 
     Args:
         context: The worker.
@@ -290,7 +292,7 @@ class WorkAssigner:
         self._owners: Mapping[Work, str] = {}
 
     def owner_url(self, work: Work) -> str | None:
-        """Return the URL of the worker to which this one has assigned the work; None if it has not assigned it."""
+        """Return the URL of the worker to which this leader has assigned the work; None if it has not assigned it."""
         return self._owners.get(work)
 
     def drop(self) -> None:
@@ -299,7 +301,7 @@ class WorkAssigner:
 
     async def assign(self, protocol: str, leader: str, members: Mapping[str, bytes]) -> dict[str, bytes]:
         """
-        Return the assignment of each member, also of those that get no work.
+        Return the assignment of each member, even of members that get no work.
 
         Args:
             protocol: The protocol that the group uses.
@@ -332,7 +334,7 @@ class WorkAssigner:
         }
 
     def _states(self, protocol: str, members: Mapping[str, bytes]) -> dict[str, StickyMetadata]:
-        """Return what the members have joined with; a member whose metadata cannot be read gets no work."""
+        """Return the metadata of the members; a member whose metadata cannot be read gets no work."""
         states: dict[str, StickyMetadata] = {}
         for member, metadata in members.items():
             try:
@@ -343,7 +345,7 @@ class WorkAssigner:
         return states
 
     async def _snapshot(self, target: int) -> ConfigSnapshot | None:
-        """Return a snapshot that has the offset ``target``, read once more if necessary; None if there is none."""
+        """Return a snapshot that has the offset ``target``, or None. If necessary, read the configuration once more."""
         if not self._config.has(target):
             await self._config.fresh(current=True)
         return self._config.newest if self._config.has(target) else None
@@ -367,7 +369,7 @@ def _previous_owners(states: Mapping[str, StickyMetadata]) -> dict[Work, str]:
     """
     Return the member that had each piece of work before.
 
-    A worker that was removed from the group names work that another one got later: the latest generation counts.
+    A worker that was removed from the group may name work that another one got later: the latest generation counts.
     """
     latest_last = sorted(states, key=lambda member: (states[member].generation, member))
     return {work: member for member in latest_last for work in _works(states[member].work)}
@@ -415,13 +417,13 @@ class WorkerHooks:
         self._pauses = Backoff(
             _FIRST_MISMATCH_PAUSE_S, _LONGEST_MISMATCH_PAUSE_S, lambda: context.runtime.uniform(0.5, 1.5)
         )
-        #: The member, which in turn needs these hooks; it is set before the member joins.
+        #: The member, which is created with these hooks; it is set before the member joins.
         self.member: WorkerMember | None = None
-        #: Leaves the group, or finds out whether that is necessary, and joins again.
+        #: Checks whether the worker has to leave the group; if so, leaves and joins again.
         self._leaving: asyncio.Task[None] | None = None
         self._is_closed = False
         self._gate: GenerationGate | None = None
-        #: The present assignment, also a failed one; None between two assignments.
+        #: The present assignment, even a failed one; None between two assignments.
         self.assignment: WorkerAssignment | None = None
         #: Whether the worker may have started work of the present assignment.
         self._has_started = False
@@ -440,13 +442,13 @@ class WorkerHooks:
 
     @property
     def unconfirmed_s(self) -> float:
-        """For how long the lease of the membership has been over, in seconds; 0.0 if it runs, or without one."""
+        """How long the lease of the membership has been over, in seconds; 0.0 while it runs, or without one."""
         if self._gate is None or self._gate.is_shut:
             return 0.0
         return max(0.0, self._runtime.boot_time_s() - self._gate.deadline_s)
 
     def owner_url(self, work: Work) -> str | None:
-        """Return the URL of the work's owner. Only the leader knows it, and only while no rejoin is due; else None."""
+        """Return the URL of the work's owner, or None. Only the leader knows it, and only while no rejoin is due."""
         if self.is_rebalancing or not self._attached.leads:
             return None
         return self._assigner.owner_url(work)
@@ -515,7 +517,7 @@ class WorkerHooks:
         await self._listener.on_assigned(read, generation)
 
     async def _take_failed(self, assignment: WorkerAssignment, generation: int) -> None:
-        """Wait, read the configuration again, and join again; another worker's join ends this before."""
+        """After a failed assignment, pause, read the configuration and join again, unless another join comes first."""
         self._metrics.count("config_mismatches")
         log.warning(
             "group %s: this worker got no work in generation %d: the configuration of leader %s is behind offset %d",
@@ -539,12 +541,12 @@ class WorkerHooks:
     # ------------------------------------------------------------------ a worker that cannot do its part
 
     def check_reads(self) -> None:
-        """Leave the group if the configuration cannot be read for some time, because a ZooKeeper session is over."""
+        """After a ZooKeeper session has ended, leave the group if the configuration cannot be read for some time."""
         if not self._is_closed and (self._leaving is None or self._leaving.done()):
             self._begin(self._check_reads())
 
     async def close(self) -> None:
-        """Stay away, if the worker has left; called when the member is closed."""
+        """Do not join again if the worker has left; called when the member is closed."""
         self._is_closed = True
         if self._leaving is not None:
             self._leaving.cancel()
@@ -563,7 +565,7 @@ class WorkerHooks:
                 return
 
     async def _stay_away(self, offset: int) -> None:
-        """Leave the group, and join again when the configuration can be read and has this offset."""
+        """Leave the group; join again when the configuration can be read and has this offset."""
         self._metrics.count("workers_unsynced")
         log.error(
             "group %s: this worker leaves the group: it could not read the configuration for %g s; it joins again when"
@@ -579,8 +581,8 @@ class WorkerHooks:
         self._attached.request_rejoin()
 
     async def prepare(self, gate: GenerationGate) -> None:
-        """Have the worker give its work back. There is none after a failed assignment."""
-        # Before the work is given back: requests to its owners would fail.
+        """Have the worker give its work back. After a failed assignment, it has none."""
+        # Before the work is given back: its owners would fail requests.
         self._assigner.drop()
         if self._has_started:
             await self._listener.on_revoked()

@@ -53,11 +53,12 @@ class WorkerSession:
     A worker's sessions, from ``start`` to ``close``.
 
     Args:
-        process: The process. Of its settings, the group's name and the watchdog's limit for the event loop apply.
-        info: The worker as its znode has it, apart from what depends on the session.
-        opened: Called with the worker's role on each new session. The session is open and registered.
-        lost: Called after that session, with all claims, has ended: other workers may have them. Nothing may be written
-            for the former work any more.
+        process: The process. Of its settings, only the group's name and the watchdog's limit for the event loop are
+            used.
+        info: The content of the worker's znode, apart from what depends on the session.
+        opened: Called with the worker's role on each new session, which is open and registered.
+        lost: Called after that session has ended, and all claims with it. Other workers may have claimed the work:
+            nothing may be written for it any more.
         on_failure: Called with an error that a new session cannot fix, such as missing rights.
     """
 
@@ -110,7 +111,7 @@ class WorkerSession:
         self._on_failure(error if isinstance(error, KielGroupsError) else KielGroupsError(repr(error)))
 
     async def close(self, limit: CloseLimit | None = None) -> None:
-        """Close the session, which deletes the worker's znode; the worker has released its work before."""
+        """Close the session, which deletes the worker's znode. The caller has released the worker's claims before."""
         self._is_closing = True
         await self._supervisor.close(limit)
         await self._tasks.cancel()
@@ -121,7 +122,7 @@ class WorkerSession:
         """
         Check that the group's members are workers, whatever coordinates them; raises as ``admit_program``.
 
-        Its settings keep members of other types out of a group that brokers coordinate.
+        If brokers coordinate the group, its settings in ZooKeeper still keep members of other types out.
         """
         await admit_program(session, layout, CONNECT_TYPE)
 
@@ -135,10 +136,10 @@ class WorkerRole(SessionRole):
     def __init__(self, context: SessionContext, info: WorkerInfo, on_error: Callable[[BaseException], None]) -> None:
         self._context = context
         self._info = info
-        #: The workers that this one has warned of.
+        #: The workers about which this one has warned.
         self._other_tokens: set[str] = set()
         self._other_coordinations: set[str] = set()
-        #: What runs in the background until the session ends.
+        #: The background tasks that run until the session ends.
         self.tasks = TaskSet(on_error)
         self._is_over = False
         self.worker_id = context.member_id
@@ -152,14 +153,14 @@ class WorkerRole(SessionRole):
         self.claims = WorkClaims(session, writer, layout, self.worker_id)
 
     async def _caught_up(self) -> None:
-        """Return at once: no watch of a worker decides what a store writes."""
+        """Return at once: what a store writes does not depend on a watch of the worker."""
 
     async def register(self) -> None:
         """
-        Create the worker's znode, which every claim and every write checks.
+        Create the worker's znode; every claim and every write checks that it exists.
 
         Raises:
-            CoordinationError: ZooKeeper refuses it.
+            CoordinationError: ZooKeeper refuses the znode.
         """
         runtime = self._context.runtime
         info = replace(
@@ -177,14 +178,14 @@ class WorkerRole(SessionRole):
         )
 
     async def joined(self) -> None:
-        """Warn of workers that are set up in another way; see ``_warn_of_others``."""
+        """Warn of workers that are set up differently; see ``_warn_of_others``."""
         await self._warn_of_others()
 
     async def _warn_of_others(self) -> None:
         """
-        Warn of workers with another token, or without one, and of workers with another coordination, once each.
+        Warn once of each worker with another token, without a token, or with another coordination.
 
-        They stay in the group: while operators change all workers, one after the other, both kinds are there.
+        These workers stay in the group: while operators change one worker after another, both settings are in use.
         """
         tokens, coordinations = set(), set()
         for info in await self.workers():
@@ -211,7 +212,7 @@ class WorkerRole(SessionRole):
         self._other_tokens, self._other_coordinations = tokens, coordinations
 
     async def workers(self) -> list[WorkerInfo]:
-        """Return what the znodes of the group's workers have. Clients of the brokers cannot write these."""
+        """Return the contents of the workers' znodes. Clients of the brokers cannot write these znodes."""
         names = await self.session.children(self.layout.workers) or ()
         found: list[WorkerInfo] = []
         for node in await self.session.get_many([self.layout.worker(name) for name in names]):
@@ -222,9 +223,9 @@ class WorkerRole(SessionRole):
 
     async def restore(self) -> None:
         """
-        Warn of workers that have come since.
+        Warn of workers that have joined since and are set up differently.
 
-        The heartbeat finds out if the worker's znode was deleted, and ends the session.
+        If the worker's znode was deleted, the heartbeat notices that, and ends the session.
         """
         await self._warn_of_others()
 
@@ -232,7 +233,7 @@ class WorkerRole(SessionRole):
 
     def begin(self, on_gone: Callable[[Work], None]) -> None:
         """
-        Begin to claim, and to write statuses.
+        Begin to claim work, and to write statuses.
 
         Args:
             on_gone: Called with work whose claim has disappeared without a release.
@@ -247,13 +248,13 @@ class WorkerRole(SessionRole):
         return self._is_over or self.session.ended is not None
 
     def end(self) -> None:
-        """End all at once, because the session is over or the worker ends."""
+        """Stop claims and statuses at once, because the session is over or the worker ends."""
         self._is_over = True
         self.claims.end()
         self.tasks.cancel()
 
     async def write_offsets(self, task: TaskId, offsets: SourceOffsets) -> None:
-        """Store source offsets of a task; raises as ``SourceOffsetStore.write``. If its claim is gone, look at that."""
+        """Store source offsets of a task; raises as ``SourceOffsetStore.write``. If the claim is gone, report that."""
         try:
             await self.offsets.write(task, offsets)
         except ClaimLostError:

@@ -43,7 +43,7 @@ class TaskId(NamedTuple):
         return f"{self.connector}-{self.task}"
 
 
-#: A piece of work that one worker at a time runs.
+#: A piece of work, which only one worker at a time runs.
 Work: TypeAlias = ConnectorId | TaskId
 
 
@@ -63,7 +63,7 @@ class ConnectorEntry:
         config: The settings of the connector, as users have given them.
         target: Whether the connector and its tasks have to run.
         tasks: The settings of each task, by its number; None if the connector has not made any task yet.
-        problem: Why the stored configuration cannot be used; "" if it can. Its tasks do not run.
+        problem: Why the stored configuration cannot be used; "" if it can. With a problem, the tasks do not run.
         created: A number that differs between a connector and a former one of the same name.
     """
 
@@ -88,7 +88,7 @@ class ConfigSnapshot:
     connectors: Mapping[str, ConnectorEntry] = field(default_factory=dict)
 
     def sorted_connectors(self) -> list[ConnectorId]:
-        """Return all connectors in the order of their names, also those without tasks or with a problem."""
+        """Return all connectors sorted by name, including those without tasks or with a problem."""
         return [ConnectorId(name) for name in sorted(self.connectors)]
 
     def sorted_tasks(self) -> list[TaskId]:
@@ -126,11 +126,11 @@ class WorkStatus:
     The status of a connector or a task.
 
     Args:
-        state: What it does.
+        state: The state.
         worker: ``host:port`` of the owner's REST interface.
         trace: The trace of the error; "" unless the state is FAILED.
-        generation: The generation of the group in which the owner got it.
-        problem: Why it makes no progress although it has not failed, in one line; "" if it does.
+        generation: The generation of the group in which the work was assigned to the owner.
+        problem: Why it makes no progress although it has not failed, in one line; "" if it makes progress.
     """
 
     state: WorkState
@@ -143,13 +143,13 @@ class WorkStatus:
 @dataclass(frozen=True, slots=True)
 class WorkerAssignment:
     """
-    The work of one worker in one generation, and the configuration that it was assigned by.
+    The work of one worker in one generation, and the configuration by which it was assigned.
 
     Args:
         leader: The member id of the leader.
         leader_url: The URL of the leader's REST interface.
-        offset: The configuration offset that the worker must have read before it starts anything. If ``is_failed``,
-            it is the largest one that any worker has read.
+        offset: The configuration offset that the worker must have read before it starts anything. If ``is_failed``, it
+            is the largest one that any worker has read.
         connectors: The names of the assigned connectors, sorted.
         tasks: The assigned tasks, sorted.
         is_failed: Whether the leader has assigned nothing to any worker, because its configuration is behind.

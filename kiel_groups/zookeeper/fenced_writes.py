@@ -31,6 +31,7 @@ __all__ = [
     "FencedWriter",
     "Outcome",
     "Renew",
+    "Stop",
     "give_up",
 ]
 
@@ -42,6 +43,10 @@ OnRefused = Callable[[Key, Operation, Failure], "tuple[Operation, ...] | None"]
 
 #: Called for each item right before its transaction; returns the operations to write, or None to write nothing.
 Renew = Callable[[Key, "tuple[Operation, ...]"], "tuple[Operation, ...] | None"]
+
+
+#: The most znodes that one transaction of checks names. Unlike writes, checks that fail are not sent again.
+MOST_CHECKS = 1_000
 
 
 class Stop(Exception):  # noqa: N818 -- not an error
@@ -149,6 +154,20 @@ class FencedWriter:
                 except Stop:
                     break
         return outcome
+
+    async def holds(self, checks: Iterable[Check]) -> bool:
+        """
+        Return whether znodes have these versions, which takes one transaction for many znodes.
+
+        The transactions also prove the session, as ``prove`` does. If an answer is lost, this returns False.
+
+        Raises:
+            SessionLostError: The session is over, or the member znode is gone.
+            CoordinationError: ZooKeeper refused a transaction because rights are missing.
+        """
+        items = {check: (check,) for check in checks}
+        outcome = await self.write(items, give_up, most=MOST_CHECKS)
+        return outcome.done.keys() == items.keys()
 
     async def wait_ready(self) -> None:
         """

@@ -200,8 +200,9 @@ class SessionClose:
 
 _LOST = (ConnectionLoss, OperationTimeoutError)
 
-#: The most reads that one call has in flight. More would only fill kazoo's queue and delay the heartbeats behind them.
-MOST_READS = 500
+#: The most reads that a session has in flight. More would only fill queues, and delay the heartbeats behind them: a
+#: thousand members that claim at once share the server, which then answers few reads of each within a lease.
+MOST_READS = 50
 
 
 class SessionEvent(Enum):
@@ -261,6 +262,9 @@ class Session:
         self._open_lock = threading.Lock()
         self._open_lock.acquire()
         self._requests = PendingRequests(self._call_loop)
+        #: One slot for each read in flight; and the lock held by the call that waits for slots.
+        self._read_slots = asyncio.Semaphore(MOST_READS)
+        self._read_turn = asyncio.Lock()
         self._connected = asyncio.Event()
         #: Replaced and never changed, because kazoo's thread reads it.
         self._connect_listeners: tuple[Callable[[], None], ...] = ()
@@ -447,8 +451,8 @@ class Session:
         waiting = list(range(len(paths)))
         while waiting:
             asked, waiting = waiting[:MOST_READS], waiting[MOST_READS:]
-            sent = self._requests.send([requests[number] for number in asked])
-            for number, answer in zip(asked, await self._requests.answers(sent), strict=True):
+            answers = await self._answers([requests[number] for number in asked])
+            for number, answer in zip(asked, answers, strict=True):
                 if isinstance(answer, _LOST):
                     self._metrics.count("zookeeper_reads_repeated")
                     waiting.append(number)
@@ -459,6 +463,19 @@ class Session:
                 elif not isinstance(answer, Exception):
                     found[number] = answer
         return found
+
+    async def _answers(self, reads: Sequence[Callable[[], Any]]) -> list[Any]:
+        """Send reads as soon as the session has slots for all of them, and return the answers."""
+        taken = 0
+        try:
+            async with self._read_turn:
+                while taken < len(reads):
+                    await self._read_slots.acquire()
+                    taken += 1
+            return await self._requests.answers(self._requests.send(reads))
+        finally:
+            for _ in range(taken):
+                self._read_slots.release()
 
     def _kazoo_watcher(self, watcher: Watcher | None) -> Callable[[WatchedEvent], None] | None:
         """Return the same callback each time for a watcher, so that kazoo calls it once if a watch is set twice."""

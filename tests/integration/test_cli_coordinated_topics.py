@@ -52,11 +52,11 @@ async def test_topics_are_listed_and_described_from_metadata(coordinating_cluste
     assert (status, err) == (0, "")
     (found,) = json.loads(out)
     assert (found["topic"], found["config"], found["being_deleted"]) == (topic, None, None)
-    assert [(each["partition"], each["leader_is_dead"], each["start"]) for each in found["partitions"]] == [
+    assert [(each["partition"], each["leader_is_dead"], each["log_start"]) for each in found["partitions"]] == [
         (0, False, 0),
         (1, False, 0),
     ]
-    assert sum(each["end"] for each in found["partitions"]) == 10
+    assert sum(each["log_end"] for each in found["partitions"]) == 10
     status, out, err = topics(coordinating_cluster, "describe", f"{topic}s")
     assert (status, out) == (2, "")
     assert err.startswith(f"error: topic '{topic}s' does not exist at brokers {coordinating_cluster.brokers[0]} (did")

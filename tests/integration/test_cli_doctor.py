@@ -141,7 +141,8 @@ async def test_brokers_of_another_cluster_are_recognised(
     assert f"ZooKeeper's server {NOWHERE} does not serve: Connection refused" in outcome.stdout
     assert f"{other.zk_hosts}: of another ensemble than {cluster_39.zk_hosts}, whose sessions" in outcome.stdout
     assert "the chroot /nowhere does not exist; elsewhere: 1 broker below /" in outcome.stdout
-    for words in (("--zookeeper", cluster_39.zk_hosts, unique("no")), ()):
+    of_brokers = ("--coordination=brokers", "--zookeeper", cluster_39.zk_hosts)
+    for words in (("--zookeeper", cluster_39.zk_hosts, unique("no")), (), of_brokers):
         mistake = await asyncio.to_thread(kiel_groups, "doctor", *words)
         assert mistake.returncode == 2
         assert "Traceback" not in mistake.stderr

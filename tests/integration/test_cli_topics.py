@@ -59,8 +59,8 @@ async def test_a_topic_is_created_grown_described_and_deleted(release_cluster: C
     assert [(each["partition"], each["leader"], each["replicas"], each["isr"]) for each in partitions] == [
         (number, 0, [0], [0]) for number in range(3)
     ]
-    assert [each["start"] for each in partitions] == [0, 0, 0]
-    assert sum(each["end"] for each in partitions) == 10
+    assert [each["log_start"] for each in partitions] == [0, 0, 0]
+    assert sum(each["log_end"] for each in partitions) == 10
     listed = json.loads(topics(release_cluster, "list", "--json")[1])
     assert {"topic": topic, "partitions": 3, "replication": 1} in listed
     if release_cluster.kafka[0].version != "0.8.0":

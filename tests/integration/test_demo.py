@@ -21,7 +21,8 @@ from kiel_groups.demo import demo_run
 from kiel_groups.demo.demo_run import PARTITIONS, Walkthrough
 from kiel_groups.demo.records import GROUP, Proof, prove
 from kiel_groups.ops.views.znodes import view_group
-from kiel_groups.ops.zookeeper_reader import group_reader
+from kiel_groups.ops.zookeeper_client import zookeeper
+from kiel_groups.ops.zookeeper_reader import read_group
 from tests.helpers.waiting import eventually_blocking
 
 pytestmark = pytest.mark.integration
@@ -117,8 +118,8 @@ def test_the_demo_proves_that_no_record_is_lost_and_keeps_the_cluster(
     assert re.search(r"sent +100,000\nreceived at least once +100,000\nreceived more than once +[\d,]+ ", output)
     instructions = output[output.index("The cluster keeps running") :].splitlines()
     assert max(len(line) for line in instructions if "zkCli" not in line) <= 80
-    with group_reader(argument_of(output, "describe demo --zookeeper"), GROUP) as read:
-        view = view_group(GROUP, read(), {})
+    with zookeeper(argument_of(output, "describe demo --zookeeper")) as client:
+        view = view_group(GROUP, read_group(client, GROUP), {})
     assert len(view.members) == 2
     assert view.owned == PARTITIONS
     assert sum(partition.committed or 0 for partition in view.partitions) == 100_000

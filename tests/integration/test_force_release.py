@@ -44,6 +44,9 @@ async def test_a_live_member_stops_before_its_claims_could_be_deleted(
         short = old.rpartition("-")[2]
         asked = await _command(cluster_39, name, short, *options)
         assert asked == (2, "error: there is no terminal to confirm at; give --yes. See 'kiel-groups release --help'.")
+        _, shown = await _command(cluster_39, name, short, "--dry-run", *options)
+        assert shown.startswith(f"info: {old} is alive, and owns {topic}:")
+        assert shown.endswith("; what it has not released after 2 s would be taken")
         assert first.consumer.member_id == old
         run = await _command(cluster_39, name, short, "--yes", *options)
         assert run == (

@@ -1,12 +1,18 @@
-"""The runbook: its commands run in the real zkCli, and have the documented effect."""
+"""
+The runbook and the drill: their commands run in the real zkCli, those of kiel-groups as processes.
+
+They print what the pages show, and have the documented effect.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import json
 import re
-from collections.abc import Callable
-from dataclasses import dataclass, field
+import shlex
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 import pytest
 from docutils import nodes
@@ -15,8 +21,9 @@ from kazoo.client import KazooClient
 
 from kiel_groups.embedded import Cluster
 from kiel_groups.group.znodes.layout import GroupLayout
+from kiel_groups.zookeeper.runtime import Runtime
 from tests.helpers.cluster_data import produce, zookeeper
-from tests.helpers.commands import REPOSITORY
+from tests.helpers.commands import REPOSITORY, kiel_groups
 from tests.helpers.java_tools import zk_cli
 from tests.helpers.members import Group, group_of
 from tests.helpers.waiting import eventually
@@ -27,31 +34,45 @@ Unique = Callable[[str], str]
 
 PAGE = (REPOSITORY / "zookeeper" / "runbook.rst").read_text(encoding="utf-8")
 MAP = (REPOSITORY / "zookeeper" / "README.rst").read_text(encoding="utf-8")
+DRILL = (REPOSITORY / "docs" / "drill.rst").read_text(encoding="utf-8")
 PROMPT = "zk> "
+SHELL = "$ kiel-groups "
 
 
 @dataclass
 class Step:
-    """A command of the page with the output that the page shows. A line with only ``…`` matches any lines."""
+    """
+    A command of a page with the output that the page shows. A line with only ``…`` matches any lines.
+
+    ``tool`` is the prompt before the command.
+    """
 
     section: str
     command: str
     shown: list[str] = field(default_factory=list)
+    tool: str = PROMPT
 
     @property
     def pattern(self) -> re.Pattern[str]:
         lines = [".*" if line == "…" else re.escape(line).replace("…", ".*?") for line in self.shown]
-        return re.compile("\n".join(lines), re.DOTALL)
+        # The columns of a table are as wide as its names.
+        return re.compile(r"\s*\n".join(re.sub(r"(?:\\ )+", r"\\s*", line) for line in lines), re.DOTALL)
 
 
-def steps() -> list[Step]:
-    """Return all commands of the page, in order."""
+def steps(page: str = PAGE) -> list[Step]:
+    """Return all commands of a page, in order. Where a text quotes a title of the runbook, its commands follow."""
     found: list[Step] = []
-    for section in publish_doctree(PAGE).findall(nodes.section):
-        for block in section.findall(nodes.literal_block):
+    for part in publish_doctree(page).findall(nodes.section):
+        title = part[0].astext()
+        for block in part.findall(nodes.TextElement):
+            if isinstance(block, nodes.paragraph) and page is not PAGE:
+                quoted = re.findall('"([^"]+)"', " ".join(block.astext().split()))
+                found += [replace(step, section=title) for name in quoted for step in section(name)]
+            if not isinstance(block, nodes.literal_block):
+                continue
             for line in filter(None, block.astext().splitlines()):
-                if line.startswith(PROMPT):
-                    found.append(Step(section[0].astext(), line.removeprefix(PROMPT)))
+                if tool := next((tool for tool in (PROMPT, SHELL) if line.startswith(tool)), None):
+                    found.append(Step(title, line.removeprefix(tool), tool=tool))
                 elif found and not line.startswith("java "):
                     found[-1].shown.append(line)
     return found
@@ -62,7 +83,7 @@ def section(title: str) -> list[Step]:
 
 
 class Operator:
-    """An operator who types the page's commands with the names of a real group."""
+    """An operator who types the commands of a page with the names of a real group."""
 
     def __init__(self, cluster: Cluster, client: KazooClient, group: str, topic: str) -> None:
         self._cluster, self._client, self._group, self._topic = cluster, client, group, topic
@@ -77,15 +98,31 @@ class Operator:
         leader_node = min(candidates, key=lambda name: name[-10:], default="none")
         member = self._client.get(f"{self._layout.election}/{leader_node}")[0].decode() if candidates else "none"
         names = {"first-group": self._group, "page-views": self._topic, "CANDIDATE": leader_node, "MEMBER": member}
+        if "OFFSET" in text:
+            names["OFFSET"] = self._client.get(f"{self._layout.topic_offsets(self._topic)}/0")[0].decode()
         return re.sub("|".join(names), lambda found: names[found[0]], text)
+
+    def _typed(self, steps: Iterable[Step]) -> list[Step]:
+        return [
+            replace(step, command=self.substitute(step.command), shown=[self.substitute(line) for line in step.shown])
+            for step in steps
+        ]
+
+    async def run(self, folder: Path, *followed: Step) -> None:
+        """Run commands of kiel-groups in a folder, and assert that each prints the output of the page."""
+        for step in self._typed(followed):
+            at = ("--zookeeper", self._cluster.zk_hosts)
+            done = await asyncio.to_thread(kiel_groups, *shlex.split(step.command), *at, folder=folder)
+            assert done.returncode == 0, (step.command, done)
+            assert step.pattern.search(done.stdout + done.stderr), (step.command, step.pattern, done)
 
     async def follow(self, *followed: Step) -> None:
         """Type commands in one zkCli session, and assert that each prints the output of the page."""
-        commands = [self.substitute(step.command) for step in followed]
+        typed = self._typed(followed)
+        commands = [step.command for step in typed]
         output = await asyncio.to_thread(zk_cli, self._cluster.zookeeper.version, self._cluster.zk_hosts, *commands)
-        for step in followed:
-            wanted = Step(step.section, step.command, [self.substitute(line) for line in step.shown]).pattern
-            assert wanted.search(output), (step.command, wanted.pattern, output)
+        for step in typed:
+            assert step.pattern.search(output), (step.command, step.pattern, output)
 
 
 #: Sections whose commands change nothing.
@@ -155,6 +192,86 @@ def test_every_section_of_the_page_is_run() -> None:
     changing = ["Set an offset", "Make the leader plan again", "Take the partitions from one member", "Remove a group"]
     assert {step.section for step in steps()} == {*READING, *changing}
     assert len(steps()) >= 15
+
+
+@pytest.mark.parametrize("tool", [SHELL, PROMPT], ids=["kiel-groups", "zkcli"])
+async def test_the_drill_works_with_either_tool(
+    cluster_39: Cluster, unique: Unique, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, tool: str
+) -> None:
+    """Each task of the drill prints what the page shows, and has its effect, with the commands and with zkCli."""
+    topic, name = unique("topic"), unique("group")
+    await cluster_39.create_topic(topic, PARTITIONS)
+    values = await produce(cluster_39, topic, 40)
+    settings = {"reconcile_interval_ms": 500, "auto_commit_interval_ms": 200}
+    async with group_of(cluster_39, name, [topic], **settings) as group:
+
+        async def join() -> None:
+            for host in ("app-1", "app-2"):
+                monkeypatch.setattr(Runtime, "host", lambda _, host=host: host)
+                await group.join()
+            await await_published_plan(group, topic)
+
+        async def leave() -> None:
+            for member in group.open_members:
+                await group.leave(member)
+
+        await join()
+        first, second = group.members
+        await group.delivered(values)
+        with zookeeper(cluster_39) as client:
+            operator = Operator(cluster_39, client, name, topic)
+
+            async def do(title: str) -> None:
+                tasks = [step for step in steps(DRILL) if step.section == title and step.tool == tool]
+                assert tasks, title
+                await (operator.follow(*tasks) if tool == PROMPT else operator.run(tmp_path, *tasks))
+
+            await do("Look at a group")
+            await do("Find the owner of a partition")
+            before = client.get(GroupLayout(name).config)[0]
+            await do("Drain a host")
+            if tool == PROMPT:
+                await eventually(
+                    lambda: PARTITIONS in {len(member.partitions(topic)) for member in (first, second)},
+                    "the other host has all",
+                )
+                client.set(GroupLayout(name).config, before)
+            await await_published_plan(group, topic)
+
+            of_first = sum(record.partition == 0 for record in first.records + second.records)
+            repeated = 5 if tool == SHELL else of_first
+            await do("Roll an offset back")
+            await eventually(lambda: len(group.values) == len(values) + repeated, "the offset is rolled back")
+
+            await leave()
+            offsets = {
+                str(number): client.get(f"{GroupLayout(name).topic_offsets(topic)}/{number}")[0]
+                for number in range(PARTITIONS)
+            }
+            await do("Bring a deleted group back")
+            if tool == PROMPT:
+                for number in ("1", "2", "3"):
+                    client.create(f"{GroupLayout(name).topic_offsets(topic)}/{number}", offsets[number])
+            more = await produce(cluster_39, topic, 40, first=40)
+            await join()
+            await group.delivered(more)
+            assert len(group.values) == len(values) + repeated + len(more)
+
+            await do("Plan a growth")
+            await group.balanced(topic, 6)
+
+
+def test_every_section_of_the_drill_has_both_columns() -> None:
+    """Each of the six tasks has commands of both tools, and the runbook has the sections that it quotes."""
+    found = steps(DRILL)
+    titles = {step.section for step in found}
+    assert len(titles) == 6
+    assert {(step.section, step.tool) for step in found} == {
+        (title, tool) for title in titles for tool in (SHELL, PROMPT)
+    }
+    sections = {step.section for step in steps()}
+    quoted = re.findall('"([^"{}]{2,})"', " ".join(DRILL.replace("::", "").split()))
+    assert {each for each in quoted if each[0].isupper()} <= sections
 
 
 async def test_the_map_has_every_znode_of_a_group(cluster_39: Cluster, unique: Unique) -> None:

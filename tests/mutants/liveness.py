@@ -43,6 +43,13 @@ MUTANTS = (
         "tests/sim/test_join_timeouts.py",
     ),
     Mutant(
+        "each call has as many reads in flight as a session may have",
+        "zookeeper/session.py",
+        "                    await self._read_slots.acquire()\n",
+        "",
+        "tests/sim/test_read_limits.py",
+    ),
+    Mutant(
         "a hint during a read of the assignment is forgotten",
         "members/zookeeper/owned_partitions.py",
         "            self._due.clear()\n            read = await self._read_assignment()\n",

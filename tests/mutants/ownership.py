@@ -73,6 +73,27 @@ MUTANTS = (
         "tests/sim/test_member_assignments.py",
     ),
     Mutant(
+        "an audit does not check the offsets that a later owner rewrites",
+        "members/zookeeper/owner_znodes.py",
+        "return await self._writer.holds([*owners, *offsets])",
+        "return await self._writer.holds(owners)",
+        "tests/sim/test_audits.py",
+    ),
+    Mutant(
+        "the leaders of a former topic count as those of the new one",
+        "members/zookeeper/owner_znodes.py",
+        "if found[0] == self._topics.creation(each.topic)}",
+        "if True}",
+        "tests/unit/members/zookeeper/test_partition_leaders.py",
+    ),
+    Mutant(
+        "an audit does not read topics again",
+        "members/offsets/topic_incarnations.py",
+        "        if changed != self._audited:\n",
+        "        if False:\n",
+        "tests/sim/test_audits.py",
+    ),
+    Mutant(
         "another session's owner znode counts as the member's own claim",
         "members/zookeeper/owner_znodes.py",
         "if node is not None and node.owner == self._session.id)",

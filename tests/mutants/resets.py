@@ -16,7 +16,7 @@ MUTANTS = (
     Mutant(
         "an idle owner does not adopt an offset that an operator has set",
         "members/zookeeper/owned_partitions.py",
-        "        await self.offsets.owned.adopt_foreign_offsets(self._owned)\n",
+        "            await self.offsets.owned.adopt_foreign_offsets(self._owned)\n",
         "",
         "tests/sim/test_member_assignments.py",
     ),

@@ -116,6 +116,26 @@ def test_a_contended_partition_is_not_claimed(bench: SessionBench) -> None:
     assert bench.run(claim) == frozenset()
 
 
+def test_many_partitions_of_others_are_refused_at_once(bench: SessionBench) -> None:
+    """After a refusal the owners are read, so that every other contended partition does not cost a transaction."""
+    layout, partitions = GroupLayout("g"), [TopicPartition("t", number) for number in range(60)]
+    taken = partitions[::2]
+    other = fake_client(Host(bench.ensemble))
+
+    async def claim(session: Session, writer: FencedWriter) -> tuple[frozenset[TopicPartition], int]:
+        owner_znodes = owner_znodes_of(session, writer, OffsetTracker())
+        await session.ensure([layout.topic_owners("t")])
+        for partition in taken:
+            other.create_async(layout.owner(partition), b"other", ephemeral=True)
+        while layout.owner(taken[-1]) not in bench.ensemble.tree.znodes:
+            await session.exists(layout.owner(taken[-1]))
+        before = len(bench.proofs)
+        return await owner_znodes.claim(partitions, freed=partitions), len(bench.proofs) - before
+
+    other.start()
+    assert bench.run(claim) == (frozenset(partitions) - frozenset(taken), 1)
+
+
 def test_a_topic_that_is_only_deleted_during_a_claim_has_no_new_log(monkeypatch: pytest.MonkeyPatch) -> None:
     """If the topic is deleted during a claim, its offsets are kept until the topic is created again."""
     with at_rest(members=1, topics=(4,), reset="earliest") as world:

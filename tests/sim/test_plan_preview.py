@@ -113,7 +113,12 @@ def test_a_preview_is_what_the_leader_then_plans(piece: int) -> None:
             znodes, before, change = snapshot(world), inputs(world), change_of(world, random)
             after = changed_inputs(world.group, before, change, znodes, now_ms(world))
             preview = preview_plan(
-                world.group, before, after, world.allocator, racks=racks_of(after, znodes), lags=lags(world, znodes)
+                world.group,
+                before,
+                after,
+                world.allocator,
+                racks=racks_of(world.group, after, znodes),
+                lags=lags(world, znodes),
             )
             make(world, change, before.subscribed)
             world.run_for(PLANNED_S + (STATIC_GRACE_MS / 1000 if world.is_static and change.removed else 0.0))

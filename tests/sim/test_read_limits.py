@@ -50,6 +50,25 @@ def test_heartbeats_do_not_wait_behind_all_members_and_topics(bench: SessionBenc
     assert MOST_READS <= most < 1.1 * MOST_READS
 
 
+def test_the_reads_of_several_calls_share_the_limit(bench: SessionBench) -> None:
+    """A member opens the claims of each topic with a call of its own; a cancelled call frees its share of the limit."""
+
+    async def work(session: Session, writer: FencedWriter) -> int:
+        calls = [asyncio.ensure_future(session.exists_many(["/member"] * 30)) for _ in range(10)]
+        await asyncio.sleep(0)
+        calls.pop(1).cancel()
+        most = 0
+        while not all(call.done() for call in calls):
+            most = max(most, len(session.client._queue) + len(session.client._pending))
+            await asyncio.sleep(0.0001)
+        assert all(len(call.result()) == 30 for call in calls)
+        return most
+
+    most = bench.run(work)
+    assert isinstance(most, int)
+    assert 30 <= most <= MOST_READS
+
+
 def test_heartbeats_do_not_wait_behind_all_awaited_partitions(monkeypatch: pytest.MonkeyPatch) -> None:
     """
     After a reconnection, a member reads again all owner znodes that a busy member has yet to release. A heartbeat waits

@@ -97,3 +97,12 @@ def test_a_deleted_consumer_id_is_restored() -> None:
         after = world.ensemble.tree.znodes[path]
         assert (after.data, after.owner) == (before.data, consumer.process.sessions[-1])
         assert consumer.metrics.total("sessions_lost") == 0
+
+
+def test_a_missing_topic_among_many_is_reported() -> None:
+    """Beyond twenty topics, a member reads the names of all topics at once, and warns of those that are missing."""
+    with at_rest(members=1, topics=(1,) * 21) as world:
+        joined = world.join([*world.topics, "absent"])
+        world.run_for(5.0)
+        assert joined.metrics.total("subscribed_topics_missing") == 1
+        assert world.consumers[0].metrics.total("subscribed_topics_missing") == 0

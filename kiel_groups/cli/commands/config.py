@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from kiel_groups.cli.commands.drain import change_config
 from kiel_groups.cli.parameters.cluster_address import complete_groups
 from kiel_groups.cli.parameters.options import (
     SERVER_WAIT_S,
     change_options,
     in_zookeeper_only,
-    is_confirmed,
     json_option,
     zookeeper_option,
 )
 from kiel_groups.cli.terminal.messages import DONE, EPILOG, Lines
+
+if TYPE_CHECKING:
+    from kiel_groups.ops.actions.group_config import ConfigChange
+    from kiel_groups.ops.zookeeper_client import Client
 
 __all__ = ["config"]
 
@@ -45,11 +50,9 @@ def show(lines: Lines, *, group: str, zookeeper: str, as_json: bool) -> int:
     from kiel_groups.errors import ConfigError
     from kiel_groups.ops.views.config_view import effective_settings, settings_document, settings_tables
     from kiel_groups.ops.views.znodes import view_group
-    from kiel_groups.ops.zookeeper_client import zookeeper as session
-    from kiel_groups.ops.zookeeper_reader import check_group, read_group, refuse_programs
+    from kiel_groups.ops.zookeeper_reader import group_session, read_group, refuse_programs
 
-    with session(zookeeper, timeout_s=SERVER_WAIT_S) as client:
-        check_group(client, group, zookeeper)
+    with group_session(zookeeper, group, timeout_s=SERVER_WAIT_S) as client:
         refuse_programs(client, group)
         view = view_group(group, read_group(client, group))
     if view.settings is None and not view.members:
@@ -72,9 +75,7 @@ def show(lines: Lines, *, group: str, zookeeper: str, as_json: bool) -> int:
 @json_option
 @change_options
 @click.pass_obj
-def set_settings(
-    lines: Lines, *, group: str, changes: tuple[str, ...], zookeeper: str, as_json: bool, dry_run: bool, yes: bool
-) -> int:
+def set_settings(lines: Lines, /, *, group: str, changes: tuple[str, ...], **options: Any) -> int:
     """
     Set settings that the leader follows at once, without a restart.
 
@@ -87,7 +88,7 @@ def set_settings(
         if not equals or not name or not value:
             raise click.UsageError(f"{change!r} given; expected SETTING=VALUE, such as allocator=sticky.")
         put[name] = value
-    return _change(lines, group, put, (), zookeeper=zookeeper, as_json=as_json, dry_run=dry_run, yes=yes)
+    return _change(lines, group, put, (), **options)
 
 
 @config.command(epilog=EPILOG)
@@ -98,44 +99,20 @@ def set_settings(
 @json_option
 @change_options
 @click.pass_obj
-def unset(
-    lines: Lines, *, group: str, names: tuple[str, ...], zookeeper: str, as_json: bool, dry_run: bool, yes: bool
-) -> int:
+def unset(lines: Lines, /, *, group: str, names: tuple[str, ...], **options: Any) -> int:
     """
     Remove settings from the group's config, so that the leader's own apply.
 
     SETTING may also be a whole field, such as debounce or drained, and one that means nothing.
     """
-    return _change(lines, group, {}, names, zookeeper=zookeeper, as_json=as_json, dry_run=dry_run, yes=yes)
+    return _change(lines, group, {}, names, **options)
 
 
-def _change(
-    lines: Lines,
-    group: str,
-    put: Mapping[str, str],
-    removed: Sequence[str],
-    *,
-    zookeeper: str,
-    as_json: bool,
-    dry_run: bool,
-    yes: bool,
-) -> int:
-    from kiel_groups.cli.terminal import rendering
+def _change(lines: Lines, group: str, put: Mapping[str, str], removed: Sequence[str], **options: Any) -> int:
     from kiel_groups.ops.actions.group_config import plan_settings
-    from kiel_groups.ops.views.config_view import change_document, changes_table
-    from kiel_groups.ops.zookeeper_client import zookeeper as session
-    from kiel_groups.ops.zookeeper_reader import check_group
 
-    with session(zookeeper, timeout_s=SERVER_WAIT_S) as client:
-        check_group(client, group, zookeeper)
-        change = plan_settings(client, group, put, removed)
-        if as_json:
-            rendering.show_json(change_document(group, change.changes, {}, dry_run=dry_run))
-        elif change.changes:
-            rendering.show(changes_table(change.changes))
-        if change.after is None:
-            lines.say("info", f"nothing to change: the config of group {group} has these values")
-        elif is_confirmed(f"Change the config of group {group}?", dry_run=dry_run, yes=yes):
-            change.apply(client)
-            lines.say("info", "the leader follows the new values at once; no member needs a restart")
-    return DONE
+    def plan(client: Client) -> ConfigChange:
+        return plan_settings(client, group, put, removed)
+
+    done = "the leader follows the new values at once; no member needs a restart"
+    return change_config(lines, plan, f"Change the config of group {group}", group=group, done=done, **options)

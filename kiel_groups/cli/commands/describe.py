@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import time
 from contextlib import closing
-from typing import TYPE_CHECKING, Any, cast
+from functools import partial
+from typing import TYPE_CHECKING, cast
 
 import click
 
@@ -19,10 +20,8 @@ from kiel_groups.cli.parameters.options import (
 from kiel_groups.cli.terminal.messages import DONE, EPILOG, FAILED, Lines
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
-
     from kiel_groups.ops.loaded_groups import LoadedGroups
-    from kiel_groups.ops.views.checks import Finding
+    from kiel_groups.ops.views.checks import ProgressTracker
     from kiel_groups.ops.views.report import Listed
 
 __all__ = ["describe"]
@@ -83,6 +82,7 @@ def describe(
     come from the group's coordinator. The ends of logs come from the brokers.
     """
     from kiel_groups.cli.terminal.rendering import watch
+    from kiel_groups.ops.views.checks import ProgressTracker
 
     if as_json and listed:
         raise click.UsageError("--partitions does not go with --json, which has all partitions.")
@@ -91,88 +91,62 @@ def describe(
     if cluster.is_of_brokers:
         refuse_given(context, ("generations",), "does not go with '--coordination brokers': brokers keep no plans")
     lines = context.ensure_object(Lines)
-    groups, presenter = cluster.groups(), _Presenter(cluster, as_json=as_json, generations=generations or 0)
-    chosen = cast("Listed | None", listed)
+    groups, progress, chosen = cluster.groups(), ProgressTracker(), cast("Listed | None", listed)
+    show = partial(
+        _show, progress=progress, cluster=cluster, listed=chosen, generations=generations or 0, as_json=as_json
+    )
     if interval_s is not None:
         with closing(groups.follow(group)) as loads:
-            watch(lines, loads, lambda loaded, first: presenter.show_next(loaded, chosen, first=first), interval_s)
+            watch(lines, loads, lambda loaded, first: show(loaded, first=first), interval_s)
     loaded = groups.load(group)
-    if check and (why := presenter.suspicion(loaded)):
-        lines.say("info", f"{why}; looking again in {_WATCHED_S:g} s")
-        time.sleep(_WATCHED_S)
-        loaded = groups.load(group)
-    is_well = presenter.show(loaded, chosen or "all")
+    if check:
+        progress.take(loaded.groups[0], loaded.seen_ms)
+        if why := progress.suspicion(loaded.seen_ms):
+            lines.say("info", f"{why}; looking again in {_WATCHED_S:g} s")
+            time.sleep(_WATCHED_S)
+            loaded = groups.load(group)
+    is_well = show(loaded)
     return FAILED if check and not is_well else DONE
 
 
-class _Presenter:
+def _show(
+    loaded: LoadedGroups,
+    progress: ProgressTracker,
+    cluster: ClusterAddress,
+    listed: Listed | None,
+    generations: int,
+    *,
+    as_json: bool,
+    first: bool | None = None,
+) -> bool:
     """
-    Shows successive loads of a group, each with the problems that all loads so far have revealed.
+    Show a load with the problems that all loads so far have revealed.
 
-    ``generations`` is the number of plans that a report on ZooKeeper's groups shows.
+    Args:
+        loaded: The group.
+        progress: Has the earlier loads.
+        cluster: Where the group is.
+        listed: Which partitions to list.
+        generations: How many plans a report on ZooKeeper's groups shows.
+        as_json: Whether to show the document.
+        first: Whether this is the first load of ``--watch``; None for a single one.
+
+    Returns:
+        Whether there is no problem that needs an operator.
     """
+    from kiel_groups.cli.terminal.rendering import clock, present
+    from kiel_groups.ops.views.checks import check_group
+    from kiel_groups.ops.views.documents import group_document
+    from kiel_groups.ops.views.report import group_report
 
-    def __init__(self, cluster: ClusterAddress, *, as_json: bool, generations: int) -> None:
-        from kiel_groups.ops.views.checks import ProgressTracker
-
-        self._cluster = cluster
-        self._as_json = as_json
-        self._generations = generations
-        self._progress = ProgressTracker()
-
-    def suspicion(self, loaded: LoadedGroups) -> str:
-        """Return why a further load, ``_WATCHED_S`` later, may reveal a problem that this one cannot, or ""."""
-        self._progress.take(loaded.groups[0], loaded.seen_ms)
-        return self._progress.suspicion(loaded.seen_ms)
-
-    def show(self, loaded: LoadedGroups, listed: Listed) -> bool:
-        """Show a single load. Return True if there is no problem that needs an operator."""
-        from kiel_groups.cli.terminal.rendering import show, show_json
-
-        findings = self._findings(loaded)
-        if self._as_json:
-            show_json(self._document(loaded, findings))
-        else:
-            show(*self._report(loaded, findings, listed))
-        return all(finding.passing for finding in findings)
-
-    def show_next(self, loaded: LoadedGroups, listed: Listed | None, *, first: bool) -> None:
-        """Show one of the loads of ``--watch``."""
-        from kiel_groups.cli.terminal.rendering import clock, show_json, show_next
-
-        findings = self._findings(loaded)
-        if self._as_json:
-            show_json(self._document(loaded, findings), on_one_line=True)
-            return
-        now = clock()
-        show_next(lambda shown: self._report(loaded, findings, shown, now), listed, first=first)
-
-    def _findings(self, loaded: LoadedGroups) -> list[Finding]:
-        from kiel_groups.ops.views.checks import check_group
-
-        view, now_ms = loaded.groups[0], loaded.seen_ms
-        found = (*self._progress.take(view, now_ms), *check_group(view, now_ms))
-        return sorted(found, key=lambda finding: finding.passing)
-
-    def _document(self, loaded: LoadedGroups, findings: list[Finding]) -> dict[str, Any]:
-        from kiel_groups.ops.views.documents import group_document
-
-        view, plans = loaded.groups[0], self._generations
-        document = group_document(view, findings, lag_problem=loaded.lag_problem, generations=plans)
-        return {**document, "looked_at": loaded.seen_ms}
-
-    def _report(
-        self, loaded: LoadedGroups, findings: list[Finding], listed: Listed, clock: str = ""
-    ) -> list[RenderableType]:
-        from kiel_groups.ops.views.report import group_report
-
-        return group_report(
-            loaded.groups[0],
-            findings,
-            place=self._cluster.place,
-            lag_problem=loaded.lag_problem,
-            now_ms=loaded.seen_ms,
-            clock=clock,
-            listed=listed,
-            generations=self._generations,
-        )
+    view, now_ms, problem = loaded.groups[0], loaded.seen_ms, loaded.lag_problem
+    found = (*progress.take(view, now_ms), *check_group(view, now_ms))
+    findings = sorted(found, key=lambda finding: finding.passing)
+    document = None
+    if as_json:
+        document = group_document(view, findings, lag_problem=problem, generations=generations)
+        document |= {"looked_at": now_ms}
+    report = partial(group_report, view, findings, place=cluster.place, lag_problem=problem, now_ms=now_ms)
+    now = "" if first is None else clock()
+    present(document, lambda shown: report(clock=now, listed=shown, generations=generations), listed, first=first)
+    return all(finding.passing for finding in findings)

@@ -6,7 +6,9 @@ import click
 
 from kiel_groups.cli.parameters.cluster_address import complete_groups
 from kiel_groups.cli.parameters.options import (
+    BROKERS,
     SERVER_WAIT_S,
+    ZOOKEEPER,
     json_option,
     optional_brokers_option,
     optional_zookeeper_option,
@@ -18,11 +20,25 @@ __all__ = ["doctor"]
 
 @click.command(epilog=EPILOG)
 @click.argument("groups", nargs=-1, metavar="[GROUP]...", shell_complete=complete_groups)
+@click.option(
+    "--coordination",
+    type=click.Choice([ZOOKEEPER, BROKERS]),
+    help="Whose groups to check; with 'brokers', '--zookeeper' is ignored.  [default: ZooKeeper's, if it is given]",
+)
 @optional_zookeeper_option
 @optional_brokers_option
 @json_option
 @click.pass_obj
-def doctor(lines: Lines, *, groups: tuple[str, ...], zookeeper: str | None, brokers: str | None, as_json: bool) -> int:
+def doctor(
+    lines: Lines,
+    /,
+    *,
+    groups: tuple[str, ...],
+    coordination: str | None,
+    zookeeper: str | None,
+    brokers: str | None,
+    as_json: bool,
+) -> int:
     """
     Check servers and groups: whether all is reachable, sound, and of one cluster.
 
@@ -38,8 +54,13 @@ def doctor(lines: Lines, *, groups: tuple[str, ...], zookeeper: str | None, brok
     from kiel_groups.ops.views.documents import finding_document
     from kiel_groups.wording import counted
 
-    if zookeeper is None and brokers is None:
-        raise click.UsageError("give '--zookeeper', '--brokers' or both.", click.get_current_context())
+    if coordination == BROKERS:
+        zookeeper = None
+    if zookeeper is None and (brokers is None or coordination == ZOOKEEPER):
+        needed = "give '--zookeeper', '--brokers' or both"
+        if coordination is not None:
+            needed = f"'--coordination {coordination}' needs '--{coordination}'"
+        raise click.UsageError(f"{needed}.", click.get_current_context())
     checks = []
     for check in examine(zookeeper, brokers, groups, timeout_s=SERVER_WAIT_S):
         checks.append(check)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from kiel_groups.ops.actions.group_config import ConfigChange
     from kiel_groups.ops.zookeeper_client import Client
 
-__all__ = ["drain", "rebalance", "undrain"]
+__all__ = ["change_config", "drain", "rebalance", "undrain"]
 
 _group = click.argument("group", shell_complete=complete_groups)
 _member = click.argument("member", required=False, shell_complete=complete_members)
@@ -77,7 +77,7 @@ def drain(
     from kiel_groups.ops.actions.group_config import plan_drain
 
     name = _target(context, member, host)
-    return _change(
+    return change_config(
         context.obj,
         lambda client: plan_drain(client, group, member, host=host, leave_unowned=leave_unowned),
         f"Drain {name}",
@@ -103,7 +103,7 @@ def undrain(context: click.Context, /, *, group: str, member: str | None, host: 
     from kiel_groups.ops.actions.group_config import plan_undrain
 
     name = _target(context, member, host)
-    return _change(
+    return change_config(
         context.obj,
         lambda client: plan_undrain(client, group, member, host=host),
         f"Undrain {name}",
@@ -128,7 +128,7 @@ def rebalance(lines: Lines, /, *, group: str, reason: str, **options: Any) -> in
     """
     from kiel_groups.ops.actions.group_config import plan_rebalance
 
-    return _change(
+    return change_config(
         lines,
         lambda client: plan_rebalance(client, group, reason=reason),
         "Make a new plan",
@@ -149,39 +149,63 @@ def _words(member: str | None, host: str | None) -> str:
     return member if member is not None else f"--host {host}"
 
 
-def _change(
+def change_config(
     lines: Lines,
     plan: Callable[[Client], ConfigChange],
     what: str,
-    stays: str,
+    stays: str = "",
     *,
     group: str,
     zookeeper: str,
     as_json: bool,
     dry_run: bool,
     yes: bool,
-    no_wait: bool,
-    timeout_s: float,
+    no_wait: bool = True,
+    timeout_s: float = 0,
+    done: str = "",
 ) -> int:
-    """Show a change, make it after a confirmation, and wait until the group has settled."""
+    """
+    Show a change of a group's config, make it after a confirmation, and wait until the group has settled.
+
+    Args:
+        lines: Prints messages.
+        plan: Plans the change.
+        what: What to confirm, without the question mark.
+        stays: What stays as it is after Ctrl-C or a timeout.
+        group: The group's name.
+        zookeeper: ZooKeeper's servers.
+        as_json: Whether to show the change as JSON.
+        dry_run: Whether to show it only.
+        yes: Whether to not ask.
+        no_wait: Whether to not wait.
+        timeout_s: How long to wait, in seconds.
+        done: What to say after a change that nothing waits for.
+    """
+    from kiel_groups.cli.terminal import rendering
     from kiel_groups.errors import CoordinationError
     from kiel_groups.ops.actions.group_config import await_settled
-    from kiel_groups.ops.views.config_view import outcome
-    from kiel_groups.ops.zookeeper_client import zookeeper as session
-    from kiel_groups.ops.zookeeper_reader import check_group
+    from kiel_groups.ops.views.config_view import change_document, changes_table, outcome
+    from kiel_groups.ops.zookeeper_reader import group_session
 
-    with session(zookeeper, timeout_s=SERVER_WAIT_S) as client:
-        check_group(client, group, zookeeper)
+    with group_session(zookeeper, group, timeout_s=SERVER_WAIT_S) as client:
         change = plan(client)
-        _show(lines, change, as_json=as_json, dry_run=dry_run)
-        whose = f", which owns {counted(sum(change.owned.values()), 'partition')}" if change.owned else ""
+        if as_json:
+            rendering.show_json(change_document(group, change.changes, change.owned, dry_run=dry_run))
+        elif change.changes:
+            rendering.show(changes_table(change.changes))
         if change.after is None:
-            if dry_run:
-                return DONE
-        elif not is_confirmed(f"{what}{whose}?", dry_run=dry_run, yes=yes):
+            drained = change.owned and f"{some(change.owned)} is drained already"
+            lines.say("info", f"nothing to change: {drained or f'the config of group {group} has these values'}")
+        elif not change.changes:
+            cause = change.after["rebalance"]["reason"]
+            lines.say("info", f"the leader is asked for a plan; its cause in the history: operator: {cause}")
+        whose = f", which owns {counted(sum(change.owned.values()), 'partition')}" if change.owned else ""
+        if dry_run or (change.after is not None and not is_confirmed(f"{what}{whose}?", dry_run=dry_run, yes=yes)):
             return DONE
         change.apply(client)
         if no_wait:
+            if done and change.after is not None:
+                lines.say("info", done)
             return DONE
         try:
             view = await_settled(
@@ -198,18 +222,3 @@ def _change(
             raise CoordinationError(f"{error}; {stays}") from error
     lines.say("info", outcome(view, change.owned))
     return DONE
-
-
-def _show(lines: Lines, change: ConfigChange, *, as_json: bool, dry_run: bool) -> None:
-    from kiel_groups.cli.terminal import rendering
-    from kiel_groups.ops.views.config_view import change_document, changes_table
-
-    if as_json:
-        rendering.show_json(change_document(change.group, change.changes, change.owned, dry_run=dry_run))
-    elif change.changes:
-        rendering.show(changes_table(change.changes))
-    if change.after is None:
-        lines.say("info", f"nothing to change: {some(change.owned)} is drained already")
-    elif not change.changes:
-        cause = change.after["rebalance"]["reason"]
-        lines.say("info", f"the leader is asked for a plan; its cause in the history: operator: {cause}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -14,14 +14,11 @@ from kiel_groups.cli.parameters.options import NumbersCommand, OptionalNumber, S
 from kiel_groups.cli.terminal.messages import DONE, EPILOG, FAILED, Lines
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
-
     from kiel_groups.errors import KielGroupsError
     from kiel_groups.model import TopicPartition
     from kiel_groups.ops.loaded_groups import LoadedGroups
     from kiel_groups.ops.views.group_view import GroupView
     from kiel_groups.ops.views.lag_trend import LagTrends, Trend
-    from kiel_groups.ops.views.report import Listed
 
 __all__ = ["lag"]
 
@@ -98,7 +95,7 @@ def lag(
     presenter = _Presenter(lines, names, cluster, as_json=as_json)
     if interval_s is not None:
         with closing(reader.follow(*names)) as loads:
-            watch(lines, loads, lambda loaded, first: presenter.show_next(loaded, first=first), interval_s)
+            watch(lines, loads, lambda loaded, first: presenter.show(loaded, first=first), interval_s)
     if window_s is not None:
         with closing(reader.follow(*names)) as loads:
             loaded = presenter.sample(loads, window_s)
@@ -125,14 +122,19 @@ class _Presenter:
         self._trends: dict[str, dict[TopicPartition, Trend]] | None = None
 
     def sample(self, loads: Iterator[LoadedGroups | KielGroupsError], window_s: float) -> LoadedGroups:
-        """Sample the groups for ``window_s`` seconds, and return the last load. Raise the error of the first one."""
+        """
+        Sample the groups for ``window_s`` seconds, and return the last load. Raise the error of the first one.
+
+        If loads are slow, sampling takes longer, until there are as many as a trend needs.
+        """
         from kiel_groups.cli.terminal.rendering import waiting
         from kiel_groups.errors import KielGroupsError
+        from kiel_groups.ops.views.lag_trend import LEAST_SAMPLES
 
-        interval_s, last = window_s / (_SAMPLES - 1), None
+        interval_s, last, tries = window_s / (_SAMPLES - 1), None, 0
         with waiting(self._lines, "sampling", window_s) as wait:
             while True:
-                loaded = next(loads)
+                loaded, tries = next(loads), tries + 1
                 if not isinstance(loaded, KielGroupsError):
                     last = self._taken(loaded)
                 elif last is None:
@@ -141,7 +143,7 @@ class _Presenter:
                     self._lines.say("warning", f"a sample is missing: {loaded}")
                 # Where a load takes longer than the interval, samples are left out.
                 passed_s = wait(0)
-                if passed_s >= window_s:
+                if passed_s >= window_s and tries >= LEAST_SAMPLES:
                     return last
                 wait(min(window_s, (passed_s // interval_s + 1) * interval_s))
 
@@ -156,28 +158,24 @@ class _Presenter:
             and all(not most or view.lag <= most for view in loaded.groups)
         )
 
-    def show(self, loaded: LoadedGroups) -> None:
-        """Show a single load."""
-        from kiel_groups.cli.terminal.rendering import show, show_json
+    def show(self, loaded: LoadedGroups, *, first: bool | None = None) -> None:
+        """Show a load; ``first`` says whether it is the first of ``--watch``, None is a single one."""
+        from kiel_groups.cli.terminal.rendering import clock, present
+        from kiel_groups.ops.views.documents import lag_document, lags_document
+        from kiel_groups.ops.views.report import lag_report, lags_report
 
-        loaded = self._with_lag_only(loaded)
-        for problem in loaded.problems:
+        loaded = self._with_lag_only(loaded if first is None else self._taken(loaded))
+        for problem in loaded.problems if first is None else ():
             self._lines.say("warning", problem)
-        if self._as_json:
-            show_json(self._document(loaded))
-        else:
-            show(*self._report(loaded, "all"))
-
-    def show_next(self, loaded: LoadedGroups, *, first: bool) -> None:
-        """Show one of the loads of ``--watch``."""
-        from kiel_groups.cli.terminal.rendering import clock, show_json, show_next
-
-        loaded = self._with_lag_only(self._taken(loaded))
-        if self._as_json:
-            show_json(self._document(loaded), on_one_line=True)
+        heading = [] if first is None else [f"lag {self._place}, {clock()}"]
+        views, trends, why = loaded.groups, self._trends, loaded.lag_problem
+        if len(self._names) != 1:
+            document = lags_document(views, why, trends) if self._as_json else None
+            present(document, lambda listed: [*heading, *lags_report(views, why, trends, listed)], first=first)
             return
-        heading = f"lag {self._place}, {clock()}"
-        show_next(lambda listed: [heading, *self._report(loaded, listed)], None, first=first)
+        one = (self._names[0], views[0].partitions, why, None if trends is None else trends[self._names[0]])
+        document = lag_document(*one) if self._as_json else None
+        present(document, lambda listed: [*heading, *lag_report(*one, listed)], first=first)
 
     def _taken(self, loaded: LoadedGroups) -> LoadedGroups:
         from kiel_groups.ops.views.lag_trend import LagTrends
@@ -196,24 +194,6 @@ class _Presenter:
                 raise ConfigError(_lagless(view))
         views = [view for view in loaded.groups if view.partitions or view.is_of_consumers]
         return replace(loaded, groups=tuple(sorted(views, key=lambda view: (-view.lag, view.group))))
-
-    def _document(self, loaded: LoadedGroups) -> dict[str, Any]:
-        from kiel_groups.ops.views.documents import lag_document, lags_document
-
-        if len(self._names) != 1:
-            return lags_document(loaded.groups, loaded.lag_problem, self._trends)
-        (view,) = loaded.groups
-        trends = None if self._trends is None else self._trends[view.group]
-        return lag_document(view.group, view.partitions, loaded.lag_problem, trends)
-
-    def _report(self, loaded: LoadedGroups, listed: Listed) -> list[RenderableType]:
-        from kiel_groups.ops.views.report import lag_report, lags_report
-
-        if len(self._names) != 1:
-            return lags_report(loaded.groups, loaded.lag_problem, self._trends, listed)
-        (view,) = loaded.groups
-        trends = None if self._trends is None else self._trends[view.group]
-        return lag_report(view.group, view.partitions, loaded.lag_problem, trends, listed)
 
 
 def _is_within(loaded: LoadedGroups, most: int) -> bool:

@@ -122,17 +122,24 @@ def show(
     gone.
     """
     from kiel_groups.cli.terminal import rendering
-    from kiel_groups.ops.views.offset_changes import offsets_document, offsets_table, parse_selection, select
+    from kiel_groups.ops.views.offset_changes import (
+        check_selected,
+        offsets_document,
+        offsets_table,
+        parse_selection,
+        select,
+    )
 
     selection = parse_selection(topics) if topics else None
     found = cluster.offsets().read(group, selection or (), store=store)
     partitions = sorted({*select(found, selection, stored=True), *select(found, selection, stored=False)})
+    check_selected(found, selection, partitions)
     if as_json:
         rendering.show_json(offsets_document(found, partitions))
     elif partitions:
         rendering.show(offsets_table(found, partitions))
     else:
-        lines.say("info", f"group {group} has no offsets{' there' if selection else ''}")
+        lines.say("info", f"group {group} has no offsets")
     if found.problem:
         lines.say("warning", f"the logs are not fully known: {found.problem}")
     return DONE
@@ -245,13 +252,14 @@ def export(
     from kiel_groups.cli.terminal.rendering import show_lines
     from kiel_groups.errors import ConfigError
     from kiel_groups.ops.actions.offsets_file import kafka_lines, new_file, write_offsets_file
-    from kiel_groups.ops.views.offset_changes import parse_selection, select
+    from kiel_groups.ops.views.offset_changes import check_selected, parse_selection, select
 
     selection = parse_selection(topics) if topics else None
     found = cluster.offsets().read(group, selection or (), store=store, with_logs=False)
+    check_selected(found, selection, select(found, selection, stored=True))
     selected = {p: found.offsets[p] for p in select(found, selection, stored=True) if p in found.offsets}
     if not selected:
-        raise ConfigError(f"group {group} has no offsets{' of these topics' if selection else ''} to export")
+        raise ConfigError(f"group {group} has no offsets to export")
     text = kafka_lines(group, selected) if layout == "kafka" else new_file(group, selected).encode()
     if file is None or str(file) == "-":
         show_lines(text.splitlines())

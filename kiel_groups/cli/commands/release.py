@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 import click
 
 from kiel_groups.cli.parameters.cluster_address import complete_groups, complete_members
 from kiel_groups.cli.parameters.options import (
     SERVER_WAIT_S,
+    change_options,
     confirm,
     in_zookeeper_only,
     json_option,
-    yes_option,
     zookeeper_option,
 )
 from kiel_groups.cli.terminal.messages import DONE, EPILOG, Lines
-from kiel_groups.wording import counted
+from kiel_groups.wording import counted, some
+
+if TYPE_CHECKING:
+    from kiel_groups.ops.actions.release import Release
 
 __all__ = ["release"]
 
@@ -33,10 +38,19 @@ __all__ = ["release"]
     help="How long to wait for claims of a member that is gone, whose session timeout is unknown. If this is less than"
     " that timeout, two owners are possible. A live member always gets its session timeout at least.  [default: 40]",
 )
-@yes_option
+@change_options
 @click.pass_obj
 def release(
-    lines: Lines, *, group: str, member: str, zookeeper: str, as_json: bool, wait_s: float | None, yes: bool
+    lines: Lines,
+    /,
+    *,
+    group: str,
+    member: str,
+    zookeeper: str,
+    as_json: bool,
+    wait_s: float | None,
+    dry_run: bool,
+    yes: bool,
 ) -> int:
     """
     Take the partitions from a member that does not release them.
@@ -48,25 +62,49 @@ def release(
     """
     from kiel_groups.cli.terminal.rendering import show_json
     from kiel_groups.ops.actions.release import find_member_id, plan_release
-    from kiel_groups.ops.zookeeper_client import zookeeper as session
-    from kiel_groups.ops.zookeeper_reader import check_group, refuse_programs
+    from kiel_groups.ops.zookeeper_reader import group_session, refuse_programs
 
     wait_ms = None if wait_s is None else round(wait_s * 1000)
-    with session(zookeeper, timeout_s=SERVER_WAIT_S) as client:
-        check_group(client, group, zookeeper)
+    with group_session(zookeeper, group, timeout_s=SERVER_WAIT_S) as client:
         refuse_programs(client, group)
         member = find_member_id(client, group, member)
         plan = plan_release(client, group, member, wait_ms=wait_ms)
+        if dry_run:
+            _preview(lines, plan, as_json=as_json)
+            return DONE
         if plan.is_alive and not yes:
             confirm(f"{member} is alive. Take its partitions, and have it join again?")
             plan = plan_release(client, group, member, wait_ms=wait_ms)
         released = plan.apply(client, report=lambda text: lines.say("info", text))
     if as_json:
-        owned, taken = (list(map(str, partitions)) for partitions in (released.owned, released.taken))
-        show_json({"member": member, "owned": owned, "waited_ms": released.waited_ms, "taken": taken})
+        done = {"waited_ms": released.waited_ms, "taken": list(map(str, released.taken))}
+        show_json(_document(plan, dry_run=False) | {"owned": list(map(str, released.owned))} | done)
     else:
         by_itself = len(released.owned) - len(released.taken)
         summary = f"{member} owned {counted(released.owned, 'partition', 'partitions')}"
         by_force = len(released.taken)
         lines.say("info", f"{summary}: released by itself or with its session: {by_itself}, taken: {by_force}")
     return DONE
+
+
+def _document(plan: Release, *, dry_run: bool) -> dict[str, Any]:
+    return {
+        "group": plan.group,
+        "dry_run": dry_run,
+        "member": plan.member_id,
+        "alive": plan.is_alive,
+        "owned": list(map(str, sorted(plan.owned))),
+        "wait_ms": plan.wait_ms,
+    }
+
+
+def _preview(lines: Lines, plan: Release, *, as_json: bool) -> None:
+    """Show what there is to release."""
+    from kiel_groups.cli.terminal.rendering import show_json
+
+    if as_json:
+        show_json(_document(plan, dry_run=True))
+        return
+    claims = f"; what it has not released after {plan.wait_ms / 1000:g} s would be taken" if plan.owned else ""
+    state = "alive" if plan.is_alive else "gone"
+    lines.say("info", f"{plan.member_id} is {state}, and owns {some(sorted(plan.owned)) or 'no partition'}{claims}")

@@ -417,8 +417,8 @@ def _as_json(state: TopicState, logs: _Logs, alive: Container[int]) -> dict[str,
                 "leader_is_dead": _is_dead(each.leader, alive),
                 "replicas": each.replicas,
                 "isr": each.isr,
-                "start": start,
-                "end": end,
+                "log_start": start,
+                "log_end": end,
             }
         )
     return {

@@ -44,11 +44,9 @@ def show(lines: Lines, *, group: str, zookeeper: str, as_json: bool) -> int:
     from kiel_groups.group.znodes.group_settings import printed_weights
     from kiel_groups.ops.actions.weights import read_weights
     from kiel_groups.ops.views.load_view import weights_report
-    from kiel_groups.ops.zookeeper_client import zookeeper as session
-    from kiel_groups.ops.zookeeper_reader import check_group
+    from kiel_groups.ops.zookeeper_reader import group_session
 
-    with session(zookeeper, timeout_s=SERVER_WAIT_S) as client:
-        check_group(client, group, zookeeper)
+    with group_session(zookeeper, group, timeout_s=SERVER_WAIT_S) as client:
         found = read_weights(client, group)
         plan = _plan(client, group)
     if as_json:
@@ -84,14 +82,12 @@ def set_weights(
     --file replaces all weights: a partition that is not in it has none, and counts as the median of the others.
     """
     from kiel_groups.ops.actions.weights import change_weights, check_partitions, put_weights
-    from kiel_groups.ops.zookeeper_client import zookeeper as session
-    from kiel_groups.ops.zookeeper_reader import check_group, refuse_programs
+    from kiel_groups.ops.zookeeper_reader import group_session, refuse_programs
 
     if bool(changes) == (file is not None):
         raise click.UsageError("give either partitions with their loads, or --file.", context)
     given = weights_of_file(file) if file is not None else _from_arguments(changes)
-    with session(zookeeper, timeout_s=SERVER_WAIT_S) as client:
-        check_group(client, group, zookeeper)
+    with group_session(zookeeper, group, timeout_s=SERVER_WAIT_S) as client:
         refuse_programs(client, group)
         check_partitions(client, given)
         if file is None:
@@ -118,11 +114,9 @@ def set_weights(
 def remove(lines: Lines, *, group: str, partitions: tuple[str, ...], zookeeper: str) -> int:
     """Remove the weights of some partitions, or of all."""
     from kiel_groups.ops.actions.weights import remove_weights
-    from kiel_groups.ops.zookeeper_client import zookeeper as session
-    from kiel_groups.ops.zookeeper_reader import check_group
+    from kiel_groups.ops.zookeeper_reader import group_session
 
-    with session(zookeeper, timeout_s=SERVER_WAIT_S) as client:
-        check_group(client, group, zookeeper)
+    with group_session(zookeeper, group, timeout_s=SERVER_WAIT_S) as client:
         if partitions:
             left = _remove_some(client, group, partitions)
             lines.say("info", f"group {group} has weights for {counted(left, 'partition', 'partitions')} left")

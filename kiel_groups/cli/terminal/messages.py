@@ -47,9 +47,11 @@ _OPTIONS: Final = {
     "partition_allocator": "--allocator",
     "session_timeout_ms": "--session-timeout-ms",
     "instance_id": "--instance-id",
+    "coordination": "--coordination",
 }
-#: One of these names, unless it is quoted or a part of another word.
-_SETTING: Final = re.compile(rf"""(?<![\w'"-])(?:{"|".join(_OPTIONS)})(?![\w'"-])""")
+#: One of these names, unless it is quoted, an argument of a call, or a part of another word. "coordination" is also a
+#: word of sentences.
+_SETTING: Final = re.compile(rf"""(?<![\w'"(-])(?:{"|".join(_OPTIONS)}(?=[:=]))(?![\w'"-])""")
 
 
 #: Replaces control characters, with which a text from outside could change the terminal, hide a line or forge one.

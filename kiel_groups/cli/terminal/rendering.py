@@ -32,6 +32,7 @@ __all__ = [
     "console",
     "without_blank_lines",
     "plain_table",
+    "present",
     "rendered",
     "rows_to_clear",
     "show",
@@ -196,6 +197,30 @@ def show_next(report: Callable[[Listed], Sequence[RenderableType]], listed: List
     shown = rendered(*report(listed)) if listed else _fitted(report, rows - _SPARE_ROWS)
     click.clear()
     show_lines(shown)
+
+
+def present(
+    document: Any,
+    report: Callable[[Listed], Sequence[RenderableType]],
+    listed: Listed | None = None,
+    *,
+    first: bool | None = None,
+) -> None:
+    """
+    Show a report or, for programs, its document instead.
+
+    Args:
+        document: The document for JSON; None shows the report.
+        report: As for ``show_next``.
+        listed: Which partitions to list. None lists all or, of a repeated report, as many as fit the terminal.
+        first: Whether this is the first of repeated reports; None for a single one.
+    """
+    if document is not None:
+        show_json(document, on_one_line=first is not None)
+    elif first is None:
+        show(*report(listed or "all"))
+    else:
+        show_next(report, listed, first=first)
 
 
 def clock() -> str:

@@ -1,6 +1,6 @@
 """
-Be a member of a group that brokers coordinate, from Kafka 0.9 on: find the coordinator, join, sync, beat and leave.
+Be a member of a group that brokers coordinate (Kafka 0.9 or later): find the coordinator, join, sync, leave.
 
-Consumers and programs use it. The decisions are those of ``group.member_state``; what a member does with its assignment
-is in the hooks that are passed to it.
+Consumers and programs use it. ``group.member_state`` makes the decisions. The hooks that the caller passes say what the
+member does with its assignment.
 """

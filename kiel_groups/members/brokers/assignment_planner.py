@@ -25,7 +25,7 @@ __all__ = [
 log = logging.getLogger(__name__)
 
 
-#: How often topics are looked for that the brokers do not know yet, in seconds.
+#: The pause between two searches for topics that the brokers do not know yet, in seconds.
 _MISSING_S = 5.0
 
 #: The share of the session timeout after which a leader assigns the partitions that it knows.
@@ -50,7 +50,7 @@ class AssignmentPlanner:
 
     Args:
         context: The member's settings and runtime.
-        assignors: What the member offers; the coordinator has chosen one of them by its name.
+        assignors: The assignors that the member offers; the coordinator has chosen one of them by its name.
         topics: The topics of the cluster.
     """
 
@@ -62,7 +62,7 @@ class AssignmentPlanner:
         self._session_s = context.timing.session_timeout_ms / 1000
         #: The partitions of the members' topics in the last assignment of this leader.
         self._planned: Mapping[str, tuple[int, ...]] = {}
-        #: Set while topics of that assignment are missing. It may be made at any time of the pause of ``changed``.
+        #: Set while topics of that assignment are missing. The assignment may be made during any pause of ``changed``.
         self._lacks_topics = asyncio.Event()
         #: The request of the present join, and its topics.
         self._ahead: asyncio.Future[bool] | None = None
@@ -72,8 +72,8 @@ class AssignmentPlanner:
         """
         Ask for the partitions of these topics, and of those planned before, while the coordinator answers a join.
 
-        If this member leads and the members have no other topics, ``plan`` then need not ask. It uses no answer that is
-        older than the join: each join begins with a call of this method, or of ``drop_ahead``.
+        If this member leads, and no other member has further topics, ``plan`` sends no request. It uses no answer that
+        is older than the join: each join begins with a call of this method or of ``drop_ahead``.
         """
         self._ahead = asked = asyncio.get_running_loop().create_future()
         self._ahead_topics = frozenset(topics) | self._planned.keys()
@@ -88,15 +88,15 @@ class AssignmentPlanner:
                 asked.set_result(False)
 
     def drop_ahead(self) -> None:
-        """Forget what ``ask_ahead`` has asked for an earlier join."""
+        """Forget the request that ``ask_ahead`` has sent for an earlier join."""
         self._ahead, self._ahead_topics = None, frozenset()
 
     async def plan(self, joined: JoinedGroup) -> dict[str, bytes]:
         """
-        Return the assignment of each member, also of those that get nothing.
+        Return the assignment of each member, even of members that get nothing.
 
-        If no broker tells the topics' partitions, those that were known before are assigned. ``changed`` notices if
-        there are others.
+        If no broker lists the partitions, assign those that were known before; ``changed`` notices later if there are
+        others.
 
         Raises:
             AllocatorError: The assignor has failed, took too long, or returned no valid assignment.
@@ -124,7 +124,7 @@ class AssignmentPlanner:
         return {member: _encoded(assigned.get(member, ())) for member in joined.members}
 
     async def _refresh(self, topics: Sequence[str]) -> None:
-        """Ask for the topics' partitions, within a time that leaves the members their sessions."""
+        """Ask for the topics' partitions, but only for a part of the session timeout, so that no session expires."""
         limit_s = self._session_s * _METADATA_SHARE
         try:
             async with asyncio.timeout(limit_s):
@@ -136,7 +136,7 @@ class AssignmentPlanner:
             log.warning("group %s: assigning the partitions known before: %s", self._group, why)
 
     async def _known_ahead(self, topics: Sequence[str]) -> bool:
-        """Return whether the request of this join brings the partitions of all topics, none of which is missing."""
+        """Wait for the request of this join; return whether it has found the partitions of all these topics."""
         if self._ahead is None or not self._ahead_topics.issuperset(topics):
             return False
         is_answered = await asyncio.shield(self._ahead)
@@ -165,7 +165,7 @@ class AssignmentPlanner:
         limit_s = min(self._context.group.allocator_timeout_ms / 1000, self._session_s)
         try:
             async with asyncio.timeout(limit_s):
-                # On a thread: a function of the application may take long, and heartbeats alone keep no loop alive.
+                # On a thread: a function of the application may take long, and would block the event loop.
                 outcome = await self._context.runtime.in_thread(
                     partial(run_assignor, assignor, members, partitions), "assignor"
                 )
@@ -180,7 +180,7 @@ class AssignmentPlanner:
         return outcome.assignment
 
     async def changed(self, interval_s: float) -> None:
-        """Return when the partitions of the planned topics differ from those of the last assignment."""
+        """Wait until the partitions of the planned topics differ from those of the last assignment."""
         while True:
             with suppress(TimeoutError):
                 async with asyncio.timeout(interval_s):

@@ -1,4 +1,4 @@
-"""The hooks of a consumer: what it does with the partitions that its member gets, and what it gives back."""
+"""The hooks of a consumer in a broker-coordinated group: open assigned partitions, drain and commit revoked ones."""
 
 from __future__ import annotations
 
@@ -43,10 +43,10 @@ log = logging.getLogger(__name__)
 
 class ChosenStarts:
     """
-    The partitions of the present assignment that start where the application commits.
+    The assigned partitions that have no start position until the application commits one.
 
-    A look-up of start positions reports them by ``lack``. Their commit stores the offset, in the generation of the
-    assignment only, and has ``pause`` of the look-up end, so that it finds the offset at once.
+    A look-up of start positions passes these partitions to ``lack``. A commit stores the offset, in the generation of
+    the assignment only. It also ends the look-up's ``pause``, so that the look-up finds the offset at once.
 
     Args:
         group: The group's name.
@@ -58,39 +58,39 @@ class ChosenStarts:
         self._group = group
         self._offsets = offsets
         self._timeout_s = timeout_s
-        #: For each partition without a start, an event that is set once it is open, or assigned no more.
+        #: For each partition without a start, an event that is set once it is open, or no longer assigned.
         self._lacking: dict[TopicPartition, asyncio.Event] = {}
         #: Set, and replaced, when the application has chosen starts.
         self._chosen = asyncio.Event()
 
     def lack(self, partitions: Collection[TopicPartition]) -> None:
-        """Accept commits for these partitions, which have no start."""
+        """Accept commits that choose start positions for these partitions, which have none."""
         for partition in partitions:
             self._lacking.setdefault(partition, asyncio.Event())
 
     def forget(self, partitions: Collection[TopicPartition]) -> None:
-        """Accept no further commits: these partitions are open, or assigned no more."""
+        """Accept no further commits for these partitions: they are open, or no longer assigned."""
         for partition in partitions:
             if (event := self._lacking.pop(partition, None)) is not None:
                 event.set()
 
     def next_choice(self) -> asyncio.Event:
-        """Return an event that is set by the next choice; a look-up takes it before it asks the coordinator."""
+        """Return an event that the next ``commit`` sets. A look-up gets the event before it asks the coordinator."""
         return self._chosen
 
     async def pause(self, choice: asyncio.Event, seconds: float) -> None:
-        """Wait before the next look-up; a choice ends the pause."""
+        """Wait before the next look-up, for at most ``seconds``; the event ``choice`` ends the pause."""
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await choice.wait()
 
     def among(self, offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-        """Return the offsets of partitions without a start."""
+        """Return the given offsets whose partitions have no start position."""
         return {partition: offset for partition, offset in offsets.items() if partition in self._lacking}
 
     async def commit(self, starts: Mapping[TopicPartition, int]) -> frozenset[TopicPartition]:
         """
-        Store starts of partitions that ``among`` has returned, and wait until they are open, or assigned no more.
+        Store starts of partitions that ``among`` has returned, and wait until they are open, or no longer assigned.
 
         Raises:
             SessionLostError: The membership, or its generation, is over.
@@ -112,7 +112,7 @@ class ChosenStarts:
         return stored
 
 
-# The hooks of a consumer: what it does with the partitions that its member gets, and what it gives back.
+# The hooks of a consumer in a group that brokers coordinate.
 #
 # A generation's partitions are opened at their start positions, delivered by the handler, and in the next rebalance
 # drained and committed. The records in flight of a partition that is not drained in time are lost, with an error in the
@@ -125,7 +125,7 @@ _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 5.0
 #: The share of the session timeout that a drain leaves for the last commit.
 _RESERVE_SHARE = 0.1
 
-#: How often a drain looks at the gate, in seconds.
+#: How often a drain checks the gate, in seconds.
 _LOOK_S = 1.0
 
 
@@ -136,10 +136,10 @@ class ConsumerHooks:
     Args:
         context: The member's settings and runtime.
         handler: The consumer.
-        subscription: What the application has subscribed to, and the offsets of its partitions.
+        subscription: The topics that the application has subscribed to, and the offsets of its partitions.
         topics: The topics of the cluster.
-        assignors: What the member offers, the preferred one first.
-        tasks: Runs the application's hooks, which outlast a cancelled ``complete``.
+        assignors: The assignors that the member offers, the preferred one first.
+        tasks: Runs the application's hooks, which may outlast a cancelled ``complete``.
     """
 
     def __init__(
@@ -174,7 +174,7 @@ class ConsumerHooks:
         self._paused: frozenset[TopicPartition] = frozenset()
 
     def attach(self, starts: StartPositions, chosen: ChosenStarts, owned: OwnedOffsets, renewed: RenewedTopics) -> None:
-        """Add the parts that need the member, which in turn needs these hooks."""
+        """Add the parts that are created from the member; the member itself is created with these hooks."""
         self._starts = starts
         self._chosen = chosen
         self._offsets = owned
@@ -184,14 +184,14 @@ class ConsumerHooks:
 
     @property
     def protocol_type(self) -> str:
-        """The protocol type of consumers, which share groups with those of Java."""
+        """The protocol type of consumers, the same as of Java's, so that both can share a group."""
         return PROTOCOL_TYPE
 
     async def protocols(self) -> Sequence[GroupProtocol]:
         """
         Return the assignors, each with this member's subscription.
 
-        A member that may lead asks for the partitions of the topics meanwhile, so that its assignment need not wait.
+        A member that may lead also requests the topics' partitions now, so that its assignment need not wait for them.
         """
         self.offered = self._subscription.topics
         # Coordinators of 0.9 keep the offsets of deleted topics: which topics are missing now?
@@ -208,13 +208,13 @@ class ConsumerHooks:
         ]
 
     async def perform_assignment(self, joined: JoinedGroup) -> Mapping[str, bytes]:
-        """Assign the members' topics; raises as ``AssignmentPlanner.plan``."""
+        """Return the assignments of all members; called if this member leads. Raises as ``AssignmentPlanner.plan``."""
         return await self.planner.plan(joined)
 
     # ------------------------------------------------------------------ the assignment
 
     async def complete(self, gate: GenerationGate, joined: JoinedGroup, assignment: bytes) -> None:
-        """Open the assigned partitions at their start positions; look up those that are not known yet again."""
+        """Open the assigned partitions at their start positions; repeat the look-up of unknown start positions."""
         self._may_lead = joined.leader_id == gate.token.member_id
         read = ConsumerAssignment.parse(assignment, "the assignment of this member")
         partitions = self._accepted(TopicPartition(topic, n) for topic, ns in read.partitions.items() for n in ns)
@@ -227,9 +227,9 @@ class ConsumerHooks:
 
     def _accepted(self, partitions: Iterable[TopicPartition]) -> frozenset[TopicPartition]:
         """
-        Refuse partitions of topics that this member has not named in its join.
+        Return the partitions whose topics this member has named in its join; count and log the others.
 
-        Topics that were unsubscribed since are left out, too: the next join says so to the leader.
+        Topics that the application has unsubscribed since are left out, too: the next join reports that to the leader.
         """
         found = frozenset(partitions)
         others = [partition for partition in found if partition.topic not in self.offered]
@@ -243,7 +243,7 @@ class ConsumerHooks:
         return frozenset(each for each in found.difference(others) if each.topic in self._subscription.topics)
 
     async def _open(self, topic: str, gate: GenerationGate, assigned: frozenset[TopicPartition]) -> None:
-        """Open the partitions of a topic, and alarm while some have no start position."""
+        """Open the partitions of a topic, and log an alarm while some have no start position."""
         waiting = frozenset(partition for partition in assigned if partition.topic == topic)
         backoff, clock = Backoff(_FIRST_PAUSE_S, _LONGEST_PAUSE_S), asyncio.get_running_loop().time
         alarm_s = self._context.group.drain_alarm_ms / 1000
@@ -255,7 +255,7 @@ class ConsumerHooks:
                 try:
                     found = await self._starts.find(waiting, {topic: count}, gate.token)
                 except KielGroupsError as error:
-                    # Something did not answer in time, or refused; a heartbeat will say whether the membership is over.
+                    # A broker did not answer in time, or refused. A heartbeat will show whether the membership is over.
                     failures: Mapping[TopicPartition, KielGroupsError] = dict.fromkeys(waiting, error)
                 else:
                     failures = found.failures
@@ -291,7 +291,7 @@ class ConsumerHooks:
         self._chosen.forget(starts)
 
     def _assign(self) -> None:
-        """Tell the subscription which partitions the application has: those that are open, also while they drain."""
+        """Tell the subscription which partitions the application has: the open ones, including those that drain."""
         if self._subscription.partitions_auto_assigned():
             topics = self._subscription.topics
             self._subscription.assign_from_subscribed(each for each in self.open_partitions if each.topic in topics)
@@ -299,7 +299,7 @@ class ConsumerHooks:
 
     @property
     def open_partitions(self) -> frozenset[TopicPartition]:
-        """The partitions of the last assignment that are open; any others are those of a later ``assign``."""
+        """The open partitions of this assignment, without others that the tracker may have."""
         return self._tracker.open_partitions() & self._owned
 
     @property
@@ -311,7 +311,7 @@ class ConsumerHooks:
 
     async def prepare(self, gate: GenerationGate) -> None:
         """
-        Drain the partitions and commit what is finished.
+        Drain the partitions, and commit their finished records.
 
         A partition whose records are still in flight when the gate closes is lost.
         """
@@ -345,7 +345,7 @@ class ConsumerHooks:
             )
             self._lose(late)
         await self._commit_last(partitions - late)
-        # As far as these partitions come back, the application has paused them still.
+        # If these partitions are assigned again, they are still paused.
         self._paused = self._subscription.paused_partitions() & partitions
         self._tracker.end(partitions - late)
         self._assign()
@@ -354,13 +354,13 @@ class ConsumerHooks:
     async def _drain(
         self, gate: GenerationGate, parts: Sequence[frozenset[TopicPartition]]
     ) -> frozenset[TopicPartition]:
-        """Wait until the parts are drained, while the gate is open; return the partitions that are not."""
+        """Wait until these parts are drained, or the gate closes; return the partitions that are not drained."""
         draining = {asyncio.ensure_future(self._handler.drained(part)): part for part in parts}
         pending = set(draining)
         now_s, alarm_s = self._context.runtime.boot_time_s, self._context.group.drain_alarm_ms / 1000
         started_s = alarmed_s = now_s()
         try:
-            # The gate's end moves while heartbeats are answered.
+            # The gate's deadline moves while heartbeats are answered.
             while pending and (left_s := self._left_s(gate)) > 0:
                 done, pending = await asyncio.wait(
                     pending, timeout=min(left_s, _LOOK_S, alarm_s), return_when=asyncio.FIRST_COMPLETED
@@ -377,7 +377,7 @@ class ConsumerHooks:
         return frozenset(partition for task in pending for partition in draining[task])
 
     def _left_s(self, gate: GenerationGate) -> float:
-        """Return how long a drain may still take, in seconds, so that there is time for the last commit."""
+        """Return how many seconds a drain may still take; the time for the last commit is reserved."""
         now_s = self._context.runtime.boot_time_s()
         reserve_s = self._context.timing.session_timeout_ms / 1000 * _RESERVE_SHARE
         return gate.deadline_s - now_s - reserve_s if gate.is_open(now_s) else 0.0

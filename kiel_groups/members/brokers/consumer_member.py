@@ -44,7 +44,7 @@ __all__ = [
 log = logging.getLogger(__name__)
 
 
-#: Sends a question to the present coordinator.
+#: Sends a request to the present coordinator.
 Send: TypeAlias = Callable[[DescribeGroupsRequest], Awaitable[tuple[DescribedGroup, ...]]]
 
 #: The state of a group whose members all have their assignments.
@@ -52,7 +52,7 @@ _STABLE = "Stable"
 
 
 async def owner_words(group: str, member_id: str | None, partition: TopicPartition, send: Send) -> str:
-    """Return the words for an error that says that this member does not own the partition."""
+    """Return the end of an error text: which member owns the partition instead of this one, and what to do."""
     owner = await _owner(group, member_id, partition, send)
     if owner is None:
         words = "it is assigned, and its start is not known; wait for on_partitions_assigned"
@@ -61,7 +61,7 @@ async def owner_words(group: str, member_id: str | None, partition: TopicPartiti
 
 
 async def _owner(group: str, member_id: str | None, partition: TopicPartition, send: Send) -> str | None:
-    """Return who owns a partition, or None for this member."""
+    """Return the owner of a partition as a phrase, such as "by no member", or None if it is this member."""
     try:
         (described,) = await send(DescribeGroupsRequest((group,)))
         if described.error != NO_ERROR:
@@ -87,9 +87,9 @@ class ConsumerMember:
     Args:
         context: The member's settings, transport and runtime.
         handler: The consumer.
-        subscription: What the application has subscribed to, and the offsets of the member's partitions.
+        subscription: The topics that the application has subscribed to, and the offsets of the member's partitions.
         topics: The topics of the cluster.
-        assignors: What the member offers, the preferred one first.
+        assignors: The assignors that the member offers, the preferred one first.
         on_failure: Called with the error of a member that stops for good.
     """
 
@@ -146,7 +146,7 @@ class ConsumerMember:
 
     async def start(self) -> None:
         """
-        Join the group, if there are topics already; otherwise, ``resubscribe`` joins.
+        Join the group if the application has subscribed to topics; otherwise ``resubscribe`` joins.
 
         Raises:
             NoBrokersError: No broker has named the coordinator in time.
@@ -173,14 +173,14 @@ class ConsumerMember:
             await self._member.ensure_active()
 
     def check_subscription(self, topics: Collection[str]) -> None:
-        """Accept any topics: brokers limit them by nothing that a member could check."""
+        """Accept any topics: brokers set no limit that a member could check."""
 
     async def resubscribe(self) -> None:
         """
-        Join with the present subscription; raises as ``start``. A member without topics joins when it has some.
+        Join with the present subscription; raises as ``start``. A member without topics joins once it has some.
 
-        A member that has partitions joins in the background: it gives them back first, and the caller may be the one
-        that processes their records.
+        A member that has partitions joins in the background, because it revokes them first, and the caller of this
+        method may be the one that processes their records.
         """
         if self._member.holds_assignment:
             self._member.request_rejoin()
@@ -204,7 +204,7 @@ class ConsumerMember:
         return not self._member.need_rejoin and self._hooks.settled
 
     async def brokers(self) -> list[HostPort]:
-        """Return nothing: only ZooKeeper would know other brokers than these do."""
+        """Return an empty list: only a member on ZooKeeper learns the addresses of further brokers."""
         return []
 
     async def close(self, limit: CloseLimit | None = None) -> None:
@@ -218,7 +218,7 @@ class ConsumerMember:
         await cancelled
 
     def abandon(self, timeout_s: float) -> None:
-        """Leave the group without an event loop and without a commit; wait for that at most ``timeout_s``."""
+        """Leave the group without an event loop and without a commit; wait at most ``timeout_s`` for the request."""
         self._member.abandon(timeout_s)
         if self._watchdog is not None:
             self._watchdog.stop()
@@ -252,7 +252,7 @@ class ConsumerMember:
         """
         Store next offsets that the application chose: all, or none; raises as ``OwnedOffsets.commit_chosen``.
 
-        Offsets of assigned partitions that the group has no offset of, with the policy ``none``, start them.
+        With the policy ``none``, an assigned partition without an offset of the group starts at the offset stored here.
         """
         starts = self._starts.among(offsets)
         others = {partition: offset for partition, offset in offsets.items() if partition not in starts}
@@ -265,13 +265,13 @@ class ConsumerMember:
 
         Raises:
             NoOffsetsError: The coordinator refuses to return them.
-            BrokerError: It has not answered in several tries.
+            BrokerError: The coordinator has not answered in several tries.
         """
         return dict(await self._offsets.fetch(partitions))
 
     async def partitions_with_offsets(self) -> list[TopicPartition]:
         """
-        Return all partitions of the cluster: the coordinator lists no offsets, so all are asked for.
+        Return all partitions of the cluster, to ask for each one: no request lists a group's offsets.
 
         Raises:
             NoBrokersError: No broker has listed the topics.
@@ -285,9 +285,9 @@ class ConsumerMember:
 
     async def confirm_leaders(self) -> None:
         """
-        Ask another broker for the leaders: a deposed one may not know yet that it is.
+        Ask another broker for the leaders, because a deposed leader may not know yet that it was deposed.
 
-        The position of a partition may also be missing because its topic was created again.
+        Also find out whether topics were created again, because then, too, logs lack the positions of their partitions.
         """
         await self._renewed.look_at({each.topic for each in self._tracker.open_partitions()})
 
@@ -311,7 +311,7 @@ class ConsumerMember:
     # ------------------------------------------------------------------ changes of topics
 
     async def _follow_topics(self) -> None:
-        """As the leader, rebalance when partitions are added, or missing topics are created."""
+        """While this member leads, rebalance when partitions are added, or missing topics are created."""
         interval_s = self._context.timing.metadata_max_age_ms / 1000
         while True:
             await self._hooks.planner.changed(interval_s)
@@ -332,7 +332,7 @@ class ConsumerMember:
     def _stalled(self, reason: str) -> None:
         """Leave the group when the watchdog's limit is reached; called on the watchdog's thread."""
         self._member.give_up()
-        # If the loop is closed, there is no member any more.
+        # If the loop is closed, the member does not exist any more.
         with suppress(RuntimeError):
             self._loop.call_soon_threadsafe(self._begin_again, reason)
 
@@ -341,7 +341,7 @@ class ConsumerMember:
         self._tasks.start(self._join_after_stall())
 
     async def _join_after_stall(self) -> None:
-        """Join again once the application makes progress: the member's next partitions would stall like the last."""
+        """Join again once the application makes progress; earlier, it would not process the new partitions either."""
         stalled = self._handler.in_progress()
         self._member.given_up()
         await caught_up(self._handler.in_progress, stalled)

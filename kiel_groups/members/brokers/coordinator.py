@@ -1,4 +1,4 @@
-"""The coordinator of a group among its brokers, from Kafka 0.9 on, as one member talks to it."""
+"""Talk to the coordinator of a group (Kafka 0.9 or later): join, sync, leave, and send heartbeats on a thread."""
 
 from __future__ import annotations
 
@@ -48,14 +48,14 @@ log = logging.getLogger(__name__)
 
 
 class CoordinatorWords(NamedTuple):
-    """The words of a member's log: what confirms its membership, and how it finds that."""
+    """How a member's log lines name what confirms its membership, and the search for it."""
 
     confirmer: str = "the coordinator"
     find: str = "find its coordinator"
 
 
 class JoinAnswer(NamedTuple):
-    """The answer to a join: an error, or the membership and what all members have joined with."""
+    """The answer to a join: an error, or the membership and the metadata of all members."""
 
     error: ErrorCode
     token: GenerationToken
@@ -75,13 +75,13 @@ class SyncAnswer(NamedTuple):
 
 
 class BeatTarget(NamedTuple):
-    """The membership that is proved, and the coordinator that it is proved to."""
+    """The membership that heartbeats prove, and the coordinator that receives them."""
 
     coordinator: int
     gate: GenerationGate
 
 
-#: Called on the event loop with a membership and what the coordinator thinks of it.
+#: Called on the event loop with a membership and the coordinator's answer about it.
 BeatReport: TypeAlias = Callable[[BeatTarget, BeatAnswer], None]
 
 
@@ -89,31 +89,31 @@ class GroupCoordinator(Protocol):
     """
     The coordinator of one member's group: a broker, or the leader on ZooKeeper of a group of programs.
 
-    Coordinators are known by numbers: the node ids of brokers, or one number for each ZooKeeper session. Requests raise
+    Numbers identify coordinators: the node ids of brokers, or one number for each ZooKeeper session. Requests raise
     ``BrokerError`` or ``ProtocolError`` if there is no answer, or none that can be read.
     """
 
     @property
     def words(self) -> CoordinatorWords:
-        """The words for the coordinator in the log of the member."""
+        """How the member's log lines name the coordinator and the search for it."""
 
     @property
     def beats_while_draining(self) -> bool:
-        """Whether the coordinator counts proofs of a member that has to join again and has not done so yet."""
+        """Whether heartbeats keep a member in the group that has to join again and has not done so yet."""
 
     async def find(self) -> int:
         """
         Return the number of the present coordinator.
 
         Raises:
-            FindError: It is not known at the moment.
+            FindError: The coordinator is not known at the moment.
         """
 
     async def join(self, coordinator: int, member_id: str) -> JoinAnswer:
-        """Join with what the hooks offer now, and wait for the other members; a new member has no id."""
+        """Join with the protocols that the hooks offer now, and wait for the other members. A new member's id is ""."""
 
     async def sync(self, coordinator: int, token: GenerationToken, assignments: Mapping[str, bytes]) -> SyncAnswer:
-        """Wait for the member's assignment; the leader brings those of all members."""
+        """Wait for the member's assignment. Only the leader passes ``assignments``, those of all members."""
 
     async def leave(self, coordinator: int, member_id: str) -> None:
         """Leave the group, in one attempt; raises ``KielGroupsError`` if the coordinator refuses."""
@@ -125,22 +125,22 @@ class GroupCoordinator(Protocol):
         """Return the gate of a generation whose sync was sent at the boot time ``sent_s``."""
 
     def follow(self, target: BeatTarget | None) -> None:
-        """Prove this membership from now on, and report what becomes of it; None: prove nothing."""
+        """Prove this membership from now on, and report what the coordinator answers; None: prove nothing."""
 
     def leave_at_once(self, target: BeatTarget) -> None:
-        """Leave without an event loop. Any thread may call it."""
+        """Leave the group without the event loop. Any thread may call this."""
 
     def stop(self) -> None:
-        """Have everything that runs beside the event loop end soon, without waiting for it."""
+        """Ask everything that runs beside the event loop to end, without waiting for it."""
 
     async def closed(self, limit: CloseLimit) -> None:
-        """Wait, after ``stop``, until nothing of the coordinator runs on the event loop, but not beyond the limit."""
+        """After ``stop``, wait until the coordinator has no task left on the event loop, or until the limit."""
 
     def wait_ended(self, timeout_s: float) -> None:
-        """Block until that has ended, after ``stop``, but at most ``timeout_s``."""
+        """After ``stop``, block until what runs beside the event loop has ended, for at most ``timeout_s``."""
 
     def unreachable(self, error: KielGroupsError) -> KielGroupsError:
-        """Return the error of a first join whose coordinator was not found in time; ``error`` is the last cause."""
+        """Return the error of a first join that has not found a coordinator in time; ``error`` is the last cause."""
 
     def refusal(self, request: GroupRequest, code: int) -> KielGroupsError:
         """Return the error of a member that the coordinator refuses for good."""
@@ -151,10 +151,10 @@ class GroupCoordinator(Protocol):
 # The thread renews the gate itself, so that delivery continues at once when the loop is free again. What an answer
 # means for the membership is decided on the loop.
 #
-# A coordinator that loads its log answers every heartbeat as if all were well, because it does not know its members
-# yet. While the lease runs, that is true: the former coordinator has not removed the member before its session was
-# over. A member whose lease is over may have been removed. So its thread asks for its assignment again, by a sync,
-# which only a stable group of the same generation grants; a sync also renews the session.
+# A coordinator that loads its log answers every heartbeat with success, because it does not know its members yet. While
+# the lease runs, that is right: the former coordinator has not removed the member before its session was over. A member
+# whose lease is over may have been removed. So its thread sends a sync, which only a stable group of the same
+# generation grants; a sync also renews the session.
 
 
 #: How long the thread sleeps if there is nothing to do, in seconds. A change of the target wakes it.
@@ -190,7 +190,7 @@ class CoordinatorHeartbeat:
         self._sent_s = float("-inf")
         self._is_waiting = False
         self._is_stopped = False
-        #: The membership that the thread is to end by a leave request.
+        #: The membership that the thread has to end by a leave request.
         self._to_leave: BeatTarget | None = None
         self._is_started = False
         self._ended = threading.Event()
@@ -198,13 +198,13 @@ class CoordinatorHeartbeat:
 
     def follow(self, target: BeatTarget | None) -> None:
         """
-        Beat for this membership from now on; None: do not beat.
+        Send heartbeats for this membership from now on; None: send none.
 
-        The join or the coordinator's discovery counts as the first beat, unless the lease is over already, as after a
-        sync that waited for long. A coordinator that refuses connections is found again at once, and still beaten for
-        an interval after the last heartbeat only.
+        The first heartbeat is due after one interval, because the request before this call has just proved the
+        membership. If the lease is over already, as after a long sync, it is due at once, but not within an interval of
+        the last heartbeat: otherwise, a coordinator that refuses connections would get them without a pause.
 
-        Later heartbeats are due at multiples of the interval after that, also if one was late. So the members of a
+        Later heartbeats are due at multiples of the interval after that, even if one was late. So the members of a
         generation, which got their assignments at the same time, learn of the next rebalance at the same time.
         """
         if target == self._target:
@@ -219,17 +219,17 @@ class CoordinatorHeartbeat:
         self._ticker.wake()
 
     def leave(self, target: BeatTarget) -> None:
-        """Have the thread send a leave request, because the event loop may not run any more. Any thread may call it."""
+        """Have the thread send a leave request: the event loop may be blocked. Any thread may call this."""
         self._target, self._to_leave = None, target
         self._ticker.wake()
 
     def stop(self) -> None:
-        """Have the thread end soon, without waiting for it."""
+        """Ask the thread to end, without waiting for it."""
         self._target, self._is_stopped = None, True
         self._ticker.wake()
 
     def wait_ended(self, timeout_s: float) -> None:
-        """Block until the thread has ended, after ``stop``, but at most ``timeout_s``."""
+        """After ``stop``, block until the thread has ended, for at most ``timeout_s``."""
         if self._is_started:
             self._ended.wait(timeout_s)
 
@@ -239,14 +239,14 @@ class CoordinatorHeartbeat:
         try:
             return self._check()
         except Exception:
-            # Without beats the lease ends, and with it delivery; the thread continues: the next beat may succeed.
+            # Without heartbeats, the lease and delivery end. The thread continues: the next heartbeat may succeed.
             log.exception("group %s: the heartbeat failed", self._group)
             self._is_waiting = False
             return self._interval_s
 
     def _check(self) -> float | None:
         if self._loop.is_closed() and (target := self._target) is not None:
-            # A client that was left without a close must not keep its partitions for as long as the process lives.
+            # A client that was never closed must not keep its partitions for as long as the process lives.
             log.error("group %s: the event loop was closed before its client; leaving the group", self._group)
             self._target, self._to_leave = None, target
         if (leaving := self._to_leave) is not None and not self._is_waiting:
@@ -274,17 +274,17 @@ class CoordinatorHeartbeat:
         return max(0.001, self._due_s - now_s)
 
     def _beat(self, target: BeatTarget, sent_s: float, *, renews: bool) -> None:
-        """Send a heartbeat; ``renews``: its success extends the lease."""
+        """Send a heartbeat. If ``renews`` is true, its success extends the lease."""
         request = HeartbeatRequest(self._group, *target.gate.token)
         answered = partial(self._answered, target, sent_s, renews)
         self._transport.beat(target.coordinator, request, self._limit_s, answered)
 
     def _synced(self, target: BeatTarget, sent_s: float, answer: BeatAnswer) -> None:
-        """Have a granted sync open the gate again. Why it is not granted is a heartbeat's to find out."""
+        """Take the answer to a sync: success opens the gate again; after an error, a heartbeat finds out the reason."""
         if answer.code in (0, None):
             self._answered(target, sent_s, True, answer)
         elif self._target != target:
-            # The member has left, or joins again: what the broker thinks of its former membership does not matter.
+            # The member has left, or joins again: the broker's answer about its former membership does not matter.
             self._is_waiting = False
             self._ticker.wake()
         else:
@@ -307,7 +307,7 @@ class CoordinatorHeartbeat:
 
 
 class JoinOffer(NamedTuple):
-    """What a member joins with."""
+    """The protocol type and the protocols with which a member joins."""
 
     protocol_type: str
     protocols: Sequence[GroupProtocol]
@@ -321,7 +321,7 @@ def refusal(request: GroupRequest, code: int, context: CoordinatedContext, offer
         request: The request that was refused.
         code: The coordinator's error code.
         context: The member's settings.
-        offer: What the member has joined with.
+        offer: The protocols that the member has joined with.
     """
     group, known = context.group.group, error_code(code)
     match code:
@@ -355,7 +355,7 @@ _ANSWER_S = 10.0
 #: The share of the session timeout after which a slow answer makes the member ask for the coordinator again.
 _LOOK_SHARE = 1 / 3
 
-#: How long a leave request may take, in seconds. The coordinator removes the member later all the same.
+#: How long a leave request may take, in seconds. Without it, the coordinator removes the member later.
 _LEAVE_S = 2.0
 
 
@@ -365,7 +365,7 @@ class BrokerCoordinator:
 
     Args:
         context: The member's settings, its transport, and its runtime.
-        hooks: The program that the member belongs to.
+        hooks: The hooks of the program that the member belongs to.
         report: Called with the answer to each heartbeat.
     """
 
@@ -375,30 +375,30 @@ class BrokerCoordinator:
         self._context = context
         self._group = context.group.group
         self._hooks = hooks
-        #: What the last join has offered.
+        #: The protocols of the last join.
         self._offer = JoinOffer("", ())
-        #: The join or the sync under way, or what the hooks read before a join.
+        #: The join or the sync under way, or the reading by the hooks before a join.
         self._sending: asyncio.Future[Any] | None = None
         self._heartbeat = CoordinatorHeartbeat(context, report)
 
     @property
     def beats_while_draining(self) -> bool:
-        """Whether the brokers know JoinGroup v1; before, a member that has not joined again is removed all the same."""
+        """Whether the brokers know JoinGroup v1; older ones remove a member that sends only heartbeats."""
         return self._context.has_rebalance_timeout
 
     async def find(self) -> int:
-        """Ask any broker for the coordinator."""
+        """Ask any broker for the coordinator, and return its node id."""
         return await self._context.transport.find()
 
     # ------------------------------------------------------------------ requests about the membership
 
     @property
     def _patience_s(self) -> float:
-        """How long the answer to a join or a sync may take: until the slowest member has given its partitions back."""
+        """How long a join or a sync may take, in seconds: until the slowest member has revoked its partitions."""
         return self._context.rebalance_timeout_s + _ANSWER_S
 
     async def join(self, coordinator: int, member_id: str) -> JoinAnswer:
-        """Join with what the hooks offer now; ``member_id`` is empty for a new member."""
+        """Join with the protocols that the hooks offer now; ``member_id`` is empty for a new member."""
         timing, type_ = self._context.timing, self._hooks.protocol_type
         # A member that is given up while its hooks read something must not join afterwards: ``abandon`` cancels this.
         self._sending = reading = asyncio.ensure_future(self._hooks.protocols())
@@ -419,7 +419,7 @@ class BrokerCoordinator:
         return JoinAnswer(answer.error, token, JoinedGroup(answer.protocol, answer.leader_id, answer.members))
 
     async def sync(self, coordinator: int, token: GenerationToken, assignments: Mapping[str, bytes]) -> SyncAnswer:
-        """Ask for the member's assignment; the leader brings those of all members."""
+        """Ask for the member's assignment. The leader passes the assignments of all members."""
         answer: SyncGroupResponse = await self._patiently(
             coordinator, SyncGroupRequest(self._group, *token, assignments)
         )
@@ -429,8 +429,8 @@ class BrokerCoordinator:
         """
         Send a request that is answered when the other members are ready, which may take minutes.
 
-        If the coordinator hangs, nothing ends the wait for so long. So other brokers are asked meanwhile whether it is
-        still the coordinator.
+        During this time, the member would not notice that the coordinator hangs. So it also asks other brokers whether
+        this one is still the coordinator.
 
         Raises:
             BrokerError: Another broker is the coordinator now.
@@ -452,25 +452,25 @@ class BrokerCoordinator:
             self._sending.cancel()
 
     async def _other_coordinator(self, coordinator: int) -> str | None:
-        """Return what another broker says of the group's coordinator if that is not this one, else None."""
+        """Ask another broker for the coordinator; if it names another one than this, return its answer in words."""
         try:
             found = await self._context.transport.find(doubted=coordinator)
         except FindError as error:
-            # A broker that does not answer says nothing of the coordinator.
+            # A broker that does not answer does not name a coordinator.
             return None if error.code is None else str(error)
         return None if found == coordinator else f"broker {found} does"
 
     @property
     def _look_s(self) -> float:
-        """How often the coordinator is asked for during such a wait, in seconds."""
+        """How often ``_patiently`` asks other brokers for the coordinator, in seconds."""
         return self._context.timing.session_timeout_ms / 1000 * _LOOK_SHARE
 
     async def leave(self, coordinator: int, member_id: str) -> None:
         """
-        Leave the group once, beside a join that may be under way.
+        Send one leave request, beside a join that may be under way.
 
         Raises:
-            BrokerError: The coordinator refuses; it does not if it has removed the member already.
+            BrokerError: The coordinator refuses. If it has removed the member already, no error is raised.
         """
         request: Request[ErrorCode] = LeaveGroupRequest(self._group, member_id)
         answer = await self._context.transport.send(coordinator, request, _LEAVE_S, aside=True)
@@ -497,16 +497,16 @@ class BrokerCoordinator:
         self._heartbeat.stop()
 
     async def closed(self, limit: CloseLimit) -> None:
-        """Return: only the heartbeat runs beside the member, on its own thread."""
+        """Return at once: only the heartbeat runs beside the member, on its own thread."""
 
     def wait_ended(self, timeout_s: float) -> None:
         """Block until the heartbeat's thread has ended."""
         self._heartbeat.wait_ended(timeout_s)
 
     def unreachable(self, error: KielGroupsError) -> KielGroupsError:
-        """Return that no broker has answered."""
+        """Return the error that no broker has answered."""
         return NoBrokersError(str(error))
 
     def refusal(self, request: GroupRequest, code: int) -> KielGroupsError:
-        """Return the error of a refused member, with the brokers' settings that decide it."""
+        """Return the error of a refused member. It names the brokers' settings that cause the refusal."""
         return refusal(request, code, self._context, self._offer)

@@ -1,8 +1,8 @@
 """
 Store the offsets of a member's partitions with the coordinator of its group, and read those of the group.
 
-The coordinator accepts a commit from a member of its present generation only, so it is the fence, of the group and not
-of the partition. A commit that it answers has reached the replicas of its log (acks -1).
+The coordinator is the fence: it accepts a commit only from a member of its present generation. So it fences the group
+as a whole, not each partition. When it answers a commit, the replicas of its log have stored it (acks -1).
 """
 
 from __future__ import annotations
@@ -87,23 +87,23 @@ class CoordinatorOffsets:
         self._tracker = tracker
         self._seen = seen
         self._timeout_s = request_timeout_ms / 1000
-        #: A join waits for reads under way, and must not come too late for that.
+        #: A join waits for reads under way, and must not be late because of them.
         self._read_s = min(self._timeout_s, context.timing.session_timeout_ms / 1000 * _READ_SHARE)
         #: The offsets that this process has last stored, each with the number of the topic's incarnation. Their absence
         #: from the coordinator is an alarm, unless the topic was created again: coordinators forget deleted topics.
         self._stored: dict[TopicPartition, tuple[int, int]] = {}
-        #: The partitions that the coordinator does not know, as its answer to the last commit says.
+        #: The partitions that the coordinator does not know, according to its answer to the last commit.
         self.unknown: frozenset[TopicPartition] = frozenset()
 
     # ------------------------------------------------------------------ commits
 
     async def commit(self, commits: Mapping[TopicPartition, Commit], metadata: str) -> Written:
         """
-        Store next offsets with a text; see ``OffsetStore.commit``. Repeat, within the lease, what may succeed later.
+        Store next offsets with a text; see ``OffsetStore.commit``. Failures that may pass are retried within the lease.
 
         Raises:
-            SessionLostError: The lease is over, or the member has left its generation. What was not stored is delivered
-                again.
+            SessionLostError: The lease is over, or the member has left its generation. Records whose offsets were not
+                stored are delivered again.
             CommitFailedError: The coordinator has not confirmed an offset within the request timeout, or it refuses the
                 member for good.
         """
@@ -112,12 +112,12 @@ class CoordinatorOffsets:
         numbers = {partition: self._seen.number(partition.topic) for partition in commits}
 
         def may_store(partition: TopicPartition) -> bool:
-            # The tracker does not know a partition that was given back meanwhile, so it is not outdated there.
+            # The tracker does not know a partition that was revoked meanwhile, and so does not see that it is outdated.
             return self._tracker.may_store(partition) and self._seen.number(partition.topic) == numbers[partition]
 
         done = await self.store(offsets, metadata, may_store)
         stored = {partition: StoredOffset(*commits[partition]) for partition in done}
-        # After an error, the outcome stays unknown: the next commit stores something, even the offset that was there.
+        # After an error, the outcome stays unknown: the next commit stores an offset even if it has not changed.
         self._tracker.answered(sent, stored)
         return Written(stored, {})
 
@@ -126,7 +126,7 @@ class CoordinatorOffsets:
         Store the positions that resets chose; raises as ``commit``.
 
         Raises:
-            CommitFailedError: The coordinator refuses a position, too. The reset is tried again after a pause.
+            CommitFailedError: Also if the coordinator refuses a position. The reset is tried again after a pause.
         """
         written = await self.commit(commits, "")
         if refused := sorted(commits.keys() - written.stored.keys()):
@@ -145,9 +145,9 @@ class CoordinatorOffsets:
         renew: Renew[object],
     ) -> Mapping[TopicPartition, StoredOffset]:
         """
-        Store the starts of new logs, whatever the coordinator has: while a group has members, no other client stores.
+        Store the starts of new logs without a check of what is stored: only members of the group can have stored it.
 
-        Without a membership, or an answer, nothing is stored, and the caller tries again.
+        If there is no membership or no answer, nothing is stored, and the caller tries again.
         """
         trusted = self._seen.trusted(topic)
         try:
@@ -166,9 +166,9 @@ class CoordinatorOffsets:
         may_store: Callable[[TopicPartition], bool] = lambda _: True,
     ) -> frozenset[TopicPartition]:
         """
-        Store next offsets, and return the partitions whose offsets were stored; others were refused.
+        Store next offsets, and return the partitions whose offsets were stored; others were refused or left out.
 
-        Before each try, offsets that ``may_store`` does not permit any more are left out.
+        Before each try, offsets that ``may_store`` no longer permits are left out.
 
         Raises:
             SessionLostError: As ``commit``.
@@ -181,7 +181,7 @@ class CoordinatorOffsets:
         done: dict[TopicPartition, int] = {}
         gate: GenerationGate | None = None
         while waiting := {partition: offset for partition, offset in waiting.items() if may_store(partition)}:
-            # A later generation may have assigned the partitions to other members, or started them elsewhere.
+            # In a later generation, the partitions may be assigned to other members, or restarted elsewhere.
             gate = self._open_gate(gate)
             answers = await self._attempt(gate, waiting, metadata)
             done |= {partition: waiting[partition] for partition, code in answers.items() if code == NO_ERROR}
@@ -205,7 +205,7 @@ class CoordinatorOffsets:
     async def _attempt(
         self, gate: GenerationGate, offsets: Mapping[TopicPartition, int], metadata: str
     ) -> Mapping[TopicPartition, ErrorCode]:
-        """Send one commit; return an error code for each partition, or none for any if no answer came."""
+        """Send one commit, and return the error code of each partition; return nothing if no answer came."""
         token, now_s = gate.token, self._runtime.boot_time_s()
         texts = {partition: OffsetAndMetadata(offset, metadata) for partition, offset in offsets.items()}
         request = OffsetCommitRequestV2(self._group, token.generation, token.member_id, texts)
@@ -225,7 +225,7 @@ class CoordinatorOffsets:
                 " this member's generation; records since the last commit are delivered again"
             )
         if refused := [code for code in codes if reaction_to(GroupRequest.COMMIT, code) is Reaction.FAIL]:
-            # The member stops, and its partitions are lost: they are not found uncommitted any more.
+            # The member stops, and its partitions are lost, so no later check reports them as uncommitted.
             raise CommitFailedError(f"group {self._group}: offsets were not stored: {error_code(min(refused))}")
         if NO_ERROR.number in codes:
             gate.renew_in_rebalance(token, now_s)
@@ -234,7 +234,7 @@ class CoordinatorOffsets:
     def _retry(
         self, offsets: Mapping[TopicPartition, int], answers: Mapping[TopicPartition, ErrorCode], by_s: float
     ) -> None:
-        """Count offsets that are sent again. Raise CommitFailedError if the time for that is over."""
+        """Count the offsets that are sent again. Raise CommitFailedError if the time for retries is over."""
         self._metrics.count("commits_repeated", len(offsets))
         if self._runtime.boot_time_s() < by_s:
             return
@@ -246,7 +246,7 @@ class CoordinatorOffsets:
         )
 
     def _open_gate(self, former: GenerationGate | None) -> GenerationGate:
-        """Return the open gate of the present generation. It must be that of the former attempt, if there was one."""
+        """Return the open gate of the present generation. If there was an attempt before, its gate must be the same."""
         gate = self._member.gate
         if (
             gate is None
@@ -289,15 +289,15 @@ class CoordinatorOffsets:
         )
 
     def remembered(self, partitions: Collection[TopicPartition]) -> frozenset[TopicPartition]:
-        """Return those of the partitions whose offsets this process has stored itself."""
+        """Return the given partitions whose offsets this process has stored itself."""
         return frozenset(partitions) & self._stored.keys()
 
     def lost_offsets(self, missing: Collection[TopicPartition]) -> dict[TopicPartition, int]:
         """
-        Return the offsets that this process has stored itself, and that the coordinator does not have any more.
+        Return the offsets that this process has stored itself, and that the coordinator no longer has.
 
-        Brokers before Kafka 2.1 expire the offsets of live groups, too. That is an alarm: without what this process
-        remembers, the partition would silently be reset.
+        Brokers before Kafka 2.1 also expire the offsets of groups with members. That is logged as an alarm: without the
+        offset that this process remembers, the partition would be reset silently.
         """
         stored = {partition: self._stored[partition] for partition in missing if partition in self._stored}
         lost = {each: offset for each, (number, offset) in stored.items() if number == self._seen.number(each.topic)}

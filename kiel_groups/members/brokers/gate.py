@@ -1,15 +1,14 @@
 """
 Decide whether a member of a generation may deliver records and commit offsets at this moment.
 
-The gate is open while the lease runs: for half the session timeout, counted from the sending of the newest request
-that the coordinator has answered for this generation and member. The end of the lease is not the end of the gate: if
-the coordinator still counts on the member later, the lease runs again. Only ``shut`` is final, when the member leaves
-the generation.
+The gate is open while the lease runs: for half the session timeout, counted from the sending of the newest request that
+the coordinator has answered for this generation and member. After the end of the lease, a later answer for the same
+membership opens the gate again. Only ``shut`` is final, when the member leaves the generation.
 
-An answered sync or heartbeat says that the group is stable. During a rebalance, the coordinator answers a heartbeat
-with that, and accepts commits: it still counts on the member, until the end of the rebalance timeout. Then it removes
-each member that has not joined again, whether or not that beats or commits. So these answers extend the lease only up
-to nine tenths of that timeout, counted from the last moment when the group was stable. In 0.9 they prove nothing:
+A sync or a heartbeat that succeeds says that the group is stable. During a rebalance, the coordinator answers
+heartbeats with a code that says so, and still accepts commits, until the end of the rebalance timeout. Then it removes
+each member that has not joined again, even one that sends heartbeats or commits. So these answers extend the lease only
+up to nine tenths of that timeout, counted from the last moment when the group was stable. In 0.9 they do not extend it:
 there, the rebalance timeout is the session timeout.
 
 The heartbeat's thread renews a gate while the event loop checks it. Each field is written by one plain assignment, so
@@ -42,8 +41,8 @@ class GenerationGate:
         token: The generation and the member id.
         session_timeout_ms: The session timeout that the member has joined with.
         sent_s: The boot time at which the answered sync was sent.
-        rebalance_timeout_s: How long the coordinator waits in a rebalance for a member that beats, in seconds; 0 if it
-            does not count heartbeats then.
+        rebalance_timeout_s: How long a rebalance waits for a member that sends heartbeats, in seconds; 0 if heartbeats
+            do not count then.
     """
 
     def __init__(
@@ -63,16 +62,16 @@ class GenerationGate:
         return self._deadline_s
 
     def renew(self, token: GenerationToken, sent_s: float) -> None:
-        """Extend the lease after a heartbeat of that time, whose answer says that the group is stable."""
+        """Extend the lease after a heartbeat sent at ``sent_s`` whose answer says that the group is stable."""
         if token == self.token:
             self.confirmed_s = max(self.confirmed_s, sent_s)
             self._deadline_s = max(self._deadline_s, sent_s + self._lease_s)
 
     def renew_in_rebalance(self, token: GenerationToken, sent_s: float) -> None:
         """
-        Extend the lease after a heartbeat of that time whose answer says that the group rebalances.
+        Extend the lease after a heartbeat sent at ``sent_s`` whose answer says that the group rebalances.
 
-        An accepted commit may have been answered during a rebalance, so it proves no more.
+        An accepted commit proves no more than such an answer, because it may have been answered during a rebalance.
         """
         if token == self.token:
             removed_s = self.confirmed_s + self._drain_s

@@ -1,4 +1,4 @@
-"""Define the hooks of a program that is a member of a group with a coordinator, and what its parts share."""
+"""Define the hooks that a coordinated member calls, and the context that the member's parts share."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ T = TypeVar("T")
 
 class JoinedGroup(NamedTuple):
     """
-    What a join has brought: the ``protocol`` that the coordinator chose, and the id of the leader.
+    The result of a join: the ``protocol`` that the coordinator chose, and the id of the leader.
 
     ``members`` has the metadata of each member by its id; it is empty for members that do not lead.
     """
@@ -42,7 +42,7 @@ class CoordinatedContext:
     """
     A member of a group that brokers coordinate, as its parts see it.
 
-    ``versions`` says whether the brokers know JoinGroup v1. Before, the session timeout is also the time that a
+    ``versions`` says whether the brokers know JoinGroup v1. If they do not, the session timeout is also the time that a
     rebalance waits for a member.
     """
 
@@ -65,13 +65,13 @@ class CoordinatedContext:
         return limit_ms / 1000
 
     def aside(self, request: Request[T], timeout_s: float) -> Callable[[int], Awaitable[T]]:
-        """Return a function that sends a request to a coordinator once, beside a join or a sync under way."""
+        """Return a function that sends a request to a coordinator once, even while a join or a sync is in flight."""
         return lambda coordinator: self.transport.send(coordinator, request, timeout_s, aside=True)
 
 
 class MemberHooks(Protocol):
     """
-    The program that a member belongs to, called on the event loop.
+    The hooks of the program that a member belongs to. The member calls them on the event loop.
 
     For each generation, ``complete`` is called once, and then ``prepare`` or ``lost``. Before ``lost``, a ``complete``
     or a ``prepare`` that still runs is cancelled.
@@ -82,11 +82,11 @@ class MemberHooks(Protocol):
         """The kind of group, such as "consumer". All members of a group have the same one."""
 
     async def protocols(self) -> Sequence[GroupProtocol]:
-        """Return what the member offers at its next join: names of protocols with metadata, the preferred one first."""
+        """Return the protocols for the member's next join: names with metadata, the preferred one first."""
 
     async def perform_assignment(self, joined: JoinedGroup) -> Mapping[str, bytes]:
         """
-        As the leader, return an assignment for each member. An error of this method fails the member.
+        Return an assignment for each member; called if this member leads. An error of this method fails the member.
 
         Raises:
             KielGroupsError: No assignment can be made.
@@ -104,7 +104,7 @@ class MemberHooks(Protocol):
         """
         Give the assignment back, before the member joins again or leaves.
 
-        What is not given back when the gate closes is lost; this method then returns promptly.
+        Parts of it that are not given back when the gate closes are lost; this method then returns promptly.
         """
 
     def lost(self, gate: GenerationGate) -> None:

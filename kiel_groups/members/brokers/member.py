@@ -1,4 +1,4 @@
-"""A member of a group that has a coordinator: it performs what ``group.member_state`` decides."""
+"""Be a member of a group that has a coordinator: perform what ``group.member_state`` decides, and call the hooks."""
 
 from __future__ import annotations
 
@@ -43,13 +43,13 @@ __all__ = [
 log = logging.getLogger(__name__)
 
 
-#: After how long a member whose assignment cannot be read joins again, in seconds; then after twice as long each time.
-#: Each join is a rebalance of the whole group, and its leader may make the same mistake again.
+#: The pause before a member whose assignment cannot be read joins again, in seconds; it doubles each time. Each join is
+#: a rebalance of the whole group, and its leader may make the same mistake again.
 FIRST_REJOIN_S, LONGEST_REJOIN_S = 1.0, 300.0
 
 
 class _LeaseWords(NamedTuple):
-    """What ends with a lease, and what continues with the next one, in the words of the log."""
+    """The words of log lines for the effects of the end of a lease, and of its renewal."""
 
     stopped: str
     continues: str
@@ -61,16 +61,16 @@ _USE = _LeaseWords("the assignment may not be used", "the assignment may be used
 
 class HeldAssignment:
     """
-    Runs the hooks of a member for one assignment after the other.
+    Calls the hooks of a member for its assignments, one after the other.
 
     Args:
         group: The group's name.
-        metrics: Counts what becomes of assignments.
+        metrics: Counts lost memberships and unreadable assignments.
         runtime: The clock.
-        hooks: The program that the member belongs to.
-        confirmer: What confirms the membership, for the log.
+        hooks: The hooks of the program that the member belongs to.
+        confirmer: The name, for log lines, of what confirms the membership, such as the coordinator.
         drained: Called when the program has given an assignment back.
-        rejoin: Has the member join again.
+        rejoin: Called to have the member join again.
         crashed: Called with the error of a hook.
     """
 
@@ -97,7 +97,7 @@ class HeldAssignment:
         self._crashed = crashed
         #: The gate of the newest assignment; None before the first one, and after a loss.
         self.gate: GenerationGate | None = None
-        #: Whether the log says that the lease is over, and not yet that it runs again.
+        #: Whether the log reports that the lease is over, and not yet that it runs again.
         self._is_over = False
         self._lease_timer: asyncio.TimerHandle | None = None
         #: The hook that runs for the present assignment: ``complete`` or ``prepare``.
@@ -114,9 +114,9 @@ class HeldAssignment:
 
     def report_lease(self) -> None:
         """
-        Log once that the assignment may not be used because the lease is over, and once that it may be again.
+        Log once that the assignment may not be used because the lease is over, and once that it may be used again.
 
-        A timer calls this at the end of the lease; the answers to heartbeats, and the lack of them, do so after it.
+        A timer calls this at the end of the lease. After that, each heartbeat that is answered or fails calls it.
         """
         if self._lease_timer is not None:
             self._lease_timer.cancel()
@@ -156,7 +156,7 @@ class HeldAssignment:
         self._run(self._drain(self.gate, self._completing))
 
     def drop(self) -> None:
-        """End the assignment at once; a hook that runs for it is cancelled before."""
+        """End the assignment at once; a hook that still runs for it is cancelled first."""
         gate, hook = self.gate, self._hook
         if gate is None:
             return
@@ -172,7 +172,7 @@ class HeldAssignment:
         try:
             self._hooks.lost(gate)
         except Exception as error:
-            # The member is in the middle of a step, whose other effects come first.
+            # The member is within a step, whose other effects come first.
             asyncio.get_running_loop().call_soon(self._crashed, error)
 
     def _run(self, work: Coroutine[Any, Any, None]) -> None:
@@ -194,7 +194,7 @@ class HeldAssignment:
         self._metrics.observe("sync", self._runtime.boot_time_s() - since_s)
 
     async def _rejoin_later(self, gate: GenerationGate, joined: JoinedGroup, error: ProtocolError) -> None:
-        """Leave an assignment that cannot be read unassigned; another join of this member or another one ends it."""
+        """Continue without an unreadable assignment; join again after a pause, unless a rebalance comes first."""
         pause_s = self._unreadable_pauses.next_s()
         self._metrics.count("assignments_unreadable")
         log.error(
@@ -220,9 +220,8 @@ class HeldAssignment:
 
 # A member of a group that has a coordinator: it performs what ``group.member_state`` decides.
 #
-# The class is generic: what a protocol's metadata and assignments mean, and what a member does with its assignment, is
-# decided by its hooks. ``ConsumerMember`` has those of a consumer. What coordinates the group is a
-# ``GroupCoordinator``.
+# The class is generic. Its hooks decide what a protocol's metadata and assignments mean, and what a member does with
+# its assignment; ``ConsumerMember`` has the hooks of a consumer. A ``GroupCoordinator`` coordinates the group.
 
 
 T = TypeVar("T")
@@ -240,8 +239,8 @@ class CoordinatedMember:
         find_timeout_ms: How long the first join waits for a coordinator.
         metrics: Receives the counters and gauges.
         runtime: Clock and randomness.
-        coordinate: Returns the coordinator as this member reaches it, given the function that hears of its heartbeats.
-        hooks: The program that the member belongs to.
+        coordinate: Creates the member's ``GroupCoordinator``, given a function that takes the answers to heartbeats.
+        hooks: The hooks of the program that the member belongs to.
         on_failure: Called with the error of a member that stops for good.
     """
 
@@ -287,7 +286,7 @@ class CoordinatedMember:
         self._has_stepped = asyncio.Event()
         #: The outcome of the member, as soon as it is known: an error, or None if it has left.
         self._over: asyncio.Future[KielGroupsError | None] = home_loop().create_future()
-        #: Set when nothing more is to be done, such as a leave request after an error.
+        #: Set when no step is left, such as a leave request after an error.
         self._ended = asyncio.Event()
 
     # ------------------------------------------------------------------ the membership
@@ -309,7 +308,7 @@ class CoordinatedMember:
 
     @property
     def need_rejoin(self) -> bool:
-        """Whether the member has to join before it has an assignment of the present generation."""
+        """Whether the member lacks an assignment of the present generation, and has to join to get one."""
         return self._state.rejoin_due or self._state.phase is not Phase.STABLE
 
     @property
@@ -319,7 +318,7 @@ class CoordinatedMember:
 
     @property
     def may_commit(self) -> bool:
-        """Whether the assignment that the program has is that of the present generation."""
+        """Whether the program's assignment is that of the present generation."""
         return self._state.may_commit
 
     @property
@@ -340,7 +339,7 @@ class CoordinatedMember:
         await self.ensure_active()
 
     def request_rejoin(self) -> None:
-        """Have the member join again, because what it offers has changed."""
+        """Have the member join again, because the protocols or the metadata that it offers have changed."""
         self._feed(events.Rejoin())
 
     async def ensure_active(self) -> None:
@@ -376,7 +375,7 @@ class CoordinatedMember:
         """
         Give the assignment back and leave the group. After the limit, leave without waiting for the application.
 
-        If the caller is cancelled, or no broker answers, the heartbeat's thread leaves.
+        If the caller is cancelled, or no broker answers, the heartbeat's thread sends the leave request.
         """
         limit = limit or CloseLimit()
         self._feed(events.Leave())
@@ -400,7 +399,7 @@ class CoordinatedMember:
         await self._coordination.closed(limit)
 
     def abandon(self, timeout_s: float) -> None:
-        """Leave the group without an event loop and without a commit; wait for that at most ``timeout_s``."""
+        """Leave the group without an event loop and without a commit; wait at most ``timeout_s`` for the request."""
         self._leave_by_thread()
         self._coordination.stop()
         self._coordination.wait_ended(timeout_s)
@@ -409,12 +408,12 @@ class CoordinatedMember:
         """
         Leave at once, because the application makes no progress; ``given_up`` must follow on the event loop.
 
-        Any thread may call it beside a blocked loop, which may hold the lock of the log.
+        Any thread may call this. It logs nothing, because a blocked event loop may hold the lock of the log.
         """
         self._leave_by_thread()
 
     def given_up(self) -> None:
-        """End the membership that ``give_up`` has left; the member joins again by ``request_rejoin``."""
+        """End the membership after ``give_up``. The member joins again only after ``request_rejoin``."""
         self._feed(events.GivenUp())
         self._coordination.abandon()
 
@@ -434,7 +433,7 @@ class CoordinatedMember:
 
     async def send(self, kind: GroupRequest, request: Callable[[int], Awaitable[T]]) -> T:
         """
-        Send a request about offsets, and return its answer; ``note`` tells the member its code.
+        Send a request about offsets, and return its answer. The caller passes error codes of the answer to ``note``.
 
         Args:
             kind: Which request it is.
@@ -463,7 +462,7 @@ class CoordinatedMember:
             self._feed(events.RequestEnded())
 
     def note(self, kind: GroupRequest, code: int, token: GenerationToken) -> None:
-        """Follow what an error code in an answer about offsets says of the membership."""
+        """Apply what an error code in an answer about offsets says about the membership."""
         self._feed(events.Answered(kind, code, *token))
 
     # ------------------------------------------------------------------ the state machine
@@ -478,7 +477,7 @@ class CoordinatedMember:
         self._follow()
 
     def _follow(self) -> None:
-        """Have the heartbeat and the waiting callers follow the state."""
+        """After a change of state, set the target of heartbeats, and wake waiting callers if no join is due."""
         state, gate, coordination = self._state, self._held.gate, self._coordination
         target = None
         if gate is not None and state.coordinator is not None and not gate.is_shut and gate.token == self.token:
@@ -613,7 +612,7 @@ class CoordinatedMember:
 
     def _beat_answered(self, target: BeatTarget, answer: BeatAnswer) -> None:
         if target.gate.token != self.token or self._state.phase is Phase.LEAVING:
-            # The heartbeat has crossed the member's own leave or join, so a refusal is no failure.
+            # The heartbeat and the member's own leave or join have crossed, so a refusal is no failure.
             pass
         elif answer.code is None:
             self._failures.note(GroupRequest.HEARTBEAT, NoBrokersError(answer.failure))
@@ -629,7 +628,7 @@ class CoordinatedMember:
     # ------------------------------------------------------------------ failures and the end
 
     def _crashed(self, error: BaseException) -> None:
-        """Stop because a part of the member has failed, as by a bug."""
+        """Stop the member because one of its parts has failed unexpectedly, as by a bug."""
         if self._over.done():
             log.error("group %s: a part of a member that has stopped failed: %s", self._name, error, exc_info=error)
         self._fail(reported(self._name, error))

@@ -1,4 +1,4 @@
-"""Store and read the offsets of a group in Kafka, and repeat that while the coordinator moves or loads them."""
+"""Store and read the offsets of a group in Kafka, and retry while the coordinator moves or loads them."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ class Fetched(NamedTuple):
     """
     The offsets that a coordinator has ``found``, and the error of each partition that it has not answered for.
 
-    A partition without an offset is in neither. The error is a NoOffsetsError if the coordinator refuses for good.
+    A partition without an offset is in neither field. The error is a NoOffsetsError for a permanent refusal.
     """
 
     found: dict[TopicPartition, FetchedOffset]
@@ -100,7 +100,7 @@ async def fetch_stored(
     Args:
         group: The group's name.
         partitions: The partitions.
-        send: Sends a request; asked again for each try.
+        send: Sends a request; called once for each try.
         refused: Called with each error code of an answer.
         repeated: The codes after which a partition is asked for again, in several tries. After any other code, the read
             ends.
@@ -185,14 +185,14 @@ _MOST_AT_ONCE = 16
 #: A group that has no offsets, not even of the topic of the offsets.
 _NO_GROUP = "kiel-groups-of-no-name"
 
-#: Tries before brokers that close the connection count as too old; one that is starting closes it, too.
+#: Tries before brokers that close the connection are taken as too old; a broker that starts closes it, too.
 _STORE_TRIES = 6
 
 #: The generation and the member id of a commit that comes from no member.
 _NO_GENERATION, _NO_MEMBER = -1, ""
 
 #: After these codes, the same request may succeed later. A coordinator does not know a topic until the controller has
-#: told it, and has no leader for its own log while that log moves.
+#: announced it, and has no leader for its own log while that log moves.
 _PASSING = REPEATED | {
     UNKNOWN_TOPIC_OR_PARTITION.number,
     LEADER_NOT_AVAILABLE.number,
@@ -245,7 +245,7 @@ class StoredInKafka:
         return {partition: _meaning(code) for partition, code in found.items()}
 
     async def _ask(self, request: Request[T]) -> T:
-        """Send a request to the coordinator, which is found first if it is not known."""
+        """Find the coordinator if it is not known, and send it a request."""
         if self._coordinator is None:
             self._coordinator = await self._transport.find(self._doubted)
         timeout_s = min(_ANSWER_MS, self._cluster.config.request_timeout_ms) / 1000
@@ -260,7 +260,7 @@ class StoredInKafka:
             self._doubt()
 
     def _doubt(self) -> None:
-        """Find the coordinator before the next request, from another broker if there is one."""
+        """Have the next request search for the coordinator first, at another broker if there is one."""
         if self._coordinator is not None:
             self._coordinator, self._doubted = None, self._coordinator
 
@@ -298,10 +298,10 @@ def _meaning(code: ErrorCode | None) -> StoreAnswer:
 
 async def check_kafka_offsets(cluster: ClusterMetadata, group: str) -> None:
     """
-    Check that the brokers keep offsets in Kafka. Those of 0.8.0 and 0.8.1 close the connection instead of answering.
+    Check that the brokers can store offsets in Kafka; those of 0.8.0 and 0.8.1 close the connection instead.
 
     Raises:
-        ConfigError: The brokers keep no offsets in Kafka.
+        ConfigError: The brokers cannot store offsets in Kafka.
         NoBrokersError: No broker answers.
     """
     transport, backoff = ClusterTransport(cluster, group), cluster.new_backoff()
@@ -313,7 +313,7 @@ async def check_kafka_offsets(cluster: ClusterMetadata, group: str) -> None:
             return
         except FindError as error:
             if error.code is not None:
-                # A broker that answers at all has a coordinator, if not now: a new cluster creates its log first.
+                # A broker that answers can coordinate, if not yet: a new cluster creates the log of offsets first.
                 return
             failure = error
         if isinstance(failure.__cause__, BrokerConnectionError):
@@ -353,8 +353,8 @@ async def find_kafka_offsets(
     Args:
         brokers: Addresses of brokers, to ask for the coordinator.
         wanted: Partitions of existing topics, by the group's name.
-        doubtful: Those of the brokers that may be of 0.8.1. If one of them is, none is asked for a coordinator, because
-            such a broker closes the connection; the result is empty.
+        doubtful: The addresses of brokers that may be of 0.8.1. Such a broker closes the connection when it is asked
+            for a coordinator. So if one of these is of 0.8.1, no broker is asked, and the result is empty.
         timeout_s: Time for the whole look-up, in seconds.
     """
     found = {group: FoundOffsets() for group in wanted}
@@ -393,8 +393,8 @@ async def _early(cluster: ClusterMetadata, address: HostPort) -> HostPort | None
     """
     Return the address if the broker is of 0.8.1, or else None.
 
-    Such a broker answers an OffsetFetch v1 from ZooKeeper, and reports a missing znode. Later ones report that they do
-    not coordinate the group, or that it has no offset. A broker that does not answer names no coordinator either.
+    Brokers of 0.8.1 answer an OffsetFetch v1 from ZooKeeper, and report a missing znode. Later brokers report that they
+    do not coordinate the group, or that it has no offset. The result is None, too, for a broker that does not answer.
     """
     partition = TopicPartition(OFFSETS_TOPIC, 0)
     request = OffsetFetchRequestV1(_NO_GROUP, (partition,))

@@ -28,7 +28,7 @@ __all__ = [
 log = logging.getLogger(__name__)
 
 
-#: The pauses before a doubted topic is looked at, in seconds: the metadata of brokers lag behind their logs.
+#: The pauses before a doubted topic is checked, in seconds: the metadata of brokers lag behind their logs.
 _PAUSES_S = (0.0, 1.0, 4.0)
 
 
@@ -43,7 +43,7 @@ class RenewedTopics:
         handler: Compares logs with what was read from them.
         tracker: The offsets of the member's partitions.
         tasks: Runs the look-ups.
-        metrics: Counts what is found, and what cannot be known.
+        metrics: Counts recreated topics, and logs of which it cannot be known whether they are new.
         topics: The topics of the cluster.
         offsets: The group's offsets.
     """
@@ -67,7 +67,7 @@ class RenewedTopics:
         self._topics = topics
         self._seen = topics.seen
         self._offsets = offsets
-        #: The topics that are being looked at, because a broker has answered as if they were others.
+        #: The topics under doubt, because a broker has answered as if they were other topics.
         self._doubted: set[str] = set()
         #: The partitions whose logs were reported to have other records, without another sign of a new log.
         self._odd: set[TopicPartition] = set()
@@ -103,7 +103,7 @@ class RenewedTopics:
 
     async def store_beginnings(self, partitions: Collection[TopicPartition]) -> None:
         """
-        Store 0 for partitions that are given back before they were restarted: their stored offsets are of old logs.
+        Store 0 for partitions that are revoked before their restart: their stored offsets are of old logs.
 
         Raises:
             KielGroupsError: The coordinator has not stored all of them.
@@ -115,7 +115,7 @@ class RenewedTopics:
     # ------------------------------------------------------------------ doubts
 
     def identify(self, topics: Collection[str]) -> None:
-        """Ask for the ids of topics that are not known yet, so that others are noticed later."""
+        """Ask for unknown ids of topics, so that a later change of an id shows that a topic was created again."""
         unknown = [topic for topic in topics if not self._seen.has_id(topic)]
         if unknown and self._topics.asks_ids:
             self.tasks.start(self._refresh(unknown))
@@ -131,7 +131,7 @@ class RenewedTopics:
             self.tasks.start(self._look_again(topic, has_id=self._seen.has_id(topic)))
 
     async def _look_again(self, topic: str, *, has_id: bool) -> None:
-        """Look at a doubted topic until it is known what has become of it, or all partitions are given back."""
+        """Check a doubted topic again, after pauses, until it is known whether the topic was created again."""
         try:
             for pause_s in _PAUSES_S:
                 await asyncio.sleep(pause_s)
@@ -143,7 +143,7 @@ class RenewedTopics:
             self._doubted.discard(topic)
 
     async def look_regularly(self, interval_s: float) -> None:
-        """Compare logs at intervals: a new log that has grown past the position at once shows no other sign."""
+        """Compare logs at intervals: nothing else reveals a new log that quickly grows past the position."""
         while True:
             await asyncio.sleep(interval_s)
             for topic in sorted({partition.topic for partition in self.tracker.open_partitions()}):
@@ -163,12 +163,12 @@ class RenewedTopics:
             await self._judge(topic, was_unknown=topic in self._doubted)
 
     async def _judge(self, topic: str, *, was_unknown: bool) -> bool:
-        """Look at the logs of a topic without an id; return whether its leaders have answered."""
+        """Decide by its logs whether a topic without an id is new; return whether its leaders have answered."""
         number = self._seen.number(topic)
         states = {each: self.tracker.of(each) for each in self.tracker.open_partitions() if each.topic == topic}
         positions = {each: state.position for each, state in states.items() if state and not state.outdated}
         if not positions:
-            # The doubt concerns the stored offsets, which are looked at when the partitions come back.
+            # The doubt concerns the stored offsets, which are checked when the partitions are assigned again.
             return True
         sights = await self.handler.look_at_logs(positions)
         was_missing = self._seen.was_missing(topic)
@@ -187,7 +187,7 @@ class RenewedTopics:
         return sights.keys() == positions.keys()
 
     def _is_odd(self, partition: TopicPartition, sight: LogSight) -> bool:
-        """Return whether the log has another record than the one that was read, and that was not reported yet."""
+        """Return whether the log has another record than was read. Report each partition only once."""
         is_odd = sight.has_record is False and partition not in self._odd
         if is_odd:
             self._odd.add(partition)
@@ -195,7 +195,7 @@ class RenewedTopics:
 
 
 def warn_of_unknown(group: str, metrics: Metrics, sights: Mapping[TopicPartition, LogSight]) -> None:
-    """Report partitions of which brokers have lacked the topic, or the position, and that have both again."""
+    """Report partitions whose topic or position brokers have denied and now have again: their logs may be new."""
     # A log that ends before the position may have grown past it until the next fetch.
     doubtful = {each: sight for each, sight in sorted(sights.items()) if sight.start < sight.position}
     if not doubtful:

@@ -1,4 +1,4 @@
-"""Log and count the failed requests of one member that it repeats, each cause once."""
+"""Count the failed requests that a member repeats, and log each cause once, then at growing intervals."""
 
 from __future__ import annotations
 
@@ -21,30 +21,30 @@ __all__ = [
 log = logging.getLogger(__name__)
 
 
-#: What the member could not do. To find its coordinator has the words of that.
+#: The failed step of the member, in words. The search for the coordinator has words of its own.
 _WORDS = {
     GroupRequest.JOIN: "join",
     GroupRequest.SYNC: "sync",
     GroupRequest.HEARTBEAT: "prove its membership",
 }
 
-#: What a request that takes long waits for.
+#: The event that a slow request waits for, in words.
 _AWAITED = {GroupRequest.JOIN: "the answer to its join", GroupRequest.SYNC: "its assignment"}
 
 #: The reactions after which the member continues. A refusal that stops it is reported as an error.
 _REPEATED = frozenset({Reaction.WAIT, Reaction.FIND, Reaction.NEW_ID, Reaction.LOST})
 
-#: What a broker answers while the coordinator of a group is created, elected or started.
+#: The codes of a broker while the coordinator of a group is created, elected or started.
 _STARTING = frozenset({CoordinatorCode.LOADING, CoordinatorCode.NOT_AVAILABLE, CoordinatorCode.NOT_COORDINATOR})
 
-#: How long that may take before the first join until it is a warning, in seconds. The first question for a coordinator
-#: makes a new cluster create the topic of the offsets, by default with 50 partitions, and elect their leaders.
+#: How long these codes may come before the first join without a warning, in seconds. The first request makes a new
+#: cluster create the topic of the offsets, by default with 50 partitions, and elect their leaders.
 CREATION_S = 10.0
 
-#: After how long the log repeats the cause of failures that go on, in seconds; then after twice as long each time.
+#: The pause before the log repeats the cause of continued failures, in seconds; it doubles each time.
 REPEAT_S, LONGEST_REPEAT_S = 60.0, 600.0
 
-#: What the hint of a code does not know.
+#: Hints for requests whose code has a cause that its usual hint does not name.
 _HINTS: Mapping[tuple[GroupRequest, int], str] = {
     (GroupRequest.SYNC, CoordinatorCode.UNKNOWN): (
         "; it cannot store a group whose metadata and assignments exceed its message.max.bytes"
@@ -60,7 +60,7 @@ class RequestFailures:
         group: The group's name.
         metrics: Counts ``group_requests_failed`` by request.
         runtime: The clock.
-        find: How the member finds its coordinator, for the log.
+        find: How the member finds its coordinator, in words for the log.
     """
 
     def __init__(self, group: str, metrics: Metrics, runtime: Runtime, find: str) -> None:
@@ -85,7 +85,7 @@ class RequestFailures:
         """
         Count a failed request, and log its cause; the same cause again is logged at growing intervals.
 
-        Before the first join, a coordinator that is starting is no reason for a warning during ``CREATION_S``.
+        Before the first join, a coordinator that is not available yet causes no warning during ``CREATION_S``.
         """
         self._metrics.count("group_requests_failed", request=request.value)
         self.last = error
@@ -109,7 +109,7 @@ class RequestFailures:
             self._logged_s, self._repeat_s = now_s, min(2 * self._repeat_s, LONGEST_REPEAT_S)
 
     def note_code(self, request: GroupRequest, code: ErrorCode) -> None:
-        """Note a code after which the member repeats the request, finds its coordinator, or joins anew."""
+        """Note a code after which the member retries the request, finds its coordinator again, or joins anew."""
         if reaction_to(request, code.number) in _REPEATED:
             error = code.exception(f"group {self._group}: {request.value}")
             if hint := _HINTS.get((request, code.number)):
@@ -117,7 +117,7 @@ class RequestFailures:
             self.note(request, error)
 
     def slow(self, request: GroupRequest, why: str) -> SlowStep:
-        """Return what warns, with the likely cause, while the coordinator does not answer a request of this kind."""
+        """Return a step that warns of a request that the coordinator does not answer; ``why`` is the likely cause."""
         return SlowStep(
             lambda seconds: log.warning(
                 "group %s: this member has waited %.0f s for %s: %s", self._group, seconds, _AWAITED[request], why
@@ -137,7 +137,7 @@ class RequestFailures:
 
 
 def reported(group: str, error: BaseException) -> KielGroupsError:
-    """Return an error as callers of this package expect it: the error itself, or one that has it as its cause."""
+    """Return the error itself if it is a KielGroupsError, or else a KielGroupsError that has it as its cause."""
     if isinstance(error, KielGroupsError):
         return error
     wrapped = KielGroupsError(f"group {group}: {type(error).__name__}: {error}")

@@ -36,7 +36,7 @@ class Positions(NamedTuple):
     """
     The start positions that were found, and the error of each other partition.
 
-    ``lacking`` are those of which the group has no offset, and ``auto_offset_reset`` chooses none.
+    ``lacking`` are the partitions without an offset of the group if ``auto_offset_reset`` is ``none``.
     """
 
     found: Mapping[TopicPartition, StartPosition]
@@ -46,7 +46,7 @@ class Positions(NamedTuple):
 
 class StartPositions:
     """
-    Finds start positions, and has the coordinator store those that it lacks before any record is delivered.
+    Finds start positions, and has the coordinator store newly chosen ones before any record is delivered.
 
     Otherwise the next owner might choose another position, and records between the two would never be delivered.
 
@@ -105,7 +105,7 @@ class StartPositions:
             self._former_topics = frozenset(self._first_counts)
         for topic, count in counts.items():
             self._first_counts.setdefault(topic, count)
-        # What is stored while the coordinator answers may be missing in the answer, and is not lost.
+        # An offset that is stored while the coordinator answers may be missing in the answer, and is not lost.
         remembered = self._offsets.remembered(partitions)
         numbers = {topic: self._seen.number(topic) for topic in counts}
         stored = await self._offsets.fetch(partitions)
@@ -139,7 +139,7 @@ class StartPositions:
 
     async def _are_renewed(self, topics: Collection[str], numbers: Mapping[str, int]) -> bool:
         """
-        Return whether topics of which the coordinator lacks offsets are others now than those with these numbers.
+        Return whether a topic whose offsets the coordinator lacks is another incarnation than ``numbers`` says.
 
         Coordinators from 0.10 on forget the offsets of a deleted topic, whose id changes if it is created again.
         """
@@ -156,7 +156,7 @@ class StartPositions:
         numbers: Mapping[str, int],
         trusted: Mapping[str, set[TopicPartition]],
     ) -> dict[TopicPartition, KielGroupsError]:
-        """Store starts that were chosen in these incarnations of their topics; return the error of each other one."""
+        """Store starts chosen in the incarnations ``numbers``; return the error of each one that was not stored."""
 
         def is_current(partition: TopicPartition) -> bool:
             return self._seen.number(partition.topic) == numbers[partition.topic]
@@ -174,10 +174,10 @@ class StartPositions:
 
     def _find_forgotten(self, missing: Collection[TopicPartition], trusted: Mapping[str, set[TopicPartition]]) -> None:
         """
-        Find the partitions whose offsets the coordinator has forgotten with a deleted topic that has no id.
+        Find partitions whose offsets the coordinator has deleted with a topic that has no id, as from 0.10 on.
 
-        Coordinators from 0.10 on do so. The topic was missing, and an earlier assignment had partitions of it, which
-        the group does not leave without an offset.
+        The sign is that the topic was missing, and an earlier assignment had partitions of it: the group had stored
+        their offsets.
         """
         for topic, known in sorted(trusted.items()):
             forgotten = {each for each in missing if each.topic == topic}.difference(known, self._outlived)
@@ -196,9 +196,9 @@ class StartPositions:
 
     async def _look_at(self, stored: Mapping[TopicPartition, int], trusted: Mapping[str, set[TopicPartition]]) -> None:
         """
-        Find out whether stored offsets that are not trusted are of the logs of deleted topics.
+        Find out which stored offsets that are not trusted are of the logs of deleted topics.
 
-        Those that are stay untrusted until another one is stored: the member may lose the partition before.
+        These stay untrusted until another offset is stored, because the member may lose the partition before that.
 
         Args:
             stored: The stored offsets.
@@ -215,7 +215,7 @@ class StartPositions:
             sights = await self._handler.look_at_logs(positions)
             if silent := sorted(positions.keys() - sights.keys()):
                 raise LEADER_NOT_AVAILABLE.exception(f"the logs of {some(silent, _MOST_NAMES)} are not known")
-            # What this process has read may be of the new log, and the other offsets of the old one all the same.
+            # This process may have read from the new log, while the other offsets are still of the old one.
             others = {each: sight for each, sight in sights.items() if not sight.has_record}
             if judge_logs(others.values(), was_unknown=True, was_missing=True) is Verdict.NEW:
                 self._outlived.update(others)
@@ -242,8 +242,8 @@ class StartPositions:
         """
         Look up the offsets that the reset policy names.
 
-        A partition that was added to its topic, or whose topic was created again, while this process was in the group
-        starts at its earliest offset, or its first records would be skipped.
+        A partition starts at its earliest offset if it was added to its topic, or its topic was created again, while
+        this process was in the group. Otherwise its first records would be skipped.
         """
         if not partitions:
             return {}, {}
@@ -270,7 +270,7 @@ class StartPositions:
         return partition in self._outlived or self._seen.number(partition.topic) > 0
 
     def _warn_of_missing(self, chosen: Collection[TopicPartition], known_topics: Collection[str]) -> None:
-        """Report partitions that start by the policy although the group has committed in their topics."""
+        """Report partitions that start by the reset policy although the group has committed offsets in their topics."""
         found = sorted(each for each in chosen if each.topic in known_topics and not self._is_added(each))
         if not found:
             return

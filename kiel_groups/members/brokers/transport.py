@@ -1,4 +1,4 @@
-"""Reach the coordinator of a group through a client's cluster."""
+"""Send a member's requests to the coordinator of its group, and heartbeats over a connection of their own."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ T = TypeVar("T")
 
 
 class FindError(BrokerError):
-    """No broker has named the coordinator; ``code`` is the broker's, or None if none answered."""
+    """No broker has named the coordinator; ``code`` is the error code of a broker, or None if no broker answered."""
 
 
 class BeatAnswer(NamedTuple):
     """
-    The answer to a heartbeat: its error code, or None if none came.
+    The answer to a heartbeat: its error code, or None if no answer came.
 
-    ``failure`` says why there is none, or why the membership is over if the coordinator is no broker.
+    ``failure`` says why no answer came or, if the coordinator is no broker, why the membership is over.
     """
 
     code: int | None
@@ -54,7 +54,7 @@ def code_of(answer: object) -> int:
 
 
 class GroupTransport(Protocol):
-    """The requests of one member about its group, to brokers or to those of the simulator."""
+    """Sends the requests of one member about its group to real or simulated brokers."""
 
     async def find(self, doubted: int | None = None) -> int:
         """
@@ -70,7 +70,7 @@ class GroupTransport(Protocol):
         """
         Send a request to the coordinator once, and return its answer.
 
-        A join and a sync occupy their connection until the group is ready. ``aside`` sends a request beside them.
+        A join and a sync occupy their connection until the group is ready. ``aside`` uses another connection.
 
         Raises:
             KielGroupsError: There is no answer in time, or none that can be read.
@@ -80,7 +80,7 @@ class GroupTransport(Protocol):
         self, coordinator: int, request: Request[object], timeout_s: float, answered: Callable[[BeatAnswer], None]
     ) -> None:
         """
-        Send a heartbeat, off the event loop; it may block for ``timeout_s``. ``answered`` is called once.
+        Send a heartbeat from a thread beside the event loop, for at most ``timeout_s``; call ``answered`` once.
 
         The event loop may be blocked meanwhile. A leave request, or the sync of a stable member, may be sent in the
         same way.
@@ -134,7 +134,7 @@ class HeartbeatConnection:
                 raise ProtocolError(f"{address}: an answer to another request: {answer.correlation_id}")
             return request.decode_response(answer.payload)
         except BaseException:
-            # The rest of a late answer would be taken for that to the next request.
+            # Otherwise the rest of a late answer would be read as the answer to the next request.
             self.close()
             raise
 
@@ -158,14 +158,14 @@ class HeartbeatConnection:
 
 
 def _left_s(by_s: float) -> float:
-    """Return the seconds until then. A socket with a timeout of 0 would not wait at all."""
+    """Return the seconds until ``by_s``. Raise TimeoutError at its end: a socket with a timeout of 0 would not wait."""
     left_s = by_s - time.monotonic()
     if left_s <= 0:
         raise TimeoutError("no answer in time")
     return left_s
 
 
-#: The purposes of the connections to the coordinator: joins and syncs, which wait for other members, and the rest.
+#: The purposes of the connections to the coordinator: joins and syncs, which wait for other members, and all others.
 _MEMBERSHIP, _ASIDE = "group", "group-offsets"
 
 
@@ -192,9 +192,9 @@ class ClusterTransport:
         """
         Ask a broker without a recent failure for the coordinator; raises as ``GroupTransport.find``.
 
-        The coordinator that was named last is doubted, too, because one that is cut off from its cluster would name
-        itself; the search after a failed one may ask it. After a failure the brokers' addresses are read again, because
-        this may be the client's only request.
+        The coordinator that was named last counts as doubted, too: if it is cut off from its cluster, it would name
+        itself. Only the search after a failed search may ask it. After a failure, the brokers' addresses are read
+        again, because this may be the client's only request.
         """
         what = f"group {self._group}: no broker has named the group's coordinator"
         if doubted is None:
@@ -204,7 +204,7 @@ class ClusterTransport:
         except KielGroupsError as error:
             raise FindError(f"{what}: {error}") from error
         try:
-            # Brokers answer from memory: one that takes longer than a handshake is stuck, and another one may answer.
+            # Brokers answer from memory. If one takes longer than a handshake, it is stuck, and another one may answer.
             answer = await connection.request(
                 FindCoordinatorRequest(self._group), self._cluster.config.connect_timeout_ms
             )
@@ -223,7 +223,7 @@ class ClusterTransport:
         return self._named
 
     def _aside(self, error: ErrorCode) -> str:
-        """Return what may keep a new cluster from ever having a coordinator. From 0.11 on, brokers insist on it."""
+        """Return a hint for an error: a new cluster may have too few brokers to store the offsets topic."""
         if error != CONSUMER_COORDINATOR_NOT_AVAILABLE:
             return ""
         alive = counted(self._cluster.brokers, "broker is", "brokers are")
@@ -239,8 +239,8 @@ class ClusterTransport:
             answer = await connection.request(request, max(1, round(timeout_s * 1000)))
         except asyncio.CancelledError:
             if not aside:
-                # The broker works on one request of a connection at a time, so a join that is given up would delay the
-                # next one.
+                # The broker handles one request of a connection at a time, so an abandoned join would delay the next
+                # one.
                 connection.close()
             raise
         assert answer is not None, "requests about groups have answers"
@@ -255,8 +255,8 @@ class ClusterTransport:
                 self._beats = HeartbeatConnection(self._cluster.config.client_id)
             answer = self._beats.request(self._addresses[coordinator], request, timeout_s)
         except Exception as error:
-            # Garbage may fail a decoder in any way, and a broker may advertise a name or a port that is none. In any
-            # case the membership is not proved, and the member asks for its coordinator.
+            # Garbage may fail a decoder in any way, and a broker may advertise an invalid name or port. In any case the
+            # membership is not proved, and the member searches for its coordinator.
             why = str(error) if isinstance(error, (OSError, ProtocolError)) else repr(error)
             answered(BeatAnswer(None, f"{self._addresses[coordinator]}: {why}"))
             return

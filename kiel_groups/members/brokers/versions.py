@@ -1,4 +1,4 @@
-"""Find out which group requests the brokers know."""
+"""Find out which versions of group requests the brokers know, such as JoinGroup v1."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ class GroupVersions:
     """
     What the brokers know of the group protocol.
 
-    ``has_rebalance_timeout``: they know JoinGroup v1. ``has_topic_ids``: they know Metadata v10. Until ``probe`` has
-    returned, the oldest version is assumed. ``ranges``: what the asked broker knows, by API key; empty if it is of 0.9,
-    which does not say.
+    ``has_rebalance_timeout`` is true if they know JoinGroup v1, and ``has_topic_ids`` if they know Metadata v10. Until
+    ``probe`` has returned, the oldest version is assumed. ``ranges`` has the versions that the asked broker knows, by
+    API key; it is empty for a broker of 0.9, which does not list them.
 
     Args:
         api_version: The brokers' release, such as ``(0, 9)``; None to ask them.

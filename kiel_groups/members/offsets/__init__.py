@@ -1,5 +1,5 @@
 """
-Store the offsets of a member's partitions, and find where partitions start: in ZooKeeper, through brokers, in Kafka.
+Store the offsets of a member's partitions in ZooKeeper, through brokers or in Kafka, and find start positions.
 
 Members of both coordinations use it.
 A store never delivers records, and writes only what a gate allows.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from kiel_groups.errors import KielGroupsError, NoOffsetsError
@@ -18,7 +19,7 @@ from kiel_groups.members.offsets.zookeeper_store import OffsetZnodes
 from kiel_groups.members.partition_handler import LogOffsets
 from kiel_groups.model import TopicPartition
 from kiel_groups.wording import counted, some
-from kiel_groups.zookeeper.fenced_writes import FencedWriter, give_up
+from kiel_groups.zookeeper.fenced_writes import FencedWriter, Renew, give_up
 from kiel_groups.zookeeper.session import Node
 from kiel_groups.zookeeper.tasks import MemberContext
 
@@ -42,13 +43,22 @@ class _ClaimOffsets(NamedTuple):
     The claims of one topic, divided by whether their offsets can be rewritten now.
 
     ``created`` is the topic's creation zxid, 0 if the topic is gone. ``ready`` are the partitions to rewrite, and
-    ``stored`` their offsets as far as they were read already. ``failures`` has the reason for each claim without one.
+    ``stored`` their offsets, if they were read already. ``failures`` has the reason for each claim without one.
     """
 
     created: int
     ready: list[TopicPartition]
     stored: dict[TopicPartition, StoredOffset]
     failures: dict[TopicPartition, KielGroupsError]
+
+
+@dataclass(eq=False, slots=True)
+class _Rewrite:
+    """Claims of one topic whose offsets are rewritten, and the result: offsets and versions, None before that."""
+
+    claims: _ClaimOffsets
+    renew: Renew[object]
+    rewritten: dict[TopicPartition, tuple[int, int]] | None = None
 
 
 class ClaimOpener:
@@ -75,13 +85,16 @@ class ClaimOpener:
         self._writer = writer
         self._topics = topics
         self._znodes = znodes
+        #: The topics whose offsets are rewritten, or wait for that; and the lock held by the rewrite under way.
+        self._rewrites: list[_Rewrite] = []
+        self._rewriting = asyncio.Lock()
 
     async def open(self, topic: str, partitions: Sequence[TopicPartition]) -> Starts:
         """
         Open freshly claimed partitions of a topic, given in ascending order, and return their start positions.
 
         If some of them have a valid stored offset, only those are opened, because they need no broker. Otherwise,
-        missing offsets are looked up for the whole topic, and stored as far as leaders return them: so the group starts
+        missing offsets are looked up for the whole topic, and those that leaders return are stored. So the group starts
         at one moment, and tools that count offset znodes see all of them.
 
         Raises:
@@ -97,7 +110,7 @@ class ClaimOpener:
             self._tracker.claim(partitions, seen)
             renew = self._topics.unless_recreated(topic)
             claims = await self._find_or_create(topic, partitions)
-            rewritten = await self._znodes.rewrite(claims.ready, claims.stored, renew)
+            rewritten = await self._rewrite(_Rewrite(claims, renew))
             if self._topics.creation(topic) == seen:
                 break
         origin = StartOrigin.STORED if claims.stored else StartOrigin.FIRST
@@ -110,6 +123,27 @@ class ClaimOpener:
         }
         return Starts(found, claims.failures)
 
+    async def _rewrite(self, mine: _Rewrite) -> dict[TopicPartition, tuple[int, int]]:
+        """
+        Rewrite offsets, in the same transactions as those of the other topics that wait for the present rewrite.
+
+        A member of a large group may own one partition in each of a hundred topics.
+        """
+        self._rewrites.append(mine)
+        try:
+            async with self._rewriting:
+                if mine.rewritten is None:
+                    together = [each for each in self._rewrites if each.rewritten is None]
+                    renews = {partition: each.renew for each in together for partition in each.claims.ready}
+                    known = {partition: found for each in together for partition, found in each.claims.stored.items()}
+                    rewritten = await self._znodes.rewrite(sorted(renews), known, lambda p, write: renews[p](p, write))
+                    for each in together:
+                        each.rewritten = {p: rewritten[p] for p in each.claims.ready if p in rewritten}
+        finally:
+            self._rewrites.remove(mine)
+        assert mine.rewritten is not None
+        return mine.rewritten
+
     async def _find_or_create(self, topic: str, mine: Sequence[TopicPartition]) -> _ClaimOffsets:
         """
         Return the partitions of ``mine`` with valid offsets; if there are none, create offsets that leaders return.
@@ -118,7 +152,7 @@ class ClaimOpener:
         """
         renew = self._topics.unless_recreated(topic)
         topic_node, nodes = await asyncio.gather(
-            self._session.get(topic_path(topic)),
+            self._session.exists(topic_path(topic)),
             self._session.get_many([self._layout.offset(partition) for partition in mine]),
         )
         created = 0 if topic_node is None else topic_node.czxid
@@ -130,7 +164,7 @@ class ClaimOpener:
             return _ClaimOffsets(created, list(sound), sound, {})
         failures: dict[TopicPartition, KielGroupsError] = {}
         if outdated:
-            # Whatever the reset policy is.
+            # Regardless of the reset policy.
             offsets = await self._handler.log_offsets(outdated, "earliest")
             await self._znodes.store_starts(
                 topic, offsets.found, lambda p, found: found.version == stored[p].version, renew
@@ -141,6 +175,7 @@ class ClaimOpener:
             await self._znodes.put({p: Commit(offset, stored[p].version) for p, offset in offsets.found.items()}, renew)
             failures |= offsets.failures
         if missing := [partition for partition in mine if partition not in stored]:
+            topic_node = await self._session.get(topic_path(topic))
             numbers = parse_topic(topic_node.data, topic_path(topic)) if topic_node is not None else ()
             numbers = tuple(sorted({*numbers, *(partition.partition for partition in mine)}))
             failures |= await self._create(topic, numbers, missing)

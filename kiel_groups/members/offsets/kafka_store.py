@@ -63,7 +63,7 @@ _VERSION = 0
 
 
 class NewOffset(NamedTuple):
-    """An offset to store: a position in the log of the topic that was ``created`` then, under a ``claim``."""
+    """An offset to store under a ``claim``: a position in the log of the topic whose creation zxid is ``created``."""
 
     offset: int
     created: int
@@ -72,7 +72,7 @@ class NewOffset(NamedTuple):
 
 class StoredNotes(NamedTuple):
     """
-    The stored offsets, each with the creation zxid of its topic; None if another program has stored it.
+    The stored offsets, each with the creation zxid of its topic, or None if another program has stored the offset.
 
     ``failures`` has the error of each partition that the coordinator has not answered for.
     """
@@ -83,7 +83,7 @@ class StoredNotes(NamedTuple):
 
 @dataclass(slots=True)
 class StoreOutcome:
-    """What became of new offsets. Those in neither part were refused, or were not sent."""
+    """The outcome of new offsets. Offsets in neither of the two sets were refused, or were not sent."""
 
     stored: set[TopicPartition] = field(default_factory=set)
     unknown: set[TopicPartition] = field(default_factory=set)
@@ -95,9 +95,9 @@ class KafkaStore:
 
     Args:
         context: The member; the lease of its session limits each request.
-        writer: The writer that waits for the gate of the member's session.
+        writer: The member's fenced writer; its gate must be open before each request.
         topics: The incarnations of the member's topics.
-        limit: Limits all waits for brokers, because the member leaves.
+        limit: Limits all waits for brokers once the member leaves.
     """
 
     def __init__(
@@ -115,7 +115,7 @@ class KafkaStore:
     # ------------------------------------------------------------------ the OffsetStore
 
     async def commit(self, commits: Mapping[TopicPartition, Commit], metadata: str) -> Written:
-        """Store offsets with a text; see ``OffsetStore.commit``. Those with an unknown outcome are stored again."""
+        """Store offsets with a text; see ``OffsetStore.commit``. Offsets with an unknown outcome are stored again."""
         started_s = self._context.runtime.boot_time_s()
         states = {partition: self._tracker.of(partition) for partition in commits}
         sent = self._tracker.sent(commits)
@@ -139,8 +139,8 @@ class KafkaStore:
         """
         Return nothing: an offset of another writer is not followed while the partition is owned.
 
-        A broker that has lost touch with the others returns old offsets, and a delayed request of a former owner leaves
-        one. Neither differs from an operator's offset, except by a text that any program can write.
+        A broker that has lost touch with the others returns old offsets, and a delayed request of a former owner stores
+        an old one. Neither differs from an operator's offset, except by a text that any program can write.
         """
         return {}
 
@@ -189,7 +189,7 @@ class KafkaStore:
         Store offsets. Repeat that while the coordinator moves or does not answer, for ``COMMIT_PATIENCE_S`` at most.
 
         Right before each request, ``may_store`` confirms each partition. If the outcome stays unknown, the stored
-        offsets are read: those that are found there count as stored.
+        offsets are read, and equal ones are taken as stored.
 
         Raises:
             SessionLostError: The session is over.
@@ -253,7 +253,7 @@ class KafkaStore:
             return dict.fromkeys(offsets, StoreAnswer.UNKNOWN)
 
     async def _resolve(self, offsets: Mapping[TopicPartition, NewOffset], outcome: StoreOutcome) -> None:
-        """Read the offsets whose outcome is unknown; count those that are stored."""
+        """Read the offsets whose outcome is unknown, and add those that are stored to the outcome."""
         try:
             async with self._limit.timeout(REREAD_S):
                 found = (await self._brokers.read(outcome.unknown)).found
@@ -361,7 +361,7 @@ class KafkaClaimOpener:
         """
         Return whether a claim is still to be opened in the incarnation of its topic that ``created`` identifies.
 
-        Meanwhile, the claim may have been released, and another one been made.
+        It is not if it was released meanwhile, even if another claim of the partition was made.
         """
         is_known = self._topics.creation(partition.topic) == created
         return is_known and self._tracker.claimed(partition) is claimed[partition]
@@ -413,11 +413,11 @@ class KafkaClaimOpener:
         self, topic: str, partitions: Collection[TopicPartition], *, is_new_log: bool
     ) -> LogOffsets:
         """
-        Return where owned partitions of a topic start that have no offset in Kafka.
+        Return the start positions of owned partitions of a topic that have no offset in Kafka.
 
-        A partition starts at its first offset. One that the first offsets lack was added to the topic, or had no leader
-        when they were decided: it starts at its earliest offset, whatever the reset policy is, so that nothing is
-        skipped. A partition is left out if the topic was created again meanwhile, or has an offset by now.
+        A partition starts at its first offset. A partition without one was added to the topic, or had no leader when
+        the first offsets were chosen: it starts at its earliest offset, whatever the reset policy is, so that nothing
+        is skipped. A partition is left out if the topic was created again meanwhile, or has an offset by now.
 
         Args:
             topic: The topic, as ``TopicIncarnations`` knows it.
@@ -459,7 +459,7 @@ class KafkaClaimOpener:
             return None
 
     async def _starts(self, topic: str, partitions: Collection[TopicPartition], first: FirstOffsets) -> LogOffsets:
-        """Return the first offsets of partitions, or their earliest ones where the logs start later by now."""
+        """Return the first offsets of partitions, or the earliest offsets of logs that begin later by now."""
         added = sorted(partition for partition in partitions if partition.partition not in first.offsets)
         refused: Mapping[TopicPartition, KielGroupsError] = {}
         if added and self._reset == "none":
@@ -496,7 +496,7 @@ class KafkaClaimOpener:
             )
 
     async def _decide(self, topic: str, created: int, *, is_new_log: bool) -> LogOffsets:
-        """Choose the first offsets of all partitions without an offset in Kafka; the write may still come too late."""
+        """Choose first offsets of all partitions without an offset in Kafka; another member may write its own first."""
         node = await self._session.get(topic_path(topic))
         partitions = [] if node is None else _partitions(topic, node)
         stored, failures = await self._store.stored(partitions)
@@ -522,7 +522,7 @@ class KafkaClaimOpener:
 
     async def _offsets_in_znodes(self, partitions: Sequence[TopicPartition], created: int) -> dict[TopicPartition, int]:
         """
-        Return the offsets that the group has stored in ZooKeeper, with another store: it continues there.
+        Return the offsets that the group has in ZooKeeper, if it had another store: it continues there.
 
         An offset that is older than its topic belongs to a deleted topic of the same name.
         """
@@ -530,7 +530,7 @@ class KafkaClaimOpener:
         return {p: each.offset for p, each in found.items() if each.offset is not None and each.mzxid >= created}
 
     async def _write(self, topic: str, created: int, node: Node | None, offsets: Mapping[TopicPartition, int]) -> None:
-        """Create the znode, or replace one of a deleted topic; another member may be faster."""
+        """Create the znode of first offsets, or replace a deleted topic's; another member may write it first."""
         path = self._layout.topic_starts(topic)
         first = FirstOffsets(created, self._context.runtime.wall_ms(), {p.partition: at for p, at in offsets.items()})
         await self._session.ensure([self._layout.starts])

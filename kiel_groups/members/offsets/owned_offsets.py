@@ -31,7 +31,7 @@ log = logging.getLogger(__name__)
 
 
 async def owner_words(context: MemberContext, partition: TopicPartition) -> str:
-    """Return the words for an error that says that this member does not own the partition."""
+    """Return the end of an error text: which member owns the partition instead of this one, and what to do."""
     owner = await _owner(context, partition)
     if owner is not None:
         return f"this member, {context.member_id}, but {owner}; its owner commits it"
@@ -42,7 +42,7 @@ async def owner_words(context: MemberContext, partition: TopicPartition) -> str:
 
 
 async def _owner(context: MemberContext, partition: TopicPartition) -> str | None:
-    """Return who owns a partition, or None for this member."""
+    """Return the owner of a partition as a phrase, such as "by no member", or None if it is this member."""
     path = context.layout.owner(partition)
     node = await context.session.get(path)
     if node is None:
@@ -72,7 +72,7 @@ class Starts(NamedTuple):
     """
     The start positions of claims, and the reason for each claim whose position is not known yet.
 
-    A claim that is in neither is opened by a later call, or its owner znode is gone.
+    A claim in neither field is opened by a later call, or its owner znode is gone.
     """
 
     found: dict[TopicPartition, StartPosition]
@@ -90,18 +90,18 @@ class OffsetStore(Protocol):
         """
         Store offsets with a text, where the store has room for one.
 
-        Offsets that the tracker no longer permits when they are sent, and those that the store refuses, are in neither
-        part of the result.
+        Neither field of the result has offsets that the tracker no longer permits when they are sent, or that the store
+        refuses.
 
         Raises:
-            SessionLostError: The membership is over; nothing more was stored.
+            SessionLostError: The membership is over; no further offset was stored.
         """
 
     async def commit_reset(self, commits: Mapping[TopicPartition, Commit]) -> Written:
         """Store the positions that resets chose; as ``commit`` otherwise."""
 
     async def read(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, StoredOffset]:
-        """Read the stored offsets of owned partitions, to find those of other writers."""
+        """Read the stored offsets of owned partitions, to find offsets of other writers."""
 
     async def store_starts(
         self,
@@ -113,7 +113,7 @@ class OffsetStore(Protocol):
         """
         Store the starts of new logs, after a topic was deleted and created again.
 
-        An offset that an operator has set in the new log is kept, if the store can tell.
+        If the store can recognise an offset that an operator has set in the new log, it keeps that offset.
 
         Args:
             topic: The topic.
@@ -122,7 +122,7 @@ class OffsetStore(Protocol):
             renew: Drops the writes once the topic was created again.
 
         Returns:
-            The offsets that are stored now, without those that were dropped or not stored.
+            The offsets that are stored now, without offsets that were dropped or not stored.
         """
 
 
@@ -132,10 +132,10 @@ _OUTDATED = "its topic was created again, so the offset may be of the old log; c
 
 class Attempt(NamedTuple):
     """
-    The partitions whose offsets an attempt ``stored``, and those to ``repeat`` because an earlier commit was stored.
+    The partitions whose offsets an attempt ``stored``, and the partitions whose newer offsets it has to ``repeat``.
 
-    ``superseded`` has what other writers had stored instead. Offsets in none of the three were not sent because they
-    became outdated, or brokers did not store them.
+    A ``repeat`` is due where an earlier commit turned out to be stored. ``superseded`` has what other writers had
+    stored instead. Offsets in none of the three became outdated before they were sent, or brokers did not store them.
     """
 
     stored: frozenset[TopicPartition]
@@ -197,7 +197,7 @@ class OwnedOffsets:
 
     async def store_left(self, partitions: Collection[TopicPartition]) -> frozenset[TopicPartition]:
         """
-        Store what the release of these partitions leaves, in a store that does not end claims in the same step.
+        Store the offsets that a release of these partitions must keep, for a store that is not part of the release.
 
         The caller holds the lock ``writing``. Returns the partitions whose offsets were stored.
         """
@@ -234,8 +234,8 @@ class OwnedOffsets:
         """
         Store next offsets, and return the partitions whose offsets were stored; the caller holds the lock ``writing``.
 
-        If an earlier commit whose caller was interrupted turns out to be stored, another attempt stores the offsets
-        finished since.
+        An earlier commit whose caller was interrupted may turn out to be stored. Then another attempt stores the
+        offsets finished since.
         """
         stored = frozenset[TopicPartition]()
         while True:
@@ -262,7 +262,7 @@ class OwnedOffsets:
             while self._tracker.reset_applies(partition, reset):
                 if (commit := self._tracker.reset_to_store(partition)) is None:
                     return self._tracker.complete_reset(partition)
-                # A commit that a late broker writes after this is another writer's.
+                # A later write of a late broker is treated as another writer's.
                 self._tracker.requested({partition: None})
                 self._settle({partition: commit}, await self._store.commit_reset({partition: commit}))
             return None
@@ -271,9 +271,9 @@ class OwnedOffsets:
         """
         Apply the outcome of an attempt to store next offsets.
 
-        The caller holds the lock ``writing`` while it asks the tracker for the commits, too, so that they fit the
-        versions that they replace. An operator's offset may be adopted between two commits, and an older offset must
-        not overwrite it.
+        The caller holds the lock ``writing`` from before it asks the tracker for the commits, so that they fit the
+        versions that they replace. Otherwise an operator's offset could be adopted between two commits, and then be
+        overwritten by an older offset.
         """
         findings = {partition: self._apply(partition, now) for partition, now in written.found.items()}
         own = {p: written.found[p] for p, found in findings.items() if found in (Finding.UNCHANGED, Finding.OWN)}
@@ -292,15 +292,15 @@ class OwnedOffsets:
         ``owned`` returns the partitions that the member owns, without those that are being revoked; it is called when
         no other write is in progress.
 
-        The znode's version reveals another writer, even if the stored offset is the same. That is a reset, too: the
-        records after the offset must be delivered again.
+        The znode's version reveals another writer, even if the stored offset is the same. Such a write is a reset, too:
+        the records after the offset must be delivered again.
         """
         async with self.writing:
             for partition, found in (await self._store.read(self._tracker.verifiable(owned()))).items():
                 self._apply(partition, found)
 
     def _apply(self, partition: TopicPartition, found: StoredOffset) -> Finding:
-        """Have the tracker judge a stored offset; if it is another writer's, resume there."""
+        """Have the tracker decide whether a stored offset is another writer's; if it is, resume there."""
         finding = self._tracker.read(partition, found)
         if finding in (Finding.ADOPTED, Finding.UNREADABLE):
             self._metrics.count("commits_superseded")
@@ -326,9 +326,9 @@ class OwnedOffsets:
 
         Raises:
             ConfigError: An offset is before the floor of the claim, beyond its position, or beyond a truncated log.
-            CommitFailedError: A partition is not owned or has a new log, another writer has changed an offset, an
-                offset was delivered before delivery started again elsewhere, as after a lost session, or brokers have
-                not stored one. Other offsets of the call may be stored: the message names them.
+            CommitFailedError: A partition is not owned or has a new log; another writer has changed an offset; an
+                offset is from before delivery restarted at another position, as after a lost session; or brokers have
+                not stored an offset. Other offsets of the call may be stored: the message names them.
             SessionLostError: The session is over; it is unknown which offsets were stored.
         """
         stored: frozenset[TopicPartition] = frozenset()
@@ -382,7 +382,7 @@ class OwnedOffsets:
     def _check(
         self, attempt: Attempt, commits: Mapping[TopicPartition, Commit], stored: frozenset[TopicPartition]
     ) -> None:
-        """Raise the error of the first offset that an attempt has not stored, and that is not sent again."""
+        """Raise the error of the first offset that an attempt has not stored, unless the offset is sent again."""
         for partition in sorted(commits.keys() - attempt.stored - attempt.repeat):
             call = f"group {self._group}: commit(): {commits[partition].offset} of {partition} was not stored"
             found = attempt.superseded.get(partition)

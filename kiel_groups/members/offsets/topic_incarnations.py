@@ -12,7 +12,7 @@ from kiel_groups.backoff import Backoff
 from kiel_groups.errors import CoordinationError, KielGroupsError, SessionLostError
 from kiel_groups.group.offset_tracker import OffsetTracker
 from kiel_groups.group.partition_offsets import StoredOffset
-from kiel_groups.group.znodes.layout import topic_path
+from kiel_groups.group.znodes.layout import TOPICS, topic_path
 from kiel_groups.members.offsets.owned_offsets import OffsetStore
 from kiel_groups.members.partition_handler import PartitionHandler
 from kiel_groups.metrics import Metrics
@@ -52,6 +52,8 @@ class TopicIncarnations:
         #: Topics whose watch has fired and that must be read; and the lock held while they are read.
         self._hinted: set[str] = set()
         self._reading = asyncio.Lock()
+        #: The zxid of the last change of the cluster's topics, as the last audit found it.
+        self._audited = -1
 
     async def follow(self, topics: Collection[str]) -> None:
         """Start to watch these topics as well, and wait for their first read; to be called before reading positions."""
@@ -83,6 +85,14 @@ class TopicIncarnations:
         """Read all topics again, because watches may have been lost."""
         self._hint(*self._hints)
 
+    async def audit(self) -> None:
+        """Read all topics again if a topic of the cluster was created or deleted since the last audit."""
+        folder = await self._session.exists(TOPICS)
+        changed = 0 if folder is None else folder.pzxid
+        if changed != self._audited:
+            self._audited = changed
+            self.recheck()
+
     def _hint(self, *topics: str) -> None:
         if not self._hinted and topics:
             self._tasks.start(self.catch_up())
@@ -100,8 +110,8 @@ class TopicIncarnations:
                 try:
                     await asyncio.gather(*map(self._read, topics))
                 except SessionLostError:
-                    # A task that reads again would fail at once and start the next one: a loop without a pause.
-                    # The topics stay hinted, so that no write counts them as read.
+                    # A task that reads again would fail at once and start the next one: a loop without a pause. The
+                    # topics stay hinted, so that no write treats them as read.
                     self._hinted.update(topics)
                     raise
                 except (Exception, asyncio.CancelledError):
@@ -124,7 +134,7 @@ LONGEST_RESTART_PAUSE_S = 5.0
 
 
 class Recreations(Protocol):
-    """Announces topics that were created again: ``TopicIncarnations``, or ``RenewedTopics`` with brokers."""
+    """Announces topics that were created again: ``TopicIncarnations`` on ZooKeeper, ``RenewedTopics`` with brokers."""
 
     @property
     def recreations(self) -> asyncio.Queue[tuple[str, int]]: ...
@@ -133,7 +143,7 @@ class Recreations(Protocol):
 
 class RecreatedTopics:
     """
-    Restarts the partitions of one member in new logs, during one session if it has sessions.
+    Restarts the partitions of one member in new logs; with ZooKeeper, during one session.
 
     Args:
         group: The group's name.

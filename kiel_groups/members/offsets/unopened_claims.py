@@ -1,4 +1,4 @@
-"""Reports claims whose start position is not known yet, in the log and in metrics."""
+"""Report claims whose start position is not known yet, in the log and in metrics."""
 
 from __future__ import annotations
 
@@ -51,8 +51,8 @@ class UnopenedClaims:
         """
         Record a failed attempt to open these claims; warn once for each that has failed for ``NEW_TOPIC_S``.
 
-        If no reset policy applies, only an operator or the application may be able to fix that. So the caller that
-        consumes this topic gets the error. Calls for other topics do not.
+        If no reset policy applies, only an operator or the application may be able to fix that. So the next call that
+        consumes this topic raises the error. Calls for other topics do not.
         """
         self._metrics.count("claims_not_opened")
         now_s = asyncio.get_running_loop().time()

@@ -84,7 +84,7 @@ class OffsetZnodes:
 
     async def ensure_parents(self, topics: Collection[str]) -> None:
         """
-        Create the parent znodes of the topics' offsets; to be called before partitions of these topics are claimed.
+        Create the parent znodes of the topics' offsets; call this before partitions of these topics are claimed.
 
         If a claim is older than the last change of the parent znode, its owner is assumed to know the offset.
         """
@@ -118,7 +118,7 @@ class OffsetZnodes:
         """Return the operation that writes a partition's offset if its znode has this version."""
         return Put(self._layout.offset(partition), encode_offset(offset), version)
 
-    def check(self, partition: TopicPartition, version: int) -> Operation:
+    def check(self, partition: TopicPartition, version: int) -> Check:
         """Return the operation that requires this version of a partition's offset."""
         return Check(self._layout.offset(partition), version)
 
@@ -192,7 +192,7 @@ class OffsetZnodes:
         A write with an unknown outcome is resolved by reading. Partitions that ``renew`` drops are not in the result.
 
         Raises:
-            SessionLostError: The session is over; nothing more was stored.
+            SessionLostError: The session is over; no further offset was stored.
         """
         written = Written({}, {})
         waiting = dict(commits)
@@ -254,9 +254,9 @@ class OffsetZnodes:
         """
         Store the ``earliest`` offsets of a topic that was deleted and created again.
 
-        Each replaces the version that was just read. An offset that another writer has stored since the topic was
-        created is kept, because an operator has set it in the new log; not so if brokers store the commits, because
-        the writer might be a late broker.
+        Each write replaces the version that was just read. If another writer has stored an offset since the topic was
+        created, the offset is kept, because an operator has set it in the new log. It is not kept if brokers store the
+        commits, because the writer might be a late broker.
 
         Args:
             topic: The topic.
@@ -293,7 +293,7 @@ class OffsetZnodes:
         self,
         partitions: Sequence[TopicPartition],
         known: Mapping[TopicPartition, StoredOffset],
-        renew: Renew[object],
+        renew: Renew[TopicPartition],
     ) -> dict[TopicPartition, tuple[int, int]]:
         """
         Rewrite stored offsets to fence older writers. ``known`` offsets are not read.
@@ -304,7 +304,8 @@ class OffsetZnodes:
         rewritten: dict[TopicPartition, tuple[int, int]] = {}
         waiting: Sequence[TopicPartition] = partitions
         while waiting:
-            stored, known = known or await self.read(waiting), {}
+            unread = [partition for partition in waiting if partition not in known]
+            stored, known = {**known, **(await self.read(unread))}, {}
             offsets = {partition: found.offset for partition, found in stored.items() if found.offset is not None}
             items = {p: (self.write(p, offset, stored[p].version),) for p, offset in offsets.items()}
             outcome = await self._writer.write(items, lambda *_: None, renew=renew)
@@ -330,7 +331,7 @@ class BrokerCommits:
         context: The member; the lease of its session limits each wait for brokers.
         znodes: The offset znodes.
         writer: The writer that proves the member's session.
-        limit: Limits all waits for brokers, because the member leaves.
+        limit: Limits all waits for brokers once the member leaves.
     """
 
     def __init__(self, context: MemberContext, znodes: OffsetZnodes, writer: FencedWriter, limit: CloseLimit) -> None:

@@ -1,4 +1,4 @@
-"""The hooks of a program, with a check of what each returns, and of how large it may be where it is stored."""
+"""Wrap a program's hooks: check the type of what each one returns, and that it is small enough to be stored."""
 
 from __future__ import annotations
 
@@ -39,20 +39,20 @@ _ADVICE = "store larger data elsewhere, and offer or assign its place"
 
 
 class StoredSizes(Protocol):
-    """Whether the data of programs can be stored. Each method returns what is too large, or ""."""
+    """Checks that the data of programs is small enough to be stored. Each method returns what is too large, or ""."""
 
     def excess_of_offer(self, protocols: Sequence[GroupProtocol]) -> str:
-        """Check what a member offers at its join."""
+        """Check the protocols with which a member joins."""
 
     def excess_of_assignments(self, metadata: Mapping[str, bytes], assignments: Mapping[str, bytes]) -> str:
         """Check the assignments that a leader has made, given the metadata of all members."""
 
 
 class ZnodeSizes:
-    """ZooKeeper: the offer of a member and each assignment has a znode of its own, with bytes in base64."""
+    """Sizes in ZooKeeper: each member's offer and each assignment has its own znode, with bytes in base64."""
 
     def excess_of_offer(self, protocols: Sequence[GroupProtocol]) -> str:
-        """Check what a member offers at its join."""
+        """Check the protocols with which a member joins."""
         size = sum(len(json.dumps(name)) + _in_base64(metadata) for name, metadata in protocols)
         return _excess(_offer(protocols), size, "in ZooKeeper")
 
@@ -66,14 +66,14 @@ class ZnodeSizes:
 
 class MessageSizes:
     """
-    Brokers: the coordinator stores a group as one message, which has the metadata and the assignments of all members.
+    Sizes at brokers: the coordinator stores a group as one message with all metadata and all assignments.
 
-    It takes any join. If the message is larger than ``message.max.bytes``, it refuses the leader's sync without a
-    reason, so the leader checks the sum.
+    The coordinator accepts any join. If the message is larger than ``message.max.bytes``, it refuses the leader's sync
+    without a reason, so the leader checks the sum.
     """
 
     def excess_of_offer(self, protocols: Sequence[GroupProtocol]) -> str:
-        """Check what a member offers at its join."""
+        """Check the protocols with which a member joins."""
         size = sum(len(name.encode()) + len(metadata) for name, metadata in protocols)
         return _excess(_offer(protocols), size, "in its coordinator's message")
 
@@ -98,10 +98,10 @@ def _excess(what: str, size: int, place: str) -> str:
     return f"{what} {size >> 10} KiB {place}; expected at most {_LARGEST >> 10}; {_ADVICE}"
 
 
-# The hooks of a program, with a check of what each returns: the one place that knows what a legal result is.
+# The hooks of a program, with a check of what each returns: only this part knows what a legal result is.
 #
 # The hooks belong to the users of this package. An illegal result is found here, before anything of it is sent or
-# written, and so it fails the member in the same way as a hook that raises, whatever coordinates the group.
+# written. So it fails the member in the same way as a hook that raises, whatever coordinates the group.
 
 
 _HOOKS = ("protocols", "perform_assignment", "complete", "prepare", "lost")
@@ -110,7 +110,7 @@ _BYTES = (bytes, bytearray, memoryview)
 
 _ReadT = TypeVar("_ReadT")
 
-#: What waits while a hook runs. Nothing waits for ``complete``.
+#: What the group waits for while a hook runs. Nothing waits for ``complete``.
 _WAITING = {
     "protocols": "this member joins when it has returned",
     "perform_assignment": "no member has an assignment before it returns",
@@ -122,13 +122,13 @@ class CheckedHooks:
     """
     The hooks of a program as its member calls them; see ``MemberHooks``.
 
-    Errors of this package that a hook raises are passed on. All others, and illegal results, are a ``HookError`` that
-    names the hook.
+    Errors of this package that a hook raises are passed on. Other errors, and illegal results, become a ``HookError``
+    that names the hook.
 
     Args:
-        hooks: The program.
+        hooks: The hooks of the program.
         group: The group's name.
-        sizes: What can be stored.
+        sizes: Checks what can be stored.
 
     Raises:
         HookError: A hook is missing, or the protocol type is not one that both coordinations can store.
@@ -158,7 +158,7 @@ class CheckedHooks:
         return self._protocol_type
 
     async def protocols(self) -> Sequence[GroupProtocol]:
-        """Return what the program offers: at least one protocol, by different names, with metadata as bytes."""
+        """Return the program's protocols, checked: at least one, different names, and metadata as bytes."""
         offered = await self._called("protocols", self._hooks.protocols)
         expected = "a list of GroupProtocol(name, metadata), the preferred one first"
         if isinstance(offered, (str, bytes, Mapping)) or not isinstance(offered, Iterable):
@@ -181,7 +181,7 @@ class CheckedHooks:
         return protocols
 
     async def perform_assignment(self, joined: JoinedGroup) -> Mapping[str, bytes]:
-        """Return the assignments of the program, all of which are bytes, for members of this generation only."""
+        """Return the program's assignments, checked: bytes, and for members of this generation only."""
         assigned = await self._called("perform_assignment", self._hooks.perform_assignment, joined)
         expected = "a mapping of member ids to bytes"
         if not isinstance(assigned, Mapping):
@@ -232,7 +232,7 @@ class CheckedHooks:
             raise self._illegal("lost", "a coroutine", "a plain method that acts at once; define it without async")
 
     async def _called(self, name: str, hook: Callable[..., Awaitable[Any]], *args: object) -> Any:
-        """Call a hook and return its result; log while it runs for long."""
+        """Call a hook, and return its result; for hooks in ``_WAITING``, log a warning while it takes long."""
         task = asyncio.current_task()
         cancelled = 0 if task is None else task.cancelling()
         try:
@@ -254,7 +254,7 @@ class CheckedHooks:
             raise self._raised(name, error) from error
 
     def _read(self, name: str, returned: object, read: Callable[[], _ReadT], expected: str) -> _ReadT:
-        """Read a collection that a hook has returned once; its class may be the program's own, and raise."""
+        """Read a collection that a hook has returned, only once: its class may be the program's, and raise."""
         try:
             return read()
         except KielGroupsError:
@@ -264,7 +264,7 @@ class CheckedHooks:
             raise self._illegal(name, given, expected) from error
 
     def _bytes(self, name: str, data: object, role: str) -> bytes:
-        """Return a copy of bytes that a hook has returned in some form."""
+        """Return a copy, as bytes, of data that a hook has returned, such as a bytearray."""
         if not isinstance(data, _BYTES):
             raise self._illegal(name, f"{_shown(data)} as {role}", "bytes; encode text and objects")
         try:
@@ -285,7 +285,7 @@ class CheckedHooks:
 
 
 def _expected_text(given: object) -> str:
-    """Return what was expected if this is no text that both coordinations can store, otherwise ""."""
+    """Return "" for a text that both coordinations can store, and otherwise a description of such texts."""
     if not isinstance(given, str) or not given:
         return "a non-empty text"
     try:
@@ -297,7 +297,7 @@ def _expected_text(given: object) -> str:
 
 
 def _shown(value: object) -> str:
-    """Return a value with its type, cut off."""
+    """Return the text of a value with its type, shortened, for an error."""
     if value is None:
         return "None"
     try:

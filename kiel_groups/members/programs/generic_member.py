@@ -1,4 +1,4 @@
-"""A member of a group of programs of any kind: what a program uses that shares work other than partitions."""
+"""The public member for programs of any kind: they share work other than partitions in a group."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def member_on_zookeeper(
     Return a member, which has not started, of a group that is coordinated through ZooKeeper.
 
     Raises:
-        HookError: A hook is missing, or the protocol type is none.
+        HookError: A hook is missing, or the protocol type is not legal.
     """
     checked = CheckedHooks(hooks, process.config.group, ZnodeSizes())
     coordinate = partial(ZooKeeperCoordinator, process, checked, rebalance_timeout_ms / 1000)
@@ -73,10 +73,10 @@ class GenericMember:
     member takes its assignment over (``complete``). If the membership ends meanwhile, the assignment is lost
     (``lost``), and the member joins again by itself.
 
-    An assignment does not prove that no other member still works on the same: see ``docs/generic-members.rst``.
+    Although this member has an assignment, another member may still do the same work: see ``docs/generic-members.rst``.
 
     Args:
-        hooks: The program.
+        hooks: The hooks of the program.
         group: The group's name: letters, digits, ``.``, ``_`` and ``-``. Members of one group have one protocol type.
         zk_hosts: ZooKeeper servers, ``host`` or ``host:port`` (2181); a chroot may follow the last one.
         brokers: ``host`` or ``host:port`` (9092) of some brokers, if these coordinate the group.
@@ -90,7 +90,7 @@ class GenericMember:
         connect_timeout_ms: How long ``start`` waits for ZooKeeper, or for a broker that names the coordinator.
         retry_backoff_ms: The first pause before a failed join is tried again.
         debounce_quiet_ms: The leader on ZooKeeper begins a rebalance when no member has joined or left for this time.
-        debounce_bound_ms: But at the latest this long after the first change.
+        debounce_bound_ms: The leader begins it at the latest this long after the first change.
         debounce_initial_delay_ms: How long the first leader of a group waits for more members.
         metrics: Receives the counters and gauges.
         on_failure: Called with the error of a member that stops for good; ``ensure_active`` raises it, too.
@@ -223,14 +223,14 @@ class GenericMember:
         return self._member
 
     def request_rejoin(self) -> None:
-        """Have the member join again, because what it offers has changed: all members get new assignments."""
+        """Have the member join again, because its protocols or their metadata have changed: all get new assignments."""
         self._started.request_rejoin()
 
     def leave(self) -> None:
         """
         Leave the group at once, and stay away until ``request_rejoin``; ``lost`` is called if there is an assignment.
 
-        It is for a program that cannot do its part of the work at the moment, and may be able to later.
+        This is for a program that cannot do its part of the work at the moment, but may be able to later.
         """
         self._started.leave()
 
@@ -240,7 +240,7 @@ class GenericMember:
 
     @property
     def need_rejoin(self) -> bool:
-        """Whether the member has to join before it has an assignment of the present generation."""
+        """Whether the member lacks an assignment of the present generation, and has to join to get one."""
         return self._member is None or self._member.need_rejoin
 
     @property
@@ -278,10 +278,10 @@ class GenericMember:
         Wait until the coordinator is known; raises as ``start``.
 
         Args:
-            timeout_ms: How long to wait, in milliseconds. None: until ``connect_timeout_ms`` has passed with failures.
+            timeout_ms: How long to wait, in milliseconds. None: until attempts have failed for ``connect_timeout_ms``.
 
         Returns:
-            Whether it is known.
+            Whether the coordinator is known.
         """
         try:
             async with asyncio.timeout(None if timeout_ms is None else timeout_ms / 1000):
@@ -296,7 +296,7 @@ class GenericMember:
 
         Returns:
             ``{"consumer-coordinator-metrics": {"heartbeat-rate": 0.33, ...}}``, as of ``GroupedConsumer``, without
-            those of commits and partitions.
+            metrics of commits and partitions.
         """
         return {KAFKA_GROUP: {metric.name: metric.read(self.metrics, 0) for metric in MEMBER_METRICS}}
 
@@ -321,7 +321,7 @@ class GenericMember:
         Give the assignment back, and leave the group in one attempt. Further calls do nothing.
 
         Args:
-            timeout_s: When the close must end, although the program or a server is not done. None: no limit.
+            timeout_s: After this time the close ends even if the program or a server is not done. None: no limit.
         """
         if self._is_closed:
             return

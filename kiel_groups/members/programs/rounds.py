@@ -1,4 +1,4 @@
-"""The rounds of a group of programs on ZooKeeper: one member follows them, and the leader of the group makes them."""
+"""Carry out the rounds (rebalances) of a group of programs on ZooKeeper: the leader makes them, each member follows."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ log = logging.getLogger(__name__)
 
 
 class RoundExchange:
-    """The round that this process leads at the moment; ``changed`` is called when the leader has gathered it."""
+    """Passes a round from the leader to its own member, and calls ``changed`` when the members have joined."""
 
     def __init__(self, changed: Callable[[], None]) -> None:
         self._changed = changed
@@ -62,11 +62,11 @@ class RoundExchange:
         self._assignments: asyncio.Future[Mapping[MemberId, bytes]] | None = None
 
     def choice_of(self, generation: int) -> Choice | None:
-        """Return the members of a generation that this process leads; None until they have joined."""
+        """Called by the member: return who has joined a generation that this process leads, or None before."""
         return self._choice if generation == self._generation else None
 
     async def assignments_of(self, generation: int, choice: Choice) -> Mapping[MemberId, bytes]:
-        """As the leader, wait until the member of this process has brought the assignments of a round."""
+        """Called by the leader: pass on who has joined, and wait for the assignments of this process's member."""
         self._assignments = asyncio.get_running_loop().create_future()
         self._generation, self._choice = generation, choice
         self._changed()
@@ -76,7 +76,7 @@ class RoundExchange:
             self._choice = self._assignments = None
 
     def assign(self, generation: int, assignments: Mapping[MemberId, bytes]) -> None:
-        """As the member, bring the assignments, if this process still leads that round."""
+        """Called by the member: pass its assignments to the waiting leader. Ignored if that round is over."""
         if generation == self._generation and self._assignments is not None and not self._assignments.done():
             self._assignments.set_result(assignments)
 
@@ -85,8 +85,8 @@ class JoinedRound(NamedTuple):
     """
     The generation that a member has joined.
 
-    ``protocol`` and ``members``, with the metadata of each, are known to the leader only. ``refused`` says why the
-    leader refuses this member, or is "".
+    ``protocol``, and ``members`` with the metadata of each, are known to the leader only. ``refused`` says why the
+    leader refuses this member; "" if it does not.
     """
 
     generation: int
@@ -102,7 +102,7 @@ class RoundMembership:
 
     Args:
         context: The process on its session.
-        offer: Returns what the member joins with now.
+        offer: Returns the protocols with which the member joins now.
     """
 
     def __init__(self, context: SessionContext, offer: Callable[[], Awaitable[Offer]]) -> None:
@@ -168,11 +168,11 @@ class RoundMembership:
 
     async def register(self) -> None:
         """
-        Create the member znode, which joins the next round, or the one that waits for members.
+        Create the member znode. It joins the next round, or the present one if that still waits for members.
 
         Raises:
             CoordinationError: ZooKeeper refuses the member znode.
-            ConfigError: What the member offers is too large for a znode.
+            ConfigError: The member's offer is too large for a znode.
         """
         self.state = await self._read_state()
         self._joined = self._next_generation
@@ -193,7 +193,7 @@ class RoundMembership:
 
     @property
     def _next_generation(self) -> int:
-        """The generation that a member which has nothing of an earlier one waits for; see ``RoundMember``."""
+        """The generation that a member without an earlier assignment waits for; see ``RoundMember``."""
         if self.state is None:
             return self._joined
         return self.state.generation + (self.state.state == DONE)
@@ -219,7 +219,7 @@ class RoundMembership:
         return info
 
     async def _write(self, joined: int) -> None:
-        """Write the generation that the member has joined into its znode, with what it offers now."""
+        """Write the generation that the member joins into its znode, with what it offers now."""
         info = await self._info(joined)
         self._joined, self._written = joined, info
         await self._put()
@@ -247,7 +247,7 @@ class RoundMembership:
         Raises:
             SessionLostError: The session is over.
             CoordinationError: ZooKeeper refuses the write.
-            ConfigError: What the member offers is too large for a znode.
+            ConfigError: The member's offer is too large for a znode.
         """
         while True:
             if not self._is_fresh:
@@ -260,7 +260,7 @@ class RoundMembership:
                 return found
 
     async def _begun(self, joined: int) -> JoinedRound | None:
-        """Wait for the round of a generation; return None if the group has gone on without this member."""
+        """Wait until the round of a generation begins; return None if the group has continued without this member."""
         while True:
             self._changed.clear()
             state = self.state
@@ -288,7 +288,7 @@ class RoundMembership:
         Wait for the assignment of a generation, and return it.
 
         Return None if another round has begun instead, or if the round is complete without this member; ``refusal``
-        says whether the leader has refused it.
+        says whether the leader has refused this member.
 
         Raises:
             SessionLostError: The session is over.
@@ -323,7 +323,7 @@ class RoundPlanner:
 
     Args:
         context: The process on its session.
-        exchange: The member of this process, which makes the assignments.
+        exchange: Passes the members to the member of this process, and its assignments back.
         rebalance_timeout_s: How long a round waits for members that have to give their assignments back, and after that
             for the assignments.
         requests: Asks the leader to plan.
@@ -406,12 +406,12 @@ class RoundPlanner:
         return 0 if found is None else found.generation
 
     async def _members(self) -> Sequence[RoundMember]:
-        """Read the live members in the order of their registration; those that cannot be read are left out."""
+        """Read the live members in the order of their registration, without members whose znode cannot be read."""
         found = await self._values.members(self._layout, RoundMember.parse)
         return [member for _, member in sorted(found.values(), key=lambda each: each[0])]
 
     async def _cancellable(self, inputs: RoundInputs, candidate: str, cause: str, since_s: float) -> Publication | None:
-        """Make a plan that ``stop`` ends."""
+        """Make a plan; ``stop`` cancels this."""
         self._planning = asyncio.ensure_future(self._plan(inputs, candidate))
         try:
             return await self._planning
@@ -444,7 +444,7 @@ class RoundPlanner:
         Return the members of a round and their assignments.
 
         Raises:
-            PlanVoid: An operator has deleted or overwritten the state of the round, so that members wait for another.
+            PlanVoid: An operator has deleted or overwritten the state of the round, so that members wait for the next.
         """
         assigned = asyncio.ensure_future(self._assigned(begun.state.generation))
         disturbed = asyncio.ensure_future(self._state_changed(begun))
@@ -460,7 +460,7 @@ class RoundPlanner:
             disturbed.cancel()
 
     async def _state_changed(self, begun: Opening) -> None:
-        """Wait until the state is not the one with which the round has begun."""
+        """Wait until the group's state is not the one that was written at the beginning of the round."""
         while True:
             self._disturbed.clear()
             node = await self._session.get(self._layout.group_state, self._disturbed.set)
@@ -510,7 +510,9 @@ class RoundPlanner:
         return choice
 
     async def _joined(self, generation: int) -> tuple[Sequence[RoundMember], Sequence[MemberId]]:
-        """Wait until all live members have joined, or the rebalance timeout; return them, and those that have not."""
+        """
+        Wait until all live members have joined, or the rebalance timeout; return the joined and the other members.
+        """
         loop = asyncio.get_running_loop()
         by_s = loop.time() + self._timeout_s
         while True:
@@ -518,7 +520,7 @@ class RoundPlanner:
             members = await self._members()
             self._late = late = latecomers(members, generation)
             if all(member.member_id != self._member_id for member in members):
-                # Its znode cannot be read. The member writes it again when it joins.
+                # The leader cannot read this member's znode. The member writes it again when it joins.
                 late.append(self._member_id)
             if not late or loop.time() >= by_s:
                 return members, late

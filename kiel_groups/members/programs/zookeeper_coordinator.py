@@ -1,4 +1,4 @@
-"""The leader of a group of programs on ZooKeeper, as the coordinator of one member, and the member on its sessions."""
+"""Coordinate one member of a group of programs through its ZooKeeper sessions, and the rounds of the group's leader."""
 
 from __future__ import annotations
 
@@ -112,14 +112,14 @@ class ZooKeeperCoordinator:
     """
     The coordinator of a group on ZooKeeper; see ``GroupCoordinator``. Each session is a coordinator of its own.
 
-    A member that has no session finds its coordinator by opening one. The codes are those that a broker would answer
-    with: the end of a session is an unknown member, another round is a rebalance.
+    If the member has no session, ``find`` opens one. Answers have the codes of a broker: "unknown member" after the end
+    of a session, "rebalance in progress" after the begin of another round.
 
     Args:
         process: The process that the member runs in.
-        hooks: The program that the member belongs to.
+        hooks: The hooks of the program that the member belongs to.
         rebalance_timeout_s: How long a round waits for members, while this process leads.
-        report: Called when the member has to join again, or is no member any more.
+        report: Called when the member has to join again, or is no longer a member.
     """
 
     words = CoordinatorWords(confirmer="ZooKeeper", find="open a ZooKeeper session")
@@ -138,12 +138,12 @@ class ZooKeeperCoordinator:
         self._session: GroupSession[RoundRole] | None = None
         self._target: BeatTarget | None = None
         self._request: asyncio.Task[Any] | None = None
-        #: Why the member cannot be a member, as soon as that is known.
+        #: The error that prevents the membership, as soon as it is known.
         self._refusal: KielGroupsError | None = None
 
     @property
     def beats_while_draining(self) -> bool:
-        """Return True: a session lasts, whatever the member does."""
+        """Return True: a session lasts whether or not the member has joined again."""
         return True
 
     async def _admit(self, session: Session, layout: GroupLayout, _config: GroupConfig) -> None:
@@ -194,7 +194,7 @@ class ZooKeeperCoordinator:
         Return the session of this number.
 
         Raises:
-            BrokerError: It is over.
+            BrokerError: The session is over.
         """
         session = self._session
         if coordinator != self._number or session is None or session.ended:
@@ -206,7 +206,7 @@ class ZooKeeperCoordinator:
         Await a request on a session.
 
         Raises:
-            BrokerError: The session ends before that, or ZooKeeper does not answer.
+            BrokerError: The session ends before the answer, or ZooKeeper does not answer.
         """
         self._request = asking = asyncio.ensure_future(request)
         try:
@@ -249,7 +249,7 @@ class ZooKeeperCoordinator:
         """
         Close the session of a member that stops because of this error.
 
-        The later rounds would wait for the member as long as its znode exists.
+        Otherwise, later rounds would wait for the member as long as its znode exists.
         """
         self._refusal = error
         # ``_supervise`` waits for the end of the close.
@@ -277,7 +277,7 @@ class ZooKeeperCoordinator:
             self._request.cancel()
 
     def unreachable(self, error: KielGroupsError) -> KielGroupsError:
-        """Return that ZooKeeper has not answered, as the last attempt says it."""
+        """Return the error of the last attempt to reach ZooKeeper, or an error that ZooKeeper has not answered."""
         return error.__cause__ if isinstance(error.__cause__, CoordinationError) else NoZooKeeperError(str(error))
 
     def refusal(self, request: GroupRequest, code: int) -> KielGroupsError:
@@ -292,7 +292,7 @@ class ZooKeeperCoordinator:
         return SessionGate(token, self._session.session.gate, sent_s)
 
     def follow(self, target: BeatTarget | None) -> None:
-        """Report the next round, and the end of the session, to this membership."""
+        """Report the next round, and the end of the session, as answers to this membership from now on."""
         if target == self._target:
             return
         self._target = target
@@ -309,18 +309,18 @@ class ZooKeeperCoordinator:
             self._report(target, BeatAnswer(CoordinatorCode.REBALANCE_IN_PROGRESS))
 
     def leave_at_once(self, target: BeatTarget) -> None:
-        """Have the session's threads close it."""
+        """Have the session's threads close the session."""
         if self._session is not None and target.coordinator == self._number:
             self._session.session.abandon("the member leaves at once")
 
     def stop(self) -> None:
-        """Have the session's threads close it, unless it is closed already."""
+        """Have the session's threads close the session, unless it is closed already."""
         self._target = None
         if self._session is not None and not self._session.ended:
             self._session.session.abandon("closed")
 
     async def closed(self, limit: CloseLimit) -> None:
-        """Wait until the session is closed, or its threads close it alone."""
+        """Wait until the session is closed; after the limit, leave the rest to its threads."""
         if self._session is not None:
             await self._session.close_within(limit)
         await self._tasks.cancel()

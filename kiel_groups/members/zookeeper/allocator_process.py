@@ -31,8 +31,8 @@ class AllocatorProcess:
     that join check their settings against the group's, not against this process's.
 
     Args:
-        process: The process. Of its settings, the group, its debounce, and the time limit of its allocator apply; a
-            member's other settings are ignored.
+        process: The process and its settings. Only these settings are used: the group's name, the debounce, and the
+            allocator's time limit.
         allocator: Computes the assignments while this process leads.
         on_failure: Called with an error that a new session cannot fix, such as missing rights.
     """
@@ -76,12 +76,12 @@ class AllocatorProcess:
 
 
 def allocator_kind(allocator: Allocator) -> RoleKind[AllocatorRole]:
-    """Return the roles of an allocator process on its sessions."""
+    """Return the kind of role that an allocator process has on its sessions."""
     return RoleKind("this candidate is paused", GroupLayout, _admit, partial(AllocatorRole, allocator))
 
 
 async def _admit(session: Session, layout: GroupLayout, _config: GroupConfig) -> None:
-    """Check that the members are consumers, or may become such: they choose the group's other settings."""
+    """Check that the group's members are consumers, or that it has none; they choose its other settings."""
     await refuse_programs(session, layout, await session.get(layout.config))
 
 
@@ -89,8 +89,8 @@ class AllocatorRole(SessionRole):
     """
     An allocator process on one session, which registers nothing and owns nothing; see ``SessionRole``.
 
-    It may have been started before the group has members. It follows the group's settings, which the first member
-    writes, and stops if the members are programs: while it led, they would wait for an assignment without end.
+    It may start before the group has members. It follows the group's settings, which the first member writes, and stops
+    if the members are programs: while it led, they would wait for an assignment forever.
     """
 
     def __init__(self, allocator: Allocator, context: SessionContext) -> None:
@@ -106,7 +106,7 @@ class AllocatorRole(SessionRole):
         Follow the group's settings. The candidacy has started.
 
         Raises:
-            GroupConfigError: The members are programs.
+            GroupConfigError: The group's members are programs.
         """
         await self._follow_settings()
 

@@ -1,4 +1,4 @@
-"""A member of a group across ZooKeeper sessions, and its role on each, from its registration to its end."""
+"""Be a member of a group across ZooKeeper sessions; on each session, register, follow the assignment, and leave."""
 
 from __future__ import annotations
 
@@ -99,8 +99,8 @@ class MemberRole(SessionRole):
         """
         Commit finished records, have the leader move the partitions to other members, and release those that are left.
 
-        Each new owner then already awaits its partitions. A static member does not wait for the leader because it is
-        expected back, and neither does a leader that is the only member.
+        So each new owner already awaits its partitions. A static member does not wait for the leader, because the
+        member is expected back. A leader that is the only member does not wait either.
         """
         config = self._context.config
         self.owned_partitions.times.end()
@@ -128,7 +128,7 @@ class GroupMember:
     Args:
         process: The process that the member runs in.
         handler: The consumer.
-        subscription: What the application has subscribed to, and the offsets of the member's partitions.
+        subscription: The topics that the application has subscribed to, and the offsets of the member's partitions.
         allocator: Computes the assignments while this process leads.
         on_failure: Called with an error that a new session cannot fix: settings that differ from the group's, foreign
             members, missing rights.
@@ -233,7 +233,7 @@ class GroupMember:
             The partitions whose offsets were stored.
 
         Raises:
-            SessionLostError: There is no session at the moment, or its lease has expired; nothing more was stored.
+            SessionLostError: There is no session at the moment, or its lease has expired; no further offset was stored.
             CoordinationError: ZooKeeper refused the write because rights are missing; this member stops.
         """
         with self._writing() as role:
@@ -326,7 +326,7 @@ class GroupMember:
         return [] if member_session is None or member_session.ended else await member_session.role.brokers()
 
     def abandon(self, timeout_s: float) -> None:
-        """Leave the group without an event loop and without a commit; wait for the close at most ``timeout_s``."""
+        """Leave the group without an event loop and without a commit; wait at most ``timeout_s`` for the close."""
         member_session = self._member_session
         if member_session is not None and not member_session.session.abandoned_within(
             "its event loop has ended", timeout_s
@@ -338,7 +338,7 @@ class GroupMember:
         Release all partitions and leave the group.
 
         Args:
-            limit: When the close must end, whether the application or a server delays it. After that, the session is
+            limit: When the close must end, even if the application or a server delays it. After that, the session is
                 closed, and unfinished records are not committed. None: no limit.
         """
         await self._supervisor.close(limit)

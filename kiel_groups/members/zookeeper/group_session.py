@@ -1,4 +1,4 @@
-"""One ZooKeeper session of a member or an allocator process after the other: each opens, joins, leaves, and ends."""
+"""Keep a process in a group on one ZooKeeper session after another: open a session, join, leave, replace a lost one."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class SessionRole:
         return ()
 
     def stalled(self, stall: Stall) -> None:
-        """Report work that makes no progress, which the log says already; called on a thread of its own."""
+        """Report work that makes no progress, in addition to the log line; called on a thread of its own."""
 
     async def release(self, *, alone: bool) -> None:
         """
@@ -94,7 +94,7 @@ class RoleKind(Generic[RoleT]):
     The kind of role that a process has on each of its sessions.
 
     Args:
-        paused: The effect of a broken connection, for the log.
+        paused: The effect of a broken connection, in words for the log.
         layout: Returns the paths of the group's znodes.
         admit: Raises an error if this process may not join the group.
         new_role: Creates the role on a session that is open. The role is complete, and starts nothing yet.
@@ -106,9 +106,9 @@ class RoleKind(Generic[RoleT]):
     new_role: Callable[[SessionContext], RoleT]
 
 
-# The life of one ZooKeeper session of a member or an allocator process: it opens, joins the group, leaves, and ends.
+# One ZooKeeper session of a member or an allocator process: it opens, joins the group, leaves, and ends.
 #
-# What the process does in its group is its ``SessionRole``. A ``GroupSession`` ends with its ZooKeeper session;
+# The process's ``SessionRole`` says what it does in its group. A ``GroupSession`` ends with its ZooKeeper session;
 # ``SessionSupervisor`` then starts the next one.
 
 
@@ -143,7 +143,7 @@ MOVES: Mapping[SessionPhase, frozenset[SessionPhase]] = {
 
 @dataclass(frozen=True, slots=True)
 class _Parts(Generic[RoleT]):
-    """The parts of a session that is open."""
+    """The parts of an open session."""
 
     context: SessionContext
     role: RoleT
@@ -173,7 +173,7 @@ class _Parts(Generic[RoleT]):
         await self.role.restore()
 
     def start(self) -> None:
-        """Start those parts that run while the process takes part in the group."""
+        """Start the parts that run while the process takes part in the group."""
         self.heartbeat.start()
         self.watchdog.start()
         if self.role.candidacy is not None:
@@ -196,7 +196,7 @@ class GroupSession(Generic[RoleT]):
 
     Args:
         process: The process that the session belongs to.
-        kind: What the process does in its group.
+        kind: The kind of role that the process has in its group.
         first: Whether this is the first session of this process in the group.
     """
 
@@ -258,7 +258,7 @@ class GroupSession(Generic[RoleT]):
         """
         loop = asyncio.get_running_loop()
         left_s = by_s - loop.time() - _SILENCE_S
-        # A caller that soon hears the error needs no warning. Failures of later sessions are logged by the supervisor.
+        # A caller that gets the error soon needs no warning. The supervisor logs failures of later sessions.
         warning = loop.call_later(_SILENCE_S, self._warn_of_silence, left_s) if left_s >= _SILENCE_S else None
         try:
             async with asyncio.timeout_at(by_s):
@@ -293,7 +293,7 @@ class GroupSession(Generic[RoleT]):
         self._continue_in(SessionPhase.JOINING)
         self._step = "the group's settings and members"
         await self._kind.admit(self.session, self._layout, self._config)
-        # Only now: a process that is refused leaves nothing in a group of others.
+        # Only now: a process that is refused must leave no znodes in a group.
         self._step = "the group's folders"
         await self.session.ensure(self._layout.parents)
         self._parts = parts = self._compose()
@@ -364,7 +364,7 @@ class GroupSession(Generic[RoleT]):
         return self.phase in (SessionPhase.JOINED, SessionPhase.LEAVING)
 
     async def _timeout_message(self) -> str:
-        """Return an error message that names the step ZooKeeper did not answer."""
+        """Return an error message with the step of the join that ZooKeeper did not answer."""
         hosts, limit_s = self._zookeeper.hosts, self._zookeeper.connect_timeout_ms / 1000
         if not self.session.id:
             return await self._process.runtime.no_answer(self._zookeeper)
@@ -532,7 +532,7 @@ class SessionSupervisor(Generic[RoleT]):
         If the first session ends before it has joined, the next one gets the rest of the time.
 
         Raises:
-            KielGroupsError: The error that prevents the first session from joining; ClosedError if ``close`` does.
+            KielGroupsError: The error that prevents the first session from joining; ClosedError after ``close``.
         """
         by_s, backoff = self._due_s(), self._new_backoff()
         while self.current is None:
@@ -549,9 +549,9 @@ class SessionSupervisor(Generic[RoleT]):
         End the current session without starting another one.
 
         Args:
-            limit: When the close must end. The last part of the time is for the close of the session, if leaving in
-                order takes longer. A session that ZooKeeper does not close in time is closed in the background. None:
-                no limit.
+            limit: When the close must end. If leaving in order takes too long, the last part of the time is used to
+                close the session. A session that ZooKeeper does not close in time is closed in the background. None: no
+                limit.
         """
         self._is_closed = True
         try:
@@ -642,7 +642,7 @@ class SessionSupervisor(Generic[RoleT]):
                 self._join_failed(error)
 
     def _join_failed(self, error: Exception) -> None:
-        """Count a failed join that is retried, and log its cause unless the last join failed for the same one."""
+        """Count a failed join that is retried; log its cause unless the last join failed for the same cause."""
         self._metrics.count("joins_failed")
         cause, self._cause = self._cause, f"{type(error).__name__}: {error}"
         if cause == self._cause:

@@ -1,4 +1,4 @@
-"""The driver of a candidate and leader: it performs what ``group.candidate`` and ``group.leader_state`` decide."""
+"""Take part in a group's election; as its leader, plan and publish assignments. ``group.leader_state`` decides."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Election:
 
     The election znode is only created while the znode ``proof`` exists: the member znode, or the election folder for an
     allocator process. ``on_leading`` is called when this candidate becomes the leader, and when a later check confirms
-    that it still leads. The arguments are the path of the election znode and whether another candidate was ahead
+    that it still leads. Its arguments are the path of the election znode, and whether another candidate was ahead
     before. ``on_resigned`` is called when this candidate is no longer the leader.
     """
 
@@ -117,13 +117,13 @@ class Election:
         self.feed(candidate.PredecessorGone())
 
 
-#: Makes a plan of inputs that were read, and returns what has to be written, or None. Its arguments are the path of the
-#: leader's election znode, which every write checks, the changes that were reported, and when the first of them was.
+#: Makes a plan from inputs that were read, and returns the writes, or None. Its arguments are the path of the leader's
+#: election znode, which every write checks, the changes that were reported, and when the first of them was.
 MakePlan: TypeAlias = Callable[[str, str, float], Awaitable[Publication | None]]
 
 
 class PlanVoid(Exception):  # noqa: N818 -- not an error
-    """Raised by a plan that must be made again."""
+    """Raised while a plan is made, if the plan must be made again."""
 
 
 class PlanMaker(Protocol):
@@ -212,11 +212,11 @@ class LeaderDriver:
         self._feed(leader_state.Deposed())
 
     def changed(self, cause: str, *, urgent: bool = False) -> None:
-        """Plan again, because inputs of the plan may have changed; an urgent change bypasses the debounce."""
+        """Plan again because inputs of the plan may have changed; an ``urgent`` change bypasses the debounce."""
         self._feed(leader_state.Changed(cause, _now_s(), urgent))
 
     def set_debounce(self, debounce: DebounceConfig) -> None:
-        """Debounce changes in this way from now on."""
+        """Use these debounce settings from now on."""
         self._feed(leader_state.DebounceChanged(debounce))
 
     def close(self) -> None:

@@ -1,5 +1,5 @@
 """
-What the leader of a group monitors besides the inputs of its plans: the owners of partitions, and foreign members.
+Monitor, while this process leads a group, the owners of partitions, and foreign members; log alarms.
 
 Foreign members are Java, pykafka and kiel consumers, which do not take part in this library's protocol. They would read
 and commit partitions that members own. A member refuses to join a group that has foreign members. If these join later,
@@ -255,7 +255,7 @@ class OwnershipMonitor:
         return owners
 
     def _next_batch(self, owned: list[TopicPartition]) -> list[TopicPartition]:
-        """Return the next ``MOST_OWNERS`` owned partitions, and all that are under suspicion."""
+        """Return the next ``MOST_OWNERS`` owned partitions, and all suspected partitions."""
         start = self._next if self._next < len(owned) else 0
         self._next = start + MOST_OWNERS
         return sorted({*islice(owned, start, self._next), *(p for p in owned if p in self._suspicions)})

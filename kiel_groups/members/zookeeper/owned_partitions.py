@@ -1,4 +1,4 @@
-"""The driver of one member's partitions: it performs what ``group.claims`` decides, on one session."""
+"""Claim, open, drain and release the partitions of one member on one session, as ``group.claims`` decides."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ class RebalanceTimes:
         self._arrived_s = now_s
 
     def end(self) -> None:
-        """Observe nothing any more: the member leaves, and further assignments only revoke its partitions."""
+        """Observe no further times: the member leaves, and further assignments only revoke its partitions."""
         self._has_ended, self._arrived_s = True, None
 
     def taken_over(self) -> None:
@@ -204,7 +204,7 @@ class MemberOffsets:
     """
     The parts that handle the offsets of one member on one session, for the offset store of its group.
 
-    ``writer`` is the member's fenced writer. ``limit`` limits all waits for brokers that store the offsets.
+    ``writer`` is the member's fenced writer. ``limit`` limits all waits for brokers once the member leaves.
     """
 
     def __init__(self, context: MemberContext) -> None:
@@ -247,7 +247,7 @@ class OwnedPartitions:
         self._unsubscribed_topics = UnsubscribedTopics(context)
         self.offsets = MemberOffsets(context)
         self._owner_znodes = OwnerZnodes(context, self.offsets.writer, self.offsets.znodes)
-        self._leaders = PartitionLeaders(context, self.offsets.writer)
+        self._leaders = PartitionLeaders(context, self.offsets.writer, self.offsets.topics)
         offsets = self.offsets
         self._orders = OffsetOrders(context, offsets.owned, offsets.store, offsets.znodes, offsets.writer, self._owned)
         self._subscription = subscription
@@ -384,14 +384,20 @@ class OwnedPartitions:
 
     async def _audit(self) -> None:
         """Find changes that no watch reported: of claims, offsets, leaders, and owners of awaited partitions."""
-        gone = await self._owner_znodes.verify(self._owned()) & self._owned()
-        if gone:
-            deleted = counted(gone, "claim was", "claims were")
-            log.error("group %s: %s deleted from outside of this member", self._config.group, deleted)
-            self._feed(claims.ClaimGone(gone))
-        await self.offsets.owned.adopt_foreign_offsets(self._owned)
+        async with self.offsets.owned.writing:
+            # Without a commit in flight, which would change the version of an offset.
+            is_unchanged = await self._owner_znodes.holds(self._owned())
+        if not is_unchanged:
+            gone = await self._owner_znodes.verify(self._owned()) & self._owned()
+            if gone:
+                deleted = counted(gone, "claim was", "claims were")
+                log.error("group %s: %s deleted from outside of this member", self._config.group, deleted)
+                self._feed(claims.ClaimGone(gone))
+            await self.offsets.owned.adopt_foreign_offsets(self._owned)
         await self.confirm_leaders()
-        self.recheck()
+        await self.offsets.topics.audit()
+        self._orders.recheck()
+        self._check_owners(self._watches)
 
     async def confirm_leaders(self) -> None:
         """Read the leaders of the owned partitions; see ``PartitionLeaders``."""
@@ -418,8 +424,8 @@ class OwnedPartitions:
         """
         Tell the subscription which partitions the application has.
 
-        These are the delivered and the draining ones: until the revoked hook has ended, the application may still seek,
-        and the release stores that offset. After that, a release may have been sent already.
+        These are delivered partitions, and draining ones until the revoked hook has ended: it may seek, and the release
+        stores that offset. After that, the release may have been sent already.
         """
         if self._subscription.partitions_auto_assigned():
             owned, topics = self._claims.in_phase(claims.Phase.OWNED, claims.Phase.DRAINING), self._subscription.topics
@@ -452,7 +458,7 @@ class OwnedPartitions:
                 self._lose(partitions)
 
     async def _claim(self) -> None:
-        """Claim one batch of partitions at a time; those that become free meanwhile are in the next batch."""
+        """Claim one batch of partitions at a time; partitions that become free meanwhile are in the next batch."""
         try:
             while self._to_claim:
                 partitions, freed = frozenset(self._to_claim), self._to_claim & self._seen_free
@@ -466,7 +472,7 @@ class OwnedPartitions:
         self._open_claimed()
 
     def _open_claimed(self) -> None:
-        """Start one task for each topic that opens its claimed partitions; called when no claim is pending."""
+        """For each topic, start a task that opens its claimed partitions; called when no claim is pending."""
         partitions, self._to_open = frozenset(self._to_open), set()
         for topic in sorted({partition.topic for partition in partitions}):
             self._tasks.start(self._open(topic, frozenset(p for p in partitions if p.topic == topic)))
@@ -568,7 +574,7 @@ class OwnedPartitions:
         fresh = {partition: start for partition, start in starts.items() if partition in opening}
         self._tracker.open(fresh)
         if fresh:
-            # Why a partition starts where it does is the first question about records that are missing or repeated.
+            # The start of a partition and its reason answer the first question about missing or repeated records.
             listed = some(f"{each} at {start.offset} ({start.origin.value})" for each, start in sorted(fresh.items()))
             log.info("group %s: opened %s: %s", self._config.group, counted(fresh, "partition"), listed)
         self._feed(claims.Opened(frozenset(fresh)))

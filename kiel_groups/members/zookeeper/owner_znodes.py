@@ -1,4 +1,4 @@
-"""The owner znodes of one member, and the leaders of its partitions, as ZooKeeper has them."""
+"""Create and delete the owner znodes of one member (claim and release), and read the leaders of its partitions."""
 
 from __future__ import annotations
 
@@ -13,11 +13,12 @@ from kiel_groups.errors import CoordinationError, ProtocolError
 from kiel_groups.group.partition_offsets import Release, StoredOffset
 from kiel_groups.group.znodes.contents import encode_owner, parse_broker, parse_leader, whole_number
 from kiel_groups.group.znodes.layout import BROKER_IDS, partition_state_path
-from kiel_groups.group.znodes.transactions import Create, Delete, Failure, Operation
+from kiel_groups.group.znodes.transactions import Check, Create, Delete, Failure, Operation
+from kiel_groups.members.offsets.topic_incarnations import TopicIncarnations
 from kiel_groups.members.offsets.zookeeper_store import OffsetZnodes
 from kiel_groups.model import TopicPartition
 from kiel_groups.wording import counted
-from kiel_groups.zookeeper.fenced_writes import FencedWriter
+from kiel_groups.zookeeper.fenced_writes import FencedWriter, Stop
 from kiel_groups.zookeeper.session import Node, Session
 from kiel_groups.zookeeper.tasks import MemberContext
 
@@ -34,7 +35,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Releases:
-    """The partitions ``released`` by this member, and those whose owner znode was ``gone`` before that."""
+    """The partitions ``released`` by this member, and partitions whose owner znode was ``gone`` before."""
 
     released: frozenset[TopicPartition]
     gone: frozenset[TopicPartition]
@@ -42,7 +43,7 @@ class Releases:
 
 class Ownership(NamedTuple):
     """
-    What a read of owner znodes has found: the partitions that this session owns, and the partitions without an owner.
+    The result of reading owner znodes: the partitions that this session owns, and the partitions without an owner.
 
     Other partitions belong to other sessions.
     """
@@ -52,7 +53,7 @@ class Ownership(NamedTuple):
 
 
 class _UnopenedClaims(NamedTuple):
-    """The offsets stored for claims that were never opened, and those of these claims that are gone."""
+    """The offsets stored for claims that were never opened, and the claims among them that are gone."""
 
     stored: dict[TopicPartition, StoredOffset]
     gone: frozenset[TopicPartition]
@@ -91,18 +92,24 @@ class OwnerZnodes:
         claimed: set[TopicPartition] = set()
         while waiting:
             outcome = await self._writer.write(
-                {partition: self._creation(partition) for partition in sorted(waiting)}, lambda *_: None
+                {partition: self._creation(partition) for partition in sorted(waiting)}, self._on_taken
             )
             claimed |= outcome.done.keys()
             folderless = {p for p, failure in outcome.dropped.items() if failure is Failure.NO_NODE}
             await self._restore_folders({p.topic for p in folderless})
             # An owner znode that exists now may be this member's own: the answer to its create may have been lost.
-            doubtful = (outcome.unknown | outcome.dropped.keys()) - folderless
+            doubtful = waiting - outcome.done.keys() - folderless
             ownership = await self._read_owners(doubtful)
             claimed |= ownership.mine
-            waiting = folderless | (ownership.free & outcome.unknown)
+            waiting = folderless | ownership.free
         self._metrics.count("partitions_claimed", len(claimed))
         return frozenset(claimed)
+
+    @staticmethod
+    def _on_taken(partition: TopicPartition, operation: Operation, failure: Failure) -> None:
+        """Stop if another session owns a partition: it may own more of them, and each would cost a transaction."""
+        if failure is Failure.NODE_EXISTS:
+            raise Stop
 
     async def _restore_folders(self, topics: Collection[str]) -> None:
         """Create deleted owners folders again; the leader had created them before it published the plan."""
@@ -138,8 +145,22 @@ class OwnerZnodes:
         mine = (p for p, node in found.items() if node is not None and node.owner == self._session.id)
         return Ownership(frozenset(mine), frozenset(p for p, node in found.items() if node is None))
 
+    async def holds(self, partitions: Collection[TopicPartition]) -> bool:
+        """
+        Return whether these partitions certainly have owner znodes and the offsets that the tracker knows.
+
+        That is one transaction for many partitions, and no read. It finds another owner, too: before a member delivers
+        records of a partition, it writes the offset, which then has another version.
+        """
+        versions = {partition: state.version for partition in partitions if (state := self._tracker.of(partition))}
+        if self._tracker.rules.in_kafka or versions.keys() != set(partitions):
+            return False
+        owners = (Check(self._layout.owner(partition)) for partition in sorted(versions))
+        offsets = (self._offsets.check(partition, version) for partition, version in sorted(versions.items()))
+        return await self._writer.holds([*owners, *offsets])
+
     async def verify(self, partitions: Collection[TopicPartition]) -> frozenset[TopicPartition]:
-        """Return the partitions that this session does *not* own; the tracker forgets those that were never opened."""
+        """Return the partitions that this session does *not* own; the tracker forgets never opened claims of these."""
         if not partitions:
             return frozenset()
         await self._writer.prove()
@@ -202,7 +223,7 @@ class OwnerZnodes:
         """
         Delete the owner znodes of partitions whose offsets are stored elsewhere already.
 
-        No transaction can check the offset with it. So the owner znodes are read first: an operator may have deleted
+        The transaction cannot check these offsets. So the owner znodes are read first: an operator may have deleted
         one, and another member may have created its own.
         """
         # The opening of a claim, which may be under way, stores nothing from now on.
@@ -263,7 +284,7 @@ class OwnerZnodes:
     def _on_refused(
         self, partition: TopicPartition, operation: Operation, failure: Failure
     ) -> tuple[Operation, ...] | None:
-        """Create a deleted offset znode again; on any other refusal drop the item: ``release`` reads the znodes."""
+        """Create a deleted offset znode again; otherwise, drop the partition, whose znodes ``release`` then reads."""
         if isinstance(operation, Delete) or failure is not Failure.NO_NODE:
             return None
         deletion = Delete(self._layout.owner(partition))
@@ -310,13 +331,16 @@ class PartitionLeaders:
     partition's ``state`` znode names the elected leader.
     """
 
-    def __init__(self, context: MemberContext, writer: FencedWriter) -> None:
+    def __init__(self, context: MemberContext, writer: FencedWriter, topics: TopicIncarnations) -> None:
         self._group = context.group
         self._session = context.session
         self._handler = context.handler
         self._metrics = context.metrics
         self._writer = writer
+        self._topics = topics
         self._is_refused = False
+        #: The leaders that were last read, each with the creation zxid of its topic and the version of its znode.
+        self._known: dict[TopicPartition, tuple[int, int, int]] = {}
 
     async def pass_on(self, partitions: Collection[TopicPartition]) -> None:
         """
@@ -333,10 +357,13 @@ class PartitionLeaders:
         if not partitions:
             self._handler.leaders_changed({}, {})
             return
-        # A server that lags behind could name a leader that brokers already know to be deposed.
-        await self._writer.prove()
         try:
-            leaders, brokers = await self._read(sorted(partitions))
+            if not await self._holds(partitions):
+                # A server that lags behind could name a leader that brokers already know to be deposed.
+                await self._writer.prove()
+                await self._read(sorted(partitions))
+            brokers = await registered_brokers(self._session)
+            leaders = {each: leader for each, (_, _, leader) in self._known.items() if leader in brokers}
         except CoordinationError as error:
             if error.retriable:
                 raise
@@ -348,20 +375,23 @@ class PartitionLeaders:
                 log.warning(text, self._group, error)
         self._handler.leaders_changed(leaders, brokers)
 
-    async def _read(
-        self, partitions: Sequence[TopicPartition]
-    ) -> tuple[dict[TopicPartition, int], dict[int, HostPort]]:
-        """Return the registered leaders of partitions, and the addresses of the registered brokers."""
+    async def _holds(self, partitions: Collection[TopicPartition]) -> bool:
+        """Return whether the leaders of these partitions are certainly known, which takes a transaction and no read."""
+        known = {each: found for each, found in self._known.items() if found[0] == self._topics.creation(each.topic)}
+        if known.keys() != set(partitions):
+            return False
+        checks = [Check(partition_state_path(each), version) for each, (_, version, _) in sorted(known.items())]
+        return await self._writer.holds(checks)
+
+    async def _read(self, partitions: Sequence[TopicPartition]) -> None:
+        """Read the leaders of partitions."""
+        self._known = {}
+        created = {partition: self._topics.creation(partition.topic) for partition in partitions}
         paths = [partition_state_path(partition) for partition in partitions]
-        brokers = await registered_brokers(self._session)
-        leaders: dict[TopicPartition, int] = {}
         for partition, path, node in zip(partitions, paths, await self._session.get_many(paths), strict=True):
             try:
-                leader = -1 if node is None else parse_leader(node.data, path)
+                if node is not None:
+                    self._known[partition] = (created[partition], node.version, parse_leader(node.data, path))
             except ProtocolError as error:
                 log.warning("group %s: %s; using the leader that brokers name", self._group, error)
                 self._metrics.count("znodes_unreadable")
-            else:
-                if leader in brokers:
-                    leaders[partition] = leader
-        return leaders, brokers

@@ -1,4 +1,4 @@
-"""Make the plans of a group of consumers: read and watch the inputs, allocate, compare with the published plan."""
+"""Make the plans of a group of consumers: read and watch members, brokers, topics and settings; run the allocator."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ _Parsed = TypeVar("_Parsed")
 
 class WatchedValues:
     """
-    The values of one leader, on its session.
+    Caches values of znodes for the plans of one leader on its session, until their watches fire.
 
     ``on_change`` is called with a text that names the change, such as "member m1 changed".
     """
@@ -250,7 +250,7 @@ class PlanReader:
         return len(await children_watched(self._session, BROKER_IDS, self._values.watcher("brokers")) or ())
 
     async def _live_members(self) -> dict[Slot, MemberInfo]:
-        """Read the live members by slot. If two members share a slot, the member that registered later counts."""
+        """Read the live members by slot. If two members share a slot, use the one that registered later."""
         return members_by_slot((await self._values.members(self._layout, MemberInfo.parse)).values())
 
     async def _read_assignments(self) -> dict[Slot, MemberAssignment | None]:
@@ -311,7 +311,7 @@ class PlanReader:
         return inputs.racks(registered, {topic: found for topic, found in leaders.items() if found})
 
     async def lags(self, inputs: Inputs, handler: PartitionHandler) -> dict[TopicPartition, int]:
-        """Ask for the lags of partitions. Those without a stored offset or an answer are left out."""
+        """Ask for the lags of partitions. Partitions without a stored offset or an answer are left out."""
         partitions = sorted(partition for partition in inputs.partitions if partition.topic in inputs.subscribed)
         ends = (await handler.log_offsets(partitions, "latest")).found
         if self._config.store == BROKER_V1:
@@ -488,7 +488,7 @@ class PartitionPlanner:
         """
         Return whether to plan.
 
-        The leader does not plan if members subscribe to topics, but no broker or none of these topics was found.
+        The leader does not plan if members subscribe to topics, but the cluster has no broker or none of these topics.
         """
         if inputs.missing:
             log.warning("group %s: no %s found; keeping the current allocation", self._layout.group, inputs.missing)
@@ -517,7 +517,7 @@ class PartitionPlanner:
         """
         Run an allocator on a thread, because it is the user's code and may be slow.
 
-        What takes requests is read only for allocators that use it.
+        Lags and racks are read only for allocators that use them.
         """
         name = allocator_name(allocator)
         racks: dict[TopicPartition, str] = {}

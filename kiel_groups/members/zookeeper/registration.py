@@ -1,4 +1,4 @@
-"""Admit a process to a group, and register a member and its subscription in ZooKeeper."""
+"""Admit a process to a group: check the group's settings or write the first ones, and register a member."""
 
 from __future__ import annotations
 
@@ -52,16 +52,19 @@ __all__ = [
 
 log = logging.getLogger(__name__)
 
+#: The most topics whose existence is asked for one by one. For more, the names of all topics are read at once.
+MOST_ASKED_FOR = 20
+
 
 # The checks before a process takes part in a group: it fits the group's members, settings agree, no member is foreign.
 #
-# A process that is refused has written nothing. The settings say what the members are. The first member writes them, so
-# of two processes that found a group at the same time, one is refused.
+# A process that is refused has written nothing. The settings tell the type of the members. The first member writes
+# them, so if two processes create a group at the same time with different ones, one is refused.
 
 
 async def check_admission(session: Session, layout: GroupLayout, config: GroupConfig) -> None:
     """
-    Check that this consumer may join its group, and found the group if there is none.
+    Check that this consumer may join its group, and write the group's settings if there are none.
 
     Raises:
         GroupConfigError: The members are programs, or the group's settings differ from this member's or cannot be read.
@@ -91,12 +94,12 @@ async def check_admission(session: Session, layout: GroupLayout, config: GroupCo
 
 async def check_cluster(session: Session, cluster: ClusterMetadata) -> None:
     """
-    Check that the brokers are not those of another cluster than ZooKeeper's.
+    Check that the brokers do not belong to another cluster than ZooKeeper does.
 
-    Offsets of one cluster in the logs of another lose records. If nothing proves that, the process goes on.
+    Offsets of one cluster in the logs of another lose records. Without proof of another cluster, there is no error.
 
     Raises:
-        ConfigError: They are; see ``ClusterIdentity.difference``.
+        ConfigError: The brokers belong to another cluster; see ``ClusterIdentity.difference``.
         SessionLostError: The session is over.
     """
     try:
@@ -136,7 +139,7 @@ async def _registrations(session: Session, ids: Collection[int]) -> dict[int, by
 
 async def refuse_programs(session: Session, layout: GroupLayout, settings: Node | None) -> None:
     """
-    Check that the members of a group are consumers, or may become such.
+    Check that the members of a group are consumers, or that it has no members of another type yet.
 
     Args:
         session: The session to read with.
@@ -152,7 +155,7 @@ async def refuse_programs(session: Session, layout: GroupLayout, settings: Node 
 
 async def admit_program(session: Session, layout: GroupLayout, protocol_type: str) -> None:
     """
-    Check that a group's members are programs of this type, and found the group if there is none.
+    Check that a group's members are programs of this type, and write the group's settings if there are none.
 
     A name that consumers of any client use is refused, too: a group of programs would hide their offsets from tools.
 
@@ -191,7 +194,7 @@ async def _has_consumers(session: Session, layout: GroupLayout) -> bool:
 
 
 async def _founded(session: Session, layout: GroupLayout, node: Node | None, mine: bytes) -> Node:
-    """Return the group's settings; if ``node`` is None, write those of this member first."""
+    """Return the group's settings. If there are none (``node`` is None), write this member's settings first."""
     while node is None:
         # Never overwrite: if two members are first at the same time, one create succeeds, and both read its settings.
         answer = await session.transact([Create(layout.config, mine)])
@@ -205,10 +208,10 @@ async def _founded(session: Session, layout: GroupLayout, node: Node | None, min
 
 def _parsed(data: bytes, layout: GroupLayout) -> RoundSettings:
     """
-    Return the settings of the group, which are those of programs.
+    Return the settings of the group, whose members must be programs.
 
     Raises:
-        GroupConfigError: They are those of consumers, or cannot be read.
+        GroupConfigError: The settings are those of consumers, or cannot be read.
     """
     try:
         return RoundSettings.parse(data, layout.config)
@@ -294,7 +297,7 @@ class SubscriptionRegistration:
 
     @property
     def is_outdated(self) -> bool:
-        """Whether the application wants other topics than those that are registered."""
+        """Whether the application wants other topics than the registered ones."""
         return self._registered != self._subscription()
 
     def check(self, topics: Collection[str]) -> None:
@@ -418,8 +421,12 @@ class SubscriptionRegistration:
     async def warn_of_missing_topics(self) -> None:
         """Warn of registered topics that do not exist: that is allowed, but the name may be wrong."""
         topics = sorted(self._registered or ())
-        nodes = await self._session.exists_many([topic_path(topic) for topic in topics])
-        missing = [topic for topic, node in zip(topics, nodes, strict=True) if node is None]
+        if len(topics) > MOST_ASKED_FOR:
+            existing = frozenset(await self._session.children(TOPICS) or ())
+            missing = [topic for topic in topics if topic not in existing]
+        else:
+            nodes = await self._session.exists_many([topic_path(topic) for topic in topics])
+            missing = [topic for topic, node in zip(topics, nodes, strict=True) if node is None]
         if missing:
             self._metrics.count("subscribed_topics_missing", len(missing))
             log.warning(

@@ -10,7 +10,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from difflib import get_close_matches
 from typing import Any, NamedTuple
 
 from kazoo.exceptions import BadVersionError, KazooException, NoNodeError
@@ -20,7 +19,6 @@ from kiel_groups.group.znodes.contents import encode_object, parse_object
 from kiel_groups.group.znodes.group_settings import LONGEST_REASON, DynamicConfig, check_reason
 from kiel_groups.group.znodes.layout import GroupLayout
 from kiel_groups.model import MemberId, Slot
-from kiel_groups.ops.actions.release import find_member_id
 from kiel_groups.ops.views.config_view import (
     SettingChange,
     check_fields,
@@ -31,6 +29,7 @@ from kiel_groups.ops.views.config_view import (
     newly_unowned,
 )
 from kiel_groups.ops.views.group_view import GroupView
+from kiel_groups.ops.views.members import find_slots
 from kiel_groups.ops.views.znodes import view_group
 from kiel_groups.ops.zookeeper_client import Client
 from kiel_groups.ops.zookeeper_reader import list_members, read_group, refuse_programs
@@ -104,7 +103,7 @@ def plan_drain(
     current = _read(client, group)
     was = current.check().drained
     view = view_group(group, read_group(client, group))
-    owned = _owned(client, view, member, host)
+    owned = _owned(view, member, host)
     unowned = newly_unowned(view, was, was | owned.keys())
     if unowned and not leave_unowned:
         raise ConfigError(
@@ -127,7 +126,7 @@ def plan_undrain(client: Client, group: str, member: str | None = None, *, host:
     if member is not None and member in was:  # Also one that is gone.
         owned: Mapping[Slot, int] = {member: 0}
     else:
-        found = _owned(client, view_group(group, read_group(client, group)), member, host)
+        found = _owned(view_group(group, read_group(client, group)), member, host)
         owned = {slot: count for slot, count in found.items() if slot in was}
         if not owned:
             raise ConfigError(
@@ -296,28 +295,12 @@ def _reason(text: str) -> str:
     return "".join(letter if letter.isprintable() else "?" for letter in text)[:LONGEST_REASON]
 
 
-def _owned(client: Client, view: GroupView, member: str | None, host: str | None) -> dict[Slot, int]:
-    """
-    Return the slot of a member, or those of all members of a host, with the number of partitions that each owns.
-
-    Raises:
-        ConfigError: There is none.
-    """
-    if host is not None:
-        owned = {each.slot: len(each.owned) for each in view.members if each.host == host}
-        if not owned:
-            hosts = sorted({each.host for each in view.members})
-            near = get_close_matches(host, hosts, 1)
-            meant = f"; did you mean {near[0]!r}?" if near else f"; there are members at {some(hosts, 10) or 'no host'}"
-            raise ConfigError(f"group {view.group} has no member at host {host!r:.80}{meant}")
-        return owned
-    assert member is not None
-    found = find_member_id(client, view.group, member)
-    owned = {each.slot: len(each.owned) for each in view.members if each.member_id == found}
-    if not owned and member in view.away:
-        return {member: 0}
-    if not owned:
-        raise ConfigError(
-            f"group {view.group} has no member {member!r:.80}; 'kiel-groups describe {view.group}' lists its members"
-        )
-    return owned
+def _owned(view: GroupView, member: str | None, host: str | None) -> dict[Slot, int]:
+    """Return the slots that ``find_slots`` finds for a member or a host, with the partitions that each owns."""
+    owned = dict.fromkeys(view.away, 0) | {each.slot: len(each.owned) for each in view.members}
+    ids = {slot: {slot} for slot in owned}
+    for each in view.members:
+        ids[each.slot].add(each.member_id)
+    hosts = {each.slot: each.host for each in view.members}
+    found = find_slots(view.group, ids, hosts, () if member is None else (member,), host)
+    return {slot: owned[slot] for slot in sorted(found)}

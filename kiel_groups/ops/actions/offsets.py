@@ -26,6 +26,7 @@ from kiel_groups.ops.views.offset_changes import (
     Selection,
     Target,
     check_exist,
+    check_selected,
     compute_changes,
     select,
     unmatched,
@@ -278,10 +279,9 @@ def plan_delete(
     """
     found = source.read(group, selection or (), store=store, with_logs=False)
     partitions = select(found, selection, stored=True)
-    missing = unmatched(selection or {}, partitions)
-    if missing or not partitions:
-        what = f" of {some(missing)}" if missing else ""
-        raise ConfigError(f"group {group} has no offset{what}; 'kiel-groups offsets show {group}' shows those it has")
+    check_selected(found, selection, partitions)
+    if not partitions:
+        raise ConfigError(f"group {group} has no offset")
     changes = tuple(OffsetChange(each, found.offsets.get(each), None) for each in partitions)
     return OffsetsPlan(found, changes, is_deletion=True)
 

@@ -11,7 +11,7 @@ from kiel_groups.config import GroupConfig, check_name
 from kiel_groups.errors import ConfigError, UnknownGroupError
 from kiel_groups.group.planner import Inputs
 from kiel_groups.model import TopicPartition
-from kiel_groups.ops.broker_reader import BrokerSession, describe_group
+from kiel_groups.ops.broker_reader import BrokerSession, describe_group, unknown_group
 from kiel_groups.ops.views.plan_preview import (
     GroupChange,
     PlanPreview,
@@ -82,13 +82,14 @@ def preview_group(
         before,
         after,
         chosen,
-        racks=racks_of(after, znodes) if uses_racks else {},
+        racks=racks_of(group, after, znodes) if uses_racks else {},
         lags=lags,
         chroot=str(client.chroot),
         notes=notes,
     )
 
 
+_FUNCTION = "{!r}, a function of its members; name it here, too: --allocator MODULE:FUNCTION"
 _NO_MEMBERS = "group {} has no members, so nothing is planned; --add-member N and --topics plan for new ones"
 
 
@@ -105,10 +106,7 @@ def _allocator(group: str, inputs: Inputs, notes: list[str]) -> Allocator:
     try:
         return named_allocator(name, "allocator")
     except ConfigError:
-        raise ConfigError(
-            f"group {group} is allocated by {name!r}, a function of its members; name it here, too:"
-            " --allocator MODULE:FUNCTION"
-        ) from None
+        raise ConfigError(f"group {group} is allocated by {_FUNCTION.format(name)}") from None
 
 
 async def preview_group_of_brokers(
@@ -132,9 +130,9 @@ async def preview_group_of_brokers(
         raise UnknownGroupError(f"group {group!r} does not exist {session.place}, nor does any other")
     described = (await describe_group(session, group)).described
     if not described.members and not change.added:
-        raise ConfigError(
-            _NO_MEMBERS.format(group) if described.state == "Empty" else _NONE.format(group, session.place)
-        )
+        if described.state != "Empty":
+            raise await unknown_group(session, group)
+        raise ConfigError(_NO_MEMBERS.format(group))
     if described.protocol_type not in ("", PROTOCOL_TYPE):
         raise ConfigError(
             f"the members of group {group} are of type {described.protocol_type!r}; they have no partitions"
@@ -146,9 +144,6 @@ async def preview_group_of_brokers(
     return preview_assignment(described, topics, change, chosen)
 
 
-_NONE = "group {!r} does not exist {}, or has no members"
-
-
 def _assignor(group: str, protocol: str) -> Assignor:
     for assignor in ASSIGNORS.values():
         if assignor.name == protocol:
@@ -156,10 +151,7 @@ def _assignor(group: str, protocol: str) -> Assignor:
     if not protocol:
         raise ConfigError(f"group {group} has no members, so it has no assignor; --allocator says with which to plan")
     if protocol.startswith("kiel-"):
-        raise ConfigError(
-            f"group {group} is assigned by {protocol!r}, a function of its members; name it here, too:"
-            " --allocator MODULE:FUNCTION"
-        )
+        raise ConfigError(f"group {group} is assigned by {_FUNCTION.format(protocol)}")
     raise ConfigError(
         f"group {group} is assigned by {protocol!r}, an assignor of other clients, which kiel-groups cannot run;"
         f" --allocator shows what another one would do: {', '.join(ASSIGNORS)}"

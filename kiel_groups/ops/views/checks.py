@@ -205,7 +205,7 @@ def _unowned(view: GroupView, now_ms: int) -> Iterator[Finding]:
         members = tuple(sorted({each.target for each in unowned if each.target is not None}))
         yield Finding(
             "unowned",
-            f"{what} no owner: {some(_names(unowned))}, to be claimed by {some(map(short_name, members))}",
+            f"{what} no owner: {some(_names(unowned))}, to be claimed by {_short(members)}",
             "look at the log of that member; a healthy member claims within a second",
             _is_young(view, now_ms),
             _names(unowned),
@@ -231,7 +231,7 @@ def _unopened(view: GroupView, now_ms: int) -> Iterator[Finding]:
             f"look at the log of the owner; 'kiel-groups topics describe {topics[0]}' shows the partitions without a"
             " leader: start their brokers",
             partitions=_names(unopened),
-            members=tuple(sorted({each.owner for each in unopened if each.owner is not None})),
+            members=_owners(unopened),
         )
 
 
@@ -283,12 +283,12 @@ def _forged(view: GroupView, now_ms: int) -> Iterator[Finding]:
         what = counted(forged, "owner znode names a member", "owner znodes name members")
         yield Finding(
             "forged",
-            f"{what} whose session did not create it: {some(_names(forged))}, in the name of {some(_owners(forged))}:"
+            f"{what} whose session did not create it: {some(_names(forged))}, in the name of {_short(_owners(forged))}:"
             " written by hand, so another member may consume the partition, too",
             f"delete it below {GroupLayout(view.group).owners}; the assigned member claims the partition within a"
             " minute",
             partitions=_names(forged),
-            members=tuple(sorted({each.owner for each in forged if each.owner is not None})),
+            members=_owners(forged),
         )
 
 
@@ -498,7 +498,7 @@ class ProgressTracker:
         """
         self._lagging = _unmoved(self._lagging, view, now_ms, lambda each: bool(each.lag))
         if (coordinator := view.coordinator) is None:
-            return tuple(self._stuck(now_ms))
+            return tuple(self._stuck(now_ms, has_times=True))
         if view.state != "rebalancing":
             self._rebalancing_since_ms = None
         elif self._rebalancing_since_ms is None:
@@ -507,7 +507,7 @@ class ProgressTracker:
         found = [
             *self._rebalancing(view, coordinator.state, now_ms),
             *self._missing_offsets(now_ms),
-            *self._stuck_by_offsets(now_ms),
+            *self._stuck(now_ms, has_times=False),
         ]
         return tuple(sorted(found, key=lambda finding: finding.passing))
 
@@ -524,22 +524,29 @@ class ProgressTracker:
         suspects = any(self._is_old(each.partition, now_ms) for each in self._lagging.values())
         return "some partitions are behind without a recent commit" if suspects else ""
 
-    def _stuck(self, now_ms: int) -> Iterator[Finding]:
-        """Yield the finding about partitions of a group in ZooKeeper, which has the times of commits."""
-        stuck = [each for each in self._unmoved(now_ms) if self._is_old(each, now_ms)]
-        if stuck:
+    def _stuck(self, now_ms: int, *, has_times: bool) -> Iterator[Finding]:
+        """Yield the finding about partitions without progress; commits of a group in ZooKeeper have times."""
+        stuck = [each for each in self._unmoved(now_ms) if not has_times or self._is_old(each, now_ms)]
+        if not stuck:
+            return
+        remedy, members = "look at the log of that member: its application hangs, or does not commit", _owners(stuck)
+        seen_ms = self._stuck_ms
+        if has_times:
             seconds = min(now_ms - _last_ms(each) for each in stuck) // 1000
-            lag = sum(each.lag or 0 for each in stuck)
-            yield Finding(
-                "stuck",
-                f"{counted(stuck, 'partition makes', 'partitions make')} no progress: lag {lag:,}, and no commit for"
-                f" {f'{seconds // 60} min' if seconds >= 60 else f'{seconds} s'}: {some(_names(stuck))}, owned by"
-                f" {some(_owners(stuck))}",
-                "look at the log of that member: its application hangs, or does not commit; 'kiel-groups release' takes"
-                " its partitions from it",
-                partitions=_names(stuck),
-                members=tuple(sorted({each.owner for each in stuck if each.owner is not None})),
-            )
+            why = f"for {f'{seconds // 60} min' if seconds >= 60 else f'{seconds} s'}: {some(_names(stuck))}, owned by"
+            remedy += "; 'kiel-groups release' takes its partitions from it"
+        else:
+            seen_ms = max(now_ms - self._lagging[each.topic_partition].since_ms for each in stuck)
+            why = f"in {seen_ms // 1000} s: {some(_names(stuck))}, of"
+        yield Finding(
+            "stuck",
+            f"{counted(stuck, 'partition makes', 'partitions make')} no progress: lag"
+            f" {sum(each.lag or 0 for each in stuck):,}, and no commit {why} {_short(members)}",
+            remedy,
+            passing=seen_ms < self._stuck_ms,
+            partitions=_names(stuck),
+            members=members,
+        )
 
     def _rebalancing(self, view: GroupView, broker_state: str, now_ms: int) -> Iterator[Finding]:
         if self._rebalancing_since_ms is None:
@@ -563,27 +570,12 @@ class ProgressTracker:
             what = counted(partitions, "assigned partition has", "assigned partitions have")
             yield Finding(
                 "missing-offset",
-                f"{what} records, but no committed offset: {some(_names(partitions))}, of {some(_owners(partitions))}",
+                f"{what} records, but no committed offset: {some(_names(partitions))},"
+                f" of {_short(_owners(partitions))}",
                 "look at the log of that member: it does not commit, or the offset has expired"
                 " (offsets.retention.minutes)",
                 passing=all(now_ms - each.since_ms < self._watched_ms for each in missing),
                 partitions=_names(partitions),
-            )
-
-    def _stuck_by_offsets(self, now_ms: int) -> Iterator[Finding]:
-        """Yield the finding about partitions whose commits have no times."""
-        stuck = self._unmoved(now_ms)
-        if stuck:
-            what = counted(stuck, "partition makes", "partitions make")
-            seen_ms = max(now_ms - self._lagging[each.topic_partition].since_ms for each in stuck)
-            lag = sum(each.lag or 0 for each in stuck)
-            yield Finding(
-                "stuck",
-                f"{what} no progress: lag {lag:,}, and no commit in {seen_ms // 1000} s: "
-                f"{some(_names(stuck))}, of {some(_owners(stuck))}",
-                "look at the log of that member: its application hangs, or does not commit",
-                passing=seen_ms < self._stuck_ms,
-                partitions=_names(stuck),
             )
 
     def _unmoved(self, now_ms: int) -> list[PartitionView]:
@@ -621,5 +613,9 @@ def _unmoved(
     return found
 
 
-def _owners(partitions: Iterable[PartitionView]) -> list[str]:
-    return sorted({short_name(each.owner) for each in partitions if each.owner is not None})
+def _short(members: Iterable[MemberId]) -> str:
+    return some(map(short_name, members))
+
+
+def _owners(partitions: Iterable[PartitionView]) -> tuple[MemberId, ...]:
+    return tuple(sorted({each.owner for each in partitions if each.owner is not None}))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
@@ -12,6 +13,7 @@ from rich.text import Text
 from kiel_groups.config import HostPort, check_name
 from kiel_groups.errors import ConfigError, ProtocolError
 from kiel_groups.group.candidate import sequence
+from kiel_groups.group.cluster_identity import ClusterIdentity
 from kiel_groups.group.znodes.contents import (
     FirstOffsets,
     GroupSettings,
@@ -123,17 +125,9 @@ def check_server(server: ServerAnswer) -> Check:
     """Check that a server of ZooKeeper serves sessions."""
     subject = f"ZooKeeper {server.address}"
     if server.problem:
-        return Check(
-            subject,
-            "does not serve",
-            (
-                Finding(
-                    "unreachable",
-                    f"ZooKeeper's server {server.address} does not serve: {server.problem}",
-                    "start it, or look at its log: without a majority of its ensemble, a server opens no session",
-                ),
-            ),
-        )
+        text = f"ZooKeeper's server {server.address} does not serve: {server.problem}"
+        remedy = "start it, or look at its log: without a majority of its ensemble, a server opens no session"
+        return Check(subject, "does not serve", (Finding("unreachable", text, remedy),))
     version = server.version or "version unknown ('srvr' is not whitelisted)"
     granted = f"{_seconds(server.granted_ms)} granted to members that ask for {_seconds(ASKED_MS)}"
     limits = f"{_seconds(server.least_ms)} to {_seconds(server.most_ms)} possible"
@@ -182,38 +176,39 @@ class BrokerAnswer(NamedTuple):
     What the broker at an address answers.
 
     ``name`` has its id, if ZooKeeper registers it. ``problem`` is why it does not answer, or "". ``release`` is the
-    earliest release of Kafka that it may be of. ``difference`` is why it is of another cluster, or "" if it is not.
-    ``is_doubtful``: it names other addresses than those that are registered, and nothing proves another cluster.
-    ``is_too_new``: it refuses the requests of this package.
+    earliest release of Kafka that it may be of. ``is_too_new``: it refuses the requests of this package. ``identity``
+    is what it knows of its cluster.
     """
 
     name: str
     problem: str = ""
     release: str = ""
-    difference: str = ""
-    is_doubtful: bool = False
     is_too_new: bool = False
+    identity: ClusterIdentity | None = None
 
 
-def check_broker(broker: BrokerAnswer) -> Check:
-    """Check that a broker answers, and is of the same cluster as the others."""
+def check_broker(broker: BrokerAnswer, difference: str = "", *, is_doubtful: bool = False) -> Check:
+    """
+    Check that a broker answers, and is of the same cluster as the others.
+
+    Args:
+        broker: The broker.
+        difference: Why it is of another cluster, or "" if it is not.
+        is_doubtful: Whether it names other addresses than those that are registered.
+    """
     if broker.problem:
         remedy = "start it; if it is running, its advertised address cannot be reached from this host"
         finding = Finding("unreachable", f"{broker.name} does not answer: {broker.problem}", remedy)
         return Check(broker.name, "does not answer", (finding,))
     findings = []
-    if broker.difference:
-        findings.append(
-            Finding(
-                "other-cluster",
-                f"{broker.name} is of another cluster: {broker.difference}",
-                "give servers of one cluster; a consumer refuses these when it starts",
-            )
-        )
+    if difference:
+        remedy = "give servers of one cluster; a consumer refuses these when it starts"
+        findings.append(Finding("other-cluster", f"{broker.name} is of another cluster: {difference}", remedy))
     if broker.is_too_new:
         remedy = "this version of kiel-groups reads from Kafka 0.8 to 3.9"
         findings.append(Finding("too-new", f"{broker.name} does not know the fetch requests of Kafka 0.8", remedy))
-    doubt = "; it names other addresses than those registered, as behind a proxy" if broker.is_doubtful else ""
+    is_doubtful = is_doubtful and not difference
+    doubt = "; it names other addresses than those registered, as behind a proxy" if is_doubtful else ""
     return Check(broker.name, (broker.release or "release unknown") + doubt, tuple(findings))
 
 
@@ -240,7 +235,8 @@ def check_clock(newest_ms: int, now_ms: int) -> Check:
     if newest_ms <= 0:
         return Check("clock", "not compared with ZooKeeper's: no znode was read")
     # A clock that is ahead looks like a cluster in which nothing has been written for as long.
-    return Check("clock", f"not behind ZooKeeper's, and ahead by {_seconds(max(0, -late_ms))} at most")
+    age = _seconds(max(0, -late_ms))
+    return Check("clock", f"not behind ZooKeeper's; if it is ahead, by less than the {age} since the newest znode")
 
 
 def _seconds(milliseconds: int) -> str:
@@ -465,32 +461,31 @@ def check_znodes(view: GroupView, znodes: Snapshot, now_ms: int) -> Iterator[Fin
     yield from _full(_sizes(znodes))
 
 
-def _kinds(view: GroupView, *, is_ours: bool) -> Iterator[tuple[str, _Kind]]:
+def _kinds(view: GroupView, *, is_ours: bool) -> Iterator[tuple[re.Pattern[str], _Kind]]:
     """Return the kinds of znodes that are parsed of a group, by pattern; ``is_ours``: it has had a member of ours."""
     root, consumers = GroupLayout(view.group).root, consumer_root(view.group)
     below = {root: (_OF_GROUP if view.is_of_consumers else _OF_PROGRAMS) | _OF_WORKERS}
     below[consumers] = _OF_CONSUMERS | (_OF_OURS if is_ours else {})
     for folder, kinds in below.items():
         for pattern, kind in kinds.items():
-            yield f"{folder}/{pattern}", kind
-    yield topic_path("*"), _Kind(parse_topic, "the brokers' controller writes it; look at its log")
+            yield _paths(f"{folder}/{pattern}"), kind
+    yield _paths(topic_path("*")), _Kind(parse_topic, "the brokers' controller writes it; look at its log")
+
+
+def _paths(pattern: str) -> re.Pattern[str]:
+    return re.compile("[^/]+".join(map(re.escape, pattern.split("*"))))
 
 
 def _unreadable(view: GroupView, znodes: Snapshot) -> Iterator[Finding]:
     layout = GroupLayout(view.group)
-    by_length: dict[int, list[tuple[list[str], _Kind]]] = defaultdict(list)
-    for pattern, kind in _kinds(view, is_ours=layout.config in znodes or layout.group_state in znodes):
-        parts = pattern.split("/")
-        by_length[len(parts)].append((parts, kind))
+    kinds = list(_kinds(view, is_ours=layout.config in znodes or layout.group_state in znodes))
     for path, znode in sorted(znodes.items()):
-        names = path.split("/")
-        for parts, kind in by_length[len(names)] if not znode.closed else ():
-            if all(part in ("*", name) for part, name in zip(parts, names, strict=True)):
-                try:
-                    kind.parse(znode.data, path)
-                except ProtocolError as error:
-                    yield Finding("unreadable", f"{error}"[:500], _filled(kind.remedy, view.group, path))
-                break
+        kind = next((kind for paths, kind in kinds if paths.fullmatch(path)), None)
+        if kind is not None and not znode.closed:
+            try:
+                kind.parse(znode.data, path)
+            except ProtocolError as error:
+                yield Finding("unreadable", f"{error}"[:500], _filled(kind.remedy, view.group, path))
 
 
 def _filled(remedy: str, group: str, path: str) -> str:

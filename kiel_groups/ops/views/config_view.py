@@ -43,7 +43,11 @@ _SETTABLE = ("allocator", *_DEBOUNCE, "static_grace_ms", "broker_racks.BROKER")
 #: Fields whose own fields are settings.
 _NESTED = ("debounce", "broker_racks")
 _DEFAULTS: Mapping[str, float] = {**GroupConfig(group="-").member_settings, "capacity": 1.0}
-_OF_MEMBERS = (*(name for name in _DEFAULTS if name not in _DEBOUNCE), "rack", "instance_id", "session_timeout_ms")
+_OF_MEMBERS = (
+    "session_timeout_ms",
+    *(name for name in _DEFAULTS if name not in (*_DEBOUNCE, "static_grace_ms")),
+    *("rack", "instance_id"),
+)
 
 #: The commands that change these fields.
 _COMMANDS = {
@@ -97,37 +101,31 @@ def edited(before: Mapping[str, Any], put: Mapping[str, str], removed: Collectio
         ConfigError: Operators cannot set or remove a setting in this way; the text names the way. Or one to remove is
             not set.
     """
-    after = dict(before)
+    after = {name: dict(each) if isinstance(each, Mapping) else each for name, each in before.items()}
     for name, text in put.items():
         field, _, inner = name.partition(".")
         if name not in _SETTABLE and (field != "broker_racks" or not inner):
             raise ConfigError(_refusal(name))
         value = int(text) if name.endswith("_ms") and text.isascii() and text.isdigit() else text
-        if not inner:
-            after[field] = value
-            continue
         outer = after.get(field)
-        after[field] = {**(outer if isinstance(outer, Mapping) else {}), inner: value}
+        after[field] = {**(outer if isinstance(outer, dict) else {}), inner: value} if inner else value
     for name in removed:
         if name in _AGREED:
             raise ConfigError(_refusal(name))
         field, _, inner = name.partition(".")
         outer = after.get(field)
-        if inner and isinstance(outer, Mapping) and inner in outer:
-            rest = {each: value for each, value in outer.items() if each != inner}
-            after = {**after, field: rest} if rest else _without(after, field)
+        if inner and isinstance(outer, dict) and inner in outer:
+            del outer[inner]
+            if not outer:
+                del after[field]
         elif not inner and field in after and field not in ("version", "rebalance"):
-            after = _without(after, field)
+            del after[field]
         else:
             present = [each for each in _flat(before) if each not in _AGREED]
             raise ConfigError(
                 f"{name:.80} is not set in the group's config; set there: {some(present, 20) or 'nothing'}"
             )
     return after
-
-
-def _without(found: Mapping[str, Any], name: str) -> dict[str, Any]:
-    return {each: value for each, value in found.items() if each != name}
 
 
 def _refusal(name: str) -> str:
@@ -144,7 +142,7 @@ def _refusal(name: str) -> str:
         return f"there is no setting {name!r}; did you mean {member_name!r}?"
     if name in _OF_MEMBERS:
         return (
-            f"{name}: each member has its own; change the argument of its consumer, GroupedConsumer({name}=...), and"
+            f"{name!r}: each member has its own; change the argument of its consumer, GroupedConsumer({name}=...), and"
             " restart that member"
         )
     near = get_close_matches(name, _SETTABLE, 1)
@@ -260,22 +258,18 @@ def _of_group(view: GroupView) -> Iterator[Setting]:
 def _of_leader(view: GroupView) -> Iterator[Setting]:
     """Yield the settings that the leader follows: the group's config, or those of its own process."""
     config = view.dynamic_config or DynamicConfig()
-    given: dict[str, Any] = {f"debounce.{name}": value for name, value in config.debounce}
-    given |= {"static_grace_ms": config.static_grace_ms} if config.static_grace_ms is not None else {}
+    given = {"allocator": config.allocator, "static_grace_ms": config.static_grace_ms}
+    given |= {f"debounce.{name}": value for name, value in config.debounce}
     leader = next((member for member in view.members if member.leads), None)
-    if config.allocator is not None:
-        yield Setting("allocator", config.allocator, "config", (), _SET)
-    else:
-        used = view.group_state.allocator if view.group_state is not None else None
-        yield Setting("allocator", used, "the leader", (), _SET)
-    for name in (*_DEBOUNCE, "static_grace_ms"):
-        if name in given:
-            yield Setting(name, given[name], "config", (), _SET)
-        elif leader is None:
-            yield Setting(name, None, "the leader", (), _SET)
-        else:
+    for name in ("allocator", *_DEBOUNCE, "static_grace_ms"):
+        value: Any = given.get(name)
+        source = "config" if value is not None else "the leader"
+        if value is None and name == "allocator":
+            value = view.group_state.allocator if view.group_state is not None else None
+        elif value is None and leader is not None:
+            value = leader.settings.get(name, _DEFAULTS[name])
             source = "the leader" if name in leader.settings else "default"
-            yield Setting(name, leader.settings.get(name, _DEFAULTS[name]), source, (), _SET)
+        yield Setting(name, value, source, (), _SET)
     for broker, rack in config.broker_racks:
         yield Setting(f"broker_racks.{broker}", rack, "config", (), _SET)
     if config.drained:
@@ -286,19 +280,14 @@ def _of_leader(view: GroupView) -> Iterator[Setting]:
 
 def _of_members(view: GroupView) -> Iterator[Setting]:
     """Yield the settings that each member has of its own, once for each value that differs."""
-    for name in ("session_timeout_ms", *_DEFAULTS, "rack"):
-        if name in _DEBOUNCE or name == "static_grace_ms":
-            continue
+    for name in _OF_MEMBERS:
         values: dict[Any, list[str]] = {}
         for member in view.members:
-            value = member.settings.get(name, _DEFAULTS.get(name))
-            value = member.session_timeout_ms if name == "session_timeout_ms" else value
-            values.setdefault(value, []).append(short_name(member.member_id))
+            unset = member.session_timeout_ms if name == "session_timeout_ms" else _DEFAULTS.get(name)
+            values.setdefault(member.settings.get(name, unset), []).append(short_name(member.member_id))
         for value, members in values.items():
-            if name == "session_timeout_ms":
-                source = "ZooKeeper"
-            else:
-                source = "default" if value == _DEFAULTS.get(name) else "the member"
+            source = "default" if value == _DEFAULTS.get(name) else "the member"
+            source = "ZooKeeper" if name == "session_timeout_ms" else source
             if value is not None:
                 yield Setting(name, value, source, tuple(members) if len(values) > 1 else (), _RESTART)
 

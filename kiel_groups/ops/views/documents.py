@@ -225,12 +225,7 @@ def _member(member: MemberView) -> dict[str, Any]:
     return {
         "id": member.member_id,
         "instance_id": member.instance_id,
-        "leads": member.leads,
-        "host": member.host,
-        "pid": member.pid,
-        "client": member.client,
-        "started_at": member.started_at_ms,
-        "session_timeout_ms": member.session_timeout_ms,
+        **_process(member),
         "capacity": member.settings.get("capacity", 1.0),
         "rack": member.settings.get("rack"),
         "subscription": list(member.subscription or ()),
@@ -241,18 +236,21 @@ def _member(member: MemberView) -> dict[str, Any]:
     }
 
 
-def _program(member: MemberView) -> dict[str, Any]:
+def _process(member: MemberView) -> dict[str, Any]:
+    """Return what a member znode tells, of whatever type the member is."""
     return {
-        "id": member.member_id,
         "leads": member.leads,
         "host": member.host,
         "pid": member.pid,
         "client": member.client,
         "started_at": member.started_at_ms,
         "session_timeout_ms": member.session_timeout_ms,
-        "joined": member.joined,
-        "protocols": list(member.protocols),
     }
+
+
+def _program(member: MemberView) -> dict[str, Any]:
+    protocols = list(member.protocols)
+    return {"id": member.member_id, **_process(member), "joined": member.joined, "protocols": protocols}
 
 
 def _coordinated_member(member: MemberView) -> dict[str, Any]:

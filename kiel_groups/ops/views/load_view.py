@@ -4,20 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
-from itertools import groupby
 
 from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
 from kiel_groups.allocators import ALLOCATORS, loads_of, weighted
-from kiel_groups.errors import ProtocolError
-from kiel_groups.group.znodes.contents import GroupState, MemberAssignment, Snapshot
+from kiel_groups.group.znodes.contents import Snapshot
 from kiel_groups.group.znodes.group_settings import Weights, printed_weights
 from kiel_groups.group.znodes.layout import GroupLayout
 from kiel_groups.model import Allocation, MemberId, TopicPartition
 from kiel_groups.ops.views.checks import short_name
-from kiel_groups.ops.views.report import Column, report_table
+from kiel_groups.ops.views.report import Column, report_table, topic_tables
+from kiel_groups.ops.views.znodes import GroupReading
 from kiel_groups.wording import counted
 
 __all__ = [
@@ -61,20 +60,14 @@ def view_plan(group: str, znodes: Snapshot, members: Collection[MemberId]) -> Pl
         znodes: The group state and the assignments.
         members: The ids of the live members.
     """
-    layout = GroupLayout(group)
-    allocator, allocation = "", {}
-    for path, znode in znodes.items():
-        try:
-            if path == layout.group_state:
-                allocator = GroupState.parse(znode.data, path).allocator
-                continue
-            found = MemberAssignment.parse(znode.data, path)
-        except ProtocolError:
-            continue  # ``describe`` reports it.
-        slot = path.rpartition("/")[2]
-        if found.partitions or found.member_id in members:
-            allocation[short_name(slot) if slot == found.member_id else slot] = found.partitions
-    return PlanView(group, allocator, allocation)
+    reading = GroupReading(GroupLayout(group), znodes)
+    state = reading.group_state()
+    allocation = {
+        short_name(slot) if slot == found.member_id else slot: found.partitions
+        for slot, found in reading.assignments().items()
+        if found is not None and (found.partitions or found.member_id in members)
+    }
+    return PlanView(group, "" if state is None else state.allocator, allocation)
 
 
 def weights_report(weights: Weights, plan: PlanView) -> Iterator[RenderableType]:
@@ -91,9 +84,11 @@ def weights_report(weights: Weights, plan: PlanView) -> Iterator[RenderableType]
     if owners:
         yield Text("\nmembers, and the load that the plan assigns to each", style="bold")
         yield _members(plan.allocation, loads)
-    for topic, partitions in groupby(sorted(weights), key=lambda partition: partition.topic):
-        yield Text(f"topic {topic}", style="bold", overflow="fold")
-        yield _partitions(list(partitions), weights, owners)
+    columns = (
+        Column[TopicPartition]("load", lambda partition: _number(weights[partition]), is_right=True),
+        Column[TopicPartition]("member", lambda partition: owners.get(partition, "")),
+    )
+    yield from topic_tables(weights, columns)
 
 
 def _members(allocation: Allocation, loads: Mapping[TopicPartition, float]) -> Table:
@@ -106,15 +101,6 @@ def _members(allocation: Allocation, loads: Mapping[TopicPartition, float]) -> T
         Column[str]("share", lambda slot: f"{100 * load_of[slot] / whole:.1f} %" if whole else "", is_right=True),
     )
     return report_table(columns, sorted(allocation))
-
-
-def _partitions(partitions: list[TopicPartition], weights: Weights, owners: Mapping[TopicPartition, str]) -> Table:
-    columns = (
-        Column[TopicPartition]("partition", lambda partition: str(partition.partition), is_right=True),
-        Column[TopicPartition]("load", lambda partition: _number(weights[partition]), is_right=True),
-        Column[TopicPartition]("member", lambda partition: owners.get(partition, "")),
-    )
-    return report_table(columns, partitions)
 
 
 def _number(load: float) -> str:

@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
+from difflib import get_close_matches
 from typing import Any
 
 from rich.console import RenderableType
 from rich.text import Text
 
 from kiel_groups.config import CLIENT_ID
+from kiel_groups.errors import ConfigError
 from kiel_groups.group.znodes.layout import KIEL_GROUPS
+from kiel_groups.model import Slot
 from kiel_groups.ops.views.checks import short_name
 from kiel_groups.ops.views.group_view import ForeignMember, GroupView, MemberView
 from kiel_groups.ops.views.report import Listing, ago
 from kiel_groups.wire.consumer_protocol import PROTOCOL_TYPE
-from kiel_groups.wording import counted
+from kiel_groups.wording import counted, some
 
-__all__ = ["members_document", "members_report"]
+__all__ = ["find_slots", "members_document", "members_report"]
 
 #: What a member is a client of, if that is known.
 OURS, JAVA, KIEL, OTHER = "kiel-groups", "java", "kiel", "other"
@@ -29,6 +32,13 @@ _USUAL = "tornado"
 
 #: The consumer id of Kafka 0.8's Java consumer, after the group and a dash: host, milliseconds and a part of a UUID.
 _JAVA_ID = re.compile(r"(?P<host>.+)-(?P<started_ms>\d{13})-[0-9a-f]{8}")
+
+
+#: The fields of a member.
+_FIELDS = (
+    *("id", "instance_id", "kind", "client", "protocol_version", "host", "pid", "leads", "capacity", "rack"),
+    *("partitions", "assigned", "session_timeout_ms", "started_at", "drained"),
+)
 
 
 def members_document(view: GroupView) -> dict[str, Any]:
@@ -81,26 +91,12 @@ def _member(view: GroupView, member: MemberView, allocator: str) -> dict[str, An
 
 
 def _foreign(group: str, member: ForeignMember, owned: int) -> dict[str, Any]:
+    found = dict.fromkeys(_FIELDS) | {"id": member.name, "kind": KIEL, "leads": False, "drained": False}
+    if member.path.startswith(f"{KIEL_GROUPS}/"):  # Such members claim no partitions.
+        return found
     java = _JAVA_ID.fullmatch(member.name.removeprefix(f"{group}_"))
-    is_of_kiel = member.path.startswith(f"{KIEL_GROUPS}/")
-    return {
-        "id": member.name,
-        "instance_id": None,
-        "kind": KIEL if is_of_kiel else JAVA if java else OTHER,
-        "client": None,
-        "protocol_version": None,
-        "host": java["host"] if java and not is_of_kiel else None,
-        "pid": None,
-        "leads": False,
-        "capacity": None,
-        "rack": None,
-        # kiel's members claim no partitions.
-        "partitions": None if is_of_kiel else owned,
-        "assigned": None,
-        "session_timeout_ms": None,
-        "started_at": int(java["started_ms"]) if java and not is_of_kiel else None,
-        "drained": False,
-    }
+    found |= {"kind": JAVA if java else OTHER, "partitions": owned}
+    return found | ({"host": java["host"], "started_at": int(java["started_ms"])} if java else {})
 
 
 def members_report(document: Mapping[str, Any], place: str, now_ms: int) -> list[RenderableType]:
@@ -157,3 +153,43 @@ def _share(member: Mapping[str, Any]) -> str:
 
 def _seconds(milliseconds: int | None) -> str:
     return "" if milliseconds is None else f"{milliseconds / 1000:g} s"
+
+
+def find_slots(
+    group: str,
+    ids: Mapping[Slot, Collection[str]],
+    hosts: Mapping[Slot, str],
+    names: Iterable[str] = (),
+    host: str | None = None,
+) -> set[Slot]:
+    """
+    Return the slots of the members that an operator names.
+
+    Args:
+        group: The group's name, for errors.
+        ids: The slot and the member id of each member, by slot.
+        hosts: The host of each member that is alive, by slot.
+        names: Member ids, the sessions at their ends, or instance ids.
+        host: A host, of which all members are meant, too.
+
+    Raises:
+        ConfigError: There is no such member, or no member of that host; or a name fits several members.
+    """
+    found = {slot for slot, its in hosts.items() if host and its == host}
+    if host and not found:
+        near = get_close_matches(host, hosts.values(), 1)
+        known = some(sorted(set(hosts.values())), 10) or "no host"
+        meant = f"did you mean {near[0]!r}?" if near else f"there are members at {known}"
+        raise ConfigError(f"group {group} has no member at host {host!r:.80}; {meant}")
+    for name in names:
+        exact = {slot for slot, own in ids.items() if name in own}
+        fitting = exact or {slot for slot, own in ids.items() if any(each.endswith(f"-{name}") for each in own)}
+        if not fitting:
+            known = some(sorted(ids)) or "none"
+            raise ConfigError(f"group {group} has no member {name!r:.80}; its members are {known}")
+        if len(fitting) > 1:
+            raise ConfigError(
+                f"member {name!r} of group {group} may be {' or '.join(sorted(fitting))}; give the whole id"
+            )
+        found |= fitting
+    return found

@@ -10,6 +10,7 @@ import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from difflib import get_close_matches
 from typing import Any, NamedTuple
 
 from rich.console import RenderableType
@@ -41,6 +42,7 @@ __all__ = [
     "status_of",
     "time_remark",
     "unmatched",
+    "check_selected",
 ]
 
 
@@ -250,6 +252,17 @@ def unmatched(selection: Selection, partitions: Collection[TopicPartition]) -> l
     return [*sorted(bare), *map(str, sorted(listed.difference(partitions)))]
 
 
+def check_selected(found: GroupOffsets, selection: Selection | None, partitions: Collection[TopicPartition]) -> None:
+    """Raise ConfigError if partitions or topics of a selection are not among these; suggest a similar topic."""
+    if missing := unmatched(selection or {}, partitions):
+        near = get_close_matches(missing[0], {each.topic for each in found.stored}, 1)
+        meant = f" (did you mean {near[0]!r}?)" if near and near[0] != missing[0] else ""
+        raise ConfigError(
+            f"group {found.group} has no offset of {some(missing)}{meant}; 'kiel-groups offsets show {found.group}'"
+            " shows those it has"
+        )
+
+
 # Targets
 
 
@@ -380,7 +393,7 @@ def offsets_document(found: GroupOffsets, partitions: Iterable[TopicPartition]) 
         "group": found.group,
         "store": found.store,
         "members": list(found.members + found.foreign),
-        "problem": found.problem,
+        "lag_problem": found.problem or None,
         "partitions": [
             {
                 "topic": each.topic,
@@ -389,7 +402,7 @@ def offsets_document(found: GroupOffsets, partitions: Iterable[TopicPartition]) 
                 "log_start": found.starts.get(each),
                 "log_end": found.ends.get(each),
                 "lag": _lag(found, each),
-                "status": status_of(found, each),
+                "status": status_of(found, each) or None,
             }
             for each in partitions
         ],
@@ -416,7 +429,7 @@ def changes_document(changes: Iterable[OffsetChange]) -> list[dict[str, Any]]:
             "partition": each.partition.partition,
             "before": each.before,
             "after": each.after,
-            "note": each.note,
+            "note": each.note or None,
         }
         for each in changes
     ]

@@ -6,11 +6,10 @@ The leader's own functions compute it, from the same inputs; those that only the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from itertools import groupby
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 from rich.console import RenderableType
 from rich.table import Table
@@ -27,21 +26,20 @@ from kiel_groups.allocators.assignors import (
 from kiel_groups.errors import AllocatorError, ConfigError, ProtocolError
 from kiel_groups.group.planner import Inputs, absences, allocate, fallback_target, limit_claims, members_by_slot
 from kiel_groups.group.znodes.contents import (
-    GroupState,
-    MemberAssignment,
     MemberInfo,
     Snapshot,
     make_member_id,
     parse_broker_rack,
     parse_preferred_leaders,
-    parse_topic,
     whole_number,
 )
 from kiel_groups.group.znodes.group_settings import DynamicConfig, Weights, parse_weights
 from kiel_groups.group.znodes.layout import BROKER_IDS, GroupLayout, topic_path
 from kiel_groups.model import Allocation, MemberId, Slot, TopicPartition
 from kiel_groups.ops.views.checks import short_name
-from kiel_groups.ops.views.report import Column, report_table
+from kiel_groups.ops.views.members import find_slots
+from kiel_groups.ops.views.report import Column, report_table, topic_tables
+from kiel_groups.ops.views.znodes import GroupReading
 from kiel_groups.wire.consumer_protocol import ConsumerAssignment, ConsumerSubscription
 from kiel_groups.wire.group_requests import DescribedGroup
 from kiel_groups.wording import counted, some
@@ -58,8 +56,6 @@ __all__ = [
     "preview_report",
     "racks_of",
 ]
-
-_Value = TypeVar("_Value")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,25 +153,16 @@ def inputs_of(group: str, znodes: Snapshot, now_ms: int, grace_ms: int) -> Input
         ProtocolError: The settings or the weights cannot be read. A leader goes on with those that it read before.
     """
     layout = GroupLayout(group)
-    config = znodes.get(layout.config)
+    reading = GroupReading(layout, znodes)
+    config, weights = znodes.get(layout.config), znodes.get(layout.weights)
     dynamic_config = DynamicConfig() if config is None else DynamicConfig.parse(config.data, layout.config)
-    weights = znodes.get(layout.weights)
-    registered = [
-        (znodes[path].czxid, info)
-        for path in _children(znodes, layout.members)
-        if (info := _parsed(znodes, path, lambda data, at: MemberInfo.parse(_name(at), data, at))) is not None
-    ]
-    members = members_by_slot(registered)
-    assignments = {
-        _name(path): _parsed(znodes, path, MemberAssignment.parse) for path in _children(znodes, layout.group_state)
-    }
+    members, assignments = members_by_slot(reading.registered()), reading.assignments()
     grace_ms = grace_ms if dynamic_config.static_grace_ms is None else dynamic_config.static_grace_ms
-    subscribed = {topic for member in members.values() for topic in member.subscription}
     return Inputs(
         members=members,
-        topics=_topics(znodes, subscribed),
-        brokers=len(_children(znodes, BROKER_IDS)),
-        group_state=_parsed(znodes, layout.group_state, GroupState.parse),
+        topics=reading.topics({topic for member in members.values() for topic in member.subscription}),
+        brokers=len(reading.children(BROKER_IDS)),
+        group_state=reading.group_state(),
         assignments=assignments,
         away=absences(assignments, members, now_ms, grace_ms),
         dynamic_config=dynamic_config,
@@ -183,14 +170,15 @@ def inputs_of(group: str, znodes: Snapshot, now_ms: int, grace_ms: int) -> Input
     )
 
 
-def racks_of(inputs: Inputs, znodes: Snapshot) -> dict[TopicPartition, str]:
+def racks_of(group: str, inputs: Inputs, znodes: Snapshot) -> dict[TopicPartition, str]:
     """Return the racks of partitions' preferred leaders, from the znodes of brokers and topics."""
+    reading = GroupReading(GroupLayout(group), znodes)
     brokers = {
-        number: _parsed(znodes, path, parse_broker_rack)
-        for path in _children(znodes, BROKER_IDS)
-        if (number := whole_number(_name(path))) is not None
+        number: reading.parsed(parse_broker_rack, path)
+        for path, _ in reading.children(BROKER_IDS)
+        if (number := whole_number(path.rpartition("/")[2])) is not None
     }
-    leaders = {topic: _parsed(znodes, topic_path(topic), parse_preferred_leaders) or {} for topic in inputs.topics}
+    leaders = {topic: reading.parsed(parse_preferred_leaders, topic_path(topic)) or {} for topic in inputs.topics}
     return inputs.racks(brokers, leaders)
 
 
@@ -212,8 +200,8 @@ def changed_inputs(group: str, inputs: Inputs, change: GroupChange, znodes: Snap
         ConfigError: A member or a host is not in the group, a topic does not grow, or new members have no topics.
     """
     hosts = {slot: info.host for slot, info in inputs.members.items()}
-    ids = {slot: (slot, info.member_id) for slot, info in inputs.members.items()}
-    gone = _leaving(group, change, ids | {slot: (slot,) for slot in inputs.away}, hosts)
+    ids: dict[Slot, tuple[str, ...]] = {slot: (slot, info.member_id) for slot, info in inputs.members.items()}
+    gone = find_slots(group, ids | {slot: (slot,) for slot in inputs.away}, hosts, change.removed, change.host)
     topics = change.topics or tuple(sorted(inputs.subscribed))
     members = {
         slot: replace(info, subscription=change.topics) if change.topics and info.subscription else info
@@ -232,7 +220,7 @@ def changed_inputs(group: str, inputs: Inputs, change: GroupChange, znodes: Snap
     return replace(
         inputs,
         members=members,
-        topics=_grown(change, _topics(znodes, subscribed), subscribed),
+        topics=_grown(change, GroupReading(GroupLayout(group), znodes).topics(subscribed), subscribed),
         away={slot: stored for slot, stored in inputs.away.items() if slot not in gone},
         weights=inputs.weights if change.weights is None else change.weights,
     )
@@ -308,31 +296,9 @@ def _new_name(slot: Slot) -> str:
     return "-".join(slot.rsplit("-", 2)[1:])
 
 
-def _leaving(
-    group: str, change: GroupChange, ids: Mapping[Slot, tuple[str, ...]], hosts: Mapping[Slot, str]
-) -> set[Slot]:
-    """Return the members that leave, by their slots; ``ids`` has the names of each."""
-    gone = {slot for slot, host in hosts.items() if host == change.host} if change.host else set()
-    if change.host and not gone:
-        raise ConfigError(
-            f"--host: group {group} has no member on {change.host!r}; its hosts are {some(sorted(set(hosts.values())))}"
-        )
-    for name in change.removed:
-        exact = {slot for slot, own in ids.items() if name in own}
-        found = exact or {slot for slot, own in ids.items() if any(each.endswith(f"-{name}") for each in own)}
-        if not found:
-            raise ConfigError(f"group {group} has no member {name!r}; its members are {some(sorted(ids))}")
-        if len(found) > 1:
-            raise ConfigError(
-                f"member {name!r} of group {group} may be {' or '.join(sorted(found))}; give the whole id"
-            )
-        gone |= found
-    return gone
-
-
 def _check_added(group: str, change: GroupChange, topics: Iterable[str]) -> None:
     if change.added and not tuple(topics):
-        raise ConfigError(f"group {group} subscribes to no topic that a new member could have; give --topics")
+        raise ConfigError(f"group {group} has no member whose topics a new one would have; --topics names them")
 
 
 def _grown(
@@ -354,28 +320,6 @@ def _grown(
             f"--topics: {some(missing)} does not exist; --partitions {missing[0]}=N plans with N partitions"
         )
     return grown
-
-
-def _topics(znodes: Snapshot, names: Iterable[str]) -> dict[str, tuple[int, ...]]:
-    found = {name: _parsed(znodes, topic_path(name), parse_topic) for name in sorted(names)}
-    return {name: numbers for name, numbers in found.items() if numbers is not None}
-
-
-def _children(znodes: Snapshot, folder: str) -> list[str]:
-    return sorted(path for path in znodes if path.rpartition("/")[0] == folder)
-
-
-def _name(path: str) -> str:
-    return path.rpartition("/")[2]
-
-
-def _parsed(znodes: Snapshot, path: str, parse: Callable[[bytes, str], _Value]) -> _Value | None:
-    """Parse a znode; return None if it is missing or, as for a leader, unreadable."""
-    znode = znodes.get(path)
-    try:
-        return None if znode is None else parse(znode.data, path)
-    except ProtocolError:
-        return None
 
 
 # Groups that brokers coordinate.
@@ -411,7 +355,7 @@ def preview_assignment(
         subscriptions[member.member_id] = AssignorMember(read.topics, read.user_data)
     ids = {each.member_id: (each.member_id,) for each in described.members}
     hosts = {each.member_id: each.client_host.removeprefix("/") for each in described.members}
-    gone = _leaving(group, change, ids, hosts)
+    gone = find_slots(group, ids, hosts, change.removed, change.host)
     wanted = change.topics or tuple(sorted({topic for each in subscriptions.values() for topic in each.topics}))
     _check_added(group, change, wanted)
     after = {
@@ -468,17 +412,13 @@ def preview_report(preview: PlanPreview, *, only_moves: bool) -> Iterator[Render
         yield _balance(preview)
     before, after = _owners(preview.before), _owners(preview.after)
     moved = {each.partition for each in moves}
-    shown = sorted(moved if only_moves else before.keys() | after.keys())
-    for topic, partitions in groupby(shown, key=lambda partition: partition.topic):
-        yield Text(f"topic {topic}", style="bold", overflow="fold")
-        columns = (
-            Column[TopicPartition]("partition", lambda each: str(each.partition), is_right=True),
-            Column[TopicPartition]("before", lambda each: preview.name(before.get(each)) or "none"),
-            Column[TopicPartition](
-                "after", lambda each: f"→ {preview.name(after.get(each)) or 'none'}" if each in moved else ""
-            ),
-        )
-        yield report_table(columns, partitions)
+    columns = (
+        Column[TopicPartition]("before", lambda each: preview.name(before.get(each)) or "none"),
+        Column[TopicPartition](
+            "after", lambda each: f"→ {preview.name(after.get(each)) or 'none'}" if each in moved else ""
+        ),
+    )
+    yield from topic_tables(moved if only_moves else before.keys() | after.keys(), columns)
 
 
 def _unassigned(preview: PlanPreview) -> Iterator[str]:
@@ -525,6 +465,14 @@ def preview_document(preview: PlanPreview, *, only_moves: bool) -> dict[str, Any
             }
             for slot in preview.slots
         ],
-        "moves": [{"partition": str(each.partition), "from": each.before, "to": each.after} for each in preview.moves],
+        "moves": [
+            {
+                "topic": each.partition.topic,
+                "partition": each.partition.partition,
+                "before": each.before,
+                "after": each.after,
+            }
+            for each in preview.moves
+        ],
         "unassigned": {str(each): preview.unassigned[each] for each in sorted(preview.unassigned)},
     }

@@ -36,6 +36,7 @@ __all__ = [
     "lag_report",
     "lags_report",
     "report_table",
+    "topic_tables",
 ]
 
 
@@ -203,6 +204,16 @@ def report_table(columns: Sequence[Column[Row]], rows: Iterable[Row]) -> Table:
     for row in rows:
         table.add_row(*(column.text_of(row) for column in columns))
     return table
+
+
+def topic_tables(
+    partitions: Iterable[TopicPartition], columns: Sequence[Column[TopicPartition]]
+) -> Iterator[RenderableType]:
+    """Yield a heading for each topic, and a table of its partitions; these columns follow that of their numbers."""
+    number = Column[TopicPartition]("partition", lambda each: str(each.partition), is_right=True)
+    for topic, of_topic in groupby(sorted(partitions), key=lambda partition: partition.topic):
+        yield Text(f"topic {topic}", style="bold", overflow="fold")
+        yield report_table((number, *columns), of_topic)
 
 
 class Listing:

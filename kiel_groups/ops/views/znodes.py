@@ -39,7 +39,7 @@ from kiel_groups.group.znodes.round_contents import (
 from kiel_groups.model import MemberId, Slot, TopicPartition
 from kiel_groups.ops.views.group_view import ForeignMember, GroupView, MemberView, PartitionView
 
-__all__ = ["view_group"]
+__all__ = ["GroupReading", "view_group"]
 
 
 _Value = TypeVar("_Value")
@@ -57,14 +57,16 @@ def view_group(group: str, znodes: Snapshot, log_ends: Mapping[TopicPartition, i
         znodes: The znodes of the group and of its topics.
         log_ends: The known log ends of partitions.
     """
-    reading = _Reading(GroupLayout(group), znodes)
+    reading = GroupReading(GroupLayout(group), znodes)
     protocol_type = reading.program_type()
     if protocol_type is not None:
         return _view_of_programs(group, protocol_type, reading, log_ends or {})
-    candidates, members = reading.candidates(), reading.members()
+    candidates, members = reading.candidates(), [info for _, info in reading.registered()]
     leader = candidates[0] if candidates else None
-    assigned = {info.member_id: reading.assignment(info) for info in members}
-    targets = {member_id: found.partitions for member_id, found in assigned.items() if found is not None}
+    assignments = reading.assignments()
+    # An assignment may name an earlier member of the slot.
+    stored = [(info.member_id, assignments.get(info.slot)) for info in members]
+    targets = {name: found.partitions for name, found in stored if found is not None and found.member_id == name}
     settings = reading.settings()
     in_kafka = settings is not None and settings.store == BROKER_V1
     partitions = _partitions(
@@ -72,8 +74,7 @@ def view_group(group: str, znodes: Snapshot, log_ends: Mapping[TopicPartition, i
     )
     further: set[TopicPartition] = set()
     if settings is None:
-        further = {each for topic in reading.consumed_topics() for each in reading.partitions_of(topic)}
-        further -= {each.topic_partition for each in partitions}
+        further = reading.partitions_of(reading.consumed_topics()) - {each.topic_partition for each in partitions}
     owned: defaultdict[MemberId | None, list[PartitionView]] = defaultdict(list)
     for partition in partitions:
         owned[partition.owner].append(partition)
@@ -94,7 +95,7 @@ def view_group(group: str, znodes: Snapshot, log_ends: Mapping[TopicPartition, i
             {each.topic_partition.topic for each in partitions if each.committed is not None}
         ),
         assigned_twice=_assigned_twice(targets.values()),
-        away=reading.away(),
+        away={slot: each for slot, each in assignments.items() if each and each.away_since_ms is not None},
         dynamic_config=dynamic_config.config,
         refused=dynamic_config.refusal,
         history=reading.history(),
@@ -138,7 +139,7 @@ def _assigned_twice(assigned: Iterable[frozenset[TopicPartition]]) -> tuple[Topi
 
 
 def _view_of_programs(
-    group: str, protocol_type: str, reading: _Reading, log_ends: Mapping[TopicPartition, int]
+    group: str, protocol_type: str, reading: GroupReading, log_ends: Mapping[TopicPartition, int]
 ) -> GroupView:
     """Return the view of a group of programs; other clients may have offsets and members under the same name."""
     candidates = reading.candidates()
@@ -180,7 +181,7 @@ def _view_of_programs(
 
 
 def _partitions(
-    reading: _Reading,
+    reading: GroupReading,
     members: list[MemberInfo],
     targets: Mapping[MemberId, frozenset[TopicPartition]],
     log_ends: Mapping[TopicPartition, int],
@@ -197,9 +198,8 @@ def _partitions(
     owners, committed = reading.owners(), {} if in_kafka else reading.offsets()
     target = {partition: member_id for member_id, assigned in targets.items() for partition in assigned}
     subscribed = {topic for info in members for topic in info.subscription} | set(reading.begun_topics())
-    known = {partition for topic in sorted(subscribed) for partition in reading.partitions_of(topic)}
     found = []
-    for partition in sorted({*owners, *committed, *target, *known, *log_ends}):
+    for partition in sorted({*owners, *committed, *target, *reading.partitions_of(subscribed), *log_ends}):
         claim, commit = owners.get(partition), committed.get(partition)
         offset = commit.offset if commit else None
         found.append(
@@ -245,7 +245,7 @@ class _OffsetFound(NamedTuple):
     znode: Znode
 
 
-class _Reading:
+class GroupReading:
     """
     Parses the znodes of one group and its topics; each method parses one kind of znode.
 
@@ -263,15 +263,14 @@ class _Reading:
             self._folders.setdefault(path.rpartition("/")[0], []).append((path, znode))
         self.unreadable: list[str] = []
 
-    def members(self) -> list[MemberInfo]:
-        """Return the live members, oldest first."""
+    def registered(self) -> list[tuple[int, MemberInfo]]:
+        """Return the live members, oldest first, each with the zxid of its registration."""
         found = [
-            self._parsed(lambda data, path: MemberInfo.parse(_name(path), data, path), path)
-            for path, _ in self._children(self._layout.members)
+            (znode.czxid, self.parsed(lambda data, path: MemberInfo.parse(_name(path), data, path), path))
+            for path, znode in self.children(self._layout.members)
         ]
-        return sorted(
-            (info for info in found if info is not None), key=lambda info: (info.started_at_ms, info.member_id)
-        )
+        known = [(czxid, info) for czxid, info in found if info is not None]
+        return sorted(known, key=lambda each: (each[1].started_at_ms, each[1].member_id))
 
     def program_type(self) -> str | None:
         """Return the type of the members if they are programs, "" if it is unknown, or None if they are consumers."""
@@ -283,35 +282,35 @@ class _Reading:
         if found is not None:
             return found
         shared = [(path, self._znodes.get(path)) for path in (self._layout.config, self._layout.group_state)]
-        znodes = [*shared, *self._children(self._layout.members)]
+        znodes = [*shared, *self.children(self._layout.members)]
         return "" if any(znode is not None and _is_of_programs(znode.data, path) for path, znode in znodes) else None
 
     def workers(self) -> int:
         """Return the number of live workers, whatever coordinates them."""
-        return len(self._children(self._workers.workers))
+        return len(self.children(self._workers.workers))
 
     def programs(self) -> list[RoundMember]:
         """Return the live members of a group of programs."""
-        paths = [path for path, _ in self._children(self._layout.members)]
-        found = [self._parsed(lambda data, path: RoundMember.parse(_name(path), data, path), path) for path in paths]
+        paths = [path for path, _ in self.children(self._layout.members)]
+        found = [self.parsed(lambda data, path: RoundMember.parse(_name(path), data, path), path) for path in paths]
         return [member for member in found if member is not None]
 
     def round_settings(self) -> RoundSettings | None:
-        return self._parsed(RoundSettings.parse, self._layout.config)
+        return self.parsed(RoundSettings.parse, self._layout.config)
 
     def round_state(self) -> RoundState | None:
-        return self._parsed(RoundState.parse, self._layout.group_state)
+        return self.parsed(RoundState.parse, self._layout.group_state)
 
     def check_round_assignments(self) -> None:
         """Parse the assignments of programs, of which the texts of errors count only."""
-        for path, _ in self._children(self._layout.group_state):
-            self._parsed(RoundAssignment.parse, path)
+        for path, _ in self.children(self._layout.group_state):
+            self.parsed(RoundAssignment.parse, path)
 
     def candidates(self) -> tuple[MemberId, ...]:
         """Return the candidates of the election, the leader first; znodes without a sequence number are ignored."""
         ranked = sorted(
             (number, znode.data.decode(errors="replace"))
-            for path, znode in self._children(self._layout.election)
+            for path, znode in self.children(self._layout.election)
             if (number := sequence(path)) is not None
         )
         return tuple(member_id for _, member_id in ranked)
@@ -322,13 +321,13 @@ class _Reading:
 
         A consumer id that ends in the session of its own znode belongs to this package.
         """
-        members = {_name(path) for path, _ in self._children(self._layout.members)}
+        members = {_name(path) for path, _ in self.children(self._layout.members)}
         ids = [
             path
-            for path, znode in self._children(self._layout.ids)
+            for path, znode in self.children(self._layout.ids)
             if _name(path) not in members and not _name(path).endswith(f"-{unsigned_hex(znode.session)}")
         ]
-        of_kiel = [path for path, _ in self._children(self._layout.kiel_members)]
+        of_kiel = [path for path, _ in self.children(self._layout.kiel_members)]
         return tuple(ForeignMember(_name(path), path) for path in (*sorted(ids), *sorted(of_kiel)))
 
     def was_joined(self) -> bool:
@@ -345,10 +344,10 @@ class _Reading:
         )
 
     def group_state(self) -> GroupState | None:
-        return self._parsed(GroupState.parse, self._layout.group_state)
+        return self.parsed(GroupState.parse, self._layout.group_state)
 
     def settings(self) -> GroupSettings | None:
-        return self._parsed(GroupSettings.parse, self._layout.config)
+        return self.parsed(GroupSettings.parse, self._layout.config)
 
     def dynamic_config(self) -> _DynamicConfigFound:
         """Return the group's dynamic settings, the defaults if there is no znode."""
@@ -363,29 +362,27 @@ class _Reading:
 
     def weights(self) -> int:
         """Return the number of partitions with a weight."""
-        return len(self._parsed(parse_weights, self._layout.weights) or ())
+        return len(self.parsed(parse_weights, self._layout.weights) or ())
 
-    def assignment(self, info: MemberInfo) -> MemberAssignment | None:
-        """Return a member's assignment, or None if its slot has none, or one that names an earlier member."""
-        found = self._parsed(MemberAssignment.parse, self._layout.assignment(info.slot))
-        return found if found is not None and found.member_id == info.member_id else None
-
-    def away(self) -> dict[Slot, MemberAssignment]:
-        """Return the assignments that are reserved for absent static members."""
-        slots = [_name(path) for path, _ in self._children(self._layout.group_state)]
-        found = {slot: self._parsed(MemberAssignment.parse, self._layout.assignment(slot)) for slot in slots}
-        return {slot: each for slot, each in found.items() if each is not None and each.away_since_ms is not None}
+    def assignments(self) -> dict[Slot, MemberAssignment | None]:
+        """Return the assignment of each slot; None for an unreadable one."""
+        paths = [path for path, _ in self.children(self._layout.group_state)]
+        return {_name(path): self.parsed(MemberAssignment.parse, path) for path in paths}
 
     def history(self) -> tuple[HistoryEntry, ...]:
         """Return the recorded generations, the newest first."""
-        paths = [path for path, _ in self._children(self._layout.history) if generation_of(_name(path)) is not None]
-        found = [self._parsed(HistoryEntry.parse, path) for path in sorted(paths, reverse=True)]
+        paths = [path for path, _ in self.children(self._layout.history) if generation_of(_name(path)) is not None]
+        found = [self.parsed(HistoryEntry.parse, path) for path in sorted(paths, reverse=True)]
         return tuple(entry for entry in found if entry is not None)
 
-    def partitions_of(self, topic: str) -> list[TopicPartition]:
-        """Return the partitions that the topic's znode lists."""
-        numbers = self._parsed(parse_topic, topic_path(topic)) or ()
-        return [TopicPartition(topic, number) for number in numbers]
+    def topics(self, names: Iterable[str]) -> dict[str, tuple[int, ...]]:
+        """Return the partition numbers of those of the topics whose znodes exist."""
+        found = {name: self.parsed(parse_topic, topic_path(name)) for name in sorted(names)}
+        return {name: numbers for name, numbers in found.items() if numbers is not None}
+
+    def partitions_of(self, topics: Iterable[str]) -> set[TopicPartition]:
+        """Return the partitions that the topics' znodes list."""
+        return {TopicPartition(topic, number) for topic, each in self.topics(topics).items() for number in each}
 
     def missing_topics(self, topics: Iterable[str]) -> tuple[str, ...]:
         """Return those of the topics that have no znode."""
@@ -402,7 +399,7 @@ class _Reading:
     def offsets(self) -> dict[TopicPartition, _OffsetFound]:
         """Return the committed offset of each partition that has one."""
         return {
-            partition: _OffsetFound(self._parsed(parse_offset, path), znode)
+            partition: _OffsetFound(self.parsed(parse_offset, path), znode)
             for partition, path, znode in self._partitions(self._layout.offsets)
         }
 
@@ -413,14 +410,15 @@ class _Reading:
 
     def begun_topics(self) -> list[str]:
         """Return the topics that the group has begun to read, if its offsets are in Kafka."""
-        return [_name(path) for path, _ in self._children(self._layout.starts)]
+        return [_name(path) for path, _ in self.children(self._layout.starts)]
 
     def consumed_topics(self) -> list[str]:
         """Return the topics in which there are, or were, owners or offsets: members do not delete these folders."""
         folders = (self._layout.owners, self._layout.offsets)
-        return sorted({_name(path) for folder in folders for path, _ in self._children(folder)})
+        return sorted({_name(path) for folder in folders for path, _ in self.children(folder)})
 
-    def _parsed(self, parse: Callable[[bytes, str], _Value], path: str) -> _Value | None:
+    def parsed(self, parse: Callable[[bytes, str], _Value], path: str) -> _Value | None:
+        """Return what a znode has; None if it is missing or unreadable."""
         znode = self._znodes.get(path)
         if znode is None:
             return None
@@ -431,13 +429,14 @@ class _Reading:
             return None
 
     def _partitions(self, folder: str) -> Iterator[tuple[TopicPartition, str, Znode]]:
-        for topic, _ in self._children(folder):
-            for path, znode in self._children(topic):
+        for topic, _ in self.children(folder):
+            for path, znode in self.children(topic):
                 number = whole_number(_name(path))
                 if number is not None:
                     yield TopicPartition(_name(topic), number), path, znode
 
-    def _children(self, folder: str) -> list[tuple[str, Znode]]:
+    def children(self, folder: str) -> list[tuple[str, Znode]]:
+        """Return the znodes right below another one, by their paths."""
         return self._folders.get(folder, [])
 
 

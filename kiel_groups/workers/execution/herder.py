@@ -1,16 +1,16 @@
 """
-Follow the assignment and the configuration of a worker, on one ZooKeeper session after the other.
+Start and stop work when a worker's assignment, configuration or ZooKeeper session changes.
 
-The herder, as Kafka Connect calls it, compares what it has to run with what it runs whenever one of these changes. It
-starts work only while it has a session, an assignment, and a configuration that is not older than the one by which the
-work was assigned.
+At each of these changes, the herder, as Kafka Connect calls it, compares the work that has to run with the work that
+runs. It starts work only while it has a session, an assignment, and a configuration that is not older than the one by
+which the work was assigned.
 
-A change of the set of connectors or tasks, or of the settings of a task, has the group assign again. All other changes
-concern only the owner of the work, which restarts, pauses or resumes it.
+If connectors or tasks are added or removed, or the settings of a task change, the group has to assign again. All other
+changes concern only the owner of the work, which restarts, pauses or resumes it.
 
-Work runs on while the group assigns again, under its claims. What the worker does not get again is stopped after that,
-and its next owner waits for the claim. Only work that the newest configuration does not have any more is stopped before
-the worker joins again, and all work before it leaves the group.
+Work runs on under its claims while the group assigns again. Work that the worker does not get again is stopped after
+that, and its next owner waits for the claim. Only work that the newest configuration no longer has is stopped before
+the worker joins again. All work is stopped before the worker leaves the group.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ __all__ = ["Herder"]
 
 log = logging.getLogger(__name__)
 
-#: How long the read of the configuration before a join may take, in seconds, before all work is given back.
+#: How long the configuration may be read before a join, in seconds; after that, all work is given back.
 _READ_LIMIT_S = 3.0
 
 #: The time between two warnings of plugins that keep a worker from ending, in seconds.
@@ -44,7 +44,7 @@ _MOST_SEEN = 16
 
 class Herder:
     """
-    Runs the assigned work of a worker. It is the listener of its hooks, and the source of the configuration they read.
+    Runs the assigned work of a worker. It is the listener of the worker's hooks, and reads the configuration for them.
 
     Create it, pass ``hooks`` to a member of the group, set that member in the hooks, and pass ``opened`` and ``lost``
     to the worker's sessions. Start the sessions before the member.
@@ -80,14 +80,14 @@ class Herder:
         self._ending: dict[Work, WorkSupervisor] = {}
         #: Gives back the work that runs without an assignment.
         self._patience: asyncio.TimerHandle | None = None
-        #: Whether the group may have removed this worker, because nothing has confirmed its membership for long.
+        #: Whether the group may have removed this worker, because its membership was not confirmed for some time.
         self._is_doubtful = False
         self._is_closing = False
 
     # ------------------------------------------------------------------ sessions
 
     def opened(self, role: WorkerRole) -> None:
-        """Use a new session: work of the present assignment is claimed on it."""
+        """Use a new session: claim the work of the present assignment on it."""
         log.info("group %s: this worker is %s", self._group, role.worker_id)
         self._role = role
         role.begin(self._claim_gone)
@@ -97,10 +97,10 @@ class Herder:
 
     async def _watch_membership(self) -> None:
         """
-        Give the work back while nothing confirms the membership, as for a worker that has lost only the brokers.
+        Give all work back while nothing confirms the membership, for example because the worker reaches no broker.
 
-        Half a session after the end of the lease, the coordinator may have removed this worker, and others may wait
-        for its claims.
+        Half a session timeout after the end of the lease, the coordinator may have removed this worker, and other
+        workers may wait for its claims.
         """
         limit_s = self.role.session.timeout_ms / 2000
         while True:
@@ -124,7 +124,7 @@ class Herder:
         self._running.clear()
         for supervisor in self._ending.values():
             supervisor.lose("the ZooKeeper session is over")
-        # Brokers that coordinate the group do not notice that.
+        # Brokers that coordinate the group do not notice the end of a ZooKeeper session.
         self.hooks.check_reads()
 
     @property
@@ -133,7 +133,7 @@ class Herder:
         The worker on its present session.
 
         Raises:
-            SessionLostError: There is none at the moment.
+            SessionLostError: There is no session at the moment.
         """
         if self._role is None or self._role.is_over:
             raise SessionLostError(f"group {self._group}: this worker has no ZooKeeper session at the moment")
@@ -145,8 +145,8 @@ class Herder:
         """
         Read the configuration.
 
-        With ``current``, the snapshot has all changes that any worker has completed before this call. That takes one
-        write.
+        With ``current``, the snapshot has all changes that any worker has completed before this call, at the cost of
+        one write.
 
         Raises:
             SessionLostError: There is no session at the moment.
@@ -162,7 +162,7 @@ class Herder:
         await config.follow(self._take_config)
 
     def _take_config(self, snapshot: ConfigSnapshot) -> None:
-        """Use a snapshot, unless a server that lags behind has returned an older one than is known."""
+        """Use a snapshot unless it is older than a known one, because a server that lags behind has returned it."""
         if self.config is not None and snapshot.offset < self.config.offset:
             return
         self.config = snapshot
@@ -175,7 +175,7 @@ class Herder:
         self._reconcile()
 
     def _log_problems(self, snapshot: ConfigSnapshot) -> None:
-        """Log each connector whose configuration cannot be used, once until that changes."""
+        """Log each connector whose configuration cannot be used, once for each problem."""
         problems = {name: entry.problem for name, entry in snapshot.connectors.items() if entry.problem}
         for name, problem in problems.items():
             if self._problems.get(name) != problem:
@@ -183,15 +183,15 @@ class Herder:
         self._problems = problems
 
     def _rejoin_if_outdated(self) -> None:
-        """Have the group assign again if the work that it assigned is not that of the newest configuration."""
+        """Have the group assign again if the assigned work differs from that of the newest configuration."""
         assignment, config, member = self._assignment, self.config, self.hooks.member
-        # During a rebalance, the next assignment will be compared.
+        # During a rebalance, the worker waits for the next assignment, and compares that.
         if assignment is None or config is None or member is None or self.hooks.is_rebalancing:
             return
         if config.offset <= assignment.offset:
             return
         assigned = self._seen.get(assignment.offset)
-        # Without the snapshot of the assignment, what has changed since is unknown.
+        # Without the snapshot by which the work was assigned, later changes are unknown.
         if assigned is None or needs_rejoin(assigned, config):
             log.info("group %s: the work has changed at offset %d; joining again", self._group, config.offset)
             member.request_rejoin()
@@ -207,11 +207,11 @@ class Herder:
         self._rejoin_if_outdated()
         self._reconcile()
         if self.hooks.member is not None and self.hooks.member.leads and self._role is not None:
-            # Work of deleted connectors was given back before this assignment.
+            # The work of deleted connectors was given back before this assignment.
             self._role.tasks.start(self._clean_up())
 
     async def _clean_up(self) -> None:
-        """Delete what deleted connectors have left."""
+        """Delete the statuses and folders that deleted connectors have left."""
         try:
             await self.role.config.clean_up()
         except SessionLostError:
@@ -227,7 +227,7 @@ class Herder:
         await self._stopped()
 
     async def _outdated(self) -> list[Work]:
-        """Return the work that must not run during the rebalance: all of it if the configuration cannot be read."""
+        """Return the work that must not run during the rebalance: all work if the configuration cannot be read."""
         if not self._running:
             return []
         try:
@@ -241,9 +241,9 @@ class Herder:
 
     def _begin_patience(self) -> None:
         """
-        Have all work given back if no assignment follows soon.
+        Have all work given back if no assignment follows within the session timeout.
 
-        The group may have removed this worker meanwhile. Other workers would wait for the claims as long as it joins.
+        The group may have removed this worker meanwhile, and other workers would wait for its claims while it joins.
         """
         self._end_patience()
         if self._role is not None:
@@ -270,11 +270,11 @@ class Herder:
         """
         Leave the group, and give back what this worker has claimed. The caller closes the session after that.
 
-        This returns when no plugin runs any more: the end of the session would let other workers start work beside
-        a plugin that does not stop.
+        This returns when no plugin runs any more. Otherwise the end of the session would let other workers start work
+        while a plugin that does not stop still does it.
 
         Args:
-            on_stuck: Called if only plugins that do not stop are left to wait for, with their work.
+            on_stuck: Called with the work of plugins that do not stop, when only these plugins are left to wait for.
         """
         self._is_closing = True
         self._end_patience()
@@ -291,7 +291,7 @@ class Herder:
             supervisor.lose("the worker has ended")
 
     async def _plugins_stopped(self, on_stuck: Callable[[Sequence[Work]], None]) -> None:
-        """Wait until no plugin runs any more, and warn of those that do not stop."""
+        """Wait until no plugin runs any more, and warn of those that do not stop; see ``close``."""
         await asyncio.gather(*(each.stopped_or_abandoned() for each in self._ending.values()))
         if stuck := self._stuck():
             on_stuck(stuck)
@@ -306,7 +306,7 @@ class Herder:
             await asyncio.wait(stopping, timeout=_STUCK_WARNING_S)
 
     def _stuck(self) -> list[Work]:
-        """Return the work whose plugins have not stopped in time, and still run."""
+        """Return the work whose plugins still run after their time to stop."""
         return [work for work, supervisor in self._ending.items() if supervisor.is_abandoned]
 
     async def _give_back(self) -> None:
@@ -326,7 +326,7 @@ class Herder:
     # ------------------------------------------------------------------ the work
 
     def running(self, work: Work) -> WorkSupervisor | None:
-        """Return what supervises assigned work of this worker, or None."""
+        """Return the supervisor of work that is assigned to this worker, or None."""
         return self._running.get(work)
 
     def _claim_gone(self, work: Work) -> None:
@@ -336,7 +336,7 @@ class Herder:
             supervisor.claim_gone()
 
     def _reconcile(self) -> None:
-        """Compare what has to run with what runs, and start, stop and update work."""
+        """Compare the work that has to run with the work that runs; start, stop and update work."""
         assignment, config = self._assignment, self.config
         role = self._role
         if role is None or role.is_over or assignment is None or config is None:
@@ -346,7 +346,7 @@ class Herder:
         self._ending = {work: each for work, each in self._ending.items() if not each.has_ended}
         wanted = planned(config, assignment.works)
         if config.offset > assignment.offset:
-            # The rest has to be assigned again.
+            # The group has to assign the other work again.
             wanted = still_valid(self._seen.get(assignment.offset), wanted)
         self._begin_stop([work for work in self._running if work not in wanted])
         for work, supervisor in self._running.items():

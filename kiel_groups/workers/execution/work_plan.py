@@ -1,5 +1,5 @@
 """
-Derive from the configuration what a worker runs of its assignment, and whether the group has to assign again.
+Derive from the configuration which assigned work a worker runs, and whether the group has to assign again.
 
 These functions are pure: a ``WorkSpec`` is all that a start of a connector or a task depends on, so work is restarted
 if and only if its spec has changed.
@@ -19,10 +19,10 @@ __all__ = ["WorkSpec", "needs_rejoin", "outdated", "planned", "still_valid"]
 @dataclass(frozen=True, slots=True)
 class WorkSpec:
     """
-    What a connector or a task is started with.
+    The settings and the state that a connector or a task is started with.
 
     Args:
-        config: The settings of the connector. For a task, only the standard ones: the others are the task's own.
+        config: The settings of the connector. For a task, only the standard ones, because ``task`` has the others.
         task: The settings of the task; None for a connector.
         target: Whether it has to run.
         problem: Why it cannot run; "" if it can.
@@ -38,7 +38,7 @@ class WorkSpec:
 
 def planned(config: ConfigSnapshot, works: Iterable[Work]) -> dict[Work, WorkSpec]:
     """
-    Return what has to run of the assigned work. Work that the configuration lacks is left out.
+    Return the specs of the assigned work. Work that the configuration lacks is left out.
 
     A connector whose configuration has a problem is included, so that its owner reports it as FAILED.
     """
@@ -60,9 +60,9 @@ def outdated(config: ConfigSnapshot, running: Mapping[Work, WorkSpec]) -> list[W
     """
     Return the running work that has to stop before the group assigns again.
 
-    That is the work of deleted connectors, also if connectors of the same names were created since, and tasks that were
-    removed or whose settings have changed. The settings of a connector's tasks fit each other, so a task with former
-    settings must not run beside tasks with new ones on other workers.
+    That is the work of deleted connectors, even if connectors of the same names were created since, and tasks that were
+    removed or whose settings have changed. A connector makes the settings of its tasks for one another. So a task with
+    former settings must not run beside tasks with new ones on other workers.
     """
     wanted = planned(config, running)
     return [work for work, spec in running.items() if work not in wanted or _identity(wanted[work]) != _identity(spec)]
@@ -70,11 +70,11 @@ def outdated(config: ConfigSnapshot, running: Mapping[Work, WorkSpec]) -> list[W
 
 def still_valid(assigned: ConfigSnapshot | None, wanted: Mapping[Work, WorkSpec]) -> dict[Work, WorkSpec]:
     """
-    Return the work that a newer configuration leaves as the group has assigned it.
+    Return the work in ``wanted`` that has not changed since the group assigned it.
 
     Args:
         assigned: The configuration by which the work was assigned; None if it is not known, so that no task is valid.
-        wanted: What has to run by the newest configuration.
+        wanted: The specs of the work by the newest configuration.
     """
     former = {} if assigned is None else planned(assigned, wanted)
     return {
@@ -85,7 +85,7 @@ def still_valid(assigned: ConfigSnapshot | None, wanted: Mapping[Work, WorkSpec]
 
 
 def _identity(spec: WorkSpec) -> tuple[int, Mapping[str, str] | None]:
-    """Return the part of a spec whose change requires another assignment. The owner alone acts on other changes."""
+    """Return the part of a spec whose change requires another assignment. For other changes, the owner alone acts."""
     return spec.created, spec.task
 
 
@@ -105,5 +105,5 @@ def needs_rejoin(assigned: ConfigSnapshot, present: ConfigSnapshot) -> bool:
 
 
 def _shared(config: ConfigSnapshot) -> dict[str, object]:
-    """Return what is assigned: each connector, and the settings of its tasks, or None if these are not assigned."""
+    """Return what the group assigns: each connector, and the settings of its tasks, or None if it has a problem."""
     return {name: (entry.created, None if entry.problem else entry.tasks) for name, entry in config.connectors.items()}

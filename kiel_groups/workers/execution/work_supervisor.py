@@ -1,8 +1,8 @@
 """
-Run one piece of work of one assignment, from its claim to its release.
+Run one piece of work of one assignment: claim it; run, pause and restart its plugin; release it, whatever fails.
 
 The supervisor is one coroutine, whose order is that of the guarantees: claim; run, pause, fail and restart; release.
-It looks at what it has to do, its spec, between two runs of the plugin, and is woken by each change of the spec.
+Between two runs of the plugin, it reads its spec, which says what to do. Each change of the spec wakes it.
 
 A plugin that does not stop within ``task.stop.timeout.ms`` is abandoned: it may deliver and commit nothing more, its
 work is FAILED, and a rebalance does not wait for it. Its claim stays until its call returns, so no other worker starts
@@ -60,11 +60,11 @@ class RestartPolicy:
 
     def delay_s(self, settings: Settings | None, ran_s: float) -> float | None:
         """
-        Return how long to wait before the work that has failed is started again.
+        Return how long to wait before work that has failed is started again.
 
         Args:
             settings: The checked settings; None if they are not legal, so that a restart is useless.
-            ran_s: How long the work ran before it failed. After the longest delay, earlier failures do not count.
+            ran_s: How long the work ran before it failed. After more than the longest delay, the count begins anew.
 
         Returns:
             The delay in seconds, or None if the work stays FAILED.
@@ -80,7 +80,7 @@ class RestartPolicy:
         return Backoff(first_s, longest_s, self._jitter).delay_s(self._restarts)
 
 
-#: How long an abandoned coroutine may take to end once it is cancelled, in seconds, before its claim has to wait.
+#: How long an abandoned coroutine may take to end after its cancellation, in seconds, before its claim is kept for it.
 _CANCELLED_S = 0.2
 
 #: The pause before a claim that ZooKeeper has refused is tried again, in seconds.
@@ -102,7 +102,7 @@ class WorkSupervisor:
         work: The connector or the task.
         spec: What to run.
         generation: The generation of the assignment that has started this.
-        former: The supervisor that had the same work before on this worker; its end is awaited first.
+        former: This worker's previous supervisor of the same work. The new one waits for its end first.
     """
 
     def __init__(
@@ -121,11 +121,11 @@ class WorkSupervisor:
         self._role = role
         self._plugins = plugins
         self._clients = clients
-        #: What to run.
+        #: What the supervisor has to run.
         self.spec = spec
         self._former = former
         self._policy = RestartPolicy(lambda: worker.runtime.uniform(0.8, 1.2))
-        #: Set when the supervisor has to look at what it should do.
+        #: Set when the supervisor has to read its spec again.
         self._changed = asyncio.Event()
         self._is_stopping = False
         #: Set while a plugin runs that has not stopped in time.
@@ -137,11 +137,11 @@ class WorkSupervisor:
         self._claiming: asyncio.Task[int] | None = None
         #: The source offsets that the release has to store.
         self._unstored: SourceOffsets = ()
-        #: What was reported last; None before the claim.
+        #: The status that was reported last; None before the claim.
         self.status: WorkStatus | None = None
-        #: Whether ``start`` of the plugin has returned in the present run, and why that makes no progress.
+        #: Whether the plugin's ``start`` has returned in the present run, and the reason why the run makes no progress.
         self._has_started, self._problem = False, ""
-        #: The newest problem that a run has reported, and what shows it.
+        #: The newest problem that a run has reported, and the task that shows it.
         self._reported: tuple[WorkFence, WorkSpec, str] | None = None
         self._showing: asyncio.Task[None] | None = None
         self._generation = generation
@@ -154,7 +154,7 @@ class WorkSupervisor:
     # ------------------------------------------------------------------ the worker's side
 
     def update(self, spec: WorkSpec, generation: int) -> None:
-        """Have the work follow a changed configuration, and a later assignment that leaves it with this worker."""
+        """Adapt the work to a changed configuration, or to a later assignment that leaves the work with this worker."""
         if generation != self._generation:
             self._generation = generation
             if self.status is not None and self._role.claims.owns(self.work):
@@ -171,7 +171,7 @@ class WorkSupervisor:
         self._changed.set()
 
     def begin_stop(self) -> None:
-        """Have the work stop in order, and its claim released; ``given_back`` is set after that."""
+        """Ask the work to stop in order and its claim to be released; then ``given_back`` is set."""
         if not self._is_stopping:
             self._is_stopping = True
             self._changed.set()
@@ -181,7 +181,7 @@ class WorkSupervisor:
                 self.given_back.set()
 
     def lose(self, reason: str) -> None:
-        """Stop the work at once: nothing more is delivered or committed. Later calls do nothing."""
+        """Stop the work at once, so that it delivers and commits nothing more. Later calls do nothing."""
         self._is_stopping = True
         if self._former is not None:
             self._former.lose(reason)
@@ -198,7 +198,7 @@ class WorkSupervisor:
         self._changed.set()
 
     def _end_run(self, reason: str) -> None:
-        """Have the present run deliver and commit nothing more, and end."""
+        """End the present run, and let it deliver and commit nothing more."""
         if self._fence is not None:
             self._fence.shut(reason)
         if self._running is not None:
@@ -221,18 +221,18 @@ class WorkSupervisor:
 
     @property
     def is_abandoned(self) -> bool:
-        """Whether a plugin still runs that has not stopped in time, also one of a supervisor before."""
+        """Whether a plugin still runs after its time to stop, including one of a former supervisor."""
         return self._abandoned.is_set() or (self._former is not None and self._former.is_abandoned)
 
     async def stopped(self) -> None:
-        """Wait until no code of the plugin runs any more, after ``begin_stop`` or ``lose``."""
+        """After ``begin_stop`` or ``lose``, wait until no code of the plugin runs any more."""
         if self._former is not None:
             await self._former.stopped()
         if self._running is not None:
             await asyncio.wait({self._running})
 
     async def stopped_or_abandoned(self) -> None:
-        """Wait as ``stopped`` does, but not for plugins that have not stopped in time."""
+        """Wait as ``stopped`` does, but not for plugins whose time to stop is over."""
         if self._former is not None:
             await self._former.stopped_or_abandoned()
         await first_of(self.stopped(), self._abandoned.wait())
@@ -255,7 +255,7 @@ class WorkSupervisor:
             self.given_back.set()
 
     def _ends_with_session(self, error: Exception) -> bool:
-        # A write that finds the worker's znode deleted says so before the session ends for that reason.
+        # A write that finds the worker's znode deleted raises this before the session ends for that reason.
         return self._role.is_over or isinstance(error, SessionLostError)
 
     async def _fault(self, error: Exception) -> None:
@@ -268,7 +268,7 @@ class WorkSupervisor:
             await self._wait_changed()
 
     async def _wait_for_former(self) -> None:
-        """Wait until the supervisor before has ended, unless the work has to be given back before that."""
+        """Wait until the former supervisor has ended, or until the work has to be given back."""
         if self._former is None:
             return
         while not self._former.has_ended and not self._is_stopping:
@@ -295,7 +295,7 @@ class WorkSupervisor:
 
     async def _claim(self) -> int | None:
         """Claim the work, and return the fencing token, or None if the work has to stop or the claim is refused."""
-        # What has changed until now is looked at after the claim.
+        # Changes until now are handled after the claim.
         self._changed.clear()
         self._claiming = asyncio.ensure_future(self._role.claims.claim(self.work))
         try:
@@ -310,7 +310,7 @@ class WorkSupervisor:
             self._claiming = None
 
     async def _release(self) -> None:
-        """Release the claim with the last source offsets, or without them if they cannot be stored."""
+        """Release the claim with the last source offsets; without them if they cannot be stored. Retry if refused."""
         role, offsets = self._role, self._unstored
         self._unstored = ()
         while role.claims.owns(self.work):
@@ -350,7 +350,7 @@ class WorkSupervisor:
             log.error("%s: its status is not written: %s", self.work, unwritten)
 
     async def _follow_spec(self, token: int) -> None:
-        """Do what the spec says, until it says something else."""
+        """Run, pause or fail the work as the spec says, until the spec changes."""
         spec = self.spec
         if spec.problem:
             self._report(WorkState.FAILED, spec.problem)
@@ -366,7 +366,7 @@ class WorkSupervisor:
                     await self._run(spec, settings, token)
                 return
             except ClaimLostError as error:
-                # The claim is looked at, and taken again if it is gone.
+                # Check the claim, and claim the work again if it is gone.
                 log.error("%s: %s", self.work, error)
                 self._role.claims.check(self.work)
                 await self._wait_changed(_CANCELLED_S)
@@ -378,7 +378,7 @@ class WorkSupervisor:
                 await self._failed(await self._plugins.error_texts(error, spec), settings, ran_s)
 
     async def _settings(self, spec: WorkSpec) -> Settings | None:
-        """Return the checked settings, or None if there is something else to do before the check is done."""
+        """Return the checked settings, or None if the work has to stop or its spec changes during the check."""
         checking = asyncio.ensure_future(self._plugins.settings(spec))
         checking.add_done_callback(retrieve)
         await first_of(checking, self._changed.wait())
@@ -452,13 +452,13 @@ class WorkSupervisor:
         self._report(WorkState.RUNNING)
 
     def _show_problem(self, fence: WorkFence, spec: WorkSpec, problem: str) -> None:
-        """Have the status show why the work makes no progress, or that it does. Earlier runs show nothing any more."""
+        """Show in the status why the work makes no progress, or "" if it does. Only the present run counts."""
         self._reported = fence, spec, problem
         if self._showing is None or self._showing.done():
             self._showing = asyncio.ensure_future(self._show_problems())
 
     async def _show_problems(self) -> None:
-        """Show the newest problem. A plugin may report the next one while a thread hides the secrets of one."""
+        """Show the newest problem. While a thread hides the secrets of one, the plugin may report the next one."""
         shown = None
         while (reported := self._reported) is not None and reported is not shown:
             shown = fence, spec, problem = reported
@@ -472,7 +472,7 @@ class WorkSupervisor:
                 self._role.statuses.confirm(self.work, status)
 
     async def _end(self, runner: Runner, running: asyncio.Task[None], settings: Settings) -> None:
-        """Have a run end in order; if it does not in time, have it end without an effect, however long that takes."""
+        """Ask a run to end. If it does not in time, shut its fence, cancel it, and wait without a limit."""
         runner.request_stop()
         limit_s = settings.get("task.stop.timeout.ms", _DEFAULT_STOP_S * 1000) / 1000
         await asyncio.wait({running}, timeout=limit_s)
@@ -488,7 +488,7 @@ class WorkSupervisor:
             log.warning("%s has stopped at last", self.work)
 
     def _abandon(self, limit_s: float) -> None:
-        """Report that the plugin does not stop, and have a rebalance continue without it."""
+        """Report that the plugin does not stop, and let a rebalance continue without waiting for it."""
         self._abandoned.set()
         self._worker.metrics.count("work_abandoned")
         log.error(
@@ -506,11 +506,11 @@ class WorkSupervisor:
             self.given_back.set()
 
     def _report(self, state: WorkState, trace: str = "") -> None:
-        """Have a status written, unless the claim is gone: another worker may have it, and report for itself."""
+        """Have a status written, unless the claim is gone: another worker may have it, and reports its own status."""
         status = self._status(state, trace)
         if not self._role.claims.owns(self.work):
             return
-        # A start that was reported again and again would only cost writes.
+        # Repeated reports of the same start would only cost writes.
         if status != self.status or self._reports_again:
             self.status, self._reports_again = status, False
             self._role.statuses.report(self.work, status)

@@ -38,9 +38,9 @@ class Worker:
         settings: The settings of the worker.
         plugins: Finds the classes of connectors; by default, those that ``plugin_classes`` of the settings allows.
         metrics: The registry to count in; a new one by default.
-        on_stuck: Called in ``close`` if everything is given back but the work of plugins that do not stop, with this
-            work. A program that must not wait for them ends its process: their claims end with the session timeout
-            after that. By default, ``close`` waits.
+        on_stuck: Called by ``close`` when only plugins that do not stop still hold work; it gets that work. To avoid
+            waiting, a program can end its process here; the claims then expire with the ZooKeeper session. By default,
+            ``close`` waits.
 
     Raises:
         ConfigError: A setting is not legal, or the address of the REST interface is in use.
@@ -65,7 +65,7 @@ class Worker:
         runtime = Runtime()
         context = WorkerContext(group=settings.group, url=self.url, metrics=self.metrics, runtime=runtime)
         self._plugins = WorkerPlugins(registry, runtime)
-        #: What warns of mistakes that do not prevent a start.
+        #: The tasks that warn of mistakes that do not prevent a start.
         self._checks: list[asyncio.Task[None]] = []
         clients = _clients(settings)
         self._herder = Herder(context, self._plugins, clients, settings.allocator)
@@ -117,7 +117,7 @@ class Worker:
             if self._settings.coordination == "brokers":
                 await check_members(self._settings.group, self._settings.brokers)
             await self._session.start()
-            # Other workers may ask this one as soon as it is a member.
+            # Other workers may send requests to this one as soon as it is a member.
             self._server.start(self._requests)
             self._start_checks()
             await self._member.start()
@@ -128,16 +128,16 @@ class Worker:
         log.info("the REST interface of this worker is at %s", self.url)
 
     def _start_checks(self) -> None:
-        """Begin to look for mistakes that do not prevent a start. The group does not wait for these checks."""
+        """Begin to look for mistakes that do not prevent a start. The start does not wait for these checks."""
         loop, settings = asyncio.get_running_loop(), self._settings
         # The import of all installed connectors may take long.
         self._checks.append(loop.create_task(self._plugins.warn_of_problems()))
         if settings.coordination == "zookeeper":
-            # Brokers that coordinate the group are asked by the member, which cannot start without them.
+            # The member itself asks brokers that coordinate the group, and cannot start without them.
             self._checks.append(loop.create_task(probe_brokers(settings.group, settings.brokers)))
 
     def _coordinators(self) -> str:
-        """Return what coordinates the group, for a log line that says what the worker waits for."""
+        """Return the servers that coordinate the group, for a log line about what the worker waits for."""
         if self._settings.coordination == "zookeeper":
             return f"ZooKeeper at {self._settings.zookeeper}"
         return f"a coordinator among the brokers at {self._settings.brokers}"
@@ -172,8 +172,8 @@ class Worker:
         """
         Give all work back, leave the group, and close the session. Further calls wait for the first one.
 
-        Work that does not stop within its ``task.stop.timeout.ms`` is waited for, with a warning every ten seconds: its
-        claim must not end while its plugin may still write to its system.
+        If work does not stop within its ``task.stop.timeout.ms``, the call continues to wait for it, with a warning
+        every ten seconds: the claim must not end while the plugin may still write to its system.
         """
         if self._closing is None:
             self._closing = asyncio.get_running_loop().create_task(self._close())
@@ -192,7 +192,7 @@ class Worker:
 
 
 def _process(settings: WorkerSettings, metrics: Metrics, runtime: Runtime) -> ProcessContext:
-    """Return the context of the worker's sessions, which plan nothing."""
+    """Return the context of the worker's ZooKeeper sessions."""
     zookeeper = ZooKeeperConfig.parse(settings.zookeeper, session_timeout_ms=settings.session_timeout_ms)
     return ProcessContext(GroupConfig(group=settings.group), zookeeper, metrics, runtime)
 
@@ -201,8 +201,9 @@ def _clients(settings: WorkerSettings) -> KafkaClients:
     """
     Return the clients of tasks. What coordinates the workers also coordinates the groups of sinks.
 
-    The partitions of a killed worker's sinks are free as soon as its tasks are. On ZooKeeper, the allocator is sticky,
-    because a partition that moves waits for the ``put`` of its present task, and then for that of its next one.
+    Sinks have the worker's session timeout, so a killed worker's partitions are free as soon as its tasks are. On
+    ZooKeeper, the allocator is sticky, because a partition that moves waits for the ``put`` of its present task, and
+    then for that of its next one.
     """
     consumer: dict[str, Any] = {"session_timeout_ms": settings.session_timeout_ms}
     if settings.coordination == "zookeeper":

@@ -54,7 +54,7 @@ class WorkerPlugins:
     Args:
         registry: Finds the classes of connectors.
         runtime: The threads.
-        limit_s: How long a call may take, in seconds. After that it has failed, although its thread runs on.
+        limit_s: How long a call may take, in seconds. After that the call fails, although its thread continues.
     """
 
     def __init__(self, registry: PluginRegistry, runtime: Runtime, limit_s: float = _LIMIT_S) -> None:
@@ -82,7 +82,7 @@ class WorkerPlugins:
         Return a class that ``resolve`` has returned before.
 
         Raises:
-            ConfigError: It has not.
+            ConfigError: ``resolve`` has not returned it.
         """
         if name not in self._found:
             raise ConfigError(f"connector.class: {name!r} is not imported")
@@ -143,7 +143,7 @@ class WorkerPlugins:
         Return the installed connectors that can be imported, sorted by name.
 
         Raises:
-            ConfigError: Their import takes too long.
+            ConfigError: The import of the connectors takes too long.
         """
         return await self._on_thread(_INSTALLED, lambda: self._registry.plugins)
 
@@ -151,7 +151,7 @@ class WorkerPlugins:
         """
         Import the installed connectors, and log a warning for each entry point whose class cannot be used.
 
-        Otherwise a package whose connector is missing in ``installed`` gives no reason. This raises no error.
+        Without it, nothing explains why a connector is missing in ``installed``. This raises no error.
         """
         try:
             problems = await self._on_thread(_INSTALLED, lambda: self._registry.problems)
@@ -190,25 +190,25 @@ class WorkerPlugins:
         return shown
 
     async def error_texts(self, error: BaseException, spec: WorkSpec) -> ErrorTexts:
-        """Return what users and logs may see of an error of work, without the secrets of its settings."""
-        # The text of an error may be code of a plugin, which may take any time, and may raise anything.
+        """Return the texts of an error of work for users and logs, without the secrets of the work's settings."""
+        # Making an error's text may call a plugin, which may take any time, and may raise any error.
         text = f"{type(error).__name__}, whose text cannot be made"
         make = partial(error_texts, error)
         return await self._without_secrets(ErrorTexts(text, text), make, spec)
 
     async def problem_text(self, problem: str, spec: WorkSpec) -> str:
-        """Return what users may see of a problem of work, in one line and without the secrets of its settings."""
+        """Return the text of a problem of work for users: one line, without the secrets of the work's settings."""
         return await self._without_secrets(HIDDEN, partial(without_secrets, " ".join(problem.split())), spec)
 
     async def _without_secrets(self, otherwise: _T, make: Callable[[Collection[str]], _T], spec: WorkSpec) -> _T:
-        """Make a text without the secrets of settings, or return another one if that fails or takes too long."""
+        """Call ``make`` with the secrets of settings; return ``otherwise`` if that fails or takes too long."""
         try:
             return await self._on_thread("a text", lambda: make(self._secrets(spec)), limit_s=_TEXTS_LIMIT_S)
         except Exception:  # code of a plugin
             return otherwise
 
     def _secrets(self, spec: WorkSpec) -> Collection[str]:
-        """Return the secrets of the settings of work, in all forms in which its texts may quote them."""
+        """Return the secrets in the settings of work, in all forms in which error texts may quote them."""
         for_connector = for_task = ConfigDefinition()
         with suppress(ConfigError):
             connector_class = self.found(class_name(spec.config))
@@ -234,7 +234,7 @@ def class_name(config: Mapping[str, str | None]) -> str:
     Return the setting ``connector.class``.
 
     Raises:
-        ConfigError: It is missing.
+        ConfigError: The setting is missing.
     """
     name = config.get("connector.class")
     if not name:

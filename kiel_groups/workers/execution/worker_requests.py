@@ -1,11 +1,11 @@
 """
-Do what users ask of a worker through its REST interface.
+Carry out what users ask of a worker through its REST interface: create, change, pause, restart, delete, describe.
 
 All methods run on the worker's event loop. They raise errors of ``kiel_groups.errors``, which the REST interface
 answers with the statuses of Kafka Connect; every method may raise these:
 
 - ``UnknownConnectorError`` (404): there is no such connector, or it has no such task.
-- ``RebalanceError`` (409): the worker cannot do this before the rebalance is over, or is not the one that can.
+- ``RebalanceError`` (409): the worker cannot do this before the rebalance is over, or another worker has to do it.
 - another retriable error, such as ``SessionLostError`` or ``NoZooKeeperError`` (503).
 - any other error (500).
 
@@ -54,7 +54,7 @@ ConnectorKind: TypeAlias = Literal["source", "sink", "unknown"]
 @dataclass(frozen=True, slots=True)
 class ConnectorInfo:
     """
-    A connector as it is configured.
+    A connector and its configuration.
 
     Args:
         name: The name of the connector.
@@ -72,7 +72,7 @@ class ConnectorInfo:
 @dataclass(frozen=True, slots=True)
 class ConnectorStatus:
     """
-    What a connector and its tasks do.
+    The statuses of a connector and its tasks.
 
     Args:
         name: The name of the connector.
@@ -88,7 +88,7 @@ class ConnectorStatus:
 
 
 class _SettingsChangedError(Exception):
-    """A setting that a user wants to keep, such as a secret given as ``[hidden]``, has changed during the check."""
+    """A setting that a user wants to keep, such as a secret given as ``[hidden]``, was changed during the check."""
 
 
 class WorkerRequests:
@@ -96,8 +96,8 @@ class WorkerRequests:
     A worker as its REST interface sees it.
 
     The REST interface calls ``create``, ``put_config``, ``patch_config`` and ``delete`` on the leader only, and
-    ``restart`` on the owner only; it forwards requests to these by ``leader_url`` and ``owner_url``. All other methods
-    are called on any worker.
+    ``restart`` on the owner only; it finds these workers by ``leader_url`` and ``owner_url``, and forwards requests to
+    them. All other methods are called on any worker.
 
     Args:
         herder: Runs the work of the worker.
@@ -109,7 +109,7 @@ class WorkerRequests:
         self._clients = clients
         self._herder = herder
         self._plugins = plugins
-        #: The offset of the last change that this object has written. Its own changes are seen by later reads.
+        #: The offset of the last change that this object has written. Later reads contain its own changes.
         self._changed_offset = 0
 
     # ------------------------------------------------------------------ the group
@@ -127,7 +127,7 @@ class WorkerRequests:
         """
         Return the URL of the REST interface of the worker that has a connector or a task.
 
-        That is the worker's own if it has the work. Otherwise only the leader knows it, and others return None.
+        If this worker has the work, it is its own URL. Otherwise only the leader knows it; other workers return None.
         """
         if self._herder.running(work) is not None:
             return self._herder.context.url
@@ -137,8 +137,8 @@ class WorkerRequests:
         """
         Return whether a worker of the group has registered this URL in ZooKeeper.
 
-        ``leader_url`` and ``owner_url`` are what members of the group say. Where brokers coordinate it, every client of
-        the brokers can be one.
+        Members of the group supply ``leader_url`` and ``owner_url``. If brokers coordinate the group, every client of
+        the brokers can be a member.
         """
         return any(info.url.rstrip("/") == url.rstrip("/") for info in await self._herder.role.workers())
 
@@ -149,7 +149,7 @@ class WorkerRequests:
         return sorted((await self._config()).connectors)
 
     async def connector_info(self, name: str) -> ConnectorInfo:
-        """Return how a connector is configured."""
+        """Return a connector and its configuration."""
         return await self._info(name, await self._entry(name))
 
     async def config(self, name: str) -> Mapping[str, str]:
@@ -160,7 +160,7 @@ class WorkerRequests:
         return dict(entry.config)
 
     async def status(self, name: str) -> ConnectorStatus:
-        """Return what a connector and its tasks do."""
+        """Return the statuses of a connector and its tasks."""
         entry = await self._entry(name)
         works: list[Work] = [ConnectorId(name), *(TaskId(name, number) for number in range(len(entry.tasks or ())))]
         found = await self._herder.role.statuses.read(works)
@@ -172,7 +172,7 @@ class WorkerRequests:
         return (await self._entry(name)).tasks or ()
 
     async def task_status(self, name: str, task: int) -> WorkStatus:
-        """Return what a task does."""
+        """Return the status of a task."""
         entry = await self._entry(name)
         if task not in range(len(entry.tasks or ())):
             tasks = counted(len(entry.tasks or ()), "task")
@@ -200,7 +200,7 @@ class WorkerRequests:
 
         Args:
             plugin: The full or short name of the connector's class.
-            config: The settings, also if some are missing or None.
+            config: The settings, even if some are missing or None.
 
         Returns:
             The answer in the form of Kafka Connect: ``name``, ``error_count``, ``groups``, ``configs``.
@@ -213,7 +213,7 @@ class WorkerRequests:
         return {**report, "warnings": warnings} if warnings else report
 
     async def _topic_warnings(self, plugin: str, config: Mapping[str, str | None]) -> list[str]:
-        """Return a warning for each setting with topics that no broker knows: a task waits for these without an end."""
+        """Return a warning for each setting with topics that no broker knows: a task waits for such topics forever."""
         topics = await self._plugins.topics(plugin, config)
         if not topics:
             return []
@@ -233,7 +233,7 @@ class WorkerRequests:
 
         Args:
             name: Its name, which may have any characters.
-            config: Its settings. ``name`` is among them, and is the same.
+            config: Its settings, with ``name``, which must be equal to the argument.
 
         Raises:
             ConnectorExistsError: A connector of this name exists (409).
@@ -248,8 +248,8 @@ class WorkerRequests:
         """
         Create a connector, or replace its settings.
 
-        A setting keeps its stored text if its new one is ``[hidden]``, or is what answers show of the stored one: users
-        may write back what they have read.
+        A setting keeps its stored text if its new text is ``[hidden]``, or the text that answers show for the stored
+        one. So users may write back the settings that they have read.
 
         Returns:
             The connector, and whether it was created.
@@ -262,7 +262,7 @@ class WorkerRequests:
 
     async def patch_config(self, name: str, changes: Mapping[str, str | None]) -> ConnectorInfo:
         """
-        Change some settings of a connector, and keep those that others change at the same time.
+        Change some settings of a connector, and keep changes of other settings that users make at the same time.
 
         Args:
             name: Its name.
@@ -291,7 +291,7 @@ class WorkerRequests:
 
         Args:
             name: The connector.
-            settings_of: Returns the new settings for the stored ones, which are None if there is no connector.
+            settings_of: Returns the new settings, given the stored ones, or None if there is no connector.
         """
         is_new = False
 
@@ -307,12 +307,12 @@ class WorkerRequests:
             # A megabyte of settings takes half a second to be searched for hidden secrets.
             whole = await self._herder.context.runtime.in_thread(partial(settings_of, stored), "settings")
             await self._check(name, whole)
-            # The check may take half a minute. What another client has stored meanwhile must not be undone.
+            # The check may take half a minute. It must not undo what another client has stored meanwhile.
             with suppress(_SettingsChangedError):
                 await self._written(await self._herder.role.config.put_connector(name, whole, check=check_stored))
                 break
         entry = (await self._config()).connectors.get(name)
-        # Another client may have changed or deleted the connector since: this answers for what was written.
+        # Another client may have changed or deleted the connector since: the answer describes what was written.
         return await self._info(name, ConnectorEntry(whole, tasks=entry.tasks if entry else None)), is_new
 
     async def delete(self, name: str) -> None:
@@ -320,15 +320,15 @@ class WorkerRequests:
         await self._written(await self._herder.role.config.delete_connector(name))
 
     async def pause(self, name: str) -> None:
-        """Have a connector and its tasks pause. The call does not wait until they have."""
+        """Pause a connector and its tasks, without waiting until they have paused."""
         await self._written(await self._herder.role.config.set_target_state(name, TargetState.PAUSED))
 
     async def resume(self, name: str) -> None:
-        """Have a paused connector and its tasks run again. The call does not wait until they do."""
+        """Resume a paused connector and its tasks, without waiting until they run."""
         await self._written(await self._herder.role.config.set_target_state(name, TargetState.STARTED))
 
     async def restart(self, work: Work) -> None:
-        """Restart a connector, but not its tasks, or a task. This worker has it."""
+        """Restart a task, or a connector without its tasks. Call this only on the worker that has the work."""
         supervisor = self._herder.running(work)
         if supervisor is None:
             raise RebalanceError(f"{work} does not run on this worker; it may have moved: try again")
@@ -337,15 +337,15 @@ class WorkerRequests:
     # ------------------------------------------------------------------ helpers
 
     async def _written(self, offset: int) -> None:
-        """Follow an own change at once: the work starts sooner, and later reads contain the change."""
+        """Read this worker's own change at once: the work starts sooner, and later reads contain the change."""
         self._changed_offset = max(self._changed_offset, offset)
         await self._config()
 
     async def _config(self) -> ConfigSnapshot:
-        """Return the newest configuration, which contains all changes that this worker has answered for."""
+        """Return the newest configuration. It contains all changes that this worker has confirmed to users."""
         known = self._herder.config
         if known is not None and known.offset >= self._changed_offset:
-            # Raises an error if it is not followed at the moment.
+            # The role raises an error if there is no session at the moment.
             _ = self._herder.role
             return known
         return await self._herder.snapshot(current=True)
@@ -353,7 +353,7 @@ class WorkerRequests:
     async def _entry(self, name: str) -> ConnectorEntry:
         entry = (await self._config()).connectors.get(name)
         if entry is None:
-            # Another worker may have created it for a client of this one, a moment ago.
+            # Another worker may have created it a moment ago, for a client that now asks this one.
             entry = (await self._herder.snapshot(current=True)).connectors.get(name)
         if entry is None:
             raise UnknownConnectorError(f"connector {name!r} does not exist")

@@ -1,4 +1,4 @@
-"""Check the settings of a worker."""
+"""The settings of a worker, checked when they are constructed."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ class WorkerSettings:
 
     Args:
         group: The name of the worker group. All workers of a group run the same connectors.
-        zookeeper: The servers of ZooKeeper with an optional chroot, such as ``"z1:2181,z2:2181/kafka"``. Configuration,
-            statuses, source offsets and claims are there, whatever coordinates the group.
+        zookeeper: The servers of ZooKeeper with an optional chroot, such as ``"z1:2181,z2:2181/kafka"``. They have
+            configuration, statuses, source offsets and claims, whatever coordinates the group.
         brokers: The brokers that connectors read from and write to, such as ``"k1:9092,k2:9092"``.
         coordination: What coordinates the workers: ZooKeeper, or the brokers (Kafka 0.9 or later).
         allocator: The name of the preferred allocator, one of ``WORK_ALLOCATORS``.
@@ -35,7 +35,7 @@ class WorkerSettings:
             machines can connect to the REST interface, and otherwise everything that can be imported.
         session_timeout_ms: How long the group keeps the work of a worker that has died, in milliseconds.
         debounce_quiet_ms: With ZooKeeper, the leader assigns when no worker has joined or left for this time.
-        debounce_bound_ms: With ZooKeeper, it assigns at the latest this long after the first of these changes.
+        debounce_bound_ms: With ZooKeeper, the leader assigns at the latest this long after the first of these changes.
         debounce_initial_delay_ms: With ZooKeeper, how long the first leader of a group waits for more workers.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Declare the settings of a connector, and check what users give against them."""
+"""Declare the settings of a connector, and check the settings that users give."""
 
 from __future__ import annotations
 
@@ -51,8 +51,8 @@ def load_class(name: str) -> type:
         name: ``module:Class``, or the dotted name of the class.
 
     Raises:
-        ConfigError: The text is no such name, the module cannot be imported, or it has no such class. The text has the
-            error of the import, whatever the module raises.
+        ConfigError: ``name`` has another form, the module cannot be imported, or it has no such class. The message has
+            the error of the import, whatever the module raises.
     """
     module_name, colon, class_name = name.partition(":")
     if not colon:
@@ -179,7 +179,7 @@ class TypeRules:
 
 def _whole_number(bits: int) -> Callable[[str], int]:
     def parse(text: str) -> int:
-        # ``int`` alone would also take underscores.
+        # ``int`` alone would also accept underscores.
         if not _WHOLE_NUMBER.fullmatch(text) or not _is_whole(bits)(int(text[:30])):
             raise ValueError(text)
         return int(text)
@@ -240,7 +240,7 @@ TYPES: Mapping[TypeName, TypeRules] = {
 
 def parsed(type_name: TypeName, text: str) -> Any:
     """
-    Return the value of a setting, without blanks around it.
+    Return the typed value of a setting's text, without the blanks around the text.
 
     Raises:
         ConfigError: The text is not of the type. The error says what was given, except a secret, and what is expected.
@@ -323,7 +323,7 @@ class ConfigKey:
         self._validate(self.default, rules.text(self.default))
 
     def _check_arguments(self) -> None:
-        """Check what users see of the setting: a wrong type would not be noticed before an answer to a user fails."""
+        """Check what users see of the setting: otherwise a wrong type fails only later, in an answer to a user."""
         if not isinstance(self.name, str):
             raise ConfigError(f"the name of a setting is {self.name!r}; expected a str")
         for argument in ("documentation", "group", "display_name"):
@@ -347,7 +347,7 @@ class ConfigKey:
         Return the typed value of a setting.
 
         Args:
-            text: What the user has given; None if the user has given nothing.
+            text: The text that the user has given; None if the user has given none.
 
         Raises:
             ConfigError: The setting is required and was not given, or the value is not legal. The error names the
@@ -404,9 +404,9 @@ class CheckedConfig:
 
     Args:
         values: The typed value of each setting that has a legal one, and the text of each one that is not declared.
-        errors: What is wrong, by the setting's name. Each text names the setting.
+        errors: The errors, by the setting's name. Each text names the setting.
         warnings: Given settings that are not declared, each with the nearest declared one.
-        mistyped: Those that are probably misspelt, each with the declared one that is meant.
+        mistyped: Given settings whose names are probably misspelt, each with the declared one that is meant.
     """
 
     values: Settings
@@ -420,8 +420,8 @@ class CheckedConfig:
         The values, if there are no errors.
 
         Raises:
-            ConfigError: There are errors. The text has all of them, and the warnings: a setting is often missing
-                because its name is mistyped.
+            ConfigError: There are errors. The text has all errors and the warnings: a setting is often missing because
+                its name is mistyped.
         """
         if self.errors:
             errors = [text for texts in self.errors.values() for text in texts]
@@ -446,7 +446,7 @@ class ConfigDefinition:
     The settings that a connector declares, in the order in which users read about them.
 
     Args:
-        keys: The settings. Their names differ.
+        keys: The settings, each with another name.
 
     Raises:
         ConfigError: Two settings have the same name, or one is no ``ConfigKey``.
@@ -491,7 +491,7 @@ class ConfigDefinition:
 
     def check(self, config: Mapping[str, str | None]) -> CheckedConfig:
         """
-        Check what a user has given; no error is raised. A setting without a value (None) counts as not given.
+        Check the settings that a user has given; no error is raised. A setting whose value is None is not given.
 
         Args:
             config: The texts by name.
@@ -519,7 +519,7 @@ class ConfigDefinition:
         return self.check(config).settings
 
     def nearest(self, name: str, least: float = 0.6) -> str | None:
-        """Return the declared setting whose name resembles another one most, or None if none does by ``least``."""
+        """Return the declared setting whose name is most similar to ``name``, or None if none is by ``least``."""
         return _nearest(name, tuple(self._keys), least)
 
     def _unknown(self, name: str, *, near: bool) -> str:

@@ -52,8 +52,8 @@ def masked(config: Mapping[str, str], definition: ConfigDefinition | None) -> di
 
     Args:
         config: The texts by name.
-        definition: The declared settings. If it is None, because the connector's class cannot be used, every
-            setting but the standard ones is hidden.
+        definition: The declared settings. None means that the connector's class cannot be used: then all settings
+            except the standard ones are hidden.
     """
     return {
         name: HIDDEN if _is_secret(name, text, definition) else without_secrets(text) for name, text in config.items()
@@ -64,7 +64,7 @@ def secret_values(config: Mapping[str, str], definition: ConfigDefinition) -> se
     """
     Return the secrets of a configuration in all forms in which the errors of a plugin quote them.
 
-    They are hidden wherever they occur, so short texts do not count unless they are declared as passwords.
+    Each of them is hidden wherever it occurs, so short texts are left out unless they are declared as passwords.
     """
     found: set[str] = set()
     undeclared = 0
@@ -92,13 +92,14 @@ def with_secrets(config: Mapping[str, str], stored: Mapping[str, str]) -> dict[s
         stored: The present configuration; empty if there is none.
 
     Raises:
-        ConfigError: A text has ``[hidden]`` and is not what is shown of the stored one: the secret is unknown.
+        ConfigError: A text contains ``[hidden]`` but is not what ``masked`` shows of the stored one: the secret is
+            unknown.
     """
     return {name: _revealed(name, text, stored.get(name)) for name, text in config.items()}
 
 
 def _revealed(name: str, text: str, stored: str | None) -> str:
-    """Return a text that a user has given, or the stored one if the user has given back what was shown of it."""
+    """Return the text that a user has given, or the stored text if the user has given what ``masked`` shows of it."""
     if HIDDEN not in text:
         return text
     if stored is None:
@@ -127,7 +128,7 @@ def checked_config(connector_class: type[Connector], config: Mapping[str, str | 
     """
     Check the settings of a connector: each by itself, and if all are legal, all together by ``Connector.check``.
 
-    This raises no error. What ``Connector.check`` raises is reported as an error of ``connector.class``.
+    This raises no error. An error that ``Connector.check`` raises is reported as one of ``connector.class``.
     """
     definition = definition_of(connector_class)
     checked = definition.check(config)
@@ -159,8 +160,8 @@ def task_settings(
 
     Args:
         connector_class: The class of its connector.
-        connector_config: The settings of the connector, from which the task has the standard ones.
-        task_config: What ``Connector.task_configs`` has returned for the task.
+        connector_config: The settings of the connector, which include the standard ones of the task.
+        task_config: The settings that ``Connector.task_configs`` has returned for the task.
 
     Raises:
         ConfigError: A setting is missing or not legal; the text has all errors.
@@ -174,13 +175,12 @@ def validation_report(
     """
     Return the answer to ``PUT /connector-plugins/PLUGIN/config/validate``, as Kafka Connect gives it.
 
-    ``warnings`` and ``mistyped`` are there in addition if settings are not declared: Kafka Connect says nothing about
-    these.
+    If settings are not declared, the answer also has ``warnings`` and ``mistyped``, which Kafka Connect does not have.
 
     Args:
         plugin: The name of the class that the user has asked about.
         connector_class: That class.
-        config: The settings to check, also if some are missing.
+        config: The settings to check, even if some are missing.
     """
     definition = definition_of(connector_class)
     checked = checked_config(connector_class, config)

@@ -50,7 +50,7 @@ class ConnectorContext(Protocol):
 
     @property
     def config(self) -> Mapping[str, str]:
-        """All settings of the connector as users have given them, also the standard ones: texts without defaults."""
+        """All settings of the connector, with the standard ones, as users have given them: texts, without defaults."""
 
     def request_task_reconfiguration(self) -> None:
         """
@@ -79,12 +79,12 @@ class TaskContext(Protocol):
         """
         A number that grows each time a worker claims the task.
 
-        A store is safe from late writes of earlier owners if it refuses a token that is smaller than one it has seen.
+        A store is safe from late writes of earlier owners if it refuses a token smaller than the largest it has seen.
         """
 
     @property
     def should_stop(self) -> bool:
-        """Whether the task has to return soon from what it does: ``stop`` follows."""
+        """Whether the task has to return soon from its present method; then the worker calls ``stop``."""
 
     async def pause(self, seconds: float) -> bool:
         """Wait for the given time, or until the task has to stop, and return ``should_stop``."""
@@ -93,7 +93,7 @@ class TaskContext(Protocol):
         """
         Show in the status of the task why it makes no progress, such as a system that does not answer.
 
-        The task stays RUNNING; commands that check it name the problem. It is over when this is called with ``""``.
+        The task stays RUNNING; commands that check it name the problem. A call with ``""`` ends the problem.
 
         Args:
             problem: One line, or "".
@@ -103,7 +103,7 @@ class TaskContext(Protocol):
         """
         Run a coroutine on the worker's event loop, and return its result: ``context.run(context.pause(1))``.
 
-        Only methods that run on a thread may call it. A coroutine function awaits the coroutine instead.
+        Only methods that run on a thread may call this. A coroutine function awaits the coroutine instead.
         """
 
 
@@ -111,7 +111,7 @@ class SourceTaskContext(TaskContext, Protocol):
     """The worker as a source task sees it."""
 
     async def offset(self, partition: JsonObject) -> Mapping[str, Any] | None:
-        """Return the source offset of the last record that was stored for a source partition, or None without any."""
+        """Return the source offset of the last stored record of a source partition, or None if there is none."""
 
 
 class SinkTaskContext(TaskContext, Protocol):
@@ -135,7 +135,7 @@ class SinkTaskContext(TaskContext, Protocol):
 @dataclass(frozen=True, slots=True)
 class SourceRecord:
     """
-    A record that a source task has read, and the position to continue from once it is delivered.
+    A record that a source task has read, and the position to continue from once the record is delivered.
 
     Args:
         source_partition: The part of the source that the record is from, such as ``{"filename": "/var/log/syslog"}``.
@@ -156,10 +156,10 @@ class SourceRecord:
 
 class Task:
     """
-    What source tasks and sink tasks have in common. A task is created without arguments.
+    The common part of source tasks and sink tasks. The worker creates a task without arguments.
 
     A method that raises an error makes the task FAILED, and ``stop`` follows. If the task gives up because
-    ``context.should_stop`` is True, it raises ``TaskStoppedError``: it does not fail then, and nothing is committed.
+    ``context.should_stop`` is True, it raises ``TaskStoppedError``: then it does not fail, and nothing is committed.
     The constructor runs on the worker's event loop if any method is a coroutine function, and on a thread otherwise.
     """
 
@@ -168,7 +168,7 @@ class Task:
 
     def stop(self) -> Awaitable[None] | None:
         """
-        Release what the task holds. This is the last call, also after an error and if ``start`` has failed.
+        Release what the task holds. This is the last call, even after an error or a ``start`` that failed.
 
         The worker waits for ``task.stop.timeout.ms`` for the call that still runs and for this one.
         """
@@ -183,7 +183,7 @@ class SourceTask(Task, ABC):
         Prepare the task. This is the first call.
 
         Args:
-            context: What the task gets from its worker; valid until ``stop`` returns.
+            context: The worker as the task sees it; valid until ``stop`` returns.
             settings: The settings of the task, checked and typed.
         """
         return None
@@ -193,14 +193,14 @@ class SourceTask(Task, ABC):
         """
         Return the next records, in the order of their offsets.
 
-        Without records, the call waits briefly, for example with ``context.pause``, and returns nothing.
+        If there are none, wait briefly, for example with ``context.pause``, and return an empty list.
         """
 
     def flush(self) -> Awaitable[None] | None:
         """
-        Finish what has to be done before source offsets are stored.
+        Complete everything that must be done before the worker stores source offsets.
 
-        The worker calls it when all records that ``poll`` has returned are in their topics.
+        The worker calls this when all records that ``poll`` has returned are in their topics.
         """
         return None
 
@@ -213,19 +213,19 @@ class SinkTask(Task, ABC):
         Prepare the task. This is the first call.
 
         Args:
-            context: What the task gets from its worker; valid until ``stop`` returns.
+            context: The worker as the task sees it; valid until ``stop`` returns.
             settings: The settings of the task, checked and typed.
         """
         return None
 
     def open(self, partitions: Collection[TopicPartition]) -> Awaitable[None] | None:
-        """Prepare for partitions that the task has got, before their first record."""
+        """Prepare for partitions that the task now owns, before their first record."""
         return None
 
     @abstractmethod
     def put(self, records: Sequence[Record]) -> Awaitable[None] | None:
         """
-        Take records, with keys and values as bytes or None. They may be kept until ``flush``.
+        Take records, with keys and values as bytes or None. The task may keep them until ``flush``.
 
         A task that is busy with its records for five minutes loses its partitions, as any consumer does: others get
         them, with the records since the last commit. If this call has to wait longer for its system, it should raise.
@@ -233,7 +233,7 @@ class SinkTask(Task, ABC):
 
     def flush(self, offsets: Mapping[TopicPartition, int]) -> Awaitable[None] | None:
         """
-        Write out all records that ``put`` has taken. If this returns, the worker commits the offsets.
+        Write out all records that ``put`` has taken. When this returns, the worker commits the offsets.
 
         Args:
             offsets: The next offset of each partition, after the last record that ``put`` has taken.
@@ -244,8 +244,8 @@ class SinkTask(Task, ABC):
         """
         Release what the task has for partitions that it loses.
 
-        If the partitions are given back in order, a ``flush`` comes before. If none does, other tasks may have the
-        partitions already: drop those of their records that are not written yet.
+        If the partitions are given back in order, ``flush`` is called before. Without a ``flush`` before, other tasks
+        may have the partitions already: drop those of their records that are not written yet.
         """
         return None
 
@@ -258,10 +258,10 @@ class SinkTask(Task, ABC):
 
 class Connector(ABC):
     """
-    What source connectors and sink connectors have in common. A connector is created without arguments.
+    The common part of source connectors and sink connectors. The worker creates a connector without arguments.
 
-    A method that raises an error makes the connector FAILED, and so does the constructor; its tasks continue. The
-    constructor runs on the worker's event loop if any method is a coroutine function, and on a thread otherwise.
+    If a method or the constructor raises an error, the connector is FAILED; its tasks continue. The constructor runs on
+    the worker's event loop if any method is a coroutine function, and on a thread otherwise.
     """
 
     #: The version of the plugin, as users see it.
@@ -276,9 +276,9 @@ class Connector(ABC):
     @classmethod
     def check(cls, settings: Settings) -> Mapping[str, str | Sequence[str]]:
         """
-        Return what is wrong with settings that are legal each by itself: one text or several by the setting's name.
+        Return the errors of settings that are legal each by itself: one text or several, by the setting's name.
 
-        It is called without a connector, also before one exists, and may not have effects.
+        The worker calls this on the class, even before a connector exists. It may not have effects.
         """
         return {}
 
@@ -287,7 +287,7 @@ class Connector(ABC):
         Prepare the connector. This is the first call.
 
         Args:
-            context: What the connector gets from its worker; valid until ``stop`` returns.
+            context: The worker as the connector sees it; valid until ``stop`` returns.
             settings: The settings of the connector, checked and typed.
         """
         return None
@@ -302,7 +302,7 @@ class Connector(ABC):
         """
 
     def stop(self) -> Awaitable[None] | None:
-        """Release what the connector holds. This is the last call, also after an error."""
+        """Release what the connector holds. This is the last call, even after an error."""
         return None
 
 

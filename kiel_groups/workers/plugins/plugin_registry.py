@@ -1,7 +1,7 @@
 """
 Find the classes of connectors: those of installed packages by short names, and all others by their full names.
 
-An import runs the code of a module. Where other machines can ask for it, an operator says of which modules.
+An import runs the code of a module. So where other machines can request one, the operator lists the allowed modules.
 """
 
 from __future__ import annotations
@@ -50,14 +50,14 @@ class ConnectorPlugin(NamedTuple):
 
 
 class PluginProblem(NamedTuple):
-    """The name of an entry point whose class cannot be used as a connector, and why."""
+    """The name of an entry point whose class cannot be used as a connector, and the reason."""
 
     entry_point: str
     error: str
 
 
 class _Offer(NamedTuple):
-    """An entry point: its own name, and where its class is."""
+    """An entry point: its name, and the module and the name of its class."""
 
     name: str
     module: str
@@ -80,7 +80,7 @@ class _Offer(NamedTuple):
 
 class PluginRegistry:
     """
-    The connectors of the installed packages. Their classes are imported when they are asked for.
+    The connectors of the installed packages. A class is imported when a caller asks for it.
 
     Args:
         offers: Pairs of a name and ``module:Class``; by default, the entry points of all installed packages.
@@ -111,8 +111,8 @@ class PluginRegistry:
         Return the class of a connector.
 
         Args:
-            name: ``module:Class``, the full name of the class, or of an installed one its short name, with or without
-                ``Connector`` at its end, or the name of its entry point.
+            name: ``module:Class``, or the full name of the class. For an installed class, also its short name, with or
+                without ``Connector`` at its end, or the name of its entry point.
 
         Raises:
             ConfigError: There is no such class, several have this short name, it is not allowed, it cannot be imported,
@@ -136,23 +136,23 @@ class PluginRegistry:
 
     def check_classes(self, definition: ConfigDefinition, config: Mapping[str, str | None]) -> None:
         """
-        Check the settings that are names of classes: these are imported, too.
+        Check the settings that are names of classes, because these classes are imported, too.
 
         Raises:
-            ConfigError: One of these classes is not allowed.
+            ConfigError: A class is not allowed.
         """
         for key in definition:
             if key.type == "class" and (name := config.get(key.name)):
                 self._check_allowed(key.name, name)
 
     def _check_allowed(self, setting: str, name: str) -> None:
-        """Raise ConfigError if a class is not allowed; it is no connector of an entry point that is."""
+        """Raise ConfigError if a class is in no allowed module; the caller has tried the allowed entry points."""
         if self._modules is None or self._allowed is None:
             return
         module = name.partition(":")[0] if ":" in name else name.rpartition(".")[0]
         if any(module == each or module.startswith(f"{each}.") for each in self._modules):
             return
-        # Of an entry point that is not allowed, or of a class by its full name.
+        # The name of the entry point, which is not allowed, or the module of a class with its full name.
         more = next((offer.name for offer in self._all_offers if offer.has_name(name)), module)
         if not more:
             return
@@ -204,7 +204,7 @@ class PluginRegistry:
         return ", or ".join(parts) or "nothing: no class is allowed"
 
     def _module(self, name: str) -> str:
-        """Return the name of a module that exists, which is not imported; its packages are."""
+        """Check that a module exists, and return its name. Its packages are imported, but not the module."""
         try:
             exists = all(map(str.isidentifier, name.split("."))) and find_spec(name) is not None
         except (ImportError, ValueError, AttributeError):
@@ -219,7 +219,7 @@ class PluginRegistry:
 
 
 def _target(point: EntryPoint) -> str:
-    """Return where the class of an entry point is, as ``module:Class``; the text as it is if it has another form."""
+    """Return the class of an entry point as ``module:Class``, or the text unchanged if it has another form."""
     try:
         return f"{point.module}:{point.attr or ''}"
     except AttributeError:  # The properties of ``EntryPoint`` fail with it for such a text.
@@ -228,10 +228,10 @@ def _target(point: EntryPoint) -> str:
 
 def _connector_class(name: str) -> type[Connector]:
     """
-    Import the class of a connector, and check all that a worker and its REST interface read of it.
+    Import the class of a connector, and check everything that a worker and its REST interface read of it.
 
     Raises:
-        ConfigError: It cannot be imported, or is not complete, or declares something of another type than expected.
+        ConfigError: The class cannot be imported, is not complete, or declares something of an unexpected type.
     """
     try:
         found = load_class(name)
@@ -248,9 +248,9 @@ def _connector_class(name: str) -> type[Connector]:
 
 def _problem(found: type) -> str:
     """
-    Return what makes a class unusable as a connector, or "".
+    Return the reason why a class cannot be used as a connector, or "".
 
-    Later code may rely on the declared types: answers about all connectors would fail by a single class.
+    Later code relies on the declared types: otherwise, one wrong class would fail the answers about all connectors.
     """
     if not issubclass(found, SourceConnector | SinkConnector):
         return "is not a connector; expected a subclass of SourceConnector or SinkConnector"

@@ -1,8 +1,8 @@
 """
-Recognise secrets by the names of settings, and hide those that are parts of texts, such as the password in a URL.
+Recognise secrets by the names of settings, and hide secrets within texts, such as the password in a URL.
 
-Texts come from users, plugins and the systems that these talk to. All of this takes time in proportion to a text, and
-texts are bounded: a regular expression does not let other threads run before it has ended.
+Texts come from users, plugins and the systems that plugins use. So all functions here take time in proportion to a
+text, and texts are bounded: while a regular expression runs, no other thread runs.
 """
 
 from __future__ import annotations
@@ -75,8 +75,8 @@ _NAMED_PARAMETER = re.compile(rf"([?&][\w.%-]{{0,40}}?{_SECRET_NAME}=)[^\s&]+", 
 #: Where the next property begins, or the line ends with a separator.
 _NEXT_PROPERTY = rf";{_BLANKS}(?:[\w.%-][\w .%-]{{0,60}}=|$)"
 
-#: What precedes the value of a property, as in ``Pwd=x;``, or of an item of a dict or of JSON. An unquoted "name: x"
-#: does not count: errors about a setting begin with its name.
+#: What precedes the value of a property, as in ``Pwd=x;``, or of an item of a dict or of JSON. An unquoted "name: x" is
+#: no property: errors about a setting begin with its name.
 _NAMED_VALUE = re.compile(
     rf"{_SECRET_NAME}(?:{_BLANKS}=|\\?[\"']{_BLANKS}[=:])(?!{_BLANKS}\[hidden\]){_BLANKS}(?!{_NEXT_PROPERTY})(?=[^\n])",
     re.IGNORECASE | re.MULTILINE,
@@ -121,7 +121,7 @@ _ORACLE_HOST = re.compile(r"//|\(\s*DESCRIPTION|[\w.-]+:\d{4,5}(?!\d)", re.IGNOR
 
 
 def may_be_secret(name: str, text: str) -> bool:
-    """Return whether a setting that no connector declares may be a secret, by its name or by what its text has."""
+    """Return whether a setting that no connector declares may be a secret, by its name or by its text."""
     if max(len(name), len(text)) > LONGEST_TEXT:
         return True
     name = name.lower()
@@ -135,8 +135,8 @@ def without_secrets(text: str, values: Collection[str] = ()) -> str:
     """
     Return a text with ``[hidden]`` for its secrets.
 
-    These are user and password, and the values of parameters, of each URL; user and password in front of a host; and
-    values that the text itself gives the name of a secret.
+    Secrets are the user, the password and the values of parameters in each URL; user and password before a host; and
+    values to which the text itself gives the name of a secret.
 
     Args:
         text: The text. If it has more than ``LONGEST_TEXT`` characters, all of it is hidden.
@@ -152,7 +152,7 @@ def without_secrets(text: str, values: Collection[str] = ()) -> str:
 
 
 def quoted_forms(secret: str) -> set[str]:
-    """Return the texts by which errors quote a secret: as it is, escaped, encoded for a URL, and each long line."""
+    """Return the forms in which errors quote a secret: as it is, escaped, encoded for a URL, and each long line."""
     found: set[str] = set()
     lines = (line.strip() for line in secret.splitlines())
     for text in {secret, secret.strip(), *(line for line in lines if len(line) >= _SHORTEST_LINE)}:
@@ -172,7 +172,7 @@ def quoted_forms(secret: str) -> set[str]:
 
 
 class ErrorTexts(NamedTuple):
-    """What users and logs may see of an error: its text, or its type if it has none; and its trace."""
+    """The parts of an error that users and logs may see: its text, or its type if it has none; and its trace."""
 
     summary: str
     trace: str
@@ -206,7 +206,7 @@ def error_texts(error: BaseException, values: Collection[str] = ()) -> ErrorText
 
 
 def _shown(text: str, values: Collection[str]) -> str:
-    """Return an error, or a part of a trace, without secrets, and without the rest if it is long."""
+    """Return an error, or a part of a trace, without secrets, and shortened if it is long."""
     end = "\n" if text.endswith("\n") else ""
     if len(text) > LONGEST_TEXT:
         return f"{text[:100].partition(':')[0]}: a text of {len(text):,} characters, which is left out{end}"
@@ -217,7 +217,7 @@ def _shown(text: str, values: Collection[str]) -> str:
 
 
 def _without_values(text: str, values: Collection[str]) -> str:
-    """Hide texts wherever they occur, in one pass: what is shown for one may have the letters of another."""
+    """Hide all values in one pass: a second pass could find a value in the text that replaced another one."""
     shown: list[str] = []
     position = 0
     for start, end in sorted(span for value in values for span in _occurrences(text, value)):
@@ -255,7 +255,7 @@ def _without_named_values(text: str) -> str:
 
 
 def _masked_url(url: str) -> str:
-    """Mask a URL without its scheme. What follows the URL in the same word, such as a quote, may be masked with it."""
+    """Mask a URL without its scheme. Characters after the URL in the same word, such as a quote, may be masked, too."""
     credentials, at, rest = url.rpartition("@")
     if at and _USER_AND_PASSWORD.match(credentials):
         url = f"{HIDDEN}@{rest}"

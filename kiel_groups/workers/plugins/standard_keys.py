@@ -166,7 +166,7 @@ def definition_of(connector_class: type[Connector]) -> ConfigDefinition:
 
 def task_definition_of(connector_class: type[Connector]) -> ConfigDefinition:
     """
-    Return all settings of the tasks of a kind of connector. They are the connector's unless the task declares its own.
+    Return all settings of the tasks of a kind of connector. If the task declares none, they are the connector's.
 
     Raises:
         ConfigError: The class declares a standard setting itself.
@@ -176,7 +176,7 @@ def task_definition_of(connector_class: type[Connector]) -> ConfigDefinition:
 
 
 def standard_settings(config: Mapping[str, str]) -> dict[str, str]:
-    """Return the standard settings among those of a connector. Task configurations get them from their connector."""
+    """Return the standard settings among those of a connector, for the configurations of its tasks."""
     return {name: text for name, text in config.items() if name in _OF_SOURCES or name in SINK_KEYS}
 
 

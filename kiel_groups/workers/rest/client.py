@@ -50,7 +50,7 @@ class HttpAnswer(NamedTuple):
 
     @property
     def message(self) -> str:
-        """The text of an error, or "" if the answer has none."""
+        """The error text of the answer, or "" if the answer has none."""
         text = self.document.get("message") if isinstance(self.document, dict) else None
         return text if isinstance(text, str) else ""
 
@@ -80,8 +80,8 @@ class HttpExchange:
 
         Raises:
             NoWorkerError: No worker answers there in time.
-            ConfigError: The URL is none.
-            ProtocolError: The answer is a redirect, or not JSON: it is not of a worker.
+            ConfigError: The text is not a URL.
+            ProtocolError: The answer is a redirect, or not JSON, so no worker has sent it.
         """
         headers = {"Authorization": f"Bearer {self._token}"} if self._token else {}
         headers |= {"Content-Type": "application/json"} if body else {}
@@ -128,7 +128,7 @@ class HttpExchange:
 
 
 def _address(url: str) -> str:
-    """Return the URL of a worker without the path of a request, which only distracts from a wrong host or port."""
+    """Return the URL of a worker without the request's path, which would only distract from a wrong host or port."""
     parts = urlsplit(url)
     return f"{parts.scheme}://{parts.netloc}"
 
@@ -155,8 +155,8 @@ class WorkerClient:
         url: The URL of the worker's REST interface.
         token: The token of the workers, or "".
         timeout_s: How long a request may take, in seconds.
-        patience_s: How long to repeat a request that was refused for a reason that passes, in seconds. The default is
-            more than the default session timeout, after which the group replaces a leader that has died.
+        patience_s: How long to repeat a request that a worker refuses for the moment, in seconds. The default is longer
+            than the default session timeout, after which the group replaces a leader that has died.
     """
 
     def __init__(self, url: str, token: str = "", *, timeout_s: float = 65.0, patience_s: float = 15.0) -> None:
@@ -178,7 +178,7 @@ class WorkerClient:
 
         Args:
             method: The method, such as GET.
-            path: The path, percent-encoded, such as ``connector_path`` returns it.
+            path: The path, percent-encoded, as ``connector_path`` returns it.
             document: The body.
 
         Raises:

@@ -1,13 +1,13 @@
 """
-Answer the requests to the REST interface, and list its routes, which are Kafka Connect's.
+Answer a worker's REST requests, or forward them to the leader or the owner; list the routes, which are Kafka Connect's.
 
-A worker that is not the right one for a request knows only the leader; the leader knows all owners. So a request is
+A worker that may not answer a request itself knows only the leader; the leader knows all owners. So a request is
 forwarded at most twice. Its query has ``forward=true`` after the first time, and ``forward=false`` after the second, as
-in Kafka Connect. A worker that gets the latter and is not the right one has another view of the group than its leader,
-and refuses.
+in Kafka Connect. If a worker gets the latter and may not answer either, it refuses, because its view of the group
+differs from the leader's.
 
-A request that is forwarded has the token. So it goes only to a URL that a worker has registered in ZooKeeper, and to no
-place to which an answer redirects.
+A request that is forwarded has the token. So it goes only to a URL that a worker has registered in ZooKeeper, and never
+to the target of a redirect.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class RestError(KielGroupsError):
     """
     A request that the REST interface refuses by itself.
 
-    ``status`` is the HTTP status, and ``headers`` are what the answer has in addition. A long text is cut.
+    ``status`` is the HTTP status, and ``headers`` are further headers of the answer. A long text is cut.
     """
 
     def __init__(self, status: int, message: str, headers: dict[str, str] | None = None) -> None:
@@ -75,7 +75,7 @@ class RestError(KielGroupsError):
 
 
 def refusal_of(error: BaseException) -> RestError:
-    """Return an error, also one of Tornado, as the REST interface answers it."""
+    """Convert an error, which may be Tornado's, to one with the status and the text of the answer."""
     if isinstance(error, RestError):
         return error
     text = str(error) or type(error).__name__
@@ -164,10 +164,10 @@ _LONGEST_NAME = 500
 
 def _parse_object(body: bytes) -> dict[str, Any]:
     """
-    Return the JSON object of a body. Numbers are texts, as they are written: settings are texts.
+    Return the JSON object of a body. Numbers become texts, spelled as in the body, because settings are texts.
 
     Raises:
-        RestError: The body is no JSON, or no object.
+        RestError: The body is not JSON, or not an object.
     """
     try:
         # Settings are stored as UTF-8, which has no half of a surrogate pair.
@@ -186,7 +186,7 @@ def _parse_config(settings: Mapping[str, Any]) -> dict[str, str | None]:
     Return settings as texts. Booleans and numbers become texts, as in Kafka Connect.
 
     Raises:
-        ConfigError: A setting is a list or an object, or its name is none.
+        ConfigError: A setting is a list or an object, or its name is not legal.
     """
     for name in settings:
         # Names of settings are in log lines and in the history of the configuration.
@@ -202,8 +202,8 @@ def parse_new_connector(body: bytes) -> tuple[str, dict[str, str]]:
     Return the name and the settings of a new connector.
 
     Raises:
-        RestError: The body is no JSON, or no object.
-        ConfigError: The name or the settings are missing or not legal, or there is something else.
+        RestError: The body is not JSON, or not an object.
+        ConfigError: The name or the settings are missing or not legal, or the body has other keys.
     """
     found = _parse_object(body)
     if unknown := sorted(found.keys() - {"name", "config"}):
@@ -280,7 +280,7 @@ class RestOperations:
         self._version = version
 
     async def get_worker(self, call: RestCall) -> Answer:
-        """Answer with the worker's version. Clients expect the other keys, too; Kafka 0.8 has no id of a cluster."""
+        """Answer with the worker's version, and with other keys that clients expect; Kafka 0.8 has no cluster id."""
         return Answer({"version": self._version, "commit": "unknown", "kafka_cluster_id": None})
 
     # ------------------------------------------------------------------ connectors
@@ -330,7 +330,7 @@ class RestOperations:
         return Answer(status=HTTPStatus.NO_CONTENT)
 
     async def get_config(self, call: RestCall) -> Answer:
-        """Answer with the settings of a connector."""
+        """Answer with the settings of a connector, without secrets."""
         return Answer(await self._shown(await self._control.config(call.name)))
 
     async def change_config(self, call: RestCall) -> Answer:
@@ -351,7 +351,7 @@ class RestOperations:
         return Answer(await self._info_answer(await self._control.patch_config(call.name, changes)))
 
     async def get_connector_status(self, call: RestCall) -> Answer:
-        """Answer with what a connector and its tasks do."""
+        """Answer with the statuses of a connector and its tasks."""
         return Answer(_status_answer(await self._control.status(call.name)))
 
     async def pause_connector(self, call: RestCall) -> Answer:
@@ -369,7 +369,7 @@ class RestOperations:
         Restart a connector, but not its tasks.
 
         With ``includeTasks``, the tasks restart, too. With ``onlyFailed``, only what has failed restarts. With either
-        one, the answer has the status of all.
+        one, the answer has the status of the connector and its tasks.
         """
         with_tasks, only_failed = call.is_set("includeTasks"), call.is_set("onlyFailed")
         if not (with_tasks or only_failed):
@@ -396,7 +396,7 @@ class RestOperations:
         )
 
     async def get_task_status(self, call: RestCall) -> Answer:
-        """Answer with what a task does."""
+        """Answer with the status of a task."""
         status = await self._control.task_status(*call.task)
         return Answer({"id": call.task.task, **_status(status)})
 
@@ -409,7 +409,7 @@ class RestOperations:
         return await self._restart(task, call)
 
     async def _restart(self, work: Work, call: RestCall) -> Answer:
-        """Restart a connector or a task that exists, here or at its owner."""
+        """Restart a connector or a task on this worker, or forward the request to the work's owner."""
         path = connector_path(work.connector)
         path = f"{path}/tasks/{work.task}/restart" if isinstance(work, TaskId) else f"{path}/restart"
         if (elsewhere := await self._at_owner(work, replace(call, method="POST", path=path, body=b""))) is not None:
@@ -425,7 +425,7 @@ class RestOperations:
         return Answer([{"class": each.name, "type": each.kind, "version": each.version} for each in plugins])
 
     async def validate_config(self, call: RestCall) -> Answer:
-        """Answer with what is wrong with the settings of a connector that does not have to exist."""
+        """Answer with the errors in the settings of a connector, which does not have to exist."""
         plugin = call.arguments[0]
         config = _parse_config(_parse_object(call.body))
         given = config.get("connector.class") or plugin
@@ -453,7 +453,7 @@ class RestOperations:
 
     async def _at_leader(self, call: RestCall) -> Answer | None:
         """
-        Return None if this worker leads, and otherwise the answer of the leader, to which the request is forwarded.
+        Return None if this worker leads. Otherwise, forward the request to the leader, and return its answer.
 
         Raises:
             RebalanceError: The leader is not known.
@@ -467,7 +467,7 @@ class RestOperations:
 
     async def _at_owner(self, work: Work, call: RestCall) -> Answer | None:
         """
-        Return None if this worker has the work, and otherwise the answer of its owner, or of the leader.
+        Return None if this worker has the work. Otherwise, forward the request to the owner or the leader.
 
         Raises:
             RebalanceError: The owner is not known.
@@ -525,7 +525,7 @@ class RestOperations:
 
 
 def _status_answer(status: ConnectorStatus, restarting: Collection[Work] = ()) -> dict[str, Any]:
-    """Return the answer about what a connector and its tasks do; ``restarting`` are those that are about to restart."""
+    """Return the answer with the statuses of a connector and its tasks; ``restarting`` work is about to restart."""
     tasks = ((TaskId(status.name, number), task) for number, task in enumerate(status.tasks))
     return {
         "name": status.name,

@@ -1,4 +1,4 @@
-"""Check where the REST interface of a worker listens, who may use it, and under which URL others reach it."""
+"""The settings of a worker's REST interface: where it listens, who may use it, and its URL for other workers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ DEFAULT_PORT = 8083
 #: The largest body of a request, in bytes. A connector's znode is not larger.
 LARGEST_BODY = 1 << 20
 
-#: The largest body that is read, in bytes, so that a client gets to know that its body is too large.
+#: The largest body that is read, in bytes: a client must be able to read the answer that its body is too large.
 LARGEST_READ = 1 << 30
 
 #: A shorter token could be guessed.
@@ -36,8 +36,8 @@ class RestSettings:
         port: The port to listen on; 0 lets the system choose one.
         advertised_host: The name or address under which the other workers reach this one. By default, ``host``, or the
             name of this machine if ``host`` stands for all its addresses.
-        token: What requests must have in their header ``Authorization``. All workers of a group have the same one. ""
-            for none, which is allowed only if no other machine can connect.
+        token: The token that requests must have in their header ``Authorization``, the same for all workers of a group.
+            "" means no token, which is allowed only if no other machine can connect.
         timeout_s: How long a request may take, in seconds.
 
     Raises:
@@ -74,7 +74,7 @@ class RestSettings:
         return socket.gethostname() if is_wildcard(self.host) else self.host
 
     def token_digest(self, group: str) -> str:
-        """Return what identifies the token among those of a group's workers, or "" without a token."""
+        """Return a digest that shows whether two workers of a group have the same token, or "" without a token."""
         if not self.token:
             return ""
         # All clients of ZooKeeper can read it, so it has to be useless for guessing: it is slow to compute, another
@@ -90,10 +90,10 @@ class RestSettings:
 
 def checked_token(token: str) -> str:
     """
-    Return a token if it can be sent in a header and is not too short.
+    Return a token unchanged if it can be sent in a header and is not too short.
 
     Raises:
-        ConfigError: It cannot, or is; the error does not show it.
+        ConfigError: The token cannot be sent, or is too short; the error does not show it.
     """
     if len(token) < _SHORTEST_TOKEN or not all("!" <= sign <= "~" for sign in token):
         raise ConfigError(

@@ -1,4 +1,4 @@
-"""Serve the REST interface of a worker over HTTP."""
+"""Serve the REST interface of a worker over HTTP: check access, bound bodies and connections, send answers."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ log = logging.getLogger(__name__)
 
 class AccessRules:
     """
-    The rules of one worker.
+    The rules by which one worker accepts or refuses requests.
 
     Args:
         settings: The worker's REST interface.
@@ -62,7 +62,7 @@ class AccessRules:
 
     def __init__(self, settings: RestSettings) -> None:
         self._token = settings.token.encode()
-        # A page does not have the token; and proxies in front of a worker with a token may have names of their own.
+        # A page does not have the token. Proxies in front of a worker with a token may have names of their own.
         self._refuses_pages = not settings.token
         self._hosts = {"localhost", settings.host.lower(), settings.host_to_advertise.lower()}
 
@@ -83,7 +83,7 @@ class AccessRules:
             return
         given = headers.get("Host", "")
         host = _host_of(f"//{given}")
-        # Every browser sends it; a health check by HTTP/1.0 may not.
+        # Every browser sends this header; a health check by HTTP/1.0 may not.
         if given and not (host in self._hosts or is_address(host)):
             raise RestError(
                 HTTPStatus.FORBIDDEN, f"the header 'Host' has {host!r:.100}; expected the address of this worker"
@@ -104,7 +104,7 @@ def _host_of(url: str) -> str:
 
 
 def _given_token(header: str) -> bytes:
-    """Return the token of a bearer, or the password of basic credentials: clients of Kafka Connect know only these."""
+    """Return the bearer's token, or the password of basic credentials, which clients of Kafka Connect send instead."""
     scheme, _, credentials = header.strip().partition(" ")
     if scheme.lower() == "bearer":
         return credentials.strip().encode()
@@ -133,9 +133,9 @@ class RouteHandler(RequestHandler):
         Receive the arguments of the route from Tornado.
 
         Args:
-            site: The worker.
-            access: Which requests are accepted.
-            timeout_s: How long a request may take once it is read, in seconds.
+            site: The operations of the worker.
+            access: The rules by which requests are accepted.
+            timeout_s: How long a request may take after its body was read, in seconds.
             operations: The operation of each method.
         """
         self._site = site
@@ -149,7 +149,7 @@ class RouteHandler(RequestHandler):
         self._is_refused = False
 
     def set_default_headers(self) -> None:
-        """Name the program, but not Tornado's version, and forbid proxies to store the answer."""
+        """Set the server's name without Tornado's version, and forbid proxies to store the answer."""
         self.set_header("Server", "kiel-groups")
         self.set_header("Cache-Control", "no-store")
 
@@ -172,7 +172,7 @@ class RouteHandler(RequestHandler):
         self._check_type(has_body=length != "0" or "Transfer-Encoding" in self.request.headers)
 
     def _check_type(self, *, has_body: bool) -> None:
-        """Refuse a body that is not declared as JSON: browsers send other types from any page to any site."""
+        """Refuse a body that is not declared as JSON: a web page can make a browser send other types to any site."""
         kind = self.request.headers.get("Content-Type", "").partition(";")[0].strip().lower()
         if has_body and self.request.method in _WITH_BODY and kind != "application/json":
             raise RestError(
@@ -193,7 +193,7 @@ class RouteHandler(RequestHandler):
 
     def _refuse_early(self) -> None:
         """
-        Write the answer now, and continue to read until the end of the body, or the end of its time limit.
+        Write the answer now, and continue to read until the end of the body, or until its time limit.
 
         A connection that is closed with unread data is reset, and a client that still sends would lose the answer.
         """
@@ -230,7 +230,7 @@ class RouteHandler(RequestHandler):
         """
         End the answer, and close the connection if the client does not take it in time.
 
-        A client without access loses its connection with the answer: it would keep one by a request now and then.
+        A client without access loses its connection with the answer, because occasional requests would keep it open.
         """
         stream = cast(HTTP1Connection, self.request.connection).stream
         is_refused = self.get_status() in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN)
@@ -329,7 +329,7 @@ class BoundedServer(HTTPServer):
     """
     A server that accepts nothing while it has too many connections, or while file descriptors are short.
 
-    Tornado's own accepts all. After the last descriptor, it would try again for ever without a pause.
+    Tornado's server accepts every connection. After the last descriptor, it would try again forever without a pause.
     """
 
     _listening: tuple[socket.socket, ...] = ()
@@ -379,7 +379,7 @@ class BoundedServer(HTTPServer):
                 return
 
     def _check_descriptors(self, listening: socket.socket) -> None:
-        """Raise OSError if the next connection would take a descriptor that is reserved."""
+        """Raise OSError if the next connection would use a reserved file descriptor."""
         # A new descriptor has the smallest number that is free.
         number = os.dup(listening.fileno())
         os.close(number)
@@ -411,7 +411,7 @@ class BoundedServer(HTTPServer):
             self._resume()
 
     def stop(self) -> None:
-        """Accept nothing more. The caller closes the sockets."""
+        """Accept no further connections. The caller closes the sockets."""
         if self._retry is not None:
             self._retry.cancel()
         self._stop_accepting()
@@ -423,7 +423,7 @@ class RestServer:
     """
     The server of one worker, on its event loop.
 
-    Its sockets are open from the beginning, before it answers requests: the worker joins its group with the URL.
+    Its sockets are open before it answers requests, because the worker needs its URL to join the group.
 
     Args:
         settings: Where to listen, and who may use the interface.
@@ -440,7 +440,7 @@ class RestServer:
         #: None before it answers requests.
         self._server: BoundedServer | None = None
         try:
-            # "localhost" with a port of the system's choice would get one per address.
+            # With a port of the system's choice, "localhost" would get another port for each of its addresses.
             family = socket.AF_INET if settings.host == "localhost" else socket.AF_UNSPEC
             self._sockets = bind_sockets(settings.port, settings.host, family)
         except OSError as error:
@@ -453,7 +453,7 @@ class RestServer:
         self.url = settings.url(self._sockets[0].getsockname()[1])
 
     def start(self, control: WorkerRequests) -> None:
-        """Begin to answer requests to a worker."""
+        """Begin to answer requests, which ``control`` carries out."""
         settings = self._settings
         site = RestOperations(control, self.url, self._exchange, self._version)
         shared = {"site": site, "access": AccessRules(settings), "timeout_s": settings.timeout_s}
@@ -491,7 +491,7 @@ def _version() -> str:
 
 
 def _log_request(handler: RequestHandler) -> None:
-    """Log what a request has changed. The query and the body may have secrets."""
+    """Log a request without its query and body, which may contain secrets. Reads are logged for debugging only."""
     request = handler.request
     level = logging.DEBUG if request.method in {"GET", "HEAD", "OPTIONS"} else logging.INFO
     status = handler.get_status()

@@ -1,10 +1,10 @@
 """
 Call the methods of a connector or a task, one at a time: coroutine functions on the event loop, others on a thread.
 
-A constructor may be slow, too, so it runs on a thread. If any method of the class is a coroutine function, it runs on
-the event loop: the clients of asyncio and Tornado that such a class creates may need the running loop.
+A constructor may be slow, too, so it runs on a thread. But if any method of the class is a coroutine function, it runs
+on the event loop: the clients of asyncio and Tornado that such a class creates may need the running loop.
 
-A thread cannot be cancelled. If a call is cancelled while its thread runs, it still waits for the thread: until then,
+A thread cannot be cancelled. If a call is cancelled while its thread runs, the call waits for the thread: until then,
 the method may write to its system, so the claim of the work must not be released.
 """
 
@@ -27,7 +27,7 @@ __all__ = ["Call", "PluginCalls", "WorkFence", "guarded"]
 
 class WorkFence:
     """
-    The fence of one runner: it is passed before each delivery and each commit.
+    The fence of one runner: each delivery and each commit first checks that it is open.
 
     A process that was frozen past its lease finds its session untrusted, and delivers nothing more.
 
@@ -37,11 +37,11 @@ class WorkFence:
 
     def __init__(self, session: Session) -> None:
         self._session = session
-        #: Why the runner may not deliver or commit any more; "" while it may.
+        #: Why the runner may no longer deliver or commit; "" while it may.
         self.shut_reason = ""
 
     def shut(self, reason: str) -> None:
-        """Have the runner deliver and commit nothing more. Of several reasons, the first is kept."""
+        """Make the runner deliver and commit nothing more. Of several reasons, the first is kept."""
         self.shut_reason = self.shut_reason or reason
 
     @property
@@ -51,7 +51,7 @@ class WorkFence:
 
     async def wait_open(self) -> None:
         """
-        Wait until records may be delivered. A session without a connection opens the fence when it is back.
+        Wait until records may be delivered. If the session has lost its connection, the fence opens when it is back.
 
         Raises:
             ClaimLostError: The fence was shut.
@@ -89,17 +89,17 @@ _Result = TypeVar("_Result")
 
 
 class _FenceClosedError(Exception):
-    """Raised in place of the call of a method."""
+    """Raised instead of calling a method, because the fence is closed."""
 
 
 class PluginCalls:
     """
-    The calls of one object of a plugin.
+    The calls of one plugin object.
 
     Args:
         runtime: The threads.
         name: Part of the threads' names.
-        fence: Passed right before each call of a turn.
+        fence: Checked right before each call within a turn; see ``in_turn``.
     """
 
     def __init__(self, runtime: Runtime, name: str, fence: WorkFence) -> None:
@@ -112,7 +112,7 @@ class PluginCalls:
 
     async def create(self, plugin_class: type[_PluginT]) -> _PluginT:
         """
-        Create the object of the plugin. If this is cancelled, it waits for the constructor, and drops the object.
+        Create the object of the plugin. If this call is cancelled, it waits for the constructor, and drops the object.
 
         Raises:
             KielGroupsError: The constructor has tried to end the process, or to cancel the worker.
@@ -131,7 +131,7 @@ class PluginCalls:
         Call a method after the calls before it, and return its result.
 
         Raises:
-            TaskStoppedError: The last call was made already.
+            TaskStoppedError: ``call_last`` was called already.
             KielGroupsError: The method has tried to end the process, or to cancel the worker.
             Exception: Any error of the method.
         """
@@ -146,10 +146,10 @@ class PluginCalls:
 
         Args:
             work: Gets a function that calls a method, as ``call`` does, and uses it at most once. If the fence closes
-                before the method begins, the function raises an error, and ``work`` is run again when it is open.
+                before the method begins, the function raises an error, and ``work`` runs again once the fence is open.
 
         Raises:
-            TaskStoppedError: The last call was made already.
+            TaskStoppedError: ``call_last`` was called already.
             ClaimLostError: The fence was shut.
             SessionLostError: The session is over.
             Exception: Any error of ``work``.
@@ -176,7 +176,7 @@ class PluginCalls:
 
     async def call_last(self, method: Callable[..., Any]) -> None:
         """
-        Call a method after the calls before it, also if this is cancelled while it waits for them; refuse later calls.
+        Call a method after the calls before it, and refuse later calls. Cancelling the wait does not prevent the call.
 
         Raises:
             KielGroupsError: The method has tried to end the process, or to cancel the worker.
@@ -200,7 +200,7 @@ class PluginCalls:
     async def _run(
         self, method: Callable[..., Any], arguments: tuple[Any, ...], check: Callable[[], None] = lambda: None
     ) -> Any:
-        """Call a method. ``check`` is called right before, on the same thread, and may raise an error."""
+        """Call a method. ``check`` is called right before it, on the same thread, and may raise an error."""
         if getattr(method, "__func__", None) in _DEFAULTS:
             return None
         if inspect.iscoroutinefunction(method):
@@ -216,9 +216,9 @@ class PluginCalls:
 
     async def ended(self) -> None:
         """
-        Wait until no call runs any more, however often this is cancelled.
+        Wait until no call runs any more, even if this is cancelled several times.
 
-        A call may run although its caller has ended: clients call hooks of a task, and are closed within a limit.
+        A call may outlast its caller: clients call hooks of a task, and a client's close waits only for a limited time.
         """
         while self._lock.locked():
             with suppress(asyncio.CancelledError):
@@ -254,7 +254,7 @@ class PluginCalls:
 
 
 def _needs_thread(plugin_class: type[object]) -> bool:
-    """Return whether a class has a constructor of its own that may not need the running loop."""
+    """Return whether the class has a constructor of its own, and no method that is a coroutine function."""
     if plugin_class.__init__ is object.__init__ and plugin_class.__new__ is object.__new__:
         return False
     return not any(inspect.iscoroutinefunction(getattr(plugin_class, name, None)) for name in _METHODS)
@@ -262,10 +262,10 @@ def _needs_thread(plugin_class: type[object]) -> bool:
 
 def guarded(method: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
     """
-    Call a method of a plugin on a thread, which must not end with any other error than an ``Exception``.
+    Call a plugin's method on a thread. Errors that are no ``Exception`` are replaced: they would end the thread.
 
     Raises:
-        KielGroupsError: The method has tried to end the process.
+        KielGroupsError: The method raised such an error, for example SystemExit.
         Exception: Any error of the method.
     """
     try:

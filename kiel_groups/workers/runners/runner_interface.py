@@ -1,4 +1,4 @@
-"""What a runner does, and what it gets: the work, its settings, the fence, the stores, clients and contexts."""
+"""The base class of runners, and what a runner gets: the work, its settings, the fence, the stores and the clients."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ _FIND_TIMEOUT_S = 15.0
 
 async def probe_brokers(group: str, brokers: str) -> None:
     """
-    Ask for metadata once, and log a warning if no broker answers: tasks would wait without a word to users.
+    Ask for metadata once, and log a warning if no broker answers: tasks would wait without any sign to users.
 
     Args:
         group: The name of the worker group, for the warning.
@@ -70,7 +70,7 @@ async def probe_brokers(group: str, brokers: str) -> None:
 
 async def all_topics(brokers: str | Iterable[str]) -> frozenset[str]:
     """
-    Ask for the names of all topics. No topic is named to a broker, which may create a topic that it is asked for.
+    Ask for the names of all topics. The request names none, because a broker may create a topic that is named.
 
     Raises:
         NoBrokersError: No broker answers.
@@ -87,7 +87,7 @@ async def all_topics(brokers: str | Iterable[str]) -> frozenset[str]:
 
 async def check_members(group: str, brokers: str) -> None:
     """
-    Check that brokers know no other members of a worker's group, before the worker writes anything to ZooKeeper.
+    Check that all members of a broker-coordinated group are workers, before this worker writes to ZooKeeper.
 
     Args:
         group: The name of the worker group, which these brokers coordinate.
@@ -95,7 +95,7 @@ async def check_members(group: str, brokers: str) -> None:
 
     Raises:
         GroupConfigError: The members are of another type than workers.
-        KielGroupsError: The brokers do not say.
+        KielGroupsError: The brokers do not describe the group.
     """
     async with BrokerSession(brokers, timeout_s=_FIND_TIMEOUT_S) as session:
         found = await members_type(session, group)
@@ -112,8 +112,7 @@ _BATCH_RECORDS, _LINGER_MS = 1_000, 20
 #: A source task waits for brokers as long as it runs, as one of Kafka Connect does. Its stop is bounded.
 _RETRIES = 1_000_000
 
-#: How long the names of all topics are used, and how long they are if one of those that are asked for is not among
-#: them, in seconds.
+#: How long the names of all topics are used, in seconds, and how long if a requested topic is not among them.
 _TOPICS_AGE_S, _MISSING_AGE_S = 15.0, 1.0
 
 #: The characters that names of groups do not have, and how many characters of a name with such characters, and of its
@@ -123,7 +122,7 @@ _NOT_IN_GROUPS, _MOST_SHOWN, _DIGEST_CHARACTERS = re.compile("[^a-zA-Z0-9._-]"),
 
 class KafkaClients:
     """
-    Creates the clients of tasks; nothing is connected before the task uses its client.
+    Creates the clients of tasks; a client connects when the task first uses it.
 
     Args:
         brokers: ``host`` or ``host:port`` (9092) of some brokers.
@@ -142,18 +141,18 @@ class KafkaClients:
         self._asking = asyncio.Lock()
 
     def producer(self) -> Producer:
-        """Create a producer, whose records are stored by all in-sync replicas."""
+        """Create a producer that waits until all in-sync replicas have stored a record."""
         return Producer(self._brokers, batch_size=_BATCH_RECORDS, linger_ms=_LINGER_MS, retries=_RETRIES)
 
     def consumer(self, group: str, listener: object, on_bad_record: Literal["raise", "skip"]) -> GroupedConsumer:
-        """Create a consumer that commits only what it is asked to."""
+        """Create a consumer without autocommit: it commits only on request."""
         settings = {"auto_offset_reset": "earliest", **self._consumer_settings}
         settings |= {"autocommit": False, "listener": listener, "on_bad_record": on_bad_record}
         return GroupedConsumer(self._brokers, group, self._zk_hosts, **settings)
 
     async def missing_topics(self, topics: Collection[str]) -> list[str]:
         """
-        Return those of these topics that no broker knows, sorted.
+        Return the given topics that no broker knows, sorted.
 
         Raises:
             NoBrokersError: No broker answers.
@@ -174,8 +173,8 @@ def sink_group(connector: str) -> str:
     """
     Return the name of the consumer group of a sink: ``connect-`` and the connector's name.
 
-    Names of groups have fewer characters than names of connectors. The group of a name with others begins with
-    ``connect_``, so it is no group of a name without; a digest tells such names apart. All names have legal groups.
+    Group names allow fewer characters than connector names. For a name with others, the group begins with ``connect_``,
+    so no other connector has it, and a digest tells such names apart. Every connector's name gives a legal group.
     """
     with suppress(ConfigError):
         return check_name(f"connect-{connector}", "group")
@@ -184,7 +183,7 @@ def sink_group(connector: str) -> str:
 
 
 async def missing_topics_text(clients: KafkaClients, topics: Collection[str]) -> str:
-    """Return which of these topics no broker knows, in words, or that no broker answers; ``""`` if all exist."""
+    """Return an error text: which of these topics no broker knows, or that no broker answers; ``""`` if all exist."""
     try:
         return unknown_topics(await clients.missing_topics(topics))
     except KielGroupsError as error:
@@ -192,14 +191,14 @@ async def missing_topics_text(clients: KafkaClients, topics: Collection[str]) ->
 
 
 def unknown_topics(missing: Collection[str]) -> str:
-    """Return that no broker knows these topics; ``""`` if there are none."""
+    """Return an error text with topics that no broker knows; ``""`` if there are none."""
     return f"no broker knows {'the topic' if len(missing) == 1 else 'the topics'} {some(missing)}" if missing else ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunnerContext:
     """
-    What a runner gets.
+    The work of a runner, its settings, and what the runner needs to run it.
 
     Args:
         work: The connector or the task.
@@ -207,12 +206,12 @@ class RunnerContext:
         connector_class: The class of the connector.
         config: The settings of the connector, as users have given them.
         settings: The settings of the connector or the task, checked and typed.
-        fence: Passed before each delivery and each commit.
+        fence: Checked before each delivery and each commit.
         stores: The stores of the worker's session. Each write is refused without the claim of the work.
         clients: Creates producers and consumers.
         runtime: Clocks and threads.
         started: Called when ``start`` of the connector or the task has returned.
-        problem: Called with why the work makes no progress although it has not failed, or with "" if it does again.
+        problem: Called with the reason why running work makes no progress, or with "" if it does again.
     """
 
     work: Work
@@ -233,16 +232,16 @@ class Runner(ABC):
     Runs a connector or a task once, from ``start`` to ``stop``.
 
     Args:
-        context: What the runner gets.
+        context: The work, its settings, and what the runner needs to run it.
     """
 
     def __init__(self, context: RunnerContext) -> None:
         self.context = context
         self.calls = PluginCalls(context.runtime, str(context.work), context.fence)
         self._stop_requested = asyncio.Event()
-        #: Why the plugin makes no progress, by what has noticed that.
+        #: The reasons why the plugin makes no progress, by their sources.
         self._problems: dict[str, str] = {}
-        #: What a source task has delivered, and not stored yet. It is set when ``run`` has returned.
+        #: The source offsets of delivered records that are not stored yet. It is set when ``run`` has returned.
         self.delivered: SourceOffsets = ()
 
     @property
@@ -251,7 +250,7 @@ class Runner(ABC):
         return self._stop_requested.is_set()
 
     def request_stop(self) -> None:
-        """Have ``run`` end in order: what is delivered is flushed before, and ``stop`` is called."""
+        """Have ``run`` end in order: it flushes and commits delivered records, and calls the plugin's ``stop``."""
         self._stop_requested.set()
 
     def report(self, source: str, problem: str) -> None:
@@ -265,7 +264,7 @@ class Runner(ABC):
         """
         Run the plugin until a stop is requested. If this is cancelled, nothing more is delivered or committed.
 
-        No method of the plugin runs any more when this ends, also if it is cancelled several times.
+        No method of the plugin runs any more when this ends, even if it is cancelled several times.
 
         Raises:
             Exception: Any error of the plugin, and of the clients and stores.
@@ -273,7 +272,7 @@ class Runner(ABC):
         try:
             await self._run_and_stop()
         except GeneratorExit:
-            # The event loop was closed, so nothing can be awaited any more.
+            # The event loop was closed, so awaiting is no longer possible.
             raise
         except BaseException:
             await self.calls.ended()
@@ -292,7 +291,7 @@ class Runner(ABC):
 
     @abstractmethod
     async def _run_plugin(self) -> None:
-        """Call the plugin from its ``start`` on; all but its ``stop``."""
+        """Call the plugin's methods from ``start`` on, except ``stop``."""
 
     @abstractmethod
     async def _stop_plugin(self) -> None:
@@ -334,7 +333,7 @@ async def first_of(*works: Coroutine[Any, Any, object] | asyncio.Future[Any]) ->
 
 
 def retrieve(task: asyncio.Future[Any]) -> None:
-    """Look at the error of a cancelled call: a client that is closed meanwhile ends its calls with one."""
+    """Retrieve the error of a cancelled call, so that it is not logged: a closing client ends its calls with one."""
     if not task.cancelled():
         task.exception()
 
@@ -361,7 +360,7 @@ class TaskRunnerContext:
         return await self._runner.pause(seconds)
 
     def report_problem(self, problem: str) -> None:
-        # The worker may have ended, and its loop with it.
+        # The worker, and its loop, may have ended.
         with suppress(RuntimeError):
             self._loop.call_soon_threadsafe(self._runner.report, "task", problem)
 

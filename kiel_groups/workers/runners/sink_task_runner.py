@@ -2,7 +2,7 @@
 Run a sink task: it gets the records of its topics as a member of the consumer group of its connector.
 
 The task flushes before its offsets are committed: every few seconds, before partitions are given back, and at the end.
-The consumer notifies of its partitions while records are put; the calls of the task are made one after the other.
+The consumer may revoke or assign partitions during a ``put``; the calls of the task are made one after the other.
 """
 
 from __future__ import annotations
@@ -131,7 +131,7 @@ class SinkTaskRunner(Runner):
         return self._plugin
 
     async def _join(self, consumer: GroupedConsumer) -> None:
-        """Join the group. A cluster that does not answer is tried again."""
+        """Join the group; retry while the cluster does not answer."""
         while True:
             try:
                 await consumer.connect()
@@ -142,7 +142,7 @@ class SinkTaskRunner(Runner):
                 await self._wait_after(error)
 
     async def _deliver(self, consumer: GroupedConsumer) -> None:
-        """Put records until a stop is requested, and commit now and then."""
+        """Pass records to the task until a stop is requested, and commit regularly."""
         while not self.should_stop:
             try:
                 found = await self._next(consumer)
@@ -158,13 +158,13 @@ class SinkTaskRunner(Runner):
                 await self._flush_and_commit()
 
     async def _watch_topics(self) -> None:
-        """Report topics that no broker knows: the consumer waits for them, and has no other sign of a wrong name."""
+        """Report topics that no broker knows: the consumer waits for them, and shows no other sign of a wrong name."""
         while True:
             self.report("topics", await missing_topics_text(self.context.clients, self.context.settings["topics"]))
             await asyncio.sleep(_WATCH_S)
 
     async def _wait_after(self, error: KielGroupsError) -> None:
-        """Wait for the next try after an error, and raise it if another try is useless."""
+        """Wait before the next try after an error; raise the error if a retry cannot succeed."""
         if not error.retriable:
             raise error
         log.warning("task %s: %s; trying again", self.context.work, error)
@@ -172,12 +172,12 @@ class SinkTaskRunner(Runner):
         await self.pause(self._pauses.next_s())
 
     async def _next(self, consumer: GroupedConsumer) -> _Found:
-        """Return the next records: none if none came in time, a stop was requested, or a hook has failed."""
+        """Return the next records; none after a timeout, a request to stop, or a failed hook."""
         getting: asyncio.Future[_Found] = asyncio.ensure_future(
             consumer.getmany(timeout_ms=_WAIT_MS, max_records=_MOST_RECORDS)
         )
-        # If a stop is requested or a hook fails meanwhile, nothing looks at its error, which asyncio would log. Records
-        # that arrive after that are delivered again, to the next owner of the partition.
+        # If a stop is requested or a hook fails meanwhile, nothing retrieves its error, which asyncio would log.
+        # Records that arrive after that are delivered again, to the next owner of the partition.
         getting.add_done_callback(retrieve)
         await first_of(getting, asyncio.shield(self._failure), self._stop_requested.wait())
         if self._failure.done():
@@ -198,7 +198,7 @@ class SinkTaskRunner(Runner):
         await self.calls.in_turn(put)
 
     async def _flush_and_commit(self) -> None:
-        """Have the task write out what it has taken, and commit that."""
+        """Have the task write out the records that it has taken, and commit their offsets."""
         async with self._committing:
             self._committed_s = self.context.runtime.boot_time_s()
             due = {each: offset for each, offset in self._taken.items() if self._committed.get(each) != offset}
@@ -214,7 +214,7 @@ class SinkTaskRunner(Runner):
     def _still_owned(
         self, values: Mapping[TopicPartition, _Value], owned: Mapping[TopicPartition, int]
     ) -> dict[TopicPartition, _Value]:
-        """Return the values of partitions that were in ``owned`` then, and were not lost since."""
+        """Return the values of partitions that were in ``owned`` at that time, and that were not lost since."""
         return {
             partition: value
             for partition, value in values.items()
@@ -222,7 +222,7 @@ class SinkTaskRunner(Runner):
         }
 
     async def _commit(self, consumer: GroupedConsumer, due: dict[TopicPartition, int]) -> None:
-        """Commit offsets; those of partitions that were lost meanwhile stay with their new owners."""
+        """Commit offsets, without those of partitions that were lost meanwhile."""
         try:
             await consumer.commit(due)
         except (CommitFailedError, ClosedError) as error:
@@ -250,7 +250,9 @@ class SinkTaskRunner(Runner):
     async def _hook(
         self, hook: Callable[[frozenset[TopicPartition]], Awaitable[None]], partitions: Collection[TopicPartition]
     ) -> None:
-        """Call the task for the consumer, which would only log an error; the loop of the task raises it instead."""
+        """
+        Call a hook of the task for the consumer. Keep its error, which the task's loop raises: the consumer would not.
+        """
         if not self._is_active or not partitions:
             return
         try:
@@ -274,7 +276,7 @@ class SinkTaskRunner(Runner):
     # ------------------------------------------------------------------ clients
 
     def dead_letters(self) -> Producer:
-        """Return the producer of the task, which is created at the first call."""
+        """Return the task's producer of dead letters; the first call creates it."""
         self._producer = self._producer or self.context.clients.producer()
         return self._producer
 

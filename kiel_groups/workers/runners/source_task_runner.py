@@ -1,4 +1,4 @@
-"""Run connectors and source tasks: records are written to their topics, and their source offsets stored after that."""
+"""Run connectors and source tasks: write records to their topics, and then store their source offsets."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ class SourceTaskRunner(Runner):
             if not self.should_stop:
                 raise
         except Exception:
-            # What was delivered before the error does not have to be delivered again.
+            # Records that were delivered before the error need not be delivered again.
             await self._store_after_error()
             raise
         self.delivered = tuple(self._unstored.values())
@@ -92,12 +92,12 @@ class SourceTaskRunner(Runner):
         finally:
             producer, self._producer = self._producer, None
             if producer is not None:
-                # Nothing waits to be sent: either all was flushed, or what was not must not be sent any more.
+                # No record waits to be sent: either all were flushed, or the others must no longer be sent.
                 with suppress(KielGroupsError):
                     await producer.close(0)
 
     async def _copy(self, task: SourceTask) -> None:
-        """Deliver one batch, and store offsets if that is due."""
+        """Deliver one batch, and store offsets if they are due."""
         records = _checked(await self._poll(task))
         if records:
             await self._deliver(records)
@@ -109,8 +109,8 @@ class SourceTaskRunner(Runner):
             await self._store()
 
     async def _poll(self, task: SourceTask) -> object:
-        """Poll the task. If offsets become due before it returns, they are stored: it may wait for its source."""
-        # A task whose claim may be gone is not even polled: it may take records away from its source.
+        """Poll the task. If offsets become due meanwhile, store them, because the source may be silent for long."""
+        # A task whose claim may be gone is not even polled: the poll may remove records from its source.
         polling = asyncio.ensure_future(self.calls.call_fenced(task.poll))
         try:
             if self._unstored:
@@ -128,7 +128,7 @@ class SourceTaskRunner(Runner):
         return self._due_s - self.context.runtime.boot_time_s()
 
     async def _deliver(self, records: Sequence[SourceRecord]) -> None:
-        """Write records to their topics, and wait until all are stored."""
+        """Write records to their topics, and wait until the brokers have stored all of them."""
         watching = asyncio.ensure_future(self._watch_delivery(records))
         try:
             await self._send(records)
@@ -137,7 +137,7 @@ class SourceTaskRunner(Runner):
         self.report("delivery", "")
 
     async def _watch_delivery(self, records: Sequence[SourceRecord]) -> None:
-        """Report records that are not stored for long: the producer sends them again as long as the task runs."""
+        """Report records that are not stored for long; the producer retries them as long as the task runs."""
         await asyncio.sleep(_LATE_S)
         topics = sorted({record.topic for record in records})
         cause = await missing_topics_text(self.context.clients, topics)
@@ -164,7 +164,7 @@ class SourceTaskRunner(Runner):
             outcome.result()
 
     async def _store(self) -> None:
-        """Store the offsets of what is delivered."""
+        """Store the source offsets of the delivered records."""
         await self.context.fence.wait_open()
         stored, began_s = dict(self._unstored), self.context.runtime.boot_time_s()
         await self.context.stores.write_offsets(self._task_id, tuple(stored.values()))
@@ -185,7 +185,7 @@ class SourceTaskRunner(Runner):
 
 
 def _checked(records: object) -> Sequence[SourceRecord]:
-    """Return what ``poll`` has returned, and raise ConfigError if it is no sequence of records."""
+    """Return the result of ``poll``, and raise ConfigError if it is no sequence of records."""
     # Kafka Connect's tasks return null for no records.
     if records is None:
         return ()
@@ -225,13 +225,13 @@ class _ConnectorContext:
         self._on_loop(self._runner.fail, error)
 
     def _on_loop(self, function: Callable[..., None], *arguments: Any) -> None:
-        # The worker may have ended, and its loop with it.
+        # The worker, and its loop, may have ended.
         with suppress(RuntimeError):
             self._loop.call_soon_threadsafe(function, *arguments)
 
 
 class ConnectorRunner(Runner):
-    """Runs one connector. Its tasks are configured after its start, and whenever it asks for that."""
+    """Runs one connector, and configures its tasks after its start and whenever the connector asks for that."""
 
     def __init__(self, context: RunnerContext) -> None:
         super().__init__(context)
@@ -262,7 +262,7 @@ class ConnectorRunner(Runner):
             await self.calls.call_last(self._connector.stop)
 
     def reconfigure(self) -> None:
-        """Ask for the configurations of the tasks again."""
+        """Have the connector make the configurations of its tasks again."""
         self._is_outdated = True
         self._notified.set()
 
@@ -276,7 +276,7 @@ class ConnectorRunner(Runner):
         self._notified.set()
 
     async def _configure(self, connector: Connector) -> None:
-        """Ask for the configurations of the tasks, and store them if they have changed."""
+        """Call ``task_configs`` of the connector, and store the configurations if they have changed."""
         most = min(self.context.settings["tasks.max"], _MOST_TASKS)
         configs = _checked_configs(self._name, await self.calls.call(connector.task_configs, most), most)
         if self.should_stop:
@@ -285,12 +285,12 @@ class ConnectorRunner(Runner):
         try:
             await self.context.stores.write_tasks(self._name, configs)
         except UnknownConnectorError:
-            # It was deleted just now. The worker stops it when it has read that.
+            # It was deleted just now. The worker stops it once it has read that change.
             log.info("connector %s was deleted; its tasks are not configured", self._name)
 
 
 def _checked_configs(name: str, configs: object, most: int) -> Sequence[Mapping[str, str]]:
-    """Return what ``task_configs`` has returned, and raise ConfigError if it is no sequence of settings."""
+    """Return the result of ``task_configs``, and raise ConfigError if it is no sequence of settings."""
     if not isinstance(configs, Sequence) or isinstance(configs, str | bytes):
         raise ConfigError(
             f"connector {name!r}: task_configs returned {type(configs).__name__}; expected a list of the settings of"

@@ -55,10 +55,10 @@ class FileStreamSinkTask(SinkTask):
             self._append(self._descriptor, lines)
 
     def _append(self, descriptor: int, lines: bytes) -> None:
-        """Append lines. If that fails, as on a full disk, the file stays as it was: no half line is before others."""
+        """Append lines. If that fails, as on a full disk, restore the file, so that no half line is left in it."""
         end = os.fstat(descriptor).st_size
         if end and os.pread(descriptor, 1, end - 1) != b"\n":
-            # A process that died has left it; the record follows again as a whole, because it was not committed.
+            # A process that died has left it. The record is written again as a whole, because it was not committed.
             log.warning("%s ends with an unfinished line; ending it", self._path)
             lines = b"\n" + lines
         left = memoryview(lines)
@@ -74,10 +74,10 @@ class FileStreamSinkTask(SinkTask):
     @contextmanager
     def _locked(self, descriptor: int) -> Iterator[None]:
         """
-        Keep other tasks, which may be in other processes, from writing meanwhile.
+        Hold a lock during the block, so that no other task writes, even one in another process.
 
         Raises:
-            TaskStoppedError: The task has to stop, and another one does not end its write.
+            TaskStoppedError: The task has to stop while another one still writes.
         """
         began_s, is_shown = time.monotonic(), False
         while True:
@@ -85,7 +85,7 @@ class FileStreamSinkTask(SinkTask):
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 break
             except BlockingIOError:
-                # A process may be frozen while it writes. A call that blocks would keep this worker from its end.
+                # A process may be frozen while it writes. A call that blocks would prevent this worker from ending.
                 is_late = time.monotonic() - began_s > _LOCK_WAIT_S
                 if is_late and self._context.should_stop:
                     raise TaskStoppedError(f"stopped while another process keeps {self._path} locked") from None
@@ -120,7 +120,7 @@ class FileStreamSinkTask(SinkTask):
         return False
 
     def _close(self) -> None:
-        """Close the file, after its content is durable: a later ``flush`` no longer reaches a file that was moved."""
+        """Make the content durable, and close the file: once the file was moved, a later ``flush`` cannot reach it."""
         assert self._descriptor is not None
         descriptor, self._descriptor = self._descriptor, None
         try:
@@ -153,7 +153,7 @@ class FileStreamSinkConnector(SinkConnector):
 
 
 def _sync_folder(folder: Path) -> None:
-    """Make the name of a new file durable."""
+    """Sync a folder to the disk, so that the name of a new file in it is durable."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)

@@ -34,9 +34,9 @@ log = logging.getLogger(__name__)
 
 class FileStreamSourceTask(SourceTask):
     """
-    Reads the file. Source offsets are positions in bytes, with what identifies the file; see ``LinePosition``.
+    Reads the file. Source offsets are positions in bytes, with data that identify the file; see ``LinePosition``.
 
-    Offsets without that are accepted, such as those of Kafka Connect.
+    Offsets without such data are accepted, such as those of Kafka Connect.
     """
 
     def __init__(self) -> None:
@@ -148,7 +148,7 @@ def _absolute(file: str) -> Path:
 
 
 def _position(stored: Mapping[str, Any]) -> LinePosition:
-    """Return the position of a stored source offset. Kafka Connect's has nothing but the position."""
+    """Return the position of a stored source offset. An offset of Kafka Connect has only the number of bytes."""
     fields: list[Any] = [stored.get(name) for name in LinePosition._fields]
     position = LinePosition(*fields)
     numbers = (position.crc, position.inode, position.modified_ns)

@@ -41,7 +41,7 @@ _KINDS = (
 
 @contextmanager
 def named_errors(path: Path) -> Iterator[None]:
-    """Add the path to each ``OSError`` of the block that names no file: a call with a descriptor does not know it."""
+    """Within the block, add the path to each ``OSError`` that has no file name, as those of descriptors have none."""
     try:
         yield
     except OSError as error:
@@ -78,7 +78,7 @@ _CHUNK_BYTES = 1 << 20
 
 
 class FileReplacedError(KielGroupsError):
-    """The file does not have the bytes any more that were read from it: it was truncated or written anew."""
+    """The file no longer has the bytes that were read from it: it was truncated or rewritten."""
 
 
 class LongLineError(KielGroupsError):
@@ -89,9 +89,9 @@ class LinePosition(NamedTuple):
     """
     A position after a line: the number of bytes before it, and the CRC-32 of the first 256 and the last 256 of these.
 
-    ``crc`` is None if it is unknown; then any file that is long enough fits. A short first line may begin other files,
-    too: these are told apart by the inode of the file, and by the time of its last change, in nanoseconds since 1970,
-    when it was read. Both are None if they are unknown.
+    ``crc`` is None if it is unknown; then every file that is long enough fits. Other files may begin with the same
+    short line. The inode of the file distinguishes them, and the time of its last change when it was read, in
+    nanoseconds since 1970. Both are None if they are unknown.
     """
 
     position: int = 0
@@ -101,7 +101,7 @@ class LinePosition(NamedTuple):
 
     @property
     def is_distinctive(self) -> bool:
-        """Whether so much was read that a file with the same bytes is the same file, or a copy of it."""
+        """Whether enough was read that only this file, or a copy of it, can have the same bytes."""
         return self.position >= _WINDOW_BYTES
 
     def fits(self, descriptor: int) -> bool:
@@ -123,7 +123,7 @@ class FileLines:
     r"""
     The lines of one open file, from a position on. A line ends with ``\n`` or ``\r\n``.
 
-    A last line without an end is kept until it has one. The file is read again only after all lines that were read
+    A last line without an end is kept until it has one. The file is read again only when all lines that were read
     before have been taken.
 
     Args:
@@ -133,7 +133,7 @@ class FileLines:
 
     Raises:
         FileReplacedError: The file does not have the bytes before ``start``.
-        ConfigError: It is no regular file.
+        ConfigError: The path is not that of a regular file.
         OSError: The file cannot be opened or read. The error names it.
     """
 
@@ -172,12 +172,12 @@ class FileLines:
 
     @property
     def waiting(self) -> int:
-        """The number of bytes that were read and are not taken, such as those of an unfinished line."""
+        """The number of bytes that were read but not taken, such as those of an unfinished line."""
         return len(self._buffer) - self._taken
 
     @property
     def is_deleted(self) -> bool:
-        """Whether the file has no name any more."""
+        """Whether the file was deleted: it has no name any more."""
         return os.fstat(self._descriptor).st_nlink == 0
 
     def take(self, most: int) -> list[Line]:
@@ -196,7 +196,7 @@ class FileLines:
             return lines
 
     def take_unfinished(self) -> list[Line]:
-        """Return the last line, which has no end yet. If there is nothing after the last line end, return nothing."""
+        """Return the last line even though it has no end yet, or nothing if no text follows the last line end."""
         if not self.waiting:
             return []
         value = self._buffer[self._taken :]
@@ -226,7 +226,7 @@ class FileLines:
         return lines
 
     def _fill(self) -> bool:
-        """Read more of the file, and return whether there was more."""
+        """Read the next part of the file; return whether there was any."""
         self._before = self._window(self._taken)
         self._start += self._taken
         self._buffer = self._buffer[self._taken :]
@@ -237,7 +237,7 @@ class FileLines:
         window = self._window(len(self._buffer))
         end = self._start + len(self._buffer)
         read = os.pread(self._descriptor, len(window) + _CHUNK_BYTES, end - len(window))
-        # The first bytes are read afterwards: if they are still the same, so was the file a moment ago.
+        # The first bytes are read afterwards: if they are unchanged, the file is still the same.
         first = os.pread(self._descriptor, _WINDOW_BYTES, 0)
         if read[: len(window)] != window or not first.startswith(self._first):
             raise FileReplacedError(f"{self.path} does not have the {end:,} bytes any more that were read")
@@ -249,7 +249,7 @@ class FileLines:
         return len(read) > len(window)
 
     def _window(self, end: int) -> bytes:
-        """Return the last bytes before an index of the buffer."""
+        """Return the bytes before an index of the buffer, as many as a check sum needs."""
         start = end - _WINDOW_BYTES
         return self._buffer[start:end] if start >= 0 else (self._before + self._buffer[:end])[-_WINDOW_BYTES:]
 
@@ -269,10 +269,9 @@ class FollowedFile:
     The lines that programs append to the file of a path.
 
     If another file takes the path, the old one is read to its end first: until nothing was written to it for
-    ``quiet_s``. A program that still writes to it later has its lines read between those of the new file, until the old
-    one is deleted or the path has another file again. If the old file is not open when the path has another one, as
-    after a restart, it is searched for in the same folder, under names that begin with the same word: ``app.log.1`` or
-    ``app-1.log``.
+    ``quiet_s``. Lines that a program still writes to it later are read between those of the new file, until the old
+    file is deleted or the path has another file again. If the old file is not open at that time, as after a restart, it
+    is searched for in the same folder, under names that begin with the same word: ``app.log.1`` or ``app-1.log``.
 
     Args:
         path: The file. It does not have to exist yet.
@@ -300,12 +299,12 @@ class FollowedFile:
         """
         Return the next lines, at most ``most``. Without new lines, return nothing.
 
-        An old file ends when two calls, ``quiet_s`` or more apart, have found nothing new in it. Its last line may lack
-        its end.
+        An old file ends when two calls, ``quiet_s`` or more apart, have found nothing new in it. Its last line is then
+        returned even without a line end.
 
         Raises:
             LongLineError: The next line is longer than allowed.
-            ConfigError: The path is that of no regular file.
+            ConfigError: The path is not that of a regular file.
             OSError: The file cannot be read.
         """
         if self._lines is None:
@@ -322,7 +321,7 @@ class FollowedFile:
         return lines + self._late_lines(self._lines, most - len(lines))
 
     def close(self) -> None:
-        """Close the files that are open. The next ``take`` opens the file again, and continues after the last line."""
+        """Close all open files. The next ``take`` opens the file again, and continues after the last taken line."""
         if self._lines is not None:
             self._next = self._lines.after
         for file in (self._lines, self._successor, self._former):
@@ -332,7 +331,7 @@ class FollowedFile:
         self._old_end = -1
 
     def _has_ended(self, lines: FileLines) -> bool:
-        """Return whether another file has taken the path, and no program writes to this one any more."""
+        """Return whether another file has the path now, and no program writes to this one any more."""
         identity = self._identity()
         if identity in (None, lines.identity):
             self._old_end = -1
@@ -358,7 +357,7 @@ class FollowedFile:
         return None
 
     def _finish(self, lines: FileLines) -> list[Line]:
-        """End an old file, and return its last line if that has no end."""
+        """End an old file; return its last line if that has no line end."""
         rest = lines.take_unfinished()
         without = " (its last line has no line end)" if rest else ""
         log.info(
@@ -376,9 +375,9 @@ class FollowedFile:
 
     def _late_lines(self, lines: FileLines, most: int) -> list[Line]:
         """
-        Return lines that were written to the file before the present one after that was read to its end.
+        Return lines that a program has written to the previous file after it was read to its end.
 
-        A restart continues in the present file, so they have the present position there.
+        Their position is that of the present file, because a restart continues there.
         """
         former = self._former
         if former is None or most <= 0:
@@ -433,13 +432,13 @@ class FollowedFile:
         return lines
 
     def _file_of_path(self) -> FileLines | None:
-        """Return the file of the path, or None if there is none, or one without the bytes that were read."""
+        """Return the file that has the path, or None if there is none, or if it lacks the bytes that were read."""
         with suppress(FileNotFoundError, FileReplacedError):
             return FileLines(self.path, self._next, self._longest)
         return None
 
     def _old_file(self) -> FileLines | None:
-        """Return the file that was read before, from its new name in the same folder, or None if it is not there."""
+        """Return the file that was read before, from its new name in the same folder, or None if it was not found."""
         siblings = self._siblings()
         # The renamed file before its copies, and of these the last changed one.
         for path, status in sorted(siblings, key=lambda each: each[1].st_ino != self._next.inode):
@@ -456,10 +455,10 @@ class FollowedFile:
 
     def _may_be_old_file(self, path: Path, status: os.stat_result) -> bool:
         """
-        Return whether a file may be the one that was read, or a copy of it, if it has the bytes that were read.
+        Return whether a file may be the one that was read, or a copy of it. The caller then compares its bytes.
 
-        A file that was renamed keeps its inode. A copy has the name of a rotated file, and was written after what was
-        read of the file. Other logs of the folder may begin with the same short line.
+        A file that was renamed keeps its inode. A copy has a rotated file's name, and was written after the file was
+        last read: other logs in the folder may begin with the same short line.
         """
         known = self._next
         if known.inode == status.st_ino:
@@ -470,7 +469,7 @@ class FollowedFile:
         return known.modified_ns is None or status.st_mtime_ns >= known.modified_ns
 
     def _is_rotated(self, path: Path) -> bool:
-        """Return whether a program that rotates the file may give it this name."""
+        """Return whether a path has a name that programs which rotate logs give to the old file."""
         name = path.name
         if name.startswith(self.path.name):
             return bool(_ROTATED.fullmatch(name.removeprefix(self.path.name)))
@@ -478,7 +477,7 @@ class FollowedFile:
         return name.endswith(self.path.suffix) and bool(_ROTATED.fullmatch(middle))
 
     def _siblings(self) -> list[tuple[Path, os.stat_result]]:
-        """Return the regular files whose names begin with the path's stem, the last changed one first."""
+        """Return the regular files whose names begin with the path's stem, the most recently changed one first."""
         found: list[tuple[Path, os.stat_result]] = []
         with suppress(FileNotFoundError):
             for path in self.path.parent.iterdir():

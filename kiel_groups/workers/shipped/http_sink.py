@@ -94,7 +94,7 @@ def batches(
         most_bytes: The largest body, except for a single record that is larger.
 
     Returns:
-        The batches, and the records that are in none because they are not texts in UTF-8.
+        The batches, and the records in no batch, because they are not texts in UTF-8.
     """
     found: list[HttpBatch] = []
     unwritable: list[Record] = []
@@ -122,7 +122,7 @@ def dead_letter(record: Record, context: Mapping[str, Any]) -> bytes:
 
     Args:
         record: The record. Its key and value are texts if both are UTF-8, and base64 otherwise, as ``encoding`` says.
-        context: What headers would say in later versions of Kafka, such as the error.
+        context: Data such as the error, which later versions of Kafka would put into headers.
     """
     encoding: Encoding = "text"
     try:
@@ -174,7 +174,7 @@ _ANY_SIZE = 1 << 40
 
 
 class Meaning(Enum):
-    """What the target's answer means."""
+    """The meaning of the target's answer."""
 
     #: The target has taken the records.
     TAKEN = "taken"
@@ -201,7 +201,7 @@ class Answer(NamedTuple):
 
 
 def meaning_of(status: int) -> Meaning:
-    """Return what an HTTP status means."""
+    """Return the meaning of an HTTP status."""
     if 200 <= status < 300:
         return Meaning.TAKEN
     if status in _ABOUT_RECORDS:
@@ -217,7 +217,7 @@ def shown_url(url: str) -> str:
 
 
 class _Connections(TCPClient):
-    """Makes one connection after the other. Unlike Tornado's own, it ends the present one when it closes."""
+    """Makes one connection after another. Unlike Tornado's class, ``close`` also ends the open connection."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -225,7 +225,7 @@ class _Connections(TCPClient):
         self._is_closed = False
 
     async def connect(self, *arguments: Any, **options: Any) -> IOStream:
-        """Return a new connection, as Tornado's own client does, unless this was closed meanwhile."""
+        """Return a new connection, as Tornado's client does; fail if ``close`` was called meanwhile."""
         stream = await super().connect(*arguments, **options)
         if self._is_closed:
             stream.close()
@@ -261,7 +261,7 @@ class HttpTarget:
         """
         Send one request, and return its outcome. Errors of the connection are outcomes, too.
 
-        If this is cancelled, the request ends at once, and the target takes no other one.
+        If this is cancelled, the request ends at once, and the target accepts no further one.
         """
         start = bytearray()
 
@@ -301,7 +301,7 @@ class HttpTarget:
         try:
             await asyncio.wait({fetching})
         except asyncio.CancelledError:
-            # Tornado would continue the request: it might post records that another worker posts by then.
+            # Tornado would continue the request: it might post records that another worker has posted meanwhile.
             self.close()
             # Nothing awaits the error of the closed connection, which asyncio would log.
             fetching.add_done_callback(asyncio.Future.exception)
@@ -327,9 +327,9 @@ class HttpSinkTask(SinkTask):
     """
     Posts records in their order, one request at a time.
 
-    ``put`` returns when the target has taken all records, apart from those that are dead letters.
+    ``put`` returns when the target has accepted all records, apart from those that became dead letters.
 
-    After a failure, records that were taken are posted again.
+    After a failure, records that the target has accepted are posted again.
     """
 
     def __init__(self) -> None:
@@ -352,7 +352,7 @@ class HttpSinkTask(SinkTask):
         authorization: Password | None = settings["authorization"]
         if authorization is not None:
             headers["Authorization"] = authorization.value
-        #: What an answer must not repeat in logs and dead letters: some servers send back what they have received.
+        #: The secrets that logs and dead letters must not repeat: some servers send back what they have received.
         self._secrets = _secrets(settings["url"], list(headers.values()))
         self._target = HttpTarget(
             settings["url"], {"Content-Type": "application/json", **headers}, settings["request.timeout.ms"] / 1000
@@ -389,7 +389,7 @@ class HttpSinkTask(SinkTask):
 
     async def _post(self, batch: HttpBatch) -> Answer:
         """
-        Post a batch until the target has taken or refused it.
+        Post a batch until the target has accepted or refused it.
 
         Raises:
             KielGroupsError: The target did neither within the allowed number of requests, or it refuses any request.
@@ -430,7 +430,7 @@ class HttpSinkTask(SinkTask):
 
     async def _write_dead_letter(self, record: Record, status: int, error: str) -> None:
         """
-        Write a record that the target does not take to the dead letter topic.
+        Write a record that the target refuses to the dead letter topic.
 
         Raises:
             KielGroupsError: There is no such topic, or it cannot be written.
@@ -460,7 +460,7 @@ def _advice(status: int) -> str:
 
 
 def _secrets(url: str, header_values: Sequence[str]) -> set[str]:
-    """Return what servers know of a URL and of headers, in all forms: headers, credentials, and query parameters."""
+    """Return the secrets of a URL and of headers, in all forms: headers, credentials, and query parameters."""
     credentials = [value.rpartition(" ")[2] for value in header_values]
     parameters = [value for _, value in parse_qsl(urlsplit(url).query)]
     texts = {text for text in (*header_values, *credentials, *parameters) if len(text) >= _SHORTEST_SECRET}

@@ -64,13 +64,13 @@ MOST_KEPT = 100
 #: The most entries of the history that one change deletes. Usually it is one.
 _MOST_PRUNED = 50
 
-#: Refusals after which a change is decided again, on what ZooKeeper has by then.
+#: Refusals after which a change is decided again, on the present state in ZooKeeper.
 _OUTDATED = (Failure.BAD_VERSION, Failure.NODE_EXISTS, Failure.NO_NODE)
 
 
 class _Base(NamedTuple):
     """
-    What a change is based on.
+    The stored state on which a change is based.
 
     ``next_offset`` is the offset that the change produces. ``connector_version`` is -1 if the connector does not exist.
     ``stored`` is None if it does not exist, or has garbage, which ``problem`` describes.
@@ -91,7 +91,7 @@ class _Base(NamedTuple):
 
 
 class _Edit(NamedTuple):
-    """What to store of a connector, None to delete it, and what the history says about that."""
+    """The new content of a connector, or None to delete it, and the text of the change for the history."""
 
     connector: StoredConnector | None
     what: str
@@ -134,19 +134,19 @@ class ConfigStore:
     # Reads
 
     async def prepare(self) -> None:
-        """Create the folders of all stores where they are missing; to be called before anything is stored."""
+        """Create the missing folders of all stores; to be called before anything is stored."""
         await self._session.ensure(self._layout.folders)
 
     async def snapshot(self, *, current: bool = False) -> ConfigSnapshot:
         """
         Read all connectors at one configuration offset.
 
-        With ``current``, the snapshot has all changes that any worker has completed before this call. That takes one
-        write through the quorum.
+        With ``current``, the snapshot has all changes that any worker has completed before this call, at the cost of
+        one write through the quorum.
 
-        The offset is read before and after the connectors, until it has not moved. If it has not moved since the last
-        snapshot, that one is returned: each change moves it. A server that lags behind answers with an older
-        configuration, which is consistent, too.
+        The offset is read before and after the connectors, until both reads return the same one. If it is that of the
+        last snapshot, that snapshot is returned, because each change increments the offset. A server that lags behind
+        answers with an older configuration, which is consistent, too.
 
         Raises:
             ProtocolError: The znode of the configuration offset has garbage. Garbage in a connector's znode is the
@@ -178,7 +178,7 @@ class ConfigStore:
         return max((offset for offset in map(history_offset_of, names) if offset is not None), default=0)
 
     async def _connectors(self) -> dict[str, ConnectorEntry]:
-        """Read all connectors: those of the last snapshot together with the list of names, to save a round trip."""
+        """Read all connectors. Read the last snapshot's together with the list of names, to save a round trip."""
         expected = self._expected
         names, found = await asyncio.gather(
             self._session.children(self._layout.connectors), self._session.get_many(list(expected.values()))
@@ -194,7 +194,7 @@ class ConfigStore:
         }
 
     def _paths(self, znodes: Iterable[str]) -> dict[str, str]:
-        """Return the paths of the connectors' znodes by their names, sorted. Log other znodes, once each."""
+        """Return the paths of the connectors' znodes by connector, sorted. Log each other znode once."""
         paths: dict[str, str] = {}
         for znode in znodes:
             if (name := connector_of(znode)) is not None:
@@ -248,8 +248,8 @@ class ConfigStore:
             name: The connector.
             config: Its settings.
             is_new: Whether the connector must not exist yet.
-            check: Called with the settings that the write replaces, None if there is no connector. The write is refused
-                if others are stored by then, and this is called again. What it raises ends the change.
+            check: Called with the settings that the write replaces, None if there is no connector. If the stored
+                settings change before the write, it is called again. An error that it raises ends the change.
 
         Returns:
             The configuration offset of the change.
@@ -306,7 +306,7 @@ class ConfigStore:
 
     async def set_target_state(self, connector: str, target: TargetState) -> int:
         """
-        Have the work of a connector run or pause. If that is its target already, write nothing.
+        Have the work of a connector run or pause. If that is the target already, write nothing.
 
         Returns:
             The configuration offset of the change, or the present one if nothing was written.
@@ -352,7 +352,7 @@ class ConfigStore:
         """
         Delete the statuses of connectors that do not exist, and their empty folders of owner znodes.
 
-        Any worker may call this at any time, also after an earlier call was interrupted. Each deletion requires that
+        Any worker may call this at any time, even after an earlier call was interrupted. Each deletion requires that
         the configuration has not changed since it was read, so a connector that is created again keeps its statuses.
 
         Raises:
@@ -370,7 +370,8 @@ class ConfigStore:
         """
         Return the transactions that delete what deleted connectors have left.
 
-        The key of each one is the folder that it deletes or empties, and the number of deletions in that folder before.
+        The key of each one is the folder that it deletes or empties, and the number of earlier deletions in that
+        folder.
         """
         layout = self._layout
         config = await self._session.get(layout.config)
@@ -420,7 +421,7 @@ class ConfigStore:
                 return entry.offset
 
     async def _read_base(self, connector: str) -> _Base:
-        """Read what a change is based on, first the offset: if another change follows, the write is refused."""
+        """Read what a change is based on, the offset first: a change that follows makes the write fail."""
         path = self._layout.connector(connector)
         config = await self._session.get(self._layout.config)
         while config is None:
@@ -454,7 +455,7 @@ class ConfigStore:
             yield Delete(self._layout.history_entry(offset))
 
     async def _write(self, operations: tuple[Operation, ...], guards: tuple[Check, ...], entry: ConfigChange) -> bool:
-        """Write a change, and return whether that is done. If not, the change has to be decided again."""
+        """Write a change, and return whether it was written. If not, the caller has to decide the change again."""
 
         def on_refused(_: str, operation: Operation, failure: Failure) -> None:
             if operation in guards:
@@ -470,7 +471,9 @@ class ConfigStore:
         return not outcome.dropped
 
     async def _was_written(self, entry: ConfigChange) -> bool:
-        """Return whether a change whose answer was lost has been written. The writer has proved the session since."""
+        """
+        Return whether a change whose answer was lost was written; this read is final: the session was proved since.
+        """
         path = self._layout.history_entry(entry.offset)
         config, node = await asyncio.gather(self._session.get(self._layout.config), self._session.get(path))
         if node is not None:
@@ -497,7 +500,7 @@ def _encoded(connector: StoredConnector, offset: int) -> bytes:
 
 
 def _existing(connector: str, base: _Base) -> StoredConnector:
-    """Return the stored connector, and raise ConfigError if there is none, or garbage."""
+    """Return the stored connector. Raise an error if there is none, or if its znode has garbage."""
     if not base.exists:
         raise UnknownConnectorError(f"connector {connector!r} does not exist")
     if base.stored is None:
@@ -522,5 +525,5 @@ def entry_of(name: str, path: str, data: bytes, czxid: int) -> ConnectorEntry:
 
 
 def _identity(node: Node | None) -> tuple[int, int] | None:
-    """Return what identifies the present state of a znode among all that it has had, or None if it does not exist."""
+    """Return what distinguishes the present state of a znode from all earlier ones, or None if it does not exist."""
     return None if node is None else (node.czxid, node.mzxid)

@@ -1,5 +1,5 @@
 """
-Read and write how far source tasks have read their sources.
+Read and write source offsets: how far source tasks have read their sources.
 
 A write requires the proof of the worker and the owner znode of its task, so a former owner cannot move the offsets of
 its successor.
@@ -24,7 +24,7 @@ __all__ = ["SourceOffsetStore", "SourceOffsets"]
 #: Pairs of a source partition and its offset.
 SourceOffsets: TypeAlias = Sequence[tuple[JsonObject, JsonObject]]
 
-#: Refusals after which the znodes are looked up and written again: an operator has deleted or created some.
+#: Refusals after which the znodes are read and written again: an operator has deleted or created some.
 _OUTDATED = (Failure.NODE_EXISTS, Failure.NO_NODE)
 
 
@@ -62,7 +62,7 @@ class SourceOffsetStore:
 
         Args:
             task: The task.
-            offsets: What to store. Of several offsets for one partition, the last one is stored.
+            offsets: The offsets to store. Of several offsets for one partition, the last one is stored.
 
         Raises:
             ClaimLostError: The owner znode of the task does not exist.
@@ -97,7 +97,7 @@ class SourceOffsetStore:
         return await self._operations(task.connector, _data_by_digest(task, offsets))
 
     async def _operations(self, connector: str, data: dict[str, bytes]) -> tuple[Operation, ...]:
-        """Return the writes of the data by digest, after the connector's folder was created if it is missing."""
+        """Create the connector's folder if it is missing; return the writes of ``data``, which is keyed by digest."""
         layout = self._layout
         folder = layout.connector_offsets(connector)
         paths = [layout.source_offset(connector, digest) for digest in data]
@@ -111,7 +111,7 @@ class SourceOffsetStore:
 
 
 def _data_by_digest(task: TaskId, offsets: SourceOffsets) -> dict[str, bytes]:
-    """Return the data of the znodes of source partitions, the last one for each."""
+    """Return the data of the znode of each source partition, by digest; of several offsets, the last one."""
     found: dict[str, bytes] = {}
     for partition, offset in offsets:
         data = SourceOffset(partition, offset).encode()

@@ -1,12 +1,13 @@
 """
 Read and write the statuses of connectors and tasks.
 
-Only the owner of a claim writes the status of its work. A status is not deleted when the claim is gone: readers
-compare the two, and see then that the work is unassigned.
+Only the owner of a claim writes the status of its work. A status is not deleted when the claim is gone. Readers compare
+it with the claim, and so know that the work is unassigned.
 
-Of several statuses of the same work, the newest one is written, a tenth of a second after the first was reported: after
-a rebalance there are many, which share transactions, and claims and starts must not wait for them. Statuses that only
-confirm former ones are written a second later. So are problems of work that runs, which may be over by then.
+If several statuses of the same work are reported, only the newest one is written, a tenth of a second after the first
+report: after a rebalance there are many, which share transactions, and claims and starts must not wait for them.
+Statuses that only confirm former ones are written a second later. Problems of running work are written a second later,
+too, because they may be over by then.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ __all__ = ["StatusStore", "status_data", "status_of"]
 
 log = logging.getLogger(__name__)
 
-#: Refusals after which the znodes are looked up and written again: others create and delete statuses, too.
+#: Refusals after which the znodes are read and written again: other processes create and delete statuses, too.
 _OUTDATED = (Failure.NODE_EXISTS, Failure.NO_NODE)
 
 #: How long a status waits for others, and one that confirms a former one, in seconds.
@@ -55,7 +56,7 @@ def status_of(path: str, status: _Znode, owner: _Znode, connector: _Znode) -> Wo
     """
     Return the status that a status znode shows now.
 
-    A status counts only while the claim exists under which it was written. It is UNASSIGNED if the claim is gone, if
+    A status is valid only while the claim exists under which it was written. It is UNASSIGNED if the claim is gone, if
     another worker has claimed the work since, or if the connector was created again since.
 
     Args:
@@ -104,7 +105,7 @@ class StatusStore:
         self._waiting[work] = status
 
     def confirm(self, work: Work, status: WorkStatus) -> None:
-        """Have a status written that differs from the last one only in its generation or its problem."""
+        """Have a status written later that differs from the last one only in its generation or its problem."""
         if not self._confirmed:
             asyncio.get_running_loop().call_later(_CONFIRMED_AFTER_S, self._report_confirmed)
         self._confirmed[work] = status
@@ -115,13 +116,13 @@ class StatusStore:
         self._wake.set()
 
     def drop(self, work: Work) -> None:
-        """Write no status of this work any more: after the release of its claim, only its next owner may write one."""
+        """Write no further status of this work: after the release of its claim, only its next owner may write one."""
         for statuses in (self._waiting, self._confirmed, self._newest):
             statuses.pop(work, None)
 
     async def run(self, on_gone: Callable[[Work], None]) -> None:
         """
-        Write what is reported until the session is over, or the caller cancels this.
+        Write reported statuses until the session is over, or the caller cancels this.
 
         A status that ZooKeeper refuses because of missing rights is logged.
 
@@ -149,8 +150,8 @@ class StatusStore:
         Store the status of a connector or a task that this worker has claimed; cut its trace to 8 KiB.
 
         Returns:
-            Whether it is stored, or a later call has replaced it. False means that the claim is gone, or that the
-            connector does not exist any more.
+            True if the status is stored, or a later call has replaced it; False if the claim is gone, or the connector
+            no longer exists.
 
         Raises:
             SessionLostError: The session is over.
@@ -245,7 +246,7 @@ class StatusStore:
         Read the present statuses of connectors and tasks, in one round trip.
 
         Work is UNASSIGNED if it has no owner, or its owner has not written a status yet; ``worker`` is then the worker
-        that wrote the last status, or "". A status that is unreadable is UNASSIGNED with a trace that says so.
+        that wrote the last status, or "". An unreadable status is UNASSIGNED with a trace that says so.
         """
         layout, works = self._layout, list(works)
         names = sorted({work.connector for work in works})

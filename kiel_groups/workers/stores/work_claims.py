@@ -1,11 +1,11 @@
 """
 Claim connectors and tasks for a worker on one ZooKeeper session: one ephemeral owner znode for each.
 
-ZooKeeper lets one session create the owner znode, so no two workers run the same work. A worker whose work another one
-still owns watches that znode, however long that takes. The zxid that has created the znode is the fencing token.
+ZooKeeper lets only one session create the owner znode, so no two workers run the same work. While another worker owns
+the work, this one watches the znode, without a time limit. The zxid that has created the znode is the fencing token.
 
-Claims and releases that are asked for at the same time share transactions. Each transaction checks the worker's znode.
-If the answer to one is lost, the owner znodes are read: the session was proved since, so they are final.
+Simultaneous claims and releases share transactions. Each transaction checks the worker's znode. If the answer to one is
+lost, the owner znodes are read: the session was proved since, so they are final.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class WorkClaims:
     """
     The claims of one worker on one session.
 
-    A caller has one request for the same work at a time. It calls ``claim`` again only after its release.
+    A caller has one request for a piece of work at a time. It must release claimed work before it claims it again.
 
     Args:
         session: The worker's session.
@@ -87,7 +87,7 @@ class WorkClaims:
         return work in self._tokens
 
     def check(self, work: Work) -> None:
-        """Look at an owner znode soon, because a write that checks it was refused."""
+        """Have an owner znode read soon, because a write that checks it was refused."""
         if work in self._tokens:
             self._suspects.add(work)
             self._wake.set()
@@ -120,8 +120,8 @@ class WorkClaims:
             operations: Further writes of the same transaction, such as source offsets.
 
         Returns:
-            Whether this worker owns the work no more. False: ZooKeeper has refused one of the further writes, and
-            nothing was written; the claim is still there.
+            True if this worker no longer owns the work. False if ZooKeeper has refused one of the further writes: then
+            nothing was written, and the claim is still there.
 
         Raises:
             SessionLostError: The session is over.
@@ -140,7 +140,7 @@ class WorkClaims:
 
     async def run(self, on_gone: Callable[[Work], None]) -> None:
         """
-        Claim and release what is asked for, until the session is over or the caller cancels this.
+        Carry out the requested claims and releases, until the session is over or the caller cancels this.
 
         Args:
             on_gone: Called with work whose owner znode has disappeared although this worker has not released it.
@@ -189,7 +189,7 @@ class WorkClaims:
 
     async def _claim(self, wanted: Collection[Work]) -> None:
         await self._prepare({work.connector for work in wanted})
-        # Most work is free. If the first try meets an owner, a read says what else is owned.
+        # Most work is free. If the first try finds an owner, a read shows which other work is owned.
         free, on_refused = set(wanted), _stop_at_owner
         while free:
             creations = {work: self._creation(work) for work in sorted(free)}
@@ -213,13 +213,13 @@ class WorkClaims:
         return (Create(self._layout.owner(*work), self._owner, ephemeral=True),)
 
     async def _prepare(self, connectors: Collection[str]) -> None:
-        """Create the folders of owner znodes that this session has not seen yet."""
+        """Create the folders of owner znodes that this session has not found or created yet."""
         if fresh := set(connectors) - self._prepared:
             await self._session.ensure(map(self._layout.connector_owners, sorted(fresh)))
             self._prepared |= fresh
 
     def _sorted_out(self, found: Mapping[Work, Node | None]) -> set[Work]:
-        """Finish the claims that are this worker's, leave those of others to their watches, return the free ones."""
+        """Complete this worker's claims, leave those of others to their watches, and return the free work."""
         free = set()
         for work, node in found.items():
             if node is None:
@@ -262,7 +262,7 @@ class WorkClaims:
         return self._watchers.setdefault(work, partial(self._changed, work))
 
     def _changed(self, work: Work) -> None:
-        """Look at an owner znode again. The watch also fires when the connection breaks."""
+        """Read an owner znode again, because its watch has fired; it also fires when the connection breaks."""
         self._fired.add(work)
         if (request := self._contended.pop(work, None)) is not None:
             self._wanted[work] = request
@@ -310,7 +310,7 @@ class WorkClaims:
         return {work for work, node in found.items() if node is not None and node.owner == self._session.id}
 
     def _forget(self, work: Work) -> None:
-        """Drop the watch of work that is released, unless it is wanted again already."""
+        """Drop the watch of released work, unless a caller already claims the work again."""
         if work not in self._wanted and work not in self._contended:
             self._fired.discard(work)
             with suppress(KeyError):
@@ -318,10 +318,10 @@ class WorkClaims:
 
 
 def _stop_at_owner(work: Work, operation: Operation, failure: Failure) -> None:
-    """Leave the remaining work unclaimed if this one has an owner; an ``OnRefused``."""
+    """Give up the remaining claims if this work has an owner already; an ``OnRefused``."""
     if failure is Failure.NODE_EXISTS:
         give_up(work, operation, failure)
 
 
 def _drop(work: Work, operation: Operation, failure: Failure) -> None:
-    """Go on without work that was refused; an ``OnRefused``."""
+    """Continue without the work that was refused; an ``OnRefused``."""

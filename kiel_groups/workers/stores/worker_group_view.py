@@ -1,4 +1,4 @@
-"""Describe a worker group to operators, from a process that is no worker. The function blocks and changes nothing."""
+"""Read a worker group from ZooKeeper for operators, from a process that is no worker. It blocks and changes nothing."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ class WorkerGroup:
     A worker group as ZooKeeper has it.
 
     Args:
-        workers: The ids of the workers that are alive, and what each one's znode has.
+        workers: The ids of the live workers, and the content of each one's znode.
         configuration: All connectors.
-        owners: The id of the worker that has claimed a connector or a task, also of work that is not configured.
+        owners: The id of the worker that has claimed a connector or a task, even for work that is not configured.
         statuses: The status of each connector and task that is configured.
         history: The latest changes of the configuration, in ascending order.
     """
@@ -46,7 +46,7 @@ class WorkerGroup:
 
 def describe_workers(client: Client, group: str) -> WorkerGroup:
     """
-    Read what ZooKeeper has of a worker group. If the configuration changes meanwhile, read it again, a few times.
+    Read a worker group from ZooKeeper. If the configuration changes meanwhile, read it again, a few times.
 
     Raises:
         ProtocolError: The znode of the configuration offset has garbage.

@@ -32,6 +32,7 @@ class Samples:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, offsets: Sequence[Offsets | None]) -> None:
         self.now_s = 1000.0
+        self.load_s = 0.0
         self._offsets = offsets
         clock = SimpleNamespace(monotonic=lambda: self.now_s, sleep=self._sleep, strftime=lambda _: "12:00:00")
         monkeypatch.setattr(rendering, "time", clock)
@@ -42,6 +43,7 @@ class Samples:
 
     def _loads(self) -> Iterator[LoadedGroups | KielGroupsError]:
         for each in self._offsets:
+            self.now_s += self.load_s
             if each is None:
                 yield CoordinationError("the connection broke")
             else:
@@ -103,6 +105,15 @@ def test_the_check_of_a_window_depends_on_the_trend(
     assert f"trend of group g: {verdict}\n" in output.out
     assert output.err.splitlines()[0] == "info: sampling, for at most 60 s"
     assert output.err.count("a sample is missing: the connection broke") == (verdict == "unknown")
+
+
+def test_slow_loads_prolong_the_window(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """A trend needs ten samples; where only three fit into the window, sampling goes on until there are ten."""
+    samples = Samples(monkeypatch, [(10, 20)] * 30)
+    samples.load_s = 2.0
+    assert run(["lag", "g", "--zookeeper", "z", "--window=5", "--check"]) == 1
+    assert 1020 <= samples.now_s < 1021
+    assert "trend of group g: stuck\n" in capsys.readouterr().out
 
 
 def test_a_limit_counts_beside_the_trend(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -37,9 +37,11 @@ def test_settings_have_the_names_of_options(lines: Lines, capsys: pytest.Capture
     show_logs(lines, verbose=False)
     log.warning("zk_hosts: none given")
     lines.say("error", "give all the same partition_allocator, of topic 'zk_hosts', my-zk_hosts; session_timeout_ms: 5")
+    lines.say("error", "coordination: 'brokers' given; use GroupedConsumer(instance_id=None) or mixed coordination")
     assert capsys.readouterr().err == (
         "warning: --zookeeper: none given\n"
         "error: give all the same --allocator, of topic 'zk_hosts', my-zk_hosts; --session-timeout-ms: 5\n"
+        "error: --coordination: 'brokers' given; use GroupedConsumer(instance_id=None) or mixed coordination\n"
     )
 
 

@@ -177,7 +177,7 @@ def test_whole_fields_can_be_removed() -> None:
         ({"store": "broker-v0"}, [], "store: all members have to agree on it, .* 'kiel-groups offsets copy' "),
         ({}, ["mode"], "mode: all members have to agree"),
         ({"max_poll_interval_ms": "5"}, [], r"each member has its own; .* GroupedConsumer\(max_poll_interval_ms="),
-        ({"rack": "5"}, [], "rack: each member has its own"),
+        ({"rack": "5"}, [], "'rack': each member has its own"),
         ({"drained": "a"}, [], "drained: 'kiel-groups drain' and 'undrain' changes it"),
         ({"weights": "a"}, [], "weights: 'kiel-groups weights set' changes it"),
         ({"debounce_quiet_ms": "5"}, [], "there is no setting 'debounce_quiet_ms'; did you mean 'debounce.quiet_ms'?"),

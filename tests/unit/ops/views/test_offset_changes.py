@@ -186,11 +186,11 @@ def test_reports_and_documents() -> None:
         OffsetChange(A1, None, 100, "no offset: the log's end"),
         OffsetChange(B0, 5, None),
     ]
-    assert changes_document(changes)[2] == {"topic": "b", "partition": 0, "before": 5, "after": None, "note": ""}
+    assert changes_document(changes)[2] == {"topic": "b", "partition": 0, "before": 5, "after": None, "note": None}
     document = json.loads(json.dumps(offsets_document(GROUP, [A0, A1])))
     assert document["store"] == "zookeeper"
     assert document["partitions"][0] == {
-        "topic": "a", "partition": 0, "committed": 50, "log_start": 10, "log_end": 100, "lag": 50, "status": ""
+        "topic": "a", "partition": 0, "committed": 50, "log_start": 10, "log_end": 100, "lag": 50, "status": None
     }  # fmt: skip
     console = Console(width=80)
     with console.capture() as capture:

@@ -74,7 +74,7 @@ def preview(
     read = {**ZNODES, **{f"{ROOT}/{name.replace('__', '/')}": znode for name, znode in znodes.items()}}
     before = inputs_of("g", read, NOW_MS, GRACE_MS)
     after = changed_inputs("g", before, change, read, NOW_MS)
-    return preview_plan("g", before, after, allocator, racks=racks_of(after, read), lags=lags or {})
+    return preview_plan("g", before, after, allocator, racks=racks_of("g", after, read), lags=lags or {})
 
 
 def moves(found: PlanPreview) -> list[str]:
@@ -187,7 +187,7 @@ def test_a_failing_allocator_is_replaced_as_by_a_leader() -> None:
     ("change", "words"),
     [
         (GroupChange(removed=("zzzz",)), f"group g has no member 'zzzz'; its members are {A}, {B}"),
-        (GroupChange(host="h9"), "--host: group g has no member on 'h9'; its hosts are h1"),
+        (GroupChange(host="h9"), "group g has no member at host 'h9'; there are members at h1"),
         (GroupChange(partitions={"t": 5}), "t=5 given; topic 't' has 6 partitions, and a topic never loses any"),
         (GroupChange(partitions={"u": 5}), "--partitions: no member subscribes to topic 'u'; --topics adds it"),
         (GroupChange(topics=("new",)), "--topics: new does not exist; --partitions new=N plans with N partitions"),
@@ -212,7 +212,12 @@ def test_the_document_and_the_difference() -> None:
     """The document has moves and balance; with only the moves, neither it nor the report has other partitions."""
     found = preview(GroupChange(added=1))
     document = preview_document(found, only_moves=False)
-    assert document["moves"][0] == {"partition": "t:2", "from": A, "to": f"g_h1-{NOW_MS}-new-1"}
+    assert document["moves"][0] == {
+        "topic": "t",
+        "partition": 2,
+        "before": A,
+        "after": f"g_h1-{NOW_MS}-new-1",
+    }
     assert document["members"][0] == {
         "id": A,
         "gone": False,
