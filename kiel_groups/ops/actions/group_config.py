@@ -130,7 +130,7 @@ def plan_undrain(client: Client, group: str, member: str | None = None, *, host:
         owned = {slot: count for slot, count in found.items() if slot in was}
         if not owned:
             raise ConfigError(
-                f"{some(found)} is not drained; drained in group {group}: {some(sorted(was), 10) or 'none'}"
+                f"{some(found)} {'is' if len(found) == 1 else 'are'} not drained; drained in group {group}: {some(sorted(was), 10) or 'none'}"
             )
     after = {**current.fields, "drained": sorted(was - owned.keys())}
     return current.changed(after, _reason(f"undrain of {some(owned, 2)}"), owned)
