@@ -26,7 +26,7 @@ class ClusterIdentity(NamedTuple):
 
     ``brokers`` has the addresses of each live broker, by its id: all listeners if ZooKeeper named them, one if a broker
     did. ``topics`` has the replicas of each topic's partitions; a topic that was not compared has none. Only clusters
-    of Kafka 0.10.1 and later have a ``cluster_id``.
+    of Kafka 0.10.1 and later have a ``cluster_id``: it is "" if ZooKeeper certainly has none, and None if not known.
     """
 
     brokers: Mapping[int, frozenset[HostPort]]
@@ -39,6 +39,8 @@ class ClusterIdentity(NamedTuple):
         brokers: Mapping[int, bytes | None],
         topics: Mapping[str, bytes | None] = {},
         cluster_id: bytes | None = None,
+        *,
+        has_no_id: bool = False,
     ) -> ClusterIdentity:
         """
         Return what ZooKeeper knows.
@@ -47,15 +49,13 @@ class ClusterIdentity(NamedTuple):
             brokers: The data of brokers' znodes, by id; None for a znode that is gone, or cannot be read. topics: The
                 data of topics' znodes; None for a znode that was not read.
             cluster_id: The data of ``/cluster/id``.
+            has_no_id: Whether that znode certainly does not exist.
         """
         addresses = {each: _parsed(parse_endpoints, its, f"{BROKER_IDS}/{each}") for each, its in brokers.items()}
         replicas = {topic: _parsed(parse_replicas, its, topic_path(topic)) or {} for topic, its in topics.items()}
         found = (_parsed(parse_object, cluster_id, CLUSTER_ID) or {}).get("id")
-        return cls(
-            {each: its for each, its in addresses.items() if its},
-            replicas,
-            found if isinstance(found, str) and found else None,
-        )
+        known = found if isinstance(found, str) and found else None
+        return cls({each: its for each, its in addresses.items() if its}, replicas, "" if has_no_id else known)
 
     @property
     def addresses(self) -> frozenset[HostPort]:
@@ -79,17 +79,19 @@ class ClusterIdentity(NamedTuple):
         """
         Return why ``named``, from a broker, is certainly another cluster than this one, or "" if that is not certain.
 
-        If both clusters' ids are known, the ids decide. Otherwise, the topics decide: a proxy changes neither their
-        names nor their replicas, and a broker that is cut off remembers most of them. The clusters are different if
-        more topics differ than agree. A topic that only one side has may have been created or deleted just now. So such
-        topics are used in pairs, one of each side.
+        If both clusters' ids are known, the ids decide. Brokers with an id have written it to their ZooKeeper before
+        they register, so they are not those of one that has none. Otherwise, the topics decide: a proxy changes neither
+        their names nor their replicas, and a broker that is cut off remembers most of them. The clusters are different
+        if more topics differ than agree. A topic that only one side has may have been created or deleted just now. So
+        such topics are used in pairs, one of each side.
         """
         if not self.may_differ(named):
             return ""
-        if self.cluster_id is not None and named.cluster_id is not None:
+        if self.cluster_id is not None and named.cluster_id:
             if self.cluster_id == named.cluster_id:
                 return ""
-            return f"ZooKeeper has the cluster id {self.cluster_id}, and the brokers have {named.cluster_id}"
+            its = f"the cluster id {self.cluster_id}" if self.cluster_id else "no cluster id"
+            return f"ZooKeeper has {its}, and the brokers have {named.cluster_id}"
         ours, theirs = (side.topics.keys() - INTERNAL_TOPICS for side in (self, named))
         agreement = [self._agrees(topic, named) for topic in ours & theirs]
         same, other = agreement.count(True), agreement.count(False)

@@ -233,9 +233,7 @@ def _reads_early_fetches(ranges: dict[int, VersionRange]) -> bool:
     return fetches is not None and fetches.least <= FetchRequest.API_VERSION
 
 
-async def _ask_broker(
-    name: str, address: HostPort, registered_version: int | None, timeout_s: float, *, with_id: bool
-) -> BrokerAnswer:
+async def _ask_broker(name: str, address: HostPort, registered_version: int | None, timeout_s: float) -> BrokerAnswer:
     limit_ms = max(1, round(timeout_s * 1000))
     config = BrokerConfig(hosts=(address,), connect_timeout_ms=limit_ms, request_timeout_ms=limit_ms)
     cluster = ClusterMetadata(config, Metrics())
@@ -250,7 +248,7 @@ async def _ask_broker(
                     found = await cluster.ask_versions(lambda: address, "versions")
                     ranges = None if found.ranges is None else dict(found.ranges)
                 release = _release_of(ranges, registered_version)
-                if with_id and ranges is not None:
+                if ranges is not None:
                     identity = await cluster.identity(with_id=True)
         is_too_new = ranges is not None and not _reads_early_fetches(ranges)
         return BrokerAnswer(name, "", release, is_too_new, identity)
@@ -267,7 +265,7 @@ def _examine_brokers(addresses: Sequence[HostPort], groups: Sequence[str], timeo
     """Examine brokers without ZooKeeper: the first one that answers says what the cluster is."""
 
     async def ask() -> list[BrokerAnswer]:
-        asked = (_ask_broker(f"broker at {each}", each, None, timeout_s, with_id=True) for each in addresses)
+        asked = (_ask_broker(f"broker at {each}", each, None, timeout_s) for each in addresses)
         return await asyncio.gather(*asked)
 
     answers = asyncio.run(ask())
@@ -362,12 +360,8 @@ class _Examination:
                 address = parse_broker(znode.data, path)
                 name = f"broker {path.rpartition('/')[2]} at {address}"
                 asked[address] = (name, parse_broker_version(znode.data, path))
-        with_id = self._client.exists(CLUSTER_ID) is not None
         return await asyncio.gather(
-            *(
-                _ask_broker(name, address, version, self._timeout_s, with_id=with_id)
-                for address, (name, version) in asked.items()
-            )
+            *(_ask_broker(name, address, version, self._timeout_s) for address, (name, version) in asked.items())
         )
 
     def _identity(self, registered: Snapshot, asked: Iterable[BrokerAnswer]) -> ClusterIdentity:
@@ -381,7 +375,8 @@ class _Examination:
         compared = {topic_path(topic) for each in doubtful for topic in each.to_compare(topics)}
         data = {path: znode.data for path, znode in read_znodes(self._client, [CLUSTER_ID, *compared]).items()}
         by_topic = {topic: data.get(topic_path(topic)) for topic in topics}
-        return ClusterIdentity.registered(brokers, by_topic, data.get(CLUSTER_ID))
+        has_no_id = self._client.exists(CLUSTER_ID) is None
+        return ClusterIdentity.registered(brokers, by_topic, data.get(CLUSTER_ID), has_no_id=has_no_id)
 
     def _groups(self, groups: Sequence[str]) -> Iterator[Check]:
         first = {group: found for group in groups if (found := tuple(self._examine_group(group, keep=True)))}

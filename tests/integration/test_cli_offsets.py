@@ -15,7 +15,7 @@ import pytest
 from kiel_groups.embedded import Cluster
 from kiel_groups.embedded.releases import kafka_release
 from kiel_groups.errors import ConfigError, CoordinationError
-from kiel_groups.group.znodes.contents import GroupSettings
+from kiel_groups.group.znodes.contents import FirstOffsets, GroupSettings
 from kiel_groups.group.znodes.layout import GroupLayout
 from kiel_groups.model import TopicPartition
 from kiel_groups.ops.actions.offset_sources import BrokerOffsets, OffsetSource, ZooKeeperOffsets
@@ -137,6 +137,13 @@ def test_a_group_begins_at_the_offsets_of_another_one(cluster_39: Cluster, uniqu
         assert ("Kafka keeps the offsets" in remark) == (store == "broker-v1")
         with zookeeper(cluster_39) as client:
             assert not client.exists(GroupLayout(old).topic_starts(topic))
+            # Kafka hides the offsets of a topic that is gone; what the group notes of it is deleted all the same.
+            gone, starts = unique("gone"), FirstOffsets(1, 0, {0: 0, 1: 5}).encode()
+            client.create(GroupLayout(new).topic_starts(gone), starts, makepath=True)
+            if store == "broker-v1":
+                assert len(plan_delete(source, new, {gone: None}).changes) == 2
+                plan_delete(source, new, {gone: None}).apply(source)
+                assert not client.exists(GroupLayout(new).topic_starts(gone))
     stored = asyncio.run(OffsetsInKafka(cluster_39, new, topic, 2).offsets())
     assert stored == {0: 1, 1: 0}
 

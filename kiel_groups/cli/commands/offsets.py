@@ -275,7 +275,7 @@ def export(
     else:
         write_offsets_file(file, text)
         lines.say("info", f"{file} has the offsets of {counted(selected, 'partition')} of group {group}")
-    if unreadable := sorted(found.stored - found.offsets.keys()):
+    if unreadable := sorted(found.versions.keys() - found.offsets.keys()):
         lines.say("warning", f"left out, because they are no numbers: the offsets of {some(unreadable)}")
     return DONE
 

@@ -112,12 +112,12 @@ async def check_cluster(session: Session, cluster: ClusterMetadata) -> None:
         if not ClusterIdentity.registered(brokers).may_differ(theirs):
             return
         cluster_id = await session.get(CLUSTER_ID)
-        theirs = await cluster.identity(with_id=cluster_id is not None)
+        theirs = await cluster.identity(with_id=True)
         topics: dict[str, bytes | None] = dict.fromkeys(await session.children(TOPICS) or [])
         compared = theirs.to_compare(topics)
         read = await session.get_many([topic_path(topic) for topic in compared])
         topics |= {topic: node and node.data for topic, node in zip(compared, read, strict=True)}
-        ours = ClusterIdentity.registered(brokers, topics, cluster_id and cluster_id.data)
+        ours = ClusterIdentity.registered(brokers, topics, cluster_id and cluster_id.data, has_no_id=cluster_id is None)
     except SessionLostError:
         raise
     except KielGroupsError as error:

@@ -129,9 +129,9 @@ def plan_undrain(client: Client, group: str, member: str | None = None, *, host:
         found = _owned(view_group(group, read_group(client, group)), member, host)
         owned = {slot: count for slot, count in found.items() if slot in was}
         if not owned:
-            raise ConfigError(
-                f"{some(found)} is not drained; drained in group {group}: {some(sorted(was), 10) or 'none'}"
-            )
+            are = "is" if len(found) == 1 else "are"
+            drained = some(sorted(was), 10) or "none"
+            raise ConfigError(f"{some(found)} {are} not drained; drained in group {group}: {drained}")
     after = {**current.fields, "drained": sorted(was - owned.keys())}
     return current.changed(after, _reason(f"undrain of {some(owned, 2)}"), owned)
 

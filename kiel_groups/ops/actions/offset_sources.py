@@ -19,7 +19,7 @@ from typing import TypeAlias
 from kazoo.exceptions import BadVersionError, NodeExistsError, NoNodeError, NotEmptyError
 
 from kiel_groups.config import BROKER_V1, ZOOKEEPER_STORE, check_name
-from kiel_groups.errors import BrokerError, ConfigError, CoordinationError
+from kiel_groups.errors import BrokerError, ConfigError, CoordinationError, ProtocolError
 from kiel_groups.group.znodes.contents import FirstOffsets, Snapshot, encode_offset
 from kiel_groups.group.znodes.layout import GroupLayout, topic_path
 from kiel_groups.group.znodes.round_contents import refusal_by_programs
@@ -40,7 +40,7 @@ from kiel_groups.ops.loaded_groups import find_logs
 from kiel_groups.ops.views.group_view import GroupView, MemberView
 from kiel_groups.ops.views.offset_changes import IN_BROKERS, GroupOffsets, OffsetChange
 from kiel_groups.ops.views.znodes import GroupReading, view_group
-from kiel_groups.ops.zookeeper_client import Client, commit, zookeeper
+from kiel_groups.ops.zookeeper_client import Client, children_of, commit, zookeeper
 from kiel_groups.ops.zookeeper_reader import (
     broker_addresses,
     check_group,
@@ -113,6 +113,8 @@ class ZooKeeperOffsets:
                 raise CoordinationError(f"an ACL denies reading {some(view.closed)}")
             wanted = {*topics, *_subscribed(view), *consumed_topics(znodes)} & existing
             numbers = {topic: tuple(sorted(partitions_of(client, topic))) for topic in sorted(wanted)}
+            layout = GroupLayout(group)
+            gone = _begun_in(client, layout, set(children_of(client, layout.starts)) - existing)
         settled = None if view.settings is None else view.settings.store
         in_kafka: Mapping[TopicPartition, int] = {}
         if (settled or store or BROKER_V1) == BROKER_V1:
@@ -133,6 +135,7 @@ class ZooKeeperOffsets:
             subscribed=_subscribed(view),
             has_settings=view.settings is not None,
             brokers=tuple(broker_addresses(registered)),
+            gone=gone if store == BROKER_V1 else frozenset(),
         )
         return asyncio.run(_with_logs(read, self._timeout_s)) if with_logs else read
 
@@ -205,9 +208,10 @@ class ZooKeeperOffsets:
         """
         topics = {each.topic for each in deleted} - {each.topic for each in found.offsets.keys() - set(deleted)}
         remark = ""
-        brokers = ",".join(map(str, found.brokers))
+        brokers, in_kafka = ",".join(map(str, found.brokers)), found.offsets.keys() & set(deleted)
         try:
-            in_session(brokers, self._timeout_s, lambda session: _delete(session, found.group, deleted))
+            if in_kafka:
+                in_session(brokers, self._timeout_s, lambda session: _delete(session, found.group, in_kafka))
         except ConfigError:  # The brokers are too old.
             if left := {each.topic for each in deleted} - topics:
                 raise ConfigError(
@@ -282,6 +286,17 @@ OffsetSource: TypeAlias = ZooKeeperOffsets | BrokerOffsets
 
 
 # What is read
+
+
+def _begun_in(client: Client, layout: GroupLayout, topics: Iterable[str]) -> frozenset[TopicPartition]:
+    """Return the partitions of topics in which the group began to read; the first one if that is unreadable."""
+    begun = set[TopicPartition]()
+    for topic in topics:
+        numbers: Iterable[int] = ()
+        with suppress(NoNodeError, ProtocolError):
+            numbers = FirstOffsets.parse(client.get(layout.topic_starts(topic))[0], layout.topic_starts(topic)).offsets
+        begun |= {TopicPartition(topic, number) for number in numbers or (0,)}
+    return frozenset(begun)
 
 
 def _store_of(group: str, settled: str | None, given: str | None, *, in_znodes: bool, in_kafka: bool) -> str:

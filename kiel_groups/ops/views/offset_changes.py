@@ -76,7 +76,8 @@ class GroupOffsets:
     numbers of the existing topics among those that were asked for, subscribed to or have offsets. ``starts`` and
     ``ends`` are where the logs begin and end, as far as leaders answered; ``problem`` is why some are missing.
     ``members`` are live members, described for people, and ``foreign`` those that follow another protocol.
-    ``has_settings`` is whether the group has a ``config`` znode. ``brokers`` are addresses of live brokers.
+    ``has_settings`` is whether the group has a ``config`` znode. ``brokers`` are addresses of live brokers. ``gone``
+    are partitions whose topics no longer exist, of a group with offsets in Kafka, which hides these offsets.
     """
 
     group: str
@@ -93,11 +94,12 @@ class GroupOffsets:
     subscribed: frozenset[str] = frozenset()
     has_settings: bool = False
     brokers: tuple[HostPort, ...] = ()
+    gone: frozenset[TopicPartition] = frozenset()
 
     @property
     def stored(self) -> frozenset[TopicPartition]:
-        """The partitions with an offset, even an unreadable one."""
-        return frozenset(self.offsets) | frozenset(self.versions)
+        """The partitions with an offset, even an unreadable or hidden one."""
+        return frozenset(self.offsets) | frozenset(self.versions) | self.gone
 
     @property
     def is_in_kafka(self) -> bool:

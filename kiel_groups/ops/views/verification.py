@@ -63,6 +63,9 @@ class Verification:
         if self._window_ms and lag_problem:
             why = f"the lag is not fully known, so it is not known whether offsets move: {lag_problem}"
             found.append(Finding("unknown-lag", why, "start the brokers; '--window 0' does not check offsets"))
+        if view.state == "empty" and all(finding.kind != "unconsumed" for finding in found):
+            text = "the group has no members, so no partition has an owner"
+            found.append(Finding("no-members", text, "start a member; if it is no longer needed, delete the group"))
         lasting = frozenset(finding.kind for finding in found if not finding.passing)
         # Servers are read one after the other: what a change meanwhile makes look wrong is well in the next view.
         is_confirmed, self._lasting = lasting == self._lasting, lasting

@@ -85,6 +85,11 @@ def test_the_ids_of_clusters_decide() -> None:
         "ZooKeeper has the cluster id A, and the brokers have B"
     )
     assert ours.difference(cluster("proxy", 1, 2, topics={"bids": {0: (1,)}}, cluster_id="A")) == ""
+    early = ClusterIdentity.registered({1: b'{"version":1,"host":"ours","port":9001}'}, has_no_id=True)
+    assert early.difference(cluster("later", 1, cluster_id="B")) == (
+        "ZooKeeper has no cluster id, and the brokers have B"
+    )
+    assert early.difference(cluster("proxy", 1)) == ""
 
 
 def test_registrations_are_read_as_brokers_write_them() -> None:

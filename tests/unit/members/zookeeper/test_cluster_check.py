@@ -73,7 +73,7 @@ async def test_brokers_with_registered_addresses_cost_one_round_trip() -> None:
 
 
 async def test_another_cluster_is_refused() -> None:
-    """The error names both sides. Brokers are asked for the cluster's id only if ZooKeeper has one."""
+    """The error names both sides. Brokers that have an id are not those of a ZooKeeper without one."""
     other = FakeCluster("other", ClusterIdentity({}, {"orders": {0: (1,)}}, "B"))
     with pytest.raises(
         ConfigError, match=r"they name other:9092, and ZooKeeper registers ours:9092; .* id A, and .* B\."
@@ -84,7 +84,9 @@ async def test_another_cluster_is_refused() -> None:
     other = FakeCluster("other", ClusterIdentity({}, {"bids": {0: (1,)}}))
     with pytest.raises(ConfigError, match="ZooKeeper has the topics orders, and the brokers have bids"):
         await check(FakeSession(without_id), other)
-    assert other.asked_ids == [False]
+    other = FakeCluster("other", ClusterIdentity({}, {"orders": {0: (1,)}}, "B"))
+    with pytest.raises(ConfigError, match="ZooKeeper has no cluster id, and the brokers have B"):
+        await check(FakeSession(without_id), other)
 
 
 async def test_a_proxy_and_what_cannot_be_read_refuse_nothing() -> None:

@@ -103,3 +103,15 @@ def test_an_unknown_lag_is_reported() -> None:
     verification = Verification(WINDOW_MS)
     verification.take(view(), LATER_MS, "no broker answered")
     assert kinds(verification) == ["unknown-lag"]
+
+
+def test_a_group_whose_members_have_left_is_not_well() -> None:
+    """No live member owns its partitions, also while there is no lag. With lag, one finding says both."""
+    members = {path: None for path in HEALTHY if "/members/" in path or "/owners/" in path or "/election/" in path}
+    left = {path: znode for path, znode in HEALTHY.items() if path not in members}
+    offsets = {f"/consumers/g/offsets/t/{number}": Znode(b"12", modified_ms=PLANNED_MS) for number in range(3)}
+    for ends, expected in ((LOG_ENDS, ["no-members"]), (dict.fromkeys(LOG_ENDS, 20), ["unconsumed"])):
+        verification = Verification(WINDOW_MS)
+        verification.take(view_group("g", left | offsets, ends), LATER_MS)
+        assert verification.take(view_group("g", left | offsets, ends), LATER_MS + 1000)
+        assert kinds(verification) == expected
