@@ -365,7 +365,7 @@ class Producer:
         return self._closing
 
     def _at_exit(self) -> None:
-        """When the interpreter exits, send the remaining records on the loop that was left."""
+        """When the interpreter exits, run the stopped event loop again to send the remaining records."""
         if self.unsent_count:
             self.close()
 

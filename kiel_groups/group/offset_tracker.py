@@ -166,7 +166,7 @@ class OffsetTracker:
         return topics
 
     def seek(self, partition: TopicPartition, offset: int, origin: StartOrigin = StartOrigin.SEEK) -> None:
-        """Continue delivery at ``offset``, the new position and finished offset. This voids a chosen reset."""
+        """Set the position and the finished offset to ``offset``. A chosen reset no longer applies."""
         offsets = self._open[partition]
         before = offsets.phase
         if origin is not StartOrigin.SEEK:
@@ -222,7 +222,7 @@ class OffsetTracker:
         return offsets is not None and offsets.reset is reset and not offsets.outdated
 
     def reset_to_store(self, partition: TopicPartition) -> Commit | None:
-        """Return the commit of the chosen reset, or None if its offset is stored already."""
+        """Return a commit that stores the offset chosen by the reset, or None if that offset is stored already."""
         offsets = self._open[partition]
         offset = offsets.reset_offset(autocommit=self.rules.autocommit)
         assert offset is not None

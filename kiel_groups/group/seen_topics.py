@@ -164,11 +164,11 @@ class Verdict(Enum):
 
 def judge_logs(sights: Collection[LogSight], *, was_unknown: bool, was_missing: bool) -> Verdict:
     """
-    Return what the logs of a topic's partitions say about it: a topic is deleted as a whole.
+    Decide from its partitions' logs whether a topic was created again. One verdict holds for all of its partitions.
 
     Args:
         sights: Partitions of the topic.
-        was_unknown: Whether a broker has denied that a partition exists, as a broker does that has just started.
+        was_unknown: Whether a broker has denied that a partition exists. A broker that has just started may be wrong.
         was_missing: Whether brokers have not listed the topic.
     """
     if any(sight.has_record for sight in sights):

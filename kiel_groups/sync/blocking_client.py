@@ -98,7 +98,7 @@ class HookThreads:
         return self._function("on_bad_record" if argument == "on_bad_record" else "callback", given)
 
     def _listener(self, listener: object) -> object:
-        """Return an object with the listener's hooks, replaced; ``on_stalled`` has a thread of its own already."""
+        """Return an object with hooks in place of the listener's; ``on_stalled`` is kept: it has its own thread."""
         hooks = {name: getattr(listener, name, None) for name in _REBALANCE_HOOKS}
         replaced = {name: self._function("listener", hook) for name, hook in hooks.items() if hook is not None}
         for name, hook in replaced.items():

@@ -36,9 +36,9 @@ _EMPTY_BYTES, _THROTTLE_BYTES = 4, 4
 @dataclass(frozen=True, slots=True)
 class FetchProbeRequest(Request[bool]):
     """
-    Ask a broker whether it is of 0.10.1 or later, with a request that is safe with any broker.
+    Ask a broker whether it is of 0.10.1 or later, with a Fetch request that harms no broker.
 
-    Brokers of 0.10.0 and of 4.0 or later do not know this version, and close the connection.
+    Brokers of 0.10.0 and of 4.0 or later do not know version 3 of Fetch, and close the connection.
     """
 
     API_KEY, API_VERSION = 1, 3

@@ -84,7 +84,7 @@ class Wakeup:
         return b"\0"
 
     def close(self) -> None:
-        """Make every later ``send`` and ``recv`` fail. Further calls do nothing."""
+        """Make every later ``send`` and ``recv`` fail. Closing again does nothing."""
         self._closed = True
 
     def _check_open(self) -> None:

@@ -289,6 +289,8 @@ async def test_all_names_are_checked_before_any_change(cluster_39: Cluster, uniq
     with zookeeper(cluster_39) as client:
         assert {first, second} <= set(list_topics(client))
         assert new not in list_topics(client)
+    status, out, err = topics(cluster_39, "delete", first, "--dry-run", "--json")
+    assert (status, json.loads(out), err) == (0, {"dry_run": True, "topics": [{"topic": first, "partitions": 1}]}, "")
     done = topics(cluster_39, "delete", first, first, second, "--yes")
     assert done == (0, "", f"info: topic {first} deleted\ninfo: topic {second} deleted\n")
 

@@ -153,12 +153,21 @@ async def test_the_commands_set_show_and_remove_weights(cluster_39: Cluster, uni
         await group.balanced(topic, 3)
         none = f"info: group {name} has no weights; 'kiel-groups weights set' sets them\n"
         assert await run("show", name) == (0, "", none)
-        assert await run("set", name, f"{topic}:0=12.5", f"{topic}:2=3") == (
-            0,
-            "",
-            f"info: group {name} has weights for 2 partitions, 2 set now\n",
-        )
-        assert (await run("set", name, f"{topic}:1=0"))[2].endswith("for 3 partitions, 1 set now\n")
+        both = (name, f"{topic}:0=12.5", f"{topic}:2=3")
+        assert (await run("set", *both))[2].startswith("error: there is no terminal to confirm at; give --yes.")
+        status, document, errors = await run("set", *both, "--dry-run", "--json")
+        assert (status, errors) == (0, "")
+        rows = [{"partition": f"{topic}:{n}", "before": None, "after": load} for n, load in ((0, 12.5), (2, 3))]
+        assert json.loads(document) == {"group": name, "dry_run": True, "weights": rows}
+        assert await run("show", name) == (0, "", none)
+        status, table, errors = await run("set", *both, "--yes")
+        assert (status, errors) == (0, f"info: group {name} has weights for 2 partitions now\n")
+        assert [line.split() for line in table.splitlines()[-2:]] == [
+            [f"{topic}:0", "-", "12.5"],
+            [f"{topic}:2", "-", "3"],
+        ]
+        assert (await run("set", *both, "--yes"))[2] == f"info: group {name} has these weights already\n"
+        assert (await run("set", name, f"{topic}:1=0", "--yes"))[2].endswith("for 3 partitions now\n")
         status, shown, _ = await run("show", name, "--json")
         assert (status, json.loads(shown)) == (0, {f"{topic}:0": 12.5, f"{topic}:1": 0, f"{topic}:2": 3})
         status, table, errors = await run("show", name)
@@ -167,16 +176,20 @@ async def test_the_commands_set_show_and_remove_weights(cluster_39: Cluster, uni
         assert [line.split()[:2] for line in table.splitlines()[-3:]] == [["0", "12.5"], ["1", "0"], ["2", "3"]]
         assert re.search(r" 3 +15\.5 +100\.0 %", table)
         (tmp_path / "w.json").write_text(json.dumps({f"{topic}:1": 8}))
-        assert (await run("set", name, "--file", str(tmp_path / "w.json")))[0] == 0
+        assert (await run("set", name, "--file", str(tmp_path / "w.json"), "--yes"))[0] == 0
         _, table, _ = await run("show", name)
         assert "1 partition has a weight\n  2 partitions without one count 8, the median of the others" in table
-        assert (await run("remove", name, f"{topic}:1"))[2] == f"info: group {name} has weights for 0 partitions left\n"
-        assert (await run("remove", name))[2] == f"info: group {name} has no weights any more\n"
-        assert await run("remove", name) == (0, "", f"info: group {name} had no weights\n")
+        (tmp_path / "w.json").write_text(json.dumps({f"{topic}:0": 1, f"{topic}:1": 2}))
+        assert (await run("set", name, "--file", str(tmp_path / "w.json"), "--yes"))[0] == 0
+        assert (await run("remove", name, f"{topic}:1", "--yes"))[
+            2
+        ] == f"info: group {name} has weights for 1 partition now\n"
+        assert (await run("remove", name, "--yes"))[2] == f"info: group {name} has weights for 0 partitions now\n"
+        assert await run("remove", name) == (0, "", f"info: group {name} has these weights already\n")
     async with group_of(cluster_39, unique("other"), [topic]) as group:
         await group.join()
         await group.balanced(topic, 3)
-        _, _, errors = await run("set", group.name, f"{topic}:0=1")
+        _, _, errors = await run("set", group.name, f"{topic}:0=1", "--yes")
         assert errors.splitlines()[1].startswith(
             f"warning: group {group.name} is allocated by round_robin, which does not use weights; to make weights"
         )
@@ -212,7 +225,7 @@ async def test_mistakes_give_one_line(cluster_39: Cluster, unique: Unique, tmp_p
             (("set", name, "--file", str(missing)), "missing': No such file or directory"),
             (("remove", name, f"{topic}:0"), f"{topic}:0 has no weight in group {name}; 'kiel-groups weights show'"),
             (("show", name[:-1]), f"group '{name[:-1]}' does not exist in ZooKeeper at {cluster_39.zk_hosts}"),
-            (("set", name[:-1], f"{topic}:0=1"), f"; did you mean '{name}'?"),
+            (("set", name[:-1], f"{topic}:0=1", "--yes"), f"; did you mean '{name}'?"),
         ):
             done = await asyncio.to_thread(kiel_groups, "weights", *arguments, *at)
             assert (done.returncode, done.stdout, len(done.stderr.splitlines())) == (2, "", 1), (arguments, done)
@@ -229,8 +242,11 @@ async def test_mistakes_give_one_line(cluster_39: Cluster, unique: Unique, tmp_p
             assert (done.returncode, done.stdout, len(done.stderr.splitlines())) == (1, "", 1), (words, done)
             assert "weights: '\\ud800:0' given; expected a partition such as page-views:3; 'kiel-" in done.stderr
         client.ensure_path(GroupLayout(f"{name}-java").ids)
-        done = kiel_groups("weights", "set", f"{name}-java", f"{topic}:0=1", *at)
+        done = kiel_groups("weights", "set", f"{name}-java", f"{topic}:0=1", "--yes", *at)
         assert "no member of kiel-groups was ever in it" in done.stderr
+        # What cannot be read can be replaced, and removed.
+        assert kiel_groups("weights", "remove", name, "--yes", *at).returncode == 0
+        assert client.exists(layout.weights) is None
         client.delete(layout.root, recursive=True)
 
 

@@ -12,11 +12,9 @@ from kiel_groups.cli.parameters.cluster_address import ClusterAddress, complete_
 from kiel_groups.cli.parameters.options import (
     change_options,
     cluster_options,
-    confirm,
     is_confirmed,
     json_option,
     quiet_option,
-    yes_option,
 )
 from kiel_groups.cli.terminal.messages import DONE, EPILOG, Lines
 from kiel_groups.wording import counted, some
@@ -297,17 +295,39 @@ def _change_table(change: TopicConfigChange) -> Table:
 @topics.command(epilog=EPILOG)
 @click.argument("names", nargs=-1, required=True, metavar="TOPIC...", shell_complete=complete_topics)
 @cluster_options
-@yes_option
+@change_options
+@json_option
 @quiet_option
 @click.pass_obj
-def delete(lines: Lines, /, *, names: tuple[str, ...], cluster: ClusterAddress, yes: bool, quiet: bool) -> int:
+def delete(
+    lines: Lines,
+    /,
+    *,
+    names: tuple[str, ...],
+    cluster: ClusterAddress,
+    dry_run: bool,
+    yes: bool,
+    as_json: bool,
+    quiet: bool,
+) -> int:
     """Delete topics with all their records."""
+    from kiel_groups.cli.terminal.rendering import show_json
     from kiel_groups.ops.actions.topics import check_present
 
     wanted, found = list(dict.fromkeys(names)), cluster.topics()
-    check_present(wanted, found.names(), cluster.place)
-    if not yes:
-        confirm(f"Delete {', '.join(wanted)} with all records?")
+    sizes = found.sizes()
+    check_present(wanted, sizes, cluster.place)
+    counts = {name: sizes[name].partitions for name in wanted}
+    if as_json:
+        show_json(
+            {"dry_run": dry_run, "topics": [{"topic": name, "partitions": count} for name, count in counts.items()]}
+        )
+    elif dry_run:
+        lines.say(
+            "info", f"would delete {', '.join(f'{name} ({_partitions(count)})' for name, count in counts.items())}"
+        )
+    if not is_confirmed(f"Delete {', '.join(wanted)} with all records?", dry_run=dry_run, yes=yes):
+        return DONE
     for name in wanted:
         found.delete(name)
         if not quiet:

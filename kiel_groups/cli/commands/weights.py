@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import IO, TYPE_CHECKING
+from collections.abc import Callable, Sequence
+from types import MappingProxyType
+from typing import IO, TYPE_CHECKING, Any
 
 import click
 
 from kiel_groups.cli.parameters.cluster_address import complete_groups, complete_topics
-from kiel_groups.cli.parameters.options import SERVER_WAIT_S, in_zookeeper_only, json_option, zookeeper_option
+from kiel_groups.cli.parameters.options import (
+    SERVER_WAIT_S,
+    change_options,
+    in_zookeeper_only,
+    is_confirmed,
+    json_option,
+    zookeeper_option,
+)
 from kiel_groups.cli.terminal.messages import DONE, EPILOG, Lines
 from kiel_groups.wording import counted
 
 if TYPE_CHECKING:
+    from kiel_groups.group.znodes.group_settings import Weights
     from kiel_groups.model import TopicPartition
     from kiel_groups.ops.views.load_view import PlanView
     from kiel_groups.ops.zookeeper_client import Client
@@ -20,6 +29,8 @@ if TYPE_CHECKING:
 __all__ = ["weights", "weights_of_file"]
 
 _coordination_option = in_zookeeper_only("weights are kept there, and the groups of brokers have none")
+#: The most changed weights that a table shows.
+_MOST_SHOWN = 20
 group_argument = click.argument("group", shell_complete=complete_groups)
 
 
@@ -71,9 +82,11 @@ def show(lines: Lines, *, group: str, zookeeper: str, as_json: bool) -> int:
 )
 @_coordination_option
 @zookeeper_option
+@json_option
+@change_options
 @click.pass_context
 def set_weights(
-    context: click.Context, *, group: str, changes: tuple[str, ...], file: IO[bytes] | None, zookeeper: str
+    context: click.Context, /, *, group: str, changes: tuple[str, ...], file: IO[bytes] | None, **options: Any
 ) -> int:
     """
     Set the weights of partitions.
@@ -81,28 +94,13 @@ def set_weights(
     LOAD is a number, 0 or more, such as records a second or bytes a day. Other partitions keep their weights, but
     --file replaces all weights: a partition that is not in it has none, and counts as the median of the others.
     """
-    from kiel_groups.ops.actions.weights import change_weights, check_partitions, put_weights
-    from kiel_groups.ops.zookeeper_reader import group_session, refuse_programs
-
     if bool(changes) == (file is not None):
         raise click.UsageError("give either partitions with their loads, or --file.", context)
-    given = weights_of_file(file) if file is not None else _from_arguments(changes)
-    with group_session(zookeeper, group, timeout_s=SERVER_WAIT_S) as client:
-        refuse_programs(client, group)
-        check_partitions(client, given)
-        if file is None:
-            total = len(change_weights(client, group, lambda before: before | given))
-        else:
-            put_weights(client, group, given)
-            total = len(given)
-        hint = _plan(client, group).hint
-    lines: Lines = context.obj
-    lines.say(
-        "info", f"group {group} has weights for {counted(total, 'partition', 'partitions')}, {len(given):,} set now"
-    )
-    if hint:
-        lines.say("warning", hint)
-    return DONE
+    if file is not None:
+        given = weights_of_file(file)
+        return _change(context.obj, group, lambda _: given, given, replaces=True, **options)
+    given = _from_arguments(changes)
+    return _change(context.obj, group, lambda before: before | given, given, **options)
 
 
 @weights.command(epilog=EPILOG)
@@ -110,20 +108,71 @@ def set_weights(
 @click.argument("partitions", nargs=-1, metavar="[TOPIC:PARTITION...]", shell_complete=complete_topics)
 @_coordination_option
 @zookeeper_option
+@json_option
+@change_options
 @click.pass_obj
-def remove(lines: Lines, *, group: str, partitions: tuple[str, ...], zookeeper: str) -> int:
+def remove(lines: Lines, /, *, group: str, partitions: tuple[str, ...], **options: Any) -> int:
     """Remove the weights of some partitions, or of all."""
-    from kiel_groups.ops.actions.weights import remove_weights
-    from kiel_groups.ops.zookeeper_reader import group_session
+    from kiel_groups.errors import ConfigError
+    from kiel_groups.group.znodes.group_settings import checked_weights
+
+    removed = checked_weights(dict.fromkeys(partitions, 0)).keys()
+
+    def without(before: dict[TopicPartition, float]) -> dict[TopicPartition, float]:
+        if missing := sorted(removed - before.keys()):
+            raise ConfigError(
+                f"{missing[0]} has no weight in group {group}; 'kiel-groups weights show' lists those that have one"
+            )
+        return {partition: load for partition, load in before.items() if partitions and partition not in removed}
+
+    return _change(lines, group, without, replaces=not partitions, **options)
+
+
+def _change(
+    lines: Lines,
+    group: str,
+    change: Callable[[dict[TopicPartition, float]], Weights],
+    given: Weights = MappingProxyType({}),
+    *,
+    zookeeper: str,
+    as_json: bool,
+    dry_run: bool,
+    yes: bool,
+    replaces: bool = False,
+) -> int:
+    """Show a change of weights, and make it after a confirmation. The partitions in ``given`` must exist."""
+    from kiel_groups.cli.terminal import rendering
+    from kiel_groups.errors import CoordinationError
+    from kiel_groups.ops.actions.weights import check_partitions, plan_weights
+    from kiel_groups.ops.views.config_view import SettingChange, changes_table
+    from kiel_groups.ops.zookeeper_reader import group_session, refuse_programs
 
     with group_session(zookeeper, group, timeout_s=SERVER_WAIT_S) as client:
-        if partitions:
-            left = _remove_some(client, group, partitions)
-            lines.say("info", f"group {group} has weights for {counted(left, 'partition', 'partitions')} left")
-        elif remove_weights(client, group):
-            lines.say("info", f"group {group} has no weights any more")
-        else:
-            lines.say("info", f"group {group} had no weights")
+        refuse_programs(client, group)
+        check_partitions(client, given)
+        planned = plan_weights(client, group, change, replaces=replaces)
+        changes = [
+            SettingChange(str(each), before, after)
+            for each in sorted(planned.before.keys() | planned.after.keys())
+            if (before := planned.before.get(each)) != (after := planned.after.get(each))
+        ]
+        if as_json:
+            rows = [{"partition": each.name, "before": each.before, "after": each.after} for each in changes]
+            rendering.show_json({"group": group, "dry_run": dry_run, "weights": rows})
+        elif changes:
+            more = [f"and {len(changes) - _MOST_SHOWN:,} more; --json shows all"] if len(changes) > _MOST_SHOWN else []
+            rendering.show(changes_table(changes[:_MOST_SHOWN], "partition"), *more)
+        if planned.changes_nothing:
+            lines.say("info", f"group {group} has these weights already")
+            return DONE
+        if not is_confirmed(f"Change the weights of group {group}?", dry_run=dry_run, yes=yes):
+            return DONE
+        if not planned.apply(client):
+            raise CoordinationError(f"another client has changed the weights of group {group} meanwhile; try again")
+        hint = _plan(client, group).hint
+    lines.say("info", f"group {group} has weights for {counted(planned.after, 'partition', 'partitions')} now")
+    if hint and planned.after:
+        lines.say("warning", hint)
     return DONE
 
 
@@ -132,23 +181,6 @@ def _plan(client: Client, group: str) -> PlanView:
     from kiel_groups.ops.zookeeper_reader import list_members, read_assignments
 
     return view_plan(group, read_assignments(client, group), list_members(client, group))
-
-
-def _remove_some(client: Client, group: str, names: Sequence[str]) -> int:
-    from kiel_groups.errors import ConfigError
-    from kiel_groups.group.znodes.group_settings import checked_weights
-    from kiel_groups.ops.actions.weights import change_weights
-
-    removed = checked_weights(dict.fromkeys(names, 0)).keys()
-
-    def without(before: dict[TopicPartition, float]) -> dict[TopicPartition, float]:
-        if missing := sorted(removed - before.keys()):
-            raise ConfigError(
-                f"{missing[0]} has no weight in group {group}; 'kiel-groups weights show' lists those that have one"
-            )
-        return {partition: load for partition, load in before.items() if partition not in removed}
-
-    return len(change_weights(client, group, without))
 
 
 def _from_arguments(changes: Sequence[str]) -> dict[TopicPartition, float]:

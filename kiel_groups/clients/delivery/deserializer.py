@@ -64,7 +64,7 @@ class LogLimit(Generic[K, E]):
         self._windows: dict[K, _Window[E]] = {}
 
     def add(self, key: K, event: E, now_s: float) -> Repeats[E] | None:
-        """Return the events to log now, or None if the event is suppressed until ``due`` or ``rest`` returns it."""
+        """Add an event. Return the events to log now, or None if ``due`` or ``rest`` returns this one later."""
         window = self._windows.get(key)
         if window is None:
             self._windows[key] = _Window(now_s + self._interval_s)

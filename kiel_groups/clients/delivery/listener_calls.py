@@ -215,7 +215,7 @@ class ListenerCalls:
             )
 
     def in_progress(self) -> list[Work]:
-        """Return the running hook, if any, as work of the application. Safe on any thread."""
+        """Return the running hook, if any, described as what the application is busy with. Safe on any thread."""
         running = self._running
         return [] if running is None else [Work(running, "listener", running.partitions, running.name)]
 

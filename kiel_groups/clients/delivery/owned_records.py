@@ -263,8 +263,8 @@ class OwnedRecords:
         """
         Note that the start positions of these partitions are known now, and drop the errors of their topics.
 
-        Partitions whose start is still unknown are refused again later. What was read earlier is forgotten, because it
-        may be from the logs of deleted topics.
+        If other partitions of a topic still lack a start, their error is raised anew later. Discard what was read of
+        these partitions before, because it may be from the logs of deleted topics.
         """
         for topic in {partition.topic for partition in partitions}:
             self._refused.pop(topic, None)

@@ -142,7 +142,7 @@ class GroupLayout:
 
     @cached_property
     def owners(self) -> str:
-        """The path above the owner znodes, by topic. Each owner znode is the claim of one partition."""
+        """The parent of the topics' folders of owner znodes. Each owner znode is the claim of one partition."""
         return f"{consumer_root(self.group)}/owners"
 
     def topic_owners(self, topic: str) -> str:
@@ -301,7 +301,7 @@ class WorkerLayout:
 
     @cached_property
     def owners(self) -> str:
-        """The path above the owner znodes, by connector. Each owner znode is the claim of a connector or of a task."""
+        """The parent of the connectors' folders of owner znodes. Each znode is the claim of a connector or task."""
         return f"{self.config}/owners"
 
     def connector_owners(self, connector: str) -> str:

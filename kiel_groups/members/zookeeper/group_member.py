@@ -132,7 +132,7 @@ class GroupMember:
         allocator: Computes the assignments while this process leads.
         on_failure: Called with an error that a new session cannot fix: settings that differ from the group's, foreign
             members, missing rights.
-        cluster: The brokers, which the first join compares with those that ZooKeeper registers; None to not do that.
+        cluster: The brokers, which the first join compares with those that ZooKeeper registers; None skips that.
     """
 
     def __init__(

@@ -27,7 +27,6 @@ __all__ = [
     "plan_weights",
     "put_weights",
     "read_weights",
-    "remove_weights",
 ]
 
 
@@ -62,31 +61,49 @@ def put_weights(client: Client, group: str, weights: Weights) -> None:
 
 @dataclass(frozen=True, slots=True)
 class WeightsChange:
-    """New weights of a group, the present ones, and the version of their znode, None if there is no znode."""
+    """
+    New weights of a group, the present ones, and the version of their znode, None if there is no znode.
+
+    ``is_readable`` is False if the present weights cannot be read; ``before`` is empty then.
+    """
 
     group: str
     before: Mapping[TopicPartition, float]
     after: Mapping[TopicPartition, float]
     version: int | None
+    is_readable: bool = True
+
+    @property
+    def changes_nothing(self) -> bool:
+        return self.is_readable and self.before == self.after and (bool(self.after) or self.version is None)
 
     def apply(self, client: Client) -> bool:
         """
-        Set the new weights. Return False, and change nothing, if another client has changed them meanwhile.
+        Set the new weights; delete the znode if there are none. Return False, and change nothing, if another client has
+        changed the weights meanwhile.
 
         Raises:
             ConfigError: There are too many, or no member of kiel-groups was ever in that group.
         """
-        data = encode_weights(self.after)
+        data, path = encode_weights(self.after), GroupLayout(self.group).weights
         with suppress(BadVersionError, NodeExistsError, NoNodeError):
             if self.version is None:
                 _create(client, self.group, data)
+            elif self.after:
+                client.set(path, data, self.version)
             else:
-                client.set(GroupLayout(self.group).weights, data, self.version)
+                client.delete(path, self.version)
             return True
         return False
 
 
-def plan_weights(client: Client, group: str, change: Callable[[dict[TopicPartition, float]], Weights]) -> WeightsChange:
+def plan_weights(
+    client: Client,
+    group: str,
+    change: Callable[[dict[TopicPartition, float]], Weights],
+    *,
+    replaces: bool = False,
+) -> WeightsChange:
     """
     Compute new weights from the current weights.
 
@@ -94,6 +111,7 @@ def plan_weights(client: Client, group: str, change: Callable[[dict[TopicPartiti
         client: The caller's own session.
         group: The group's name.
         change: Computes the new weights from the current weights.
+        replaces: Whether ``change`` replaces all weights, so that the current ones need not be readable.
 
     Raises:
         ProtocolError: The znode contains no weights.
@@ -106,6 +124,8 @@ def plan_weights(client: Client, group: str, change: Callable[[dict[TopicPartiti
     try:
         before = parse_weights(data or b"", path)
     except ProtocolError as error:
+        if replaces:
+            return WeightsChange(group, {}, dict(change({})), stat.version, is_readable=False)
         raise ProtocolError(
             f"{error}; 'kiel-groups weights set --file' replaces it, 'weights remove' deletes it"
         ) from error
@@ -125,15 +145,6 @@ def change_weights(
     while not (planned := plan_weights(client, group, change)).apply(client):
         pass
     return planned.after
-
-
-def remove_weights(client: Client, group: str) -> bool:
-    """Delete the weights of a group, even unreadable ones. Return whether there were any."""
-    try:
-        client.delete(GroupLayout(group).weights)
-    except NoNodeError:
-        return False
-    return True
 
 
 def check_partitions(client: Client, partitions: Iterable[TopicPartition]) -> None:

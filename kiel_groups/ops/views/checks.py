@@ -490,7 +490,7 @@ class ProgressTracker:
 
     def take(self, view: GroupView, now_ms: int) -> tuple[Finding, ...]:
         """
-        Add a view. Return what the views so far show, what needs an operator first.
+        Add a view. Return the findings from all views so far; those that need an operator come first.
 
         Args:
             view: The group as it is now.

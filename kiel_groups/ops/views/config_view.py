@@ -256,7 +256,7 @@ def _of_group(view: GroupView) -> Iterator[Setting]:
 
 
 def _of_leader(view: GroupView) -> Iterator[Setting]:
-    """Yield the settings that the leader follows: the group's config, or those of its own process."""
+    """Yield the settings that the leader follows: of the group's config or, if not set there, of its own process."""
     config = view.dynamic_config or DynamicConfig()
     given = {"allocator": config.allocator, "static_grace_ms": config.static_grace_ms}
     given |= {f"debounce.{name}": value for name, value in config.debounce}
@@ -307,10 +307,10 @@ def _source(setting: Setting) -> str:
     return setting.source + (f" of {some(setting.members)}" if setting.members else "")
 
 
-def changes_table(changes: Iterable[SettingChange]) -> RenderableType:
+def changes_table(changes: Iterable[SettingChange], heading: str = "setting") -> RenderableType:
     """Return the table of values before and after a change."""
     columns = (
-        Column[SettingChange]("setting", lambda each: each.name),
+        Column[SettingChange](heading, lambda each: each.name),
         Column[SettingChange]("before", lambda each: shown_value(each.before)),
         Column[SettingChange]("after", lambda each: shown_value(each.after)),
     )

@@ -34,7 +34,7 @@ class Verification:
 
     @property
     def is_settled(self) -> bool:
-        """Whether the last view can be judged, but for the offsets, which need the window."""
+        """Whether the last view has settled, so that it can be judged. Only offsets need the whole window."""
         return self._settled_ms is not None
 
     @property

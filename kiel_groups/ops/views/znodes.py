@@ -192,8 +192,8 @@ def _partitions(
     """
     Return every partition that is subscribed to, assigned or owned, or that has an offset or a known log end.
 
-    If the offsets are ``in_kafka``, those are the partitions of topics that the group has begun to read. If the group
-    ``has_any_store``, each partition says that its offset is ZooKeeper's.
+    If the offsets are ``in_kafka``, the partitions with an offset are taken to be those of topics that the group has
+    begun to read. If the group ``has_any_store``, each partition's offset is marked as one in ZooKeeper.
     """
     owners, committed = reading.owners(), {} if in_kafka else reading.offsets()
     target = {partition: member_id for member_id, assigned in targets.items() for partition in assigned}

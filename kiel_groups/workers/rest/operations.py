@@ -525,7 +525,7 @@ class RestOperations:
 
 
 def _status_answer(status: ConnectorStatus, restarting: Collection[Work] = ()) -> dict[str, Any]:
-    """Return the answer with the statuses of a connector and its tasks; ``restarting`` work is about to restart."""
+    """Return the answer with the statuses of a connector and its tasks; ``restarting`` is to be restarted."""
     tasks = ((TaskId(status.name, number), task) for number, task in enumerate(status.tasks))
     return {
         "name": status.name,
