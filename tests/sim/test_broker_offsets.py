@@ -284,7 +284,7 @@ def replace_while_it_is_read(world: World, consumer: Consumer) -> None:
     heal_all(world)
     world.timeline.run_until(committing.done, 5.0)
     assert stored_offsets(world) == [3, 3]
-    world.run_for(9.0 - 1.6)
+    world.run_for(9.0 - 2.0)
     process_all(world, consumer)
     world.operator.set(world.layout.offset(PARTITION), b"467")
     delay_all(world, 2.5)

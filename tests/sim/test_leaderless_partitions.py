@@ -126,7 +126,7 @@ def test_a_claim_that_stays_unopened_is_reported(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(owned_partitions, "FIRST_REOPEN_PAUSE_S", 100.0)
     monkeypatch.setattr(owned_partitions, "LONGEST_REOPEN_PAUSE_S", 100.0)
     with at_rest(members=1, topics=(2,), reset="earliest") as world:
-        create_new_topic(world, 2, new(1), 4.0)
+        create_new_topic(world, 2, new(1), 5.0)
         with pytest.raises(Violation, match=r"has claimed new:1, and has not opened it for 15\.\d s"):
             world.run_for(60.0)
 

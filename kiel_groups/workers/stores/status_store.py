@@ -196,7 +196,7 @@ class StatusStore:
 
         outcome = await self._writer.write(items, on_refused, renew=renew)
         self._written.update(outcome.done)
-        left = items.keys() - outcome.done.keys() - rejected
+        left = [work for work in items if work not in outcome.done and work not in rejected]
         return {work: statuses[work] for work in left if self._newest.get(work) is statuses[work]}
 
     async def _items(self, statuses: Mapping[Work, WorkStatus]) -> dict[Work, tuple[Operation, ...]]:
