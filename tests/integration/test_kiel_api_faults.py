@@ -186,9 +186,14 @@ async def test_the_requests_of_a_fetch_by_default(cluster_39: Cluster, unique: U
         consumer = GroupedConsumer([proxy.address], unique("group"), [cluster_39.zk_hosts])
         assert (consumer.max_wait_time, consumer.min_bytes, consumer.max_bytes) == (1_000, 1, 1 << 20)
         assert await values(consumer, topic, 1) == [1]
-        await eventually(lambda: len(proxy.asked(FETCH)) > 1, "the partition is polled")
+
+        def fetches() -> list[Exchange]:
+            # A request of a later version asks for the broker's release, so that clusters can be told apart.
+            return [asked for asked in proxy.asked(FETCH) if asked.api_version == 0]
+
+        await eventually(lambda: len(fetches()) > 1, "the partition is polled")
         await consumer.close()
-        first, poll = (Reader(asked.request, "a fetch") for asked in proxy.asked(FETCH)[:2])
+        first, poll = (Reader(asked.request, "a fetch") for asked in fetches()[:2])
     for body, offset, wait_ms in ((first, 0, 0), (poll, 1, 1_000)):
         assert body.string() == "kiel-groups"
         assert (body.int32(), body.int32(), body.int32()) == (-1, wait_ms, 1)

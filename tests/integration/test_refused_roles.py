@@ -26,6 +26,7 @@ from tests.helpers.commands import kiel_groups
 from tests.helpers.contexts import process_context
 from tests.helpers.generic_program import NumberProgram
 from tests.helpers.members import group_of
+from tests.helpers.waiting import eventually
 from tests.helpers.worker_groups import worker_on
 
 pytestmark = pytest.mark.integration
@@ -263,6 +264,9 @@ async def test_consume_says_that_the_members_are_workers(servers: Cluster, uniqu
     topic, group = unique("topic"), unique("workers")
     await servers.create_topic(topic, 1)
     async with worker_on(servers, group, coordination="brokers"):
+        # The worker creates this folder some time after its start.
+        status = f"/kiel-groups/{group}/connect/status"
+        await eventually(lambda: status in znodes(servers), "the worker has written all that it writes")
         before = znodes(servers)
         for place in (["--zookeeper", servers.zk_hosts], ["--coordination", "brokers"]):
             words = ["consume", topic, "--group", group, "--brokers", servers.brokers[0], *place]
