@@ -17,10 +17,10 @@ from kiel_groups.clients import Producer
 from kiel_groups.embedded import Cluster
 from kiel_groups.errors import ConfigError
 from kiel_groups.group.znodes.contents import GroupState
-from kiel_groups.group.znodes.group_settings import HistoryEntry
+from kiel_groups.group.znodes.group_settings import HistoryEntry, Weights
 from kiel_groups.group.znodes.layout import GroupLayout
 from kiel_groups.model import TopicPartition
-from kiel_groups.ops.actions.weights import change_weights, put_weights, read_weights
+from kiel_groups.ops.actions.weights import plan_weights, read_weights
 from tests.helpers.cluster_data import zookeeper
 from tests.helpers.commands import kiel_groups
 from tests.helpers.members import Member, group_of
@@ -42,6 +42,10 @@ def last_entry(client: KazooClient, layout: GroupLayout) -> HistoryEntry:
 
 def topic_weights(topic: str, *loads: float) -> dict[TopicPartition, float]:
     return {TopicPartition(topic, number): load for number, load in enumerate(loads)}
+
+
+def put_weights(client: KazooClient, group: str, weights: Weights) -> None:
+    assert plan_weights(client, group, lambda _: weights, replaces=True).apply(client)
 
 
 def shares(topic: str, *members: Member) -> list[list[int]]:
@@ -67,13 +71,13 @@ async def test_members_share_by_weight_and_follow_changes(
             await eventually(lambda: shares(topic, first, second) == [[0], [1, 2, 3, 4, 5]], "shares of equal load")
             assert group_state(client, layout).allocator == "weighted"
 
-            change_weights(client, name, lambda before: before | topic_weights(topic, 10))
+            put_weights(client, name, topic_weights(topic, 10, 10, 10, 10, 10, 10))
             await eventually(lambda: [len(share) for share in shares(topic, first, second)] == [3, 3], "equal again")
             assert group_state(client, layout).cause == "weights"
             assert (last_entry(client, layout).cause, last_entry(client, layout).moved) == ("weights", 2)
             assert "partitions move: weights" in caplog.text
 
-            change_weights(client, name, lambda before: before | topic_weights(topic, 60))
+            put_weights(client, name, topic_weights(topic, 60, 10, 10, 10, 10, 10))
             await eventually(lambda: shares(topic, first, second) == [[0], [1, 2, 3, 4, 5]], "by weight")
             client.set(layout.weights, b"\xff garbage")
             message = (
@@ -118,21 +122,15 @@ async def test_weights_change_nothing_if_the_allocator_does_not_use_them(cluster
 
 
 async def test_concurrent_changes_of_weights_lose_nothing(cluster_39: Cluster, unique: Unique) -> None:
-    """If two writers change weights, the slower writer repeats its change with the new weights."""
+    """A change is not made if another writer was faster, whether it created, changed or removed the weights."""
     name = unique("group")
     with zookeeper(cluster_39) as client:
         client.ensure_path(GroupLayout(name).root)
-        calls = []
-
-        def slow(before: dict[TopicPartition, float]) -> dict[TopicPartition, float]:
-            calls.append(dict(before))
-            if len(calls) < 3:  # The weights are created meanwhile, and then changed.
-                put_weights(client, name, topic_weights("t", *range(len(calls))))
-            return before | {TopicPartition("t", 9): 9}
-
-        change_weights(client, name, slow)
-        assert calls == [{}, topic_weights("t", 0), topic_weights("t", 0, 1)]
-        assert read_weights(client, name) == topic_weights("t", 0, 1) | {TopicPartition("t", 9): 9}
+        for other in (topic_weights("t", 0), topic_weights("t", 0, 1), {}):
+            planned = plan_weights(client, name, lambda before: before | {TopicPartition("t", 9): 9})
+            put_weights(client, name, other)
+            assert not planned.apply(client)
+            assert read_weights(client, name) == other
         client.delete(GroupLayout(name).root, recursive=True)
 
 

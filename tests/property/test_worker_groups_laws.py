@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kiel_groups.workers.values import ConfigSnapshot, ConnectorId, Work
+from kiel_groups.workers.values import ConfigSnapshot, ConnectorId, TaskId, Work
 from tests.helpers.fake_worker_group import Assigned, FakeWorkerGroup, config_of
 
 pytestmark = pytest.mark.property
@@ -108,27 +108,23 @@ def test_each_piece_of_work_has_one_worker_when_the_group_has_settled(
     for step in drawn:
         scenario.play(step)
     scenario.settle()
-    assert_settled(scenario.group, scenario.busy)
+    assert_settled(scenario.group, scenario.busy, allocator)
     # All workers may have been behind the last change, which a worker would have noticed.
     scenario.play(("rebalance", 0))
-    assert_settled(scenario.group, scenario.busy)
+    assert_settled(scenario.group, scenario.busy, allocator)
     assert scenario.group.owners().keys() == set(scenario.group.config.works())
 
 
-def assert_settled(group: FakeWorkerGroup, busy: set[str]) -> None:
+def assert_settled(group: FakeWorkerGroup, busy: set[str], allocator: str) -> None:
     assignments = {name: worker.hooks.assignment for name, worker in group.workers.items()}
     assert not [name for name, each in assignments.items() if each is None or each.is_failed]
     assert busy == group.workers.keys()
     assert len({each.offset for each in assignments.values() if each is not None}) == 1
     shares = [each.works for each in assignments.values() if each is not None]
     # Round robin divides all work evenly, sticky connectors and tasks each.
-    kinds = [[sum(isinstance(work, ConnectorId) for work in works) for works in shares]]
-    kinds.append([len(works) - count for works, count in zip(shares, kinds[0], strict=True)])
-    assert differ_by_one([len(works) for works in shares]) or all(map(differ_by_one, kinds))
-
-
-def differ_by_one(loads: list[int]) -> bool:
-    return max(loads) - min(loads) <= 1
+    for kind in (ConnectorId, TaskId) if allocator == "sticky" else (object,):
+        loads = [sum(isinstance(work, kind) for work in works) for works in shares]
+        assert max(loads) - min(loads) <= 1
 
 
 def owner_urls(group: FakeWorkerGroup, knows: Callable[[str], bool]) -> dict[str, dict[Work, str | None]]:

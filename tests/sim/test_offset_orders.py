@@ -151,7 +151,7 @@ def test_an_operators_offset_that_the_owner_has_not_read_does_not_prevent_the_or
 
 
 def test_unreadable_orders_are_reported_and_change_nothing(world: World) -> None:
-    """The member goes on, and performs the next order."""
+    """The member keeps running, and performs the next order."""
     (consumer,) = world.consumers
     world.operator.create(world.layout.orders, b"garbage")
     world.operator.create(f"{world.layout.orders}/x", b"")

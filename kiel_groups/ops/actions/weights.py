@@ -22,10 +22,8 @@ from kiel_groups.ops.zookeeper_client import Client
 
 __all__ = [
     "WeightsChange",
-    "change_weights",
     "check_partitions",
     "plan_weights",
-    "put_weights",
     "read_weights",
 ]
 
@@ -38,25 +36,6 @@ def read_weights(client: Client, group: str) -> Mapping[TopicPartition, float]:
         ProtocolError: The znode contains no weights.
     """
     return plan_weights(client, group, lambda before: before).before
-
-
-def put_weights(client: Client, group: str, weights: Weights) -> None:
-    """
-    Replace all weights of a group, even unreadable ones.
-
-    Raises:
-        ConfigError: There are too many, or no member of kiel-groups was ever in that group.
-    """
-    data = encode_weights(weights)
-    while True:
-        try:
-            client.set(GroupLayout(group).weights, data)
-        except NoNodeError:
-            with suppress(NodeExistsError):  # Another client was faster; the next iteration overwrites its weights.
-                _create(client, group, data)
-                return
-        else:
-            return
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +64,8 @@ class WeightsChange:
         Raises:
             ConfigError: There are too many, or no member of kiel-groups was ever in that group.
         """
+        if self.changes_nothing:
+            return True
         data, path = encode_weights(self.after), GroupLayout(self.group).weights
         with suppress(BadVersionError, NodeExistsError, NoNodeError):
             if self.version is None:
@@ -130,21 +111,6 @@ def plan_weights(
             f"{error}; 'kiel-groups weights set --file' replaces it, 'weights remove' deletes it"
         ) from error
     return WeightsChange(group, before, dict(change(dict(before))), stat.version)
-
-
-def change_weights(
-    client: Client, group: str, change: Callable[[dict[TopicPartition, float]], Weights]
-) -> Mapping[TopicPartition, float]:
-    """
-    Plan and apply a change until no other client was faster, so that no other change is lost. Return the new weights.
-
-    Raises:
-        ConfigError: There are too many, or no member of kiel-groups was ever in that group.
-        ProtocolError: The znode contains no weights.
-    """
-    while not (planned := plan_weights(client, group, change)).apply(client):
-        pass
-    return planned.after
 
 
 def check_partitions(client: Client, partitions: Iterable[TopicPartition]) -> None:

@@ -120,7 +120,7 @@ def _spark_notes(group: str) -> tuple[str, ...]:
         return ()
     return (
         "a Spark query or an archive commits here how far it is. Its place is in its checkpoint, which stays: if it"
-        " runs, it goes on there, and commits again",
+        " runs, it continues there, and commits again",
     )
 
 
@@ -190,8 +190,8 @@ def _children(folder: str, znodes: Snapshot) -> list[str]:
 def _notes(view: GroupView) -> Iterator[str]:
     if view.offsets_in_kafka:
         yield (
-            f"its offsets are in Kafka ({BROKER_V1}) and stay there until they expire: a new group of this name goes on"
-            " at them"
+            f"its offsets are in Kafka ({BROKER_V1}) and stay there until they expire: a new group of this name"
+            " continues at them"
         )
     yield from _spark_notes(view.group)
     if view.state == "memberless" and not view.group.startswith(SPARK_GROUPS):

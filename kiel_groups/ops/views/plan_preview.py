@@ -150,7 +150,7 @@ def inputs_of(group: str, znodes: Snapshot, now_ms: int, grace_ms: int) -> Input
         grace_ms: How long the slot of an absent static member is kept, unless the group's settings say.
 
     Raises:
-        ProtocolError: The settings or the weights cannot be read. A leader goes on with those that it read before.
+        ProtocolError: The settings or the weights cannot be read. A leader keeps those that it read before.
     """
     layout = GroupLayout(group)
     reading = GroupReading(layout, znodes)

@@ -142,8 +142,9 @@ class StatusStore:
             except CoordinationError as error:
                 log.error("group %s: statuses are not written: %s", self._layout.group, error)
                 continue
-            for work in waiting.keys() - stored:
-                on_gone(work)
+            for work in waiting:
+                if work not in stored:
+                    on_gone(work)
 
     async def put(self, work: Work, status: WorkStatus) -> bool:
         """

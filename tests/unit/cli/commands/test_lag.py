@@ -108,7 +108,7 @@ def test_the_check_of_a_window_depends_on_the_trend(
 
 
 def test_slow_loads_prolong_the_window(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """A trend needs ten samples; where only three fit into the window, sampling goes on until there are ten."""
+    """A trend needs ten samples; where only three fit into the window, sampling continues until there are ten."""
     samples = Samples(monkeypatch, [(10, 20)] * 30)
     samples.load_s = 2.0
     assert run(["lag", "g", "--zookeeper", "z", "--window=5", "--check"]) == 1

@@ -90,7 +90,7 @@ async def test_another_cluster_is_refused() -> None:
 
 
 async def test_a_proxy_and_what_cannot_be_read_refuse_nothing() -> None:
-    """The topics behind a proxy are the same; without an answer, or where an ACL denies reading, the member goes on."""
+    """The topics behind a proxy are the same; without an answer, or where an ACL denies reading, the member joins."""
     await check(FakeSession(), FakeCluster("proxy", ClusterIdentity({}, {"orders": {0: (1,)}})))
     await check(FakeSession(), FakeCluster("other"))
     denied = {path: CoordinationError("denied") for path in (BROKER_IDS, TOPICS)}
