@@ -114,5 +114,5 @@ def _change(lines: Lines, group: str, put: Mapping[str, str], removed: Sequence[
     def plan(client: Client) -> ConfigChange:
         return plan_settings(client, group, put, removed)
 
-    done = "the leader follows the new values at once; no member needs a restart"
+    done = "a leader follows the new values at once; no member needs a restart"
     return change_config(lines, plan, f"Change the config of group {group}", group=group, done=done, **options)
