@@ -384,6 +384,7 @@ async def test_a_timedelta_is_sent_in_milliseconds(back: timedelta) -> None:
     async with FakeBroker({"t": 1}) as broker, SingleConsumer(str(broker.address), max_wait_time=100) as consumer:
         before_ms = time.time() * 1_000
         await consumer.consume("t", back)
+        await broker.wait_for_requests(LIST_OFFSETS, 1)
         after_ms = time.time() * 1_000
         (request, *_) = broker.received(LIST_OFFSETS)
     body = Reader(request.body, "a request for offsets")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import signal
 import time
+import weakref
 from collections.abc import Awaitable, Callable, Iterator
 
 import pytest
@@ -20,8 +21,9 @@ class Client:
 
 
 @pytest.fixture(autouse=True)
-def default_handler() -> Iterator[None]:
-    """Install Python's default handler, as in a program at a terminal."""
+def default_handler(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Install Python's default handler, as in a program at a terminal where no other client is open."""
+    monkeypatch.setattr(interrupts._interrupts, "wanted", weakref.WeakSet())
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
