@@ -12,6 +12,9 @@ from pathlib import Path
 
 import pytest
 
+# A failed ``assert`` shows its values only in modules of tests, and in modules that are registered before their import.
+pytest.register_assert_rewrite("tests.helpers", "tests.proxies", "tests.integration")
+
 from tests.failures.__main__ import ELSEWHERE
 from tests.helpers.group_backends import (  # noqa: F401 -- fixtures
     backend,

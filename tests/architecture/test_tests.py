@@ -117,3 +117,10 @@ def test_every_marker_is_used() -> None:
     used = {name for path in MODULES for name in re.findall(r"mark\.(\w+)", path.read_text(encoding="utf-8"))}
     assert declared
     assert declared <= used
+
+
+@pytest.mark.xdist_group("a-group")
+def test_tests_of_a_group_run_in_one_process(request: pytest.FixtureRequest) -> None:
+    """Some releases of pytest and pytest-xdist ignore groups; each process then starts the servers of all groups."""
+    if request.config.getoption("loadgroup", default=False):
+        assert request.node.nodeid.endswith("@a-group")

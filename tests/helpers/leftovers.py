@@ -32,7 +32,8 @@ class Leftovers:
         tasks = await within(lambda: not _tasks() - self._tasks, tasks_s)
         assert tasks, f"tasks are left: {_tasks() - self._tasks}"
         await within(lambda: not self.found(), others_s)
-        assert self.found() == []
+        found = self.found()
+        assert not found, f"threads and sockets are left: {found}"
 
     def found(self) -> list[str]:
         """Return the threads and sockets that were not there before."""

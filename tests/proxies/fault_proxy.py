@@ -193,7 +193,7 @@ class FaultProxy(Startable):
         self._flows = {direction: asyncio.Event() for direction in Direction}
         for flow in self._flows.values():
             flow.set()
-        self._accepting: asyncio.Task[None] | None = None
+        self._listener: socket.socket | None = None
         try:
             self._listen()
         except OSError as error:
@@ -212,26 +212,26 @@ class FaultProxy(Startable):
                 self._links.discard(link)
 
     def _listen(self) -> None:
-        if self._accepting is None:
-            listener = socket.create_server(("127.0.0.1", self.port))
-            listener.setblocking(False)
-            self._accepting = asyncio.create_task(self._accept(listener))
+        if self._listener is None:
+            self._listener = socket.create_server(("127.0.0.1", self.port))
+            self._listener.setblocking(False)
+            self._loop.add_reader(self._listener, self._accept, self._listener)
 
     def _stop_listening(self) -> None:
-        if self._accepting is not None:
-            self._accepting.cancel()
-            self._accepting = None
+        if self._listener is not None:
+            self._loop.remove_reader(self._listener)
+            self._listener.close()
+            self._listener = None
 
-    async def _accept(self, listener: socket.socket) -> None:
-        # asyncio's server is not used: if it is closed while it accepts a connection, that connection stays open, and
-        # nothing is ever sent on it.
-        with listener:
-            while True:
-                client, _ = await self._loop.sock_accept(listener)
-                self.accepted += 1
-                task = asyncio.create_task(self._serve(client))
-                self._tasks.add(task)
-                task.add_done_callback(self._tasks.discard)
+    def _accept(self, listener: socket.socket) -> None:
+        # asyncio accepts in no other way without a race: a server that is closed while it accepts a connection, and a
+        # ``sock_accept`` that is cancelled then, leave that connection open, and nothing is ever sent on it.
+        with suppress(BlockingIOError, ConnectionAbortedError):
+            client, _ = listener.accept()
+            self.accepted += 1
+            task = asyncio.create_task(self._serve(client))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
 
     async def _serve(self, client: socket.socket) -> None:
         stream = await asyncio.open_connection(sock=client, limit=_CHUNK_BYTES)
