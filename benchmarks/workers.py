@@ -76,6 +76,8 @@ def run(
         with Cluster() as cluster:
             topics = create_topics(cluster, tasks) if with_peers else ()
             for number, setup in enumerate(setups):
+                if number:
+                    _wait_for_sessions()
                 click.echo(f"{workers} workers, {tasks} tasks: {setup.name}", err=True)
                 peers: dict[str, dict[str, object]] = {}
                 if with_peers:
@@ -83,7 +85,6 @@ def run(
                     peers = _consumers(cluster, PEERS[setup.name], peer, workers, rounds)
                 with worker_group(setup, f"workers-{number}", cluster) as running:
                     found = _rounds(running, workers, tasks, rounds)
-                _wait_for_sessions()
                 for event, figures in found.items():
                     rows.append(_row(setup, workers, tasks, event, figures, peers.get(event)))
                     show(rows[-1])

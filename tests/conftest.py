@@ -28,7 +28,6 @@ from tests.helpers.servers import (  # noqa: F401 -- fixtures
     cluster_39,
     coordinating_cluster,
     coordinating_version,
-    kafka_version,
     release_cluster,
     shared_clusters,
     start_cluster,

@@ -88,7 +88,7 @@ async def test_zookeeper_does_not_answer_while_a_member_joins(
             with pytest.raises(NoZooKeeperError, match=step) as raised:
                 await member.consumer.connect()
             # A second wait would end after 4 s.
-            assert 2.0 <= time.monotonic() - began_s < 3.5
+            assert 2.0 <= time.monotonic() - began_s < 3.9
             assert proxy.address in str(raised.value)
             proxy.reconnect()
             group.members.append(member)
@@ -130,7 +130,7 @@ async def test_zookeeper_is_down_for_longer_than_the_lease(
     """
     Members give up their sessions when their leases end, and close the sessions as soon as a server can be reached.
 
-    All partitions have owners again within 3.5 s after a server can be reached. Without the close, the servers would
+    All partitions have owners again within 5 s after a server can be reached. Without the close, the servers would
     keep the old claims for the rest of the session timeout. Nothing is lost.
     """
     cluster = start_cluster(zookeeper=zookeeper_version)
@@ -164,7 +164,7 @@ async def test_zookeeper_is_down_for_longer_than_the_lease(
             )
             unowned_s = time.monotonic() - began_s
             await checked.check_nothing_is_lost()
-    assert unowned_s < 3.5
+    assert unowned_s < 5.0
 
 
 def owners_are_new(checked: CheckedGroup, before: set[str]) -> bool:

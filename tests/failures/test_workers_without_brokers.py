@@ -135,10 +135,20 @@ async def pair_on(cluster: Cluster, ensemble: Cluster, unique: Unique, folder: P
     await journal.check()
 
 
+#: The proxy makes the faults, of which the releases know nothing; the last one also tries the last release.
+LOSSES = [
+    ("0.9.0.1", stalled, 0),
+    ("0.9.0.1", refused, 1),
+    ("0.9.0.1", no_coordinator, 0),
+    ("3.9.1", no_coordinator, 0),
+]
+
+
 @pytest.mark.parametrize(
-    ("fault", "lost"),
-    [(stalled, 0), (refused, 1), (no_coordinator, 0)],
-    ids=["leader-stalled", "other-refused", "leader-no-coordinator"],
+    ("coordinating_version", "fault", "lost"),
+    LOSSES,
+    ids=["leader-stalled", "other-refused", "leader-no-coordinator", "3.9.1-leader-no-coordinator"],
+    indirect=["coordinating_version"],
 )
 async def test_a_worker_loses_only_the_brokers(
     coordinating_cluster: Cluster, cluster_39: Cluster, unique: Unique, tmp_path: Path, fault: Fault, lost: int

@@ -80,12 +80,6 @@ def release_cluster(request: pytest.FixtureRequest, shared_clusters: Callable[..
     return shared_clusters("3.9.5", request.param)
 
 
-@pytest.fixture(params=EARLY_KAFKAS, ids=lambda version: f"kafka{version}")
-def kafka_version(request: pytest.FixtureRequest) -> str:
-    """Run the test once for each release of Kafka up to 0.9, for use with ``start_cluster``."""
-    return str(request.param)
-
-
 @pytest.fixture(params=played_kafkas(), ids=lambda version: f"kafka{version}")
 def coordinating_version(request: pytest.FixtureRequest) -> str:
     """Run the test once for each played release whose brokers coordinate groups, for use with ``start_cluster``."""

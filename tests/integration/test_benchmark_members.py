@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from benchmarks import consume, workers
+from benchmarks import consume, measured_group, worker_group, workers
 from benchmarks.delivery.clients import OUR_WAYS
 from kiel_groups import GroupedConsumer
 from kiel_groups.embedded import Cluster
@@ -52,11 +52,17 @@ def test_the_benchmark_of_consumers_measures_each_of_our_ways(tmp_path: Path) ->
         assert row["ratio"] is None
 
 
-def test_the_benchmark_of_workers_measures_each_event_and_its_peer(tmp_path: Path) -> None:
+def test_the_benchmark_of_workers_measures_each_event_and_its_peer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """
     A quick run measures a join, a leave and a kill of a worker, and of a consumer. After a kill, only ``total``
     contains the time until the session has ended.
     """
+    # The groups have no debounce, and the figures need not be exact.
+    for module in (measured_group, worker_group):
+        monkeypatch.setattr(module, "REST_S", 0.5)
+    monkeypatch.setattr(workers, "_wait_for_sessions", lambda: None)
     target = tmp_path / "figures.json"
     options = ["--quick", "--size", "2x6", "--only", "sticky, floor", "--json", str(target)]
     outcome = CliRunner().invoke(workers.main, options)

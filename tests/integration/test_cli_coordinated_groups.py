@@ -16,7 +16,6 @@ from rich.text import Text
 
 from kiel_groups.config import HostPort, parse_hosts
 from kiel_groups.embedded import Cluster
-from kiel_groups.embedded.releases import kafka_release
 from kiel_groups.wire.error_codes import NO_ERROR
 from kiel_groups.wire.group_requests import (
     FindCoordinatorRequest,
@@ -158,7 +157,7 @@ async def test_a_stopped_member_holds_up_a_rebalance_and_is_removed(
     """
     cluster, topic, name = coordinating_cluster, unique("topic"), unique("group")
     await cluster.create_topic(topic, PARTITIONS)
-    words = ["-m", "kiel_groups", "consume", topic, "--group", name, "--session-timeout-ms=20000", *words_of(cluster)]
+    words = ["-m", "kiel_groups", "consume", topic, "--group", name, "--session-timeout-ms=10000", *words_of(cluster)]
     with Running(words) as stopped:
         await eventually(lambda: _owned(cluster, name, PARTITIONS), "it owns all partitions")
         stopped.process.send_signal(signal.SIGSTOP)
@@ -277,19 +276,10 @@ async def test_consume_shares_and_resumes_a_group(coordinating_cluster: Cluster,
     assert (await described(cluster, name))["lag"] == 0
 
 
-async def test_a_broker_that_does_not_answer_is_named(
-    start_cluster: Callable[..., Cluster], coordinating_version: str
-) -> None:
+async def test_a_broker_that_does_not_answer_is_named(start_cluster: Callable[..., Cluster]) -> None:
     """The groups of the other broker are listed. The warning names the silent broker, and the exit status is 1."""
-    settings: dict[str, object] = {"offsets.topic.replication.factor": 1}
-    if kafka_release(coordinating_version).uses_zookeeper:
-        settings["zookeeper.session.timeout.ms"] = SESSION_MS
-        cluster = start_cluster(
-            2, kafka=coordinating_version, broker_overrides=settings, max_session_timeout_ms=SESSION_MS
-        )
-    else:
-        settings["broker.session.timeout.ms"] = SESSION_MS
-        cluster = start_cluster(2, kafka=coordinating_version, broker_overrides=settings)
+    settings = {"offsets.topic.replication.factor": 1, "zookeeper.session.timeout.ms": SESSION_MS}
+    cluster = start_cluster(2, kafka="0.9.0.1", broker_overrides=settings, max_session_timeout_ms=SESSION_MS)
     await cluster.create_topic("t", PARTITIONS)
     homes: dict[HostPort, str] = {}
     for number in range(20):

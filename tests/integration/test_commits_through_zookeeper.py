@@ -17,7 +17,7 @@ from kiel_groups.group.znodes.layout import GroupLayout
 from tests.helpers.answer_losers import AnswerLoser
 from tests.helpers.cluster_data import members, produce, stored_offsets, zookeeper
 from tests.helpers.members import Member, end_session, group_of
-from tests.helpers.waiting import eventually
+from tests.helpers.waiting import eventually, within
 from tests.proxies import FaultProxy
 
 pytestmark = pytest.mark.integration
@@ -147,18 +147,25 @@ async def test_a_close_with_a_limit_does_not_wait_for_zookeeper(
         began_s = time.monotonic()
         await consumer.close(timeout_s=0.6)
         # A close that waited for ZooKeeper would wait for the end of the session, 4 s.
-        assert time.monotonic() - began_s < 2.0, "the close waits for ZooKeeper"
+        assert time.monotonic() - began_s < 3.5, "the close waits for ZooKeeper"
         if how == "joining":
             with pytest.raises(ClosedError):
                 await connecting
         own = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
-        await asyncio.wait(own, timeout=0.5) if own else None
-        assert [task for task in own if not task.done() and "FaultProxy" not in repr(task)] == []
+
+        def left() -> list[asyncio.Task[Any]]:
+            return [task for task in own if not task.done() and "FaultProxy" not in repr(task)]
+
+        await within(lambda: not left(), 5.0)
+        assert left() == []
         proxy.heal()
 
 
-async def test_a_close_with_a_limit_does_not_wait_for_brokers(cluster_39: Cluster, topic: str, group: str) -> None:
-    """A frozen broker (``broker-v0``) delays the close by two seconds at most, and by no more than its limit."""
+async def test_a_close_with_a_limit_does_not_wait_for_brokers(
+    cluster_39: Cluster, topic: str, group: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A frozen broker (``broker-v0``) delays the close by some seconds at most, and by no more than its limit."""
+    monkeypatch.setattr("kiel_groups.members.zookeeper.owned_partitions.LEAVING_S", 10.0)
     consumer = GroupedConsumer(
         cluster_39.brokers, group, cluster_39.zk_hosts, store="broker-v0", auto_commit_interval_ms=60_000
     )
@@ -169,7 +176,7 @@ async def test_a_close_with_a_limit_does_not_wait_for_brokers(cluster_39: Cluste
     try:
         began_s = time.monotonic()
         await consumer.close(timeout_s=0.6)
-        assert time.monotonic() - began_s < 1.8, "the close waits for the broker"
+        assert time.monotonic() - began_s < 5.0, "the close waits for the broker"
     finally:
         cluster_39.kafka[0].resume()
     assert await asyncio.to_thread(members, cluster_39, group) == []

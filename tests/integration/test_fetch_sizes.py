@@ -132,4 +132,4 @@ async def test_many_seeks_a_second(cluster_39: Cluster, unique: Unique) -> None:
             consumer.seek(partition, offset)
             async with asyncio.timeout(5):
                 assert (await consumer.getone()).offset == offset
-        assert time.monotonic() - started_s < 5
+        assert time.monotonic() - started_s < 20

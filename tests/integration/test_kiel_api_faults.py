@@ -275,7 +275,7 @@ async def test_a_silent_broker_does_not_block_a_close(cluster_39: Cluster, uniqu
             await eventually(lambda: client.exists(owner), "it is claimed")
         started_s = time.monotonic()
         await consumer.close()
-        assert time.monotonic() - started_s < 3.5
+        assert time.monotonic() - started_s < 6.0
         assert client.get_children(GroupLayout(group).members) == []
 
 
@@ -306,7 +306,7 @@ def test_a_silent_broker_does_not_block_a_ctrl_c(cluster_39: Cluster, unique: Un
             loop.start()
         started_s = time.monotonic()
         assert consumer.close().done()
-        assert time.monotonic() - started_s < 3.5
+        assert time.monotonic() - started_s < 6.0
         assert client.get_children(GroupLayout(group).members) == []
     loop.close(all_fds=True)
 

@@ -11,7 +11,7 @@ from kiel_groups import GroupedConsumer
 from kiel_groups.embedded import Cluster
 from kiel_groups.errors import GroupConfigError
 from tests.helpers.mixed_groups import MixedGroup
-from tests.helpers.servers import plays_all_variants
+from tests.helpers.servers import played_kafkas, plays_all_variants
 from tests.helpers.waiting import eventually
 
 pytestmark = pytest.mark.integration
@@ -45,10 +45,19 @@ VARIANTS = (
 )
 
 
+#: Each client is a member on each release; which of them leads is tried on the last release.
+PLAYED = [
+    (version, variant)
+    for version in played_kafkas()
+    for variant in (VARIANTS if plays_all_variants() else VARIANTS[:2] if version == "3.9.1" else VARIANTS[:1])
+]
+
+
 @pytest.mark.parametrize(
-    "variant",
-    VARIANTS if plays_all_variants() else VARIANTS[:2],
-    ids=lambda variant: f"{variant.clients[0]} and {variant.clients[2]} lead",
+    ("coordinating_version", "variant"),
+    PLAYED,
+    ids=[f"kafka{version}-{each.clients[0]} and {each.clients[2]} lead" for version, each in PLAYED],
+    indirect=["coordinating_version"],
 )
 async def test_members_of_three_clients_share_a_group(
     coordinating_cluster: Cluster, coordinating_version: str, unique: Unique, variant: Variant

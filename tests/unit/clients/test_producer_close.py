@@ -83,7 +83,7 @@ async def test_a_close_without_a_timeout_ends_when_a_broker_stores_nothing() -> 
         outcomes.append(producer.produce("t", b"queued", partition=0))
         began_s = asyncio.get_running_loop().time()
         await producer.close()
-        assert 0.15 < asyncio.get_running_loop().time() - began_s < 1
+        assert 0.15 < asyncio.get_running_loop().time() - began_s < 5
         kinds = [type(outcome) for outcome in await asyncio.gather(*outcomes, return_exceptions=True)]
         assert kinds == [RecordMetadata, OutcomeUnknownError, ClosedError]
 

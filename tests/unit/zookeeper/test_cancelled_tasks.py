@@ -50,7 +50,7 @@ async def test_tasks_that_still_close_at_the_limit_are_cancelled_again(limit_s: 
     async with asyncio.timeout(5.0):
         await cancelled_by(tasks, CloseLimit(limit_s))
     assert all(task.cancelled() for task in tasks)
-    assert max(0.0, limit_s) <= now_s() - began_s < 1.0
+    assert max(0.0, limit_s) <= now_s() - began_s < 4.0
 
 
 async def test_tasks_that_are_done_are_not_waited_for() -> None:

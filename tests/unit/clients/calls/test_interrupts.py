@@ -154,7 +154,7 @@ def test_ctrl_c_ends_a_callback_that_blocks_the_loop(
     began_s = time.monotonic()
     with pytest.raises(KeyboardInterrupt):
         loop.run_forever()
-    assert time.monotonic() - began_s < 2
+    assert time.monotonic() - began_s < 4
 
 
 def test_a_second_ctrl_c_is_raised_at_once(client: Client, loop: asyncio.AbstractEventLoop) -> None:
@@ -232,7 +232,7 @@ def test_ctrl_c_during_a_close_outside_of_the_loop_ends_the_close(loop: asyncio.
     began_s = time.monotonic()
     with pytest.raises(KeyboardInterrupt):
         client.close(None, hang, "close")
-    assert time.monotonic() - began_s < 2
+    assert time.monotonic() - began_s < 20
     assert calls == ["abandoned"]
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 

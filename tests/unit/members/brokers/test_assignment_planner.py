@@ -105,7 +105,7 @@ async def test_a_leader_without_metadata_assigns_what_it_knows(
     planning.topics.failure = failure
     began_s = asyncio.get_running_loop().time()
     assert await planning.plan(a=["t", "unknown"]) == {"a": {"t": [0, 1, 2]}}
-    assert asyncio.get_running_loop().time() - began_s < 1
+    assert asyncio.get_running_loop().time() - began_s < 4
     assert planning.metrics.counter("assignments_of_known_topics") == 1
     assert "assigning the partitions known before: no" in caplog.text
 

@@ -169,7 +169,8 @@ async def test_hundreds_of_idle_connections_leave_descriptors_to_the_work(limit:
         assert await asyncio.to_thread(process.wait) == 0
         failures, cpu_s, rounds = map(float, process.lines[1].split())
     assert (got.status, failures) == (200, 0)
-    assert cpu_s < 0.5, f"{cpu_s} s of CPU time in {rounds} rounds"
+    # A loop that tried again and again would use all of the 10 ms.
+    assert cpu_s < 0.005 * rounds, f"{cpu_s} s of CPU time in {rounds} rounds"
     (warning,) = process.errors
     reason = (
         "32 are open, one for each 4" if taken == 0 else "the process uses 112 file descriptors, which are nearly all"
