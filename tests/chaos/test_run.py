@@ -1,4 +1,4 @@
-"""A run of about a minute: a fixed schedule of ten faults, without a finding."""
+"""A run of less than a minute: a fixed schedule of seven faults, without a finding."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from tests.helpers.commands import environment
 
 pytestmark = [pytest.mark.chaos, pytest.mark.xdist_group("chaos")]
 
-#: The seed of a schedule whose ten faults hit members, brokers and ZooKeeper.
-SEED = 170
-FAULTS = 10
+#: The seed of a schedule whose seven faults hit members, brokers and ZooKeeper, and kill one of each.
+SEED = 1148
+FAULTS = 7
 
 
 def start_run(*arguments: str) -> subprocess.Popen[str]:
@@ -25,7 +25,7 @@ def start_run(*arguments: str) -> subprocess.Popen[str]:
 
 
 @pytest.mark.timeout(420)
-def test_ten_faults_without_a_finding(tmp_path: Path) -> None:
+def test_seven_faults_without_a_finding(tmp_path: Path) -> None:
     """No record is lost, no deliveries overlap, no offset decreases, and no partition is unowned for long."""
     folder = tmp_path / "run"
     # The limits are larger than by default, because other tests use the same processors.
@@ -35,7 +35,7 @@ def test_ten_faults_without_a_finding(tmp_path: Path) -> None:
     assert run.returncode == 0, f"{output}\nlogs: {folder}"
     report = json.loads((folder / "report.json").read_text())
     assert report["faults_inflicted"] == FAULTS
-    assert report["records_delivered"] >= report["records_acknowledged"] > 1_000
+    assert report["records_delivered"] >= report["records_acknowledged"] > 500
     assert report["hand_overs"] > 0
-    assert report["commits"] > 100
+    assert report["commits"] > 50
     assert (folder / "schedule.json").read_text() == make_schedule(SEED, FAULTS).to_json()

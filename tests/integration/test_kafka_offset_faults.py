@@ -54,7 +54,13 @@ FAULTS: dict[str, Answer] = {
 }
 
 
-@pytest.mark.parametrize("fault", FAULTS)
+#: The proxy makes the faults, of which the releases know nothing; a later release tries those that lose an answer.
+PASSING = [
+    (version, fault) for version in KEEPING for fault in FAULTS if version == KEEPING[0] or fault.endswith("-lost")
+]
+
+
+@pytest.mark.parametrize(("keeping_cluster", "fault"), PASSING, indirect=["keeping_cluster"])
 async def test_a_passing_fault_of_the_coordinator_costs_only_time(
     keeping_cluster: Cluster, unique: Unique, fault: str
 ) -> None:

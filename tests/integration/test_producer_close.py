@@ -25,7 +25,7 @@ pytestmark = pytest.mark.integration
 
 Unique = Callable[[str], str]
 
-ROUNDS = 20
+ROUNDS = 10
 #: Far more than the few milliseconds of a usual close, far less than the two seconds that a close may take.
 SLOW_MS = 1_000
 
