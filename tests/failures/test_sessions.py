@@ -123,7 +123,11 @@ async def test_a_session_expires_while_a_member_joins(cluster_39: Cluster, uniqu
             assert member.consumer.metrics.total("sessions_lost") == 0
 
 
-@pytest.mark.parametrize("how", ["paused", "unreachable"])
+@pytest.mark.parametrize(
+    ("zookeeper_version", "how"),
+    [("3.9.5", "paused"), ("3.4.6", "paused"), ("3.9.5", "unreachable")],
+    indirect=["zookeeper_version"],
+)
 async def test_zookeeper_is_down_for_longer_than_the_lease(
     start_cluster: Callable[..., Cluster], zookeeper_version: str, unique: Unique, how: str
 ) -> None:

@@ -6,7 +6,6 @@ import os
 import re
 import shlex
 import shutil
-import socket
 import subprocess
 import sys
 import time
@@ -17,6 +16,7 @@ from typing import NamedTuple
 from docutils import nodes
 from docutils.core import publish_doctree
 
+from kiel_groups.embedded.processes import ReservedPort
 from tests.helpers.commands import REPOSITORY, environment
 
 __all__ = ["Shell", "Step", "check_steps", "page", "steps"]
@@ -82,7 +82,8 @@ class Shell:
             (installed / name).write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)}{arguments} "$@"\n')
             (installed / name).chmod(0o755)
         self._folder = folder
-        self._ports = dict(zip(_PORTS, _free_ports(len(_PORTS)), strict=True))
+        self._reserved = [ReservedPort() for _ in _PORTS]
+        self._ports = {shown: str(port.number) for shown, port in zip(_PORTS, self._reserved, strict=True)}
         inherited = {name: value for name, value in environment().items() if not name.startswith("KIEL_GROUPS")}
         self._variables = inherited | {
             "PATH": f"{installed}{os.pathsep}{os.environ['PATH']}",
@@ -142,6 +143,8 @@ class Shell:
         for words in ([], ["--name", "new"]):
             command = ["kiel-groups", "cluster", "down", *words]
             subprocess.run(command, env=self._variables, capture_output=True, check=False)
+        for port in self._reserved:
+            port.release()
 
 
 def check_steps(shell: Shell, found: Iterable[Step], before: Callable[[Step], object] = lambda step: None) -> None:
@@ -183,12 +186,3 @@ def _shows(printed: list[str], shown: list[str]) -> bool:
 def _matches(line: list[str], expected: list[str]) -> bool:
     patterns = [re.escape(cell).replace("…", ".*") for cell in expected]
     return len(line) == len(patterns) and all(map(re.fullmatch, patterns, line))
-
-
-def _free_ports(count: int) -> list[str]:
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    try:
-        return [str(each.getsockname()[1]) for each in sockets]
-    finally:
-        for each in sockets:
-            each.close()

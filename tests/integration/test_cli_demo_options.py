@@ -3,33 +3,28 @@
 from __future__ import annotations
 
 import re
-import socket
 from pathlib import Path
 
 import pytest
 
+from kiel_groups.embedded.processes import ReservedPort
 from tests.helpers.commands import kiel_groups
 
 pytestmark = pytest.mark.integration
 
 
-def free_ports() -> tuple[int, int]:
-    """Return two ports that are free at the moment."""
-    with socket.socket() as one, socket.socket() as other:
-        one.bind(("127.0.0.1", 0))
-        other.bind(("127.0.0.1", 0))
-        return one.getsockname()[1], other.getsockname()[1]
-
-
 def test_the_demo_accepts_a_file_and_ports(tmp_path: Path) -> None:
     """All lines of the file are delivered, also repeated and empty lines. The servers listen at the given ports."""
     (tmp_path / "lines.txt").write_text("a line\n" * 40 + "\n" * 3 + "the last one, without an end")
-    zookeeper, broker = free_ports()
+    reserved = ReservedPort(), ReservedPort()
+    zookeeper, broker = (port.number for port in reserved)
     done = kiel_groups(
         *("demo", "--records=lines.txt", f"--zookeeper-port={zookeeper}", f"--broker-port={broker}"),
         folder=tmp_path,
         timeout_s=120,
     )
+    for port in reserved:
+        port.release()
     assert (done.returncode, done.stderr) == (0, "")
     assert f"ZooKeeper at 127.0.0.1:{zookeeper}, Kafka at 127.0.0.1:{broker}" in done.stdout
     assert re.search(r"sent +44\nreceived at least once +44\n", done.stdout)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from tornado.testing import bind_unused_port
 
 from kiel_groups.config import GroupConfig, ZooKeeperConfig
 from kiel_groups.embedded import Cluster
+from kiel_groups.embedded.processes import ReservedPort
 from kiel_groups.group.znodes.worker_contents import WorkerInfo
 from kiel_groups.workers.session import WorkerRole, WorkerSession
 from tests.helpers.commands import Running, kiel_groups
@@ -58,11 +58,17 @@ def test_an_unknown_group_is_refused(cluster_39: Cluster, unique: Callable[[str]
     assert (done.returncode, done.stdout, done.stderr.splitlines()[-1]) == (2, "", text)
 
 
-def test_a_worker_without_zookeeper_says_what_it_tries() -> None:
+@pytest.fixture
+def unused() -> Iterator[ReservedPort]:
+    """Provide a port at which nothing listens."""
+    port = ReservedPort()
+    yield port
+    port.release()
+
+
+def test_a_worker_without_zookeeper_says_what_it_tries(unused: ReservedPort) -> None:
     """Long before it gives up, a warning names the servers and for how long it tries them."""
-    socket, port = bind_unused_port()
-    socket.close()
-    place = f"127.0.0.1:{port}"
+    place = f"127.0.0.1:{unused.number}"
     words = ["workers", "run", "--group", "g", "--zookeeper", place, "--brokers", place, "--port", "0", "--quiet"]
     with Running(["-m", "kiel_groups", *words]) as worker:
         worker.wait_for_error("", 12)
@@ -72,13 +78,15 @@ def test_a_worker_without_zookeeper_says_what_it_tries() -> None:
 
 
 async def test_a_worker_with_wrong_brokers_says_so(
-    cluster_39: Cluster, unique: Callable[[str], str], tmp_path: Path, caplog: pytest.LogCaptureFixture
+    cluster_39: Cluster,
+    unique: Callable[[str], str],
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    unused: ReservedPort,
 ) -> None:
     """It warns once when it starts. A sink that waits for brokers is a problem of the worker that has claimed it."""
     caplog.set_level("WARNING", "kiel_groups.workers")
-    socket, port = bind_unused_port()
-    socket.close()
-    place, group, name = f"127.0.0.1:{port}", unique("workers"), unique("sink")
+    place, group, name = f"127.0.0.1:{unused.number}", unique("workers"), unique("sink")
     config = {"connector.class": "FileStreamSink", "file": str(tmp_path / "f"), "topics": "t"}
     async with worker_on(cluster_39, group, brokers=place) as worker:
         warning = f"group {group}: no broker answered: {place}: "

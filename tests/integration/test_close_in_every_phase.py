@@ -317,14 +317,16 @@ async def scene_of(cluster: Cluster, topic: str, group: str) -> AsyncIterator[Sc
 
 
 HOWS = ("with a bound", "until the outage ends")
-#: Phases in which a close without any time, and a second close that shortens a first one, have something to cancel.
-ENDLESS = (it_registers, values_are_in_flight, revoked_hook_runs, zookeeper_is_frozen, broker_is_frozen)
+#: Phases in which a close without any time has something to cancel, and those in which a second close ends a first one.
+AT_ONCE = (it_registers, values_are_in_flight, revoked_hook_runs, zookeeper_is_frozen)
+SHORTENED = (values_are_in_flight, revoked_hook_runs, zookeeper_is_frozen, broker_is_frozen)
 
 
 @pytest.mark.parametrize(
     ("phase", "how"),
     [(phase, how) for phase in PHASES for how in HOWS]
-    + [(phase, how) for phase in ENDLESS for how in ("shortened", "at once")],
+    + [(phase, "at once") for phase in AT_ONCE]
+    + [(phase, "shortened") for phase in SHORTENED],
     ids=lambda value: value if isinstance(value, str) else value.__name__,
 )
 async def test_a_close_ends_in_time_and_leaves_nothing(

@@ -8,15 +8,14 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Collection, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping
+from contextlib import ExitStack, asynccontextmanager
 from functools import partial
 from typing import Any
 
 import pytest
 
 from kiel_groups.clients import Producer
-from kiel_groups.embedded import Cluster
 from kiel_groups.model import GenerationToken, OffsetAndMetadata, TopicPartition
 from kiel_groups.wire.group_requests import FindCoordinatorRequest
 from kiel_groups.wire.offsets import OffsetCommitRequestV2, OffsetFetchRequestV1
@@ -28,13 +27,15 @@ from tests.proxies.cuttable_servers import ClusterOfCuttableBrokers
 
 pytestmark = pytest.mark.integration
 
+Unique = Callable[[str], str]
+
 OVERRIDES = {
     # A leader of 0.9 that removes replicas from those in sync waits for ZooKeeper. Until then, it answers no commit.
     "replica.lag.time.max.ms": 60_000,
     "offsets.commit.timeout.ms": 1_000,
 }
 BROKERS = frozenset((0, 1, 2))
-PARTITIONS = [TopicPartition("t", number) for number in range(3)]
+COUNT = 3
 SETTINGS: Mapping[str, Any] = {
     "coordination": "brokers",
     "zk_hosts": None,
@@ -45,11 +46,13 @@ SETTINGS: Mapping[str, Any] = {
 
 
 class CutOffGroup:
-    """A group on the topic ``t``, and its coordinator, broker ``first``, which is going to be cut off."""
+    """A group on a topic, and its coordinator, broker ``first``, which is going to be cut off."""
 
-    def __init__(self, cluster: ClusterOfCuttableBrokers, group: Group, first: int) -> None:
+    def __init__(self, cluster: ClusterOfCuttableBrokers, group: Group, topic: str, first: int) -> None:
         self.cluster = cluster
         self.group = group
+        self.topic = topic
+        self.partitions = [TopicPartition(topic, number) for number in range(COUNT)]
         self.first = first
         self.others = [address for broker, address in enumerate(cluster.links.advertised) if broker != first]
         self._values = 0
@@ -63,7 +66,7 @@ class CutOffGroup:
         values = {b"%d" % number for number in range(first, self._values)}
         async with Producer(self.others) as producer:
             for value in values:
-                await producer.produce("t", value, key=value)
+                await producer.produce(self.topic, value, key=value)
         return values
 
     async def cut(self) -> int:
@@ -73,7 +76,7 @@ class CutOffGroup:
 
     async def stored(self, coordinator: int) -> dict[TopicPartition, int]:
         """Return the offsets that a coordinator has."""
-        request = OffsetFetchRequestV1(self.group.name, tuple(PARTITIONS))
+        request = OffsetFetchRequestV1(self.group.name, tuple(self.partitions))
         found = await ask_at(self.cluster.links.advertised[coordinator], request)
         return {partition: value.offset for partition, value in found.items() if value.offset >= 0}
 
@@ -117,20 +120,38 @@ def controller_of(cluster: ClusterOfCuttableBrokers) -> int | None:
         return int(json.loads(client.get("/controller")[0])["brokerid"])
 
 
+@pytest.fixture(scope="module")
+def clusters() -> Iterator[Callable[[str], ClusterOfCuttableBrokers]]:
+    """Provide a function that returns the brokers of a release, and starts them at the first use."""
+    running: dict[str, ClusterOfCuttableBrokers] = {}
+    with ExitStack() as stack:
+
+        def cluster_of(version: str) -> ClusterOfCuttableBrokers:
+            if version not in running:
+                cluster = ClusterOfCuttableBrokers(3, kafka=version, broker_overrides=OVERRIDES)
+                running[version] = stack.enter_context(cluster)
+            return running[version]
+
+        yield cluster_of
+
+
 @asynccontextmanager
-async def cut_off_group(start_cluster: Callable[..., Cluster], version: str) -> AsyncIterator[CutOffGroup]:
+async def cut_off_group(cluster: ClusterOfCuttableBrokers, unique: Unique) -> AsyncIterator[CutOffGroup]:
     """
-    Start a cluster, and provide a group whose coordinator is not the controller.
+    Provide a group whose coordinator is not the controller, and heal the cluster at the end.
 
     A new controller of 0.9 leaves brokers that it has never seen alive among the replicas in sync.
     """
-    cluster = start_cluster(3, kafka=version, kind=ClusterOfCuttableBrokers, broker_overrides=OVERRIDES)
-    await cluster.create_topic("t", 3, replication=3)
-    coordinators = {name: await coordinator_of(cluster, name) for name in map("group-{}".format, range(8))}
+    topic = unique("topic")
+    await cluster.create_topic(topic, COUNT, replication=3)
+    coordinators = {name: await coordinator_of(cluster, name) for name in [unique("group") for _ in range(8)]}
     controller = controller_of(cluster)
     name, first = next((name, broker) for name, broker in coordinators.items() if broker != controller)
-    async with group_of(cluster, name, ["t"]) as group:
-        yield CutOffGroup(cluster, group, first)
+    try:
+        async with group_of(cluster, name, [topic]) as group:
+            yield CutOffGroup(cluster, group, topic, first)
+    finally:
+        cluster.links.heal()
 
 
 def _has(member: Member, values: set[bytes]) -> bool:
@@ -138,7 +159,7 @@ def _has(member: Member, values: set[bytes]) -> bool:
 
 
 async def test_a_member_that_commits_nothing_keeps_a_coordinator_that_is_cut_off(
-    start_cluster: Callable[..., Cluster], coordinating_version: str
+    clusters: Callable[[str], ClusterOfCuttableBrokers], coordinating_version: str, unique: Unique
 ) -> None:
     """
     The coordinator that is cut off answers the member's heartbeats, so both it and a member of the next coordinator
@@ -146,7 +167,7 @@ async def test_a_member_that_commits_nothing_keeps_a_coordinator_that_is_cut_off
     ends, the member loses its partitions, and joins again.
     """
     settings = {"session_timeout_ms": 6_000}
-    async with cut_off_group(start_cluster, coordinating_version) as tested:
+    async with cut_off_group(clusters(coordinating_version), unique) as tested:
         group, one = tested.group, await tested.join(autocommit=False, **settings)
         await group.delivered(await tested.produce())
         await one.consumer.commit()
@@ -154,35 +175,35 @@ async def test_a_member_that_commits_nothing_keeps_a_coordinator_that_is_cut_off
         await tested.everything_stored(successor)
 
         two = await tested.join(brokers=tested.others, auto_commit_interval_ms=200, **settings)
-        await eventually(lambda: two.held == set(PARTITIONS), "the other member has all partitions", 30)
+        await eventually(lambda: two.held == set(tested.partitions), "the other member has all partitions", 30)
         later = await tested.produce()
         for member in (one, two):
             await eventually(partial(_has, member, later), "both members deliver", 30)
-        assert one.held == set(PARTITIONS)
-        token = one.consumer.fencing_token(PARTITIONS[0])
+        assert one.held == set(tested.partitions)
+        token = one.consumer.fencing_token(tested.partitions[0])
         assert isinstance(token, GenerationToken)
-        beyond = dict.fromkeys(PARTITIONS, OffsetAndMetadata(1_000, ""))
+        beyond = dict.fromkeys(tested.partitions, OffsetAndMetadata(1_000, ""))
         commit = OffsetCommitRequestV2(group.name, token.generation, token.member_id, beyond)
         codes = await ask_at(tested.cluster.links.advertised[tested.first], commit)
         assert {code.name for code in codes.values()} == {"REQUEST_TIMED_OUT"}
 
         tested.cluster.links.heal()
-        await eventually(lambda: sorted(one.lost_partitions) == PARTITIONS, "the former member loses them", 30)
-        await group.balanced("t", 3)
+        await eventually(lambda: sorted(one.lost_partitions) == tested.partitions, "the former member loses them", 30)
+        await group.balanced(tested.topic, COUNT)
         await group.delivered(await tested.produce())
         await one.consumer.commit()
         await tested.everything_stored(successor)
 
 
 async def test_a_member_whose_commits_are_not_confirmed_finds_the_next_coordinator(
-    start_cluster: Callable[..., Cluster], coordinating_version: str
+    clusters: Callable[[str], ClusterOfCuttableBrokers], coordinating_version: str, unique: Unique
 ) -> None:
     """
     The first commit that the cut-off coordinator cannot confirm makes the member ask another broker. The next
     coordinator knows the member, which keeps its partitions: a member that joins then shares them with it.
     """
     settings = {"session_timeout_ms": 20_000, "auto_commit_interval_ms": 200}
-    async with cut_off_group(start_cluster, coordinating_version) as tested:
+    async with cut_off_group(clusters(coordinating_version), unique) as tested:
         group, one = tested.group, await tested.join(**settings)
         await group.delivered(await tested.produce())
         # The partitions of different leaders may have been opened one after the other.
@@ -190,9 +211,9 @@ async def test_a_member_whose_commits_are_not_confirmed_finds_the_next_coordinat
         successor = await tested.cut()
         await group.delivered(await tested.produce())
         await tested.everything_stored(successor)
-        assert (one.held, one.rebalances) == (set(PARTITIONS), assignments)
+        assert (one.held, one.rebalances) == (set(tested.partitions), assignments)
 
         await tested.join(brokers=tested.others, **settings)
-        await group.balanced("t", 3)
+        await group.balanced(tested.topic, COUNT)
         assert not one.lost_partitions
         assert not group.overlaps()

@@ -129,7 +129,7 @@ def test_the_demo_proves_that_no_record_is_lost_and_keeps_the_cluster(
     assert_a_foreign_record_is_shown(running)
     assert_the_end_of_a_consumer_is_shown(running)
     assert running.end(signal.SIGINT, timeout_s=20) == 0
-    assert_nothing_left(children, tmp_path, within_s=1)
+    assert_nothing_left(children, tmp_path, within_s=5)
 
 
 def argument_of(output: str, option: str) -> str:
@@ -173,7 +173,7 @@ def test_an_interrupted_demo_leaves_nothing_behind(
     assert len(children) == 5
     assert running.end(number, timeout_s=20) == status
     assert "Traceback" not in running.output
-    assert_nothing_left(children, tmp_path, within_s=1)
+    assert_nothing_left(children, tmp_path, within_s=5)
 
 
 def test_the_children_of_a_killed_demo_end_within_5_s(demo: Callable[..., Demo], tmp_path: Path) -> None:
@@ -181,7 +181,7 @@ def test_the_children_of_a_killed_demo_end_within_5_s(demo: Callable[..., Demo],
     running = demo()
     running.wait_for("3 members share", timeout_s=60)
     children = running.children()
-    running.end(signal.SIGKILL, timeout_s=5)
+    running.end(signal.SIGKILL, timeout_s=20)
     sweep = "from kiel_groups.embedded.processes import server_folder; server_folder('next')"
     eventually_blocking(lambda: all(map(has_ended, children)), "servers and consumers end with the demo", 5)
     subprocess.run([sys.executable, "-c", sweep], check=True, env=os.environ | {"TMPDIR": str(tmp_path)})

@@ -233,7 +233,7 @@ def test_the_exit_of_the_interpreter_ends_a_membership_that_assign_has_replaced(
     loop.run_until_complete(replace())
     assert members(cluster_39, group) != []
     consumer._left_loop.exit()
-    eventually_blocking(lambda: members(cluster_39, group) == [], "the member is gone", 3.0)
+    eventually_blocking(lambda: members(cluster_39, group) == [], "the member is gone", 6.0)
     loop.close()
 
 

@@ -82,6 +82,8 @@ def test_every_module_in_a_guide_exists(page: str) -> None:
     assert not {name for name, path in paths.items() if not (path.is_dir() or path.with_suffix(".py").is_file())}
 
 
+# One process finds all classes for all pages.
+@pytest.mark.xdist_group("classes")
 @pytest.mark.parametrize("page", GUIDES)
 def test_every_class_and_method_in_a_guide_exists(page: str) -> None:
     """Every ``Class`` or ``Class.method`` that a guide names exists."""
