@@ -42,7 +42,7 @@ def test_sessions_of_a_benchmark_send_heartbeats(cluster_39: Cluster, unique: Ca
 def test_the_benchmark_of_consumers_measures_each_of_our_ways(tmp_path: Path) -> None:
     """A quick run writes a topic, reads it in each way of this version, and has a figure for everything."""
     target = tmp_path / "figures.json"
-    outcome = CliRunner().invoke(consume.main, ["--quick", "--only", "ours", "--json", str(target)])
+    outcome = CliRunner().invoke(consume.main, ["--quick", "--rounds", "1", "--only", "ours", "--json", str(target)])
     assert outcome.exit_code == 0, outcome.output
     rows = json.loads(target.read_text(encoding="utf-8"))["runs"]
     ways = OUR_WAYS if hasattr(GroupedConsumer, "consume_batches") else set(OUR_WAYS) - {"consume_batches()"}
