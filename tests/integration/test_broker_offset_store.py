@@ -106,7 +106,7 @@ async def test_a_commit_that_brokers_do_not_confirm_raises(start_cluster: Callab
     settings = {"store": "broker-v0", "autocommit": False, "request_timeout_ms": 500}
     async with GroupedConsumer(cluster.brokers, "g", cluster.zk_hosts, **settings) as consumer:
         await consumer.subscribe("t")
-        for chosen in (None, {TopicPartition("t", 0): 1}):
+        for chosen in (None, {TopicPartition("t", 0): 2}):
             record = await consumer.getone()
             cluster.kafka[0].pause()
             try:
