@@ -8,7 +8,7 @@ import socket
 import threading
 import time
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 
 import pytest
 
@@ -267,3 +267,17 @@ def test_the_proxy_closes_while_clients_connect() -> None:
         assert not closing.is_alive()
     for client in clients:
         client.close()
+
+
+async def test_a_refusal_while_a_client_connects_loses_no_connection(caplog: pytest.LogCaptureFixture) -> None:
+    """Each connection is refused or accepted. asyncio's own ways to accept have a race there, which it logs."""
+    async with proxied() as (_, proxy):
+        for _ in range(300):
+            connecting = asyncio.ensure_future(
+                asyncio.to_thread(socket.create_connection, ("127.0.0.1", proxy.port), 5)
+            )
+            await asyncio.to_thread(proxy.refuse)
+            with suppress(ConnectionError):
+                (await connecting).close()
+            proxy.heal()
+    assert [record.getMessage() for record in caplog.records if record.name == "asyncio"] == []
