@@ -73,7 +73,7 @@ async def test_a_close_without_a_timeout_ends_when_a_broker_stores_nothing() -> 
     def script(request: Request) -> Fault | None:
         return next(answers, Fault.SILENT) if request.api_key == PRODUCE else None
 
-    settings = {"retries": 1_000, "request_timeout_ms": 150, "ack_timeout": 50, "batch_size": 1, "linger_ms": 0}
+    settings = {"retries": 1_000, "request_timeout_ms": 1_000, "ack_timeout": 50, "batch_size": 1, "linger_ms": 0}
     async with producing(FakeBroker({"t": 2}, script=script), **settings) as (broker, producer):
         await producer.produce("t", b"stored", partition=0)
         outcomes = [producer.produce("t", b"in flight", partition=0)]
@@ -83,7 +83,7 @@ async def test_a_close_without_a_timeout_ends_when_a_broker_stores_nothing() -> 
         outcomes.append(producer.produce("t", b"queued", partition=0))
         began_s = asyncio.get_running_loop().time()
         await producer.close()
-        assert 0.15 < asyncio.get_running_loop().time() - began_s < 5
+        assert 1.0 < asyncio.get_running_loop().time() - began_s < 8
         kinds = [type(outcome) for outcome in await asyncio.gather(*outcomes, return_exceptions=True)]
         assert kinds == [RecordMetadata, OutcomeUnknownError, ClosedError]
 
@@ -95,11 +95,11 @@ async def test_a_close_without_a_timeout_waits_while_records_are_stored() -> Non
     """
     broker = FakeBroker({"t": 2})
     broker.gates[PRODUCE] = asyncio.Event()
-    settings = {"request_timeout_ms": 150, "ack_timeout": 50, "batch_size": 1, "linger_ms": 0}
+    settings = {"request_timeout_ms": 600, "ack_timeout": 50, "batch_size": 1, "linger_ms": 0}
 
     async def answer_slowly() -> None:
         while True:
-            await asyncio.sleep(0.05)
+            await asyncio.sleep(0.2)
             broker.gates[PRODUCE].set()
             broker.gates[PRODUCE].clear()
 

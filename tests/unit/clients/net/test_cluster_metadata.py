@@ -99,7 +99,7 @@ async def test_dead_and_stuck_bootstrap_hosts_are_skipped() -> None:
         async with FakeBroker() as dead:
             pass
         hosts = (dead.address, stuck.address, alive.address)
-        cluster = ClusterMetadata(BrokerConfig(hosts=hosts, connect_timeout_ms=50, backoff_ms=1), Metrics())
+        cluster = ClusterMetadata(BrokerConfig(hosts=hosts, connect_timeout_ms=500, backoff_ms=1), Metrics())
         assert await cluster.partitions_of("t") == (0,)
         await cluster.refresh(["t"], "again")
         assert stuck.count(METADATA) == 1, "a broker that failed is asked last"
@@ -365,7 +365,7 @@ async def test_a_frozen_leader_delays_offsets_of_other_leaders_for_a_bounded_tim
     async with two_brokers() as (one, two):
         one.logs[T0].start = 5
         two.script = lambda request: Fault.SILENT if request.api_key == LIST_OFFSETS else None
-        cluster = ClusterMetadata(one.config(connect_timeout_ms=200, request_timeout_ms=60_000), Metrics())
+        cluster = ClusterMetadata(one.config(connect_timeout_ms=800, request_timeout_ms=60_000), Metrics())
         async with asyncio.timeout(5):
             found, failures = await find_offsets(cluster, [T0, T1], -2)
         assert found == {T0: 5}

@@ -38,7 +38,7 @@ async def test_retries_keep_the_order() -> None:
 
 async def test_no_batch_overtakes_one_that_waits_for_its_retry() -> None:
     """While the leader for a failed batch is looked up, neither that batch nor later ones are sent."""
-    async with producing(batch_size=1, request_timeout_ms=100) as (broker, producer):
+    async with producing(batch_size=1, request_timeout_ms=5_000) as (broker, producer):
         broker.gates[METADATA] = asyncio.Event()
         broker.fail_next(PRODUCE, T0, 6)
         first = producer.produce("t", b"first", partition=0)

@@ -79,7 +79,7 @@ async def test_a_broker_that_does_not_answer_is_replaced_by_another(fault: Fault
         first.peers = second.peers = [first, second]
         first.script = lambda request: fault if request.api_key == FIND else None
         coordinating(second)
-        async with transport_to(first, connect_timeout_ms=100) as transport:
+        async with transport_to(first, connect_timeout_ms=800) as transport:
             with pytest.raises(FindError, match="no broker has named the group's coordinator") as raised:
                 await transport.find()
             assert raised.value.code is None
