@@ -100,6 +100,8 @@ async def test_a_group_in_zookeeper(cluster_39: Cluster, unique: Unique) -> None
     assert given(document, new_member(document)) == list(range(PARTITIONS))
 
 
+# The command computes this from answers that all releases give.
+@pytest.mark.parametrize("coordinating_version", ["0.9.0.1"], indirect=True)
 async def test_a_group_of_brokers(coordinating_cluster: Cluster, unique: Unique) -> None:
     """A join has the allocation of its plan; weights, and a group without an assignor, are refused."""
     topic, name = unique("topic"), unique("group")
