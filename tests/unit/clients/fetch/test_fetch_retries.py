@@ -77,11 +77,10 @@ async def test_a_permanent_error_is_raised_with_growing_pauses() -> None:
     async with fetch_bench(max_bytes=4_096, max_message_bytes=10_000) as bench:
         bench.broker.append(T0, message_set(b"L" * 20_000))
         bench.fetcher.assign({T0: 0})
-        raised, ends_s = 0, asyncio.get_running_loop().time() + 0.3
-        while asyncio.get_running_loop().time() < ends_s:
+        began_s = time.monotonic()
+        for _ in range(20):
             assert isinstance(await bench.next_error(), MessageTooLargeError)
-            raised += 1
-        assert 5 <= raised <= 0.3 / 0.014 + 8
+        assert time.monotonic() - began_s > 0.2
 
 
 async def test_partitions_that_wait_for_a_broker_that_is_down_are_retried_together(

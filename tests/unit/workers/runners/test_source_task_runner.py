@@ -244,7 +244,7 @@ async def test_offsets_are_stored_at_intervals(interval_ms: str, takes_s: float,
     await eventually(lambda: len(times) == 4, "four writes")
     bench.runner.request_stop()
     await running
-    assert all(least_s * 0.99 <= pause_s < least_s + 1.0 for pause_s in bench.stores.pauses_s[:3])
+    assert all(least_s * 0.99 <= pause_s < least_s + 5.0 for pause_s in bench.stores.pauses_s[:3])
 
 
 async def test_offsets_are_stored_while_a_poll_waits_for_its_source() -> None:
