@@ -36,7 +36,7 @@ _PAUSES_S = (None, 0.0, 0.005, 0.02)
 _MOMENTS = 24
 
 #: How long threads may take to end a session or a membership, in seconds.
-_THREADS_S = 5.0
+_THREADS_S = 12.0
 
 
 @dataclass(frozen=True, slots=True)
