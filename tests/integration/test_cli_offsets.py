@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import signal
 import subprocess
 from collections.abc import Callable
@@ -133,10 +134,16 @@ def test_a_group_begins_at_the_offsets_of_another_one(cluster_39: Cluster, uniqu
         plan_import(source, new, file).apply(source)
         assert source.read(new).has_settings
         assert plan_copy(source, old, new, overwrite=True).lost == {first: 1}
+        with zookeeper(cluster_39) as client:
+            client.ensure_path(GroupLayout(old).topic_owners(topic))
+        if store == "broker-v1":
+            with pytest.raises(ConfigError, match=f"these are older; name all partitions of {topic}, so that"):
+                plan_delete(source, old, {topic: frozenset({0})})
         remark = plan_delete(source, old, {topic: None}).apply(source)
         assert ("Kafka keeps the offsets" in remark) == (store == "broker-v1")
         with zookeeper(cluster_39) as client:
             assert not client.exists(GroupLayout(old).topic_starts(topic))
+            assert not client.exists(GroupLayout(old).topic_owners(topic)), "the topic would still be listed"
             # Kafka hides the offsets of a topic that is gone; what the group notes of it is deleted all the same.
             gone, starts = unique("gone"), FirstOffsets(1, 0, {0: 0, 1: 5}).encode()
             client.create(GroupLayout(new).topic_starts(gone), starts, makepath=True)
@@ -259,6 +266,7 @@ async def test_offsets_of_a_group_that_brokers_coordinate(
         assert (status, printed) == (2, "")
         assert "has 1 live member: kiel-groups-" in errors
         assert (await offsets("copy", name, f"{name}-2", "--yes"))[0] == 0
+    files = os.listdir(tmp_path)
     status, _, errors = await offsets("delete", name, "--topic", other, "--yes")
     if kafka_release(coordinating_version).version >= "2.4":
         assert status == 0, errors
@@ -266,4 +274,5 @@ async def test_offsets_of_a_group_that_brokers_coordinate(
     else:
         assert status == 2
         assert "brokers delete single offsets on request from Kafka 2.4 on" in errors
+        assert os.listdir(tmp_path) == files, "a restore file of offsets that are still there"
         assert await stored() == ends
