@@ -18,7 +18,7 @@ from kiel_groups.config import BrokerConfig, CoordinatorConfig, DebounceConfig, 
 from kiel_groups.errors import ConfigError
 from kiel_groups.metrics import Metrics
 from tests.architecture.source import file_of, imported_modules, modules, name_of, tree
-from tests.project.test_docs_pages import DOCS
+from tests.helpers.commands import REPOSITORY
 
 pytestmark = pytest.mark.unit
 
@@ -68,7 +68,7 @@ ARGUMENTS["initial_delay_ms"] = "debounce_initial_delay_ms"
 
 def documented(word: str) -> Iterator[str]:
     """Yield the settings for which the table of the differences has this word; … stands for any text."""
-    page = (DOCS / "ownership.rst").read_text(encoding="utf-8")
+    page = (REPOSITORY / "docs" / "ownership.rst").read_text(encoding="utf-8")
     found = re.search(r'\n(=+ +)=+\nwith ``coordination="brokers"``.*?\n=+ +=+\n(.*?)\n=', page, re.S)
     assert found
     rule, table = found.groups()

@@ -228,8 +228,8 @@ class ZooKeeperOffsets:
         elif in_kafka:
             remark = "Kafka keeps the offsets until they expire; the group no longer counts the topic as its own"
         for topic in sorted(topics):
-            # A topic with a folder of owners counts as the group's, too. A member that joins creates it again.
-            for folder in (layout.topic_starts(topic), layout.topic_owners(topic)):
+            # A topic with one of the other folders counts as the group's, too. A member that joins creates them again.
+            for folder in (layout.topic_starts(topic), layout.topic_offsets(topic), layout.topic_owners(topic)):
                 with suppress(NoNodeError, NotEmptyError):
                     client.delete(folder)
         return remark
