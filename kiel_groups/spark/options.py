@@ -41,6 +41,7 @@ __all__ = [
     "EARLIEST",
     "EARLIEST_OFFSET",
     "GROUP",
+    "INCARNATION",
     "LATEST",
     "LATEST_OFFSET",
     "OPTION_NAMES",
@@ -274,6 +275,9 @@ def _is_number(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
+#: The column that identifies the topic's incarnation.
+INCARNATION = "incarnation"
+
 _COLUMNS: Final[dict[str, tuple[DataType, pa.DataType]]] = {
     "key": (BinaryType(), pa.binary()),
     "value": (BinaryType(), pa.binary()),
@@ -283,10 +287,17 @@ _COLUMNS: Final[dict[str, tuple[DataType, pa.DataType]]] = {
     # Messages of magic 0 have no timestamp: the column is null, and the type is -1.
     "timestamp": (TimestampType(), pa.timestamp("us", tz="UTC")),
     "timestampType": (IntegerType(), pa.int32()),
+    # The creation zxid of the topic; null without ZooKeeper.
+    INCARNATION: (LongType(), pa.int64()),
 }
 
+#: Columns that only a schema that names them has.
+_OPTIONAL_COLUMNS = (INCARNATION,)
+
 #: The schema of a read if the user gives none.
-READ_SCHEMA = StructType([StructField(name, kind, True) for name, (kind, _) in _COLUMNS.items()])
+READ_SCHEMA = StructType(
+    [StructField(name, kind, True) for name, (kind, _) in _COLUMNS.items() if name not in _OPTIONAL_COLUMNS]
+)
 
 
 def check_read_schema(schema: StructType) -> StructType:
@@ -305,7 +316,7 @@ def check_read_schema(schema: StructType) -> StructType:
                 f"schema: {field.name} is given as {field.dataType.simpleString()}, and is {known[0].simpleString()};"
                 " cast it after reading"
             )
-        if not field.nullable and field.name in ("key", "value", "timestamp"):
+        if not field.nullable and field.name in ("key", "value", "timestamp", INCARNATION):
             raise ConfigError(f"schema: {field.name} is given as not nullable, and may be null")
     names = schema.fieldNames()
     if twice := sorted({name for name in names if names.count(name) > 1}):

@@ -66,6 +66,7 @@ LAYERS = (
     "spark/checkpoint",
     "spark/options",
     "spark/log_view",
+    "spark/log_identity",
     "spark/offsets",
     "spark/task_planner",
     "spark/worker_connections",
