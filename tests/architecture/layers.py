@@ -64,6 +64,7 @@ LAYERS = (
     "spark/environment",
     "spark/portable_pickle",
     "spark/checkpoint",
+    "spark/side_tables",
     "spark/options",
     "spark/log_view",
     "spark/log_identity",
