@@ -35,8 +35,9 @@ from kiel_groups.errors import (
     RetriableBrokerError,
 )
 from kiel_groups.model import TopicPartition
-from kiel_groups.spark.checkpoint import OffsetRange
+from kiel_groups.spark.checkpoint import Loss, OffsetRange
 from kiel_groups.spark.options import INCARNATION, ReadOptions, arrow_schema
+from kiel_groups.spark.side_tables import record_loss
 from kiel_groups.spark.task_planner import ReadTask
 from kiel_groups.spark.worker_connections import BrokerSocket, borrowed, find_leaders, freeze_collector
 from kiel_groups.wire.error_codes import LEADER_NOT_AVAILABLE, NO_ERROR, OFFSET_OUT_OF_RANGE, UNKNOWN
@@ -73,6 +74,7 @@ class RangeReader:
     range: OffsetRange
     fail_on_data_loss: bool
     max_message_bytes: int
+    archive: str | None = None
     position: int = 0
     needed_bytes: int = 0
     sizes: MessageSizes = field(default_factory=MessageSizes)
@@ -157,23 +159,26 @@ class RangeReader:
         # Brokers of 3.x send nothing of a message that is larger than the fetch.
         self.needed_bytes = self.max_message_bytes
         what = (
-            f"{self.topic_partition}: offsets {self.position} to {self.range.end} are to be read, and the broker has a"
+            f"offsets {self.position} to {self.range.end} are to be read, and the broker has a"
             f" log of up to {high_watermark} and sends no message"
         )
         if self.empty_answers < _MAX_EMPTY_ANSWERS:
-            raise RetriableBrokerError(f"{what}; asked {self.empty_answers} times")
+            raise RetriableBrokerError(f"{self.topic_partition}: {what}; asked {self.empty_answers} times")
         self._on_loss(
             f"{what}, asked {self.empty_answers} times: they are lost, unless compaction has removed the last messages"
             f" of the log, or the next one is larger than kiel.max.message.bytes, {self.max_message_bytes}",
             remedy="Wait for a later message, which proves that, or set failOnDataLoss to false to go on without them",
+            end=self.range.end,
         )
         self.position = self.range.end
 
-    def _on_loss(self, what: str, remedy: str) -> None:
-        """Raise an error because messages are lost, or log a warning if the options allow losses."""
+    def _on_loss(self, what: str, remedy: str, end: int) -> None:
+        """Raise an error because messages up to ``end`` are lost, or log and record that if the options allow it."""
+        loss = Loss(self.topic_partition, self.position, end, self.range.incarnation, what)
         if self.fail_on_data_loss:
-            raise OffsetOutOfRangeError(f"{what}. {remedy}")
-        log.warning("%s; continuing without them, as failOnDataLoss is false", what)
+            raise OffsetOutOfRangeError(f"{loss}. {remedy}")
+        log.warning("%s; continuing without them, as failOnDataLoss is false", loss)
+        record_loss(self.archive, loss)
 
     def _enlarge_fetch(self, asked_bytes: int, partial: PartialMessage) -> None:
         needed, most = partial.needed_bytes or 0, self.max_message_bytes
@@ -194,16 +199,16 @@ class RangeReader:
                 and the remedy.
         """
         what = (
-            f"{self.topic_partition}: offsets {self.position} to {self.range.end} are to be read, and the log has"
-            f" {earliest} to {latest}: retention was faster, or the topic was deleted and created again"
+            f"offsets {self.position} to {self.range.end} are to be read, and the log has {earliest} to {latest}:"
+            " retention was faster, or the topic was deleted and created again"
         )
+        following = earliest if self.position < earliest < self.range.end else self.range.end
         self._on_loss(
-            what, remedy="Start with a new checkpoint, or set failOnDataLoss to false to go on with what there is"
+            what,
+            remedy="Start with a new checkpoint, or set failOnDataLoss to false to go on with what there is",
+            end=following,
         )
-        if self.position < earliest < self.range.end:
-            self.position = earliest
-        else:
-            self.position = self.range.end
+        self.position = following
 
 
 def ask_for(readings: Iterable[RangeReader], most_bytes: int) -> dict[RangeReader, FetchPosition]:
@@ -322,7 +327,8 @@ class _TaskReader:
         self._options = options
         self._schema = schema
         self._readings = [
-            RangeReader(each, options.fail_on_data_loss, options.max_message_bytes) for each in task.ranges
+            RangeReader(each, options.fail_on_data_loss, options.max_message_bytes, options.archive)
+            for each in task.ranges
         ]
         self._leaders: Mapping[TopicPartition, HostPort | None] = {
             each.topic_partition: task.leader for each in task.ranges
