@@ -42,6 +42,7 @@ __all__ = [
     "EARLIEST_OFFSET",
     "FAIL",
     "GROUP",
+    "INCARNATION",
     "LATEST",
     "LATEST_OFFSET",
     "OPTION_NAMES",
@@ -281,6 +282,9 @@ def _is_number(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
+#: The column that identifies the topic's incarnation.
+INCARNATION = "incarnation"
+
 _COLUMNS: Final[dict[str, tuple[DataType, pa.DataType]]] = {
     "key": (BinaryType(), pa.binary()),
     "value": (BinaryType(), pa.binary()),
@@ -290,15 +294,19 @@ _COLUMNS: Final[dict[str, tuple[DataType, pa.DataType]]] = {
     # Messages of magic 0 have no timestamp: the column is null, and the type is -1.
     "timestamp": (TimestampType(), pa.timestamp("us", tz="UTC")),
     "timestampType": (IntegerType(), pa.int32()),
+    # The creation zxid of the topic; null without ZooKeeper.
+    INCARNATION: (LongType(), pa.int64()),
     # Null but in the rows of bad records, with ``kiel.onBadRecord`` set to ``row``.
     "error": (StringType(), pa.string()),
     "raw": (BinaryType(), pa.binary()),
 }
-_ONLY_IF_NAMED: Final = ("error", "raw")
+
+#: Columns that only a schema that names them has.
+_OPTIONAL_COLUMNS = (INCARNATION, "error", "raw")
 
 #: The schema of a read if the user gives none.
 READ_SCHEMA = StructType(
-    [StructField(name, kind, True) for name, (kind, _) in _COLUMNS.items() if name not in _ONLY_IF_NAMED]
+    [StructField(name, kind, True) for name, (kind, _) in _COLUMNS.items() if name not in _OPTIONAL_COLUMNS]
 )
 
 
@@ -318,7 +326,7 @@ def check_read_schema(schema: StructType) -> StructType:
                 f"schema: {field.name} is given as {field.dataType.simpleString()}, and is {known[0].simpleString()};"
                 " cast it after reading"
             )
-        if not field.nullable and field.name in ("key", "value", "timestamp", *_ONLY_IF_NAMED):
+        if not field.nullable and field.name in ("key", "value", "timestamp", *_OPTIONAL_COLUMNS):
             raise ConfigError(f"schema: {field.name} is given as not nullable, and may be null")
     names = schema.fieldNames()
     if twice := sorted({name for name in names if names.count(name) > 1}):

@@ -37,9 +37,9 @@ from kiel_groups.errors import (
     RetriableBrokerError,
 )
 from kiel_groups.model import Record, TopicPartition
-from kiel_groups.spark.checkpoint import OffsetRange
-from kiel_groups.spark.options import FAIL, QUARANTINE, ROW, ReadOptions, arrow_schema
-from kiel_groups.spark.side_tables import Quarantine, SideRow
+from kiel_groups.spark.checkpoint import Loss, OffsetRange
+from kiel_groups.spark.options import FAIL, INCARNATION, QUARANTINE, ROW, ReadOptions, arrow_schema
+from kiel_groups.spark.side_tables import Quarantine, SideRow, record_loss
 from kiel_groups.spark.task_planner import ReadTask
 from kiel_groups.spark.worker_connections import BrokerSocket, borrowed, find_leaders, freeze_collector
 from kiel_groups.wire.error_codes import LEADER_NOT_AVAILABLE, NO_ERROR, OFFSET_OUT_OF_RANGE, UNKNOWN
@@ -78,6 +78,7 @@ class RangeReader:
     range: OffsetRange
     fail_on_data_loss: bool
     max_message_bytes: int
+    archive: str | None = None
     position: int = 0
     needed_bytes: int = 0
     sizes: MessageSizes = field(default_factory=MessageSizes)
@@ -176,23 +177,26 @@ class RangeReader:
         # Brokers of 3.x send nothing of a message that is larger than the fetch.
         self.needed_bytes = self.max_message_bytes
         what = (
-            f"{self.topic_partition}: offsets {self.position} to {self.range.end} are to be read, and the broker has a"
+            f"offsets {self.position} to {self.range.end} are to be read, and the broker has a"
             f" log of up to {high_watermark} and sends no message"
         )
         if self.empty_answers < _MAX_EMPTY_ANSWERS:
-            raise RetriableBrokerError(f"{what}; asked {self.empty_answers} times")
+            raise RetriableBrokerError(f"{self.topic_partition}: {what}; asked {self.empty_answers} times")
         self._on_loss(
             f"{what}, asked {self.empty_answers} times: they are lost, unless compaction has removed the last messages"
             f" of the log, or the next one is larger than kiel.max.message.bytes, {self.max_message_bytes}",
             remedy="Wait for a later message, which proves that, or set failOnDataLoss to false to go on without them",
+            end=self.range.end,
         )
         self.position = self.range.end
 
-    def _on_loss(self, what: str, remedy: str) -> None:
-        """Raise an error because messages are lost, or log a warning if the options allow losses."""
+    def _on_loss(self, what: str, remedy: str, end: int) -> None:
+        """Raise an error because messages up to ``end`` are lost, or log and record that if the options allow it."""
+        loss = Loss(self.topic_partition, self.position, end, self.range.incarnation, what)
         if self.fail_on_data_loss:
-            raise OffsetOutOfRangeError(f"{what}. {remedy}")
-        log.warning("%s; continuing without them, as failOnDataLoss is false", what)
+            raise OffsetOutOfRangeError(f"{loss}. {remedy}")
+        log.warning("%s; continuing without them, as failOnDataLoss is false", loss)
+        record_loss(self.archive, loss)
 
     def _enlarge_fetch(self, asked_bytes: int, partial: PartialMessage) -> None:
         needed, most = partial.needed_bytes or 0, self.max_message_bytes
@@ -213,16 +217,16 @@ class RangeReader:
                 and the remedy.
         """
         what = (
-            f"{self.topic_partition}: offsets {self.position} to {self.range.end} are to be read, and the log has"
-            f" {earliest} to {latest}: retention was faster, or the topic was deleted and created again"
+            f"offsets {self.position} to {self.range.end} are to be read, and the log has {earliest} to {latest}:"
+            " retention was faster, or the topic was deleted and created again"
         )
+        following = earliest if self.position < earliest < self.range.end else self.range.end
         self._on_loss(
-            what, remedy="Start with a new checkpoint, or set failOnDataLoss to false to go on with what there is"
+            what,
+            remedy="Start with a new checkpoint, or set failOnDataLoss to false to go on with what there is",
+            end=following,
         )
-        if self.position < earliest < self.range.end:
-            self.position = earliest
-        else:
-            self.position = self.range.end
+        self.position = following
 
 
 def ask_for(readings: Iterable[RangeReader], most_bytes: int) -> dict[RangeReader, FetchPosition]:
@@ -250,19 +254,19 @@ _NO_TIMESTAMP_TYPE = -1
 _BATCH_ROWS = 8_192
 
 
-def record_batch(columns: Columns, topic_partition: TopicPartition, schema: pa.Schema) -> pa.RecordBatch:
+def record_batch(columns: Columns, source: OffsetRange, schema: pa.Schema) -> pa.RecordBatch:
     """
     Return messages as a record batch.
 
     Args:
         columns: The messages; the batch shares their buffers.
-        topic_partition: The partition of the messages.
-        schema: Some of the columns of Spark's Kafka source, in any order.
+        source: The range of the messages.
+        schema: Some of the columns of Spark's Kafka source, in any order, ``incarnation``, ``error`` and ``raw``.
 
     Raises:
         KeyError: The schema has an unknown column.
     """
-    arrays = [_COLUMNS[field.name](columns, topic_partition) for field in schema]
+    arrays = [_COLUMNS[field.name](columns, source) for field in schema]
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
@@ -287,18 +291,19 @@ def _merge(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
     return whole
 
 
-def _repeated(value: str | int, kind: pa.DataType, count: int) -> pa.Array:
+def _repeated(value: str | int | None, kind: pa.DataType, count: int) -> pa.Array:
     return pa.repeat(pa.scalar(value, kind), count)
 
 
-_COLUMNS: Final[dict[str, Callable[[Columns, TopicPartition], pa.Array]]] = {
+_COLUMNS: Final[dict[str, Callable[[Columns, OffsetRange], pa.Array]]] = {
     "key": lambda columns, _: binary_array(columns.keys, range(len(columns))),
     "value": lambda columns, _: binary_array(columns.values, range(len(columns))),
-    "topic": lambda columns, source: _repeated(source.topic, pa.string(), len(columns)),
-    "partition": lambda columns, source: _repeated(source.partition, pa.int32(), len(columns)),
+    "topic": lambda columns, source: _repeated(source.topic_partition.topic, pa.string(), len(columns)),
+    "partition": lambda columns, source: _repeated(source.topic_partition.partition, pa.int32(), len(columns)),
     "offset": lambda columns, _: offset_array(columns, range(len(columns))),
     "timestamp": lambda columns, _: pa.nulls(len(columns), pa.timestamp("us", tz="UTC")),
     "timestampType": lambda columns, _: _repeated(_NO_TIMESTAMP_TYPE, pa.int32(), len(columns)),
+    INCARNATION: lambda columns, source: _repeated(source.incarnation, pa.int64(), len(columns)),
     "error": lambda columns, _: pa.nulls(len(columns), pa.string()),
     "raw": lambda columns, _: pa.nulls(len(columns), pa.binary()),
 }
@@ -336,7 +341,7 @@ class _BadRecords:
             place = f"offset {last}" if last == bad.offset else f"offsets {bad.offset} to {last}"
             log.error("%s: skipping %s: %s", bad.topic_partition, place, bad)
         if self._choice == ROW:
-            return [_bad_record_batch(bad, self._schema)]
+            return [_bad_record_batch(bad, reading.range, self._schema)]
         if self._archive is not None:
             self._records.setdefault(reading, Quarantine(self._archive)).add(
                 SideRow(
@@ -346,6 +351,7 @@ class _BadRecords:
                     end_offset=bad.next_offset,
                     reason=str(bad),
                     found_at=datetime.now(UTC),
+                    incarnation=reading.range.incarnation,
                     raw=bad.value if self._choice == QUARANTINE else None,
                 )
             )
@@ -359,10 +365,10 @@ class _BadRecords:
             log.error("%d bad records in this task; only the first %d have a line", self._count, _MOST_LOGGED)
 
 
-def _bad_record_batch(bad: DamagedRecordError, schema: pa.Schema) -> pa.RecordBatch:
+def _bad_record_batch(bad: DamagedRecordError, source: OffsetRange, schema: pa.Schema) -> pa.RecordBatch:
     """Return one row at the first offset of a bad record, without key and value."""
     columns = columns_of([Record(*bad.topic_partition, bad.offset, None, None)], bad.next_offset)
-    batch = record_batch(columns, bad.topic_partition, schema)
+    batch = record_batch(columns, source, schema)
     for index, column in enumerate(schema):
         if column.name in ("error", "raw"):
             found = str(bad) if column.name == "error" else bad.value
@@ -410,7 +416,8 @@ class _TaskReader:
         self._schema = schema
         self._bad = _BadRecords(options, schema)
         self._readings = [
-            RangeReader(each, options.fail_on_data_loss, options.max_message_bytes) for each in task.ranges
+            RangeReader(each, options.fail_on_data_loss, options.max_message_bytes, options.archive)
+            for each in task.ranges
         ]
         self._leaders: Mapping[TopicPartition, HostPort | None] = {
             each.topic_partition: task.leader for each in task.ranges
@@ -499,7 +506,7 @@ class _TaskReader:
             if isinstance(found, DamagedRecordError):
                 batches += self._bad.handle(found, reading)
             elif found is not None:
-                batches.append(record_batch(found, partition, self._schema))
+                batches.append(record_batch(found, reading.range, self._schema))
             if found is not None or reading.finished:
                 self._failures, self._progressed_at_s = 0, time.monotonic()
         if not errors and self._waited_s > self._most_wait_s:

@@ -67,6 +67,7 @@ LAYERS = (
     "spark/side_tables",
     "spark/options",
     "spark/log_view",
+    "spark/log_identity",
     "spark/offsets",
     "spark/task_planner",
     "spark/worker_connections",
