@@ -209,7 +209,7 @@ class ArrowFolder:
         with self._reading():
             # Hadoop has names of its own for the scheme of S3.
             named = re.sub("^s3[an]:", "s3:", uri)
-            found = (LocalFileSystem(), str(local)) if local else FileSystem.from_uri(named)
+            found: tuple[FileSystem, str] = (LocalFileSystem(), str(local)) if local else FileSystem.from_uri(named)
             self._files, self._path = found
 
     def names(self, folder: str = "") -> list[str]:
