@@ -130,6 +130,7 @@ class ArchiveSettings:
             "kiel.zookeeper.connect": self.zookeeper,
             "failOnDataLoss": None if self.fail_on_data_loss else "false",
             "maxOffsetsPerTrigger": str(self.batch_records) if self._is_bounded else None,
+            "kiel.archive.output": self.output_uri,
         }
         return {name: text for name, text in named.items() if text is not None}
 

@@ -16,7 +16,7 @@ from pyspark.sql.types import StructType
 
 from kiel_groups.spark.cause_first import cause_first
 from kiel_groups.spark.checkpoint import Positions
-from kiel_groups.spark.options import ReadOptions
+from kiel_groups.spark.options import INCARNATION, ReadOptions
 from kiel_groups.spark.portable_pickle import PortablePickle
 from kiel_groups.spark.read_task import task_rows
 from kiel_groups.spark.task_planner import task_partitions
@@ -42,7 +42,7 @@ class BatchReader(PortablePickle, DataSourceReader):
         # Imported here: workers load this module for ``read``, and their first task would wait for this import.
         from kiel_groups.spark.batches import plan_batch
 
-        return task_partitions(plan_batch(self._options))
+        return task_partitions(plan_batch(self._options, with_incarnations=INCARNATION in self._schema.fieldNames()))
 
     @cause_first
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
