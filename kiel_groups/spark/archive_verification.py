@@ -23,6 +23,9 @@ from kiel_groups.model import TopicPartition
 from kiel_groups.spark.archive_folders import ArchiveFolders
 from kiel_groups.spark.checkpoint import OffsetRange, Positions
 from kiel_groups.spark.coverage import (
+    KINDS,
+    LOST,
+    QUARANTINED,
     Account,
     Interval,
     LogCoverage,
@@ -32,11 +35,16 @@ from kiel_groups.spark.coverage import (
     coverages,
     layers,
     missing_in_log,
+    not_begun,
+    recreated,
+    size,
 )
 from kiel_groups.spark.folders import FolderError
+from kiel_groups.spark.log_identity import LogIdentity
 from kiel_groups.spark.log_view import LogView
 from kiel_groups.spark.options import READ_SCHEMA, ReadOptions
 from kiel_groups.spark.read_task import task_rows
+from kiel_groups.spark.side_tables import LOSSES, QUARANTINE, read_rows
 from kiel_groups.spark.task_planner import ReadTask
 
 __all__ = ["Verification", "verify_archive"]
@@ -79,8 +87,25 @@ class Verification:
         """Whether every offset that the batches planned is in the archive once, or accounted for."""
         return not self.unreadable and not any(each.unexplained for each in self.logs)
 
+    def totals(self) -> dict[str, int]:
+        """
+        Return the numbers of ``rows``, of ``planned`` offsets, and of offsets in each kind of difference.
 
-def verify_archive(output: str, *, checkpoint: str | None = None, brokers: str | None = None) -> Verification:
+        There are as many rows as planned offsets, less the quarantined, lost, compacted and missing ones, and more by
+        the doubled and unplanned ones.
+        """
+        found = dict.fromkeys(("rows", "planned", *KINDS), 0)
+        for log in self.logs:
+            found["rows"] += log.rows
+            found["planned"] += size(log.planned)
+            for difference in log.differences:
+                found[difference.kind] += difference.offsets
+        return found
+
+
+def verify_archive(
+    output: str, *, checkpoint: str | None = None, brokers: str | None = None, zookeeper: str | None = None
+) -> Verification:
     """
     Compare an archive with its checkpoint, its side tables and, with ``brokers``, the logs of its topics.
 
@@ -91,11 +116,13 @@ def verify_archive(output: str, *, checkpoint: str | None = None, brokers: str |
         checkpoint: The folder of its progress, if it is not the default, ``_checkpoint`` in the output.
         brokers: Some brokers of the cluster, separated by commas. Without them, offsets that compaction has removed
             look like offsets that are missing.
+        zookeeper: The cluster's ZooKeeper servers, which tell whether a topic was created again. Only with ``brokers``.
 
     Raises:
         ConfigError: There is no archive, its checkpoint is damaged, or the brokers are those of another cluster.
         FolderError: A folder cannot be read.
         BrokerError: The brokers could not be reached.
+        CoordinationError: ZooKeeper did not answer.
     """
     home = ArchiveFolders.existing(output, checkpoint)
     batch = home.listed_batch()
@@ -105,7 +132,7 @@ def verify_archive(output: str, *, checkpoint: str | None = None, brokers: str |
         table.add(home, path)
     history = {} if batch is None else home.history(batch)
     intervals = _intervals(history)
-    accounts: dict[TopicPartition, list[Account]] = defaultdict(list)
+    accounts = _accounts(home.settings.output_uri)
     found = [
         each
         for partition in sorted({*table.rows, *intervals, *accounts})
@@ -118,7 +145,7 @@ def verify_archive(output: str, *, checkpoint: str | None = None, brokers: str |
         )
     ]
     if brokers is not None:
-        found = _compared(home, found, brokers)
+        found = _compared(home, found, intervals, brokers, zookeeper)
     return Verification(
         output=home.settings.output_uri,
         checkpoint=home.settings.checkpoint_uri,
@@ -146,6 +173,15 @@ def _intervals(history: Mapping[int, Positions]) -> dict[TopicPartition, list[In
                 # Before Spark 4.2, only the first batch has its beginning. A new log is read from offset 0.
                 begin = 0 if span.token is None and known else span.begin
                 known.append(Interval(begin, span.to, span.incarnation))
+    return found
+
+
+def _accounts(output_uri: str) -> dict[TopicPartition, list[Account]]:
+    found: dict[TopicPartition, list[Account]] = defaultdict(list)
+    for table, kind in ((QUARANTINE, QUARANTINED), (LOSSES, LOST)):
+        for row in read_rows(output_uri, table):
+            account = Account(kind, row.offset, row.end_offset, row.reason, row.incarnation)
+            found[row.topic_partition].append(account)
     return found
 
 
@@ -205,31 +241,38 @@ def _runs(batch: pa.RecordBatch) -> Iterator[tuple[int, int | None, list[Range]]
 # ---------------------------------------------------------------------- the logs
 
 
-def _compared(home: ArchiveFolders, found: list[LogCoverage], brokers: str) -> list[LogCoverage]:
-    """Complete the results by the logs of the brokers, which are those of the newest incarnations."""
-    topics = sorted({each.topic_partition.topic for each in found})
+def _compared(
+    home: ArchiveFolders,
+    found: list[LogCoverage],
+    intervals: Mapping[TopicPartition, list[Interval]],
+    brokers: str,
+    zookeeper: str | None,
+) -> list[LogCoverage]:
+    """Complete the results by the logs of today, each with the log that was read last of its partition."""
+    topics = sorted({*home.settings.topics, *(each.topic_partition.topic for each in found)})
     if not topics:
         return found
-    options = ReadOptions.parse(
-        {
-            "kafka.bootstrap.servers": brokers,
-            "subscribe": ",".join(topics),
-            "failOnDataLoss": "false",
-        },
-        streaming=False,
-    )
-    newest = {each.topic_partition: number for number, each in enumerate(found)}
+    given = {"kafka.bootstrap.servers": brokers, "subscribe": ",".join(topics), "failOnDataLoss": "false"}
+    options = ReadOptions.parse(given | ({"kiel.zookeeper.connect": zookeeper} if zookeeper else {}), streaming=False)
+    compared = []
     with LogView(options, patient=False) as view:
-        there = set(view.partitions(all_must_exist=False)).intersection(newest)
+        there = view.partitions(all_must_exist=False)
         home.check_brokers({str(each) for each in (*view.cluster.brokers.values(), *options.brokers)})
+        created = LogIdentity(view, options).incarnations(topics)
         earliest, latest = view.earliest(there), view.latest(there)
-        for partition, number in newest.items():
-            if partition not in there:
-                continue
-            log = (earliest[partition], latest[partition])
-            present = _present(view, options, partition, missing_in_log(found[number], log))
-            found[number] = compared_with_log(found[number], log, present)
-    return found
+        for each in found:
+            partition = each.topic_partition
+            read = intervals.get(partition, [])
+            if partition in earliest and each.incarnation == (read[-1].incarnation if read else None):
+                log = (earliest[partition], latest[partition])
+                if each.incarnation is not None and created.get(partition.topic, each.incarnation) != each.incarnation:
+                    each = recreated(each)
+                else:
+                    each = compared_with_log(each, log, _present(view, options, partition, missing_in_log(each, log)))
+            compared.append(each)
+    for partition in sorted(set(there) - {each.topic_partition for each in found}):
+        compared.append(not_begun(partition, (earliest[partition], latest[partition])))
+    return sorted(compared, key=lambda each: each.topic_partition)
 
 
 def _present(view: LogView, options: ReadOptions, partition: TopicPartition, missing: list[Range]) -> list[Range]:

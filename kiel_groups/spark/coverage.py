@@ -19,11 +19,15 @@ from kiel_groups.model import TopicPartition
 __all__ = [
     "COMPACTED",
     "DOUBLED",
+    "GONE",
+    "KINDS",
     "LOST",
     "MISSING",
+    "OTHER_LOG",
     "OUT_OF_ORDER",
     "QUARANTINED",
     "UNPLANNED",
+    "Range",
     "Account",
     "Difference",
     "Interval",
@@ -35,19 +39,27 @@ __all__ = [
     "layers",
     "less",
     "minus",
+    "missing_in_log",
+    "not_begun",
+    "recreated",
     "size",
 ]
 
 Range = tuple[int, int]
 
-#: The kinds of differences. Only the first three are unexplained.
+#: Differences that are explained: what a side table accounts for, and what compaction has removed from the log.
+QUARANTINED: Final = "quarantined"
+LOST: Final = "lost"
+COMPACTED: Final = "compacted"
+#: Differences that are not: planned, and neither in the table nor explained; once more in the table than planned.
 MISSING: Final = "missing"
 DOUBLED: Final = "doubled"
 UNPLANNED: Final = "unplanned"
 OUT_OF_ORDER: Final = "out of order"
-QUARANTINED: Final = "quarantined"
-LOST: Final = "lost"
-COMPACTED: Final = "compacted"
+#: Removed from the log before they were archived; and archived, but not from the log that there is now.
+GONE: Final = "gone"
+OTHER_LOG: Final = "other log"
+KINDS: Final = (QUARANTINED, LOST, COMPACTED, MISSING, DOUBLED, UNPLANNED, OUT_OF_ORDER, GONE, OTHER_LOG)
 
 #: A bound above all offsets.
 _NO_OFFSET: Final = 1 << 63
@@ -87,7 +99,7 @@ def minus(one: Iterable[Range], other: Iterable[Range]) -> list[Range]:
 
 def less(whole: Sequence[Sequence[Range]], taken: Sequence[Range]) -> list[list[Range]]:
     """Return layers in which each offset of ``taken``, which the first layer has, occurs once less."""
-    above = [*whole[1:], ()]
+    above = [*whole, ()][1:]
     reduced = [[*minus(layer, taken), *common(higher, taken)] for layer, higher in zip(whole, above, strict=True)]
     return layers(each for layer in reduced for each in layer)
 
@@ -106,13 +118,22 @@ class Interval(NamedTuple):
 
 
 class Account(NamedTuple):
-    """A line of a side table: offsets that are in quarantine, or were lost, and why."""
+    """
+    A line of a side table: offsets that are in quarantine, or were lost, and why.
+
+    If ``end`` is not above ``start``, it is unknown how many offsets were lost from ``start`` on.
+    """
 
     kind: str
     start: int
     end: int
     reason: str
     incarnation: int | None = None
+
+    @property
+    def size(self) -> int:
+        """The number of offsets, or 0 if it is unknown."""
+        return max(0, self.end - self.start)
 
 
 @dataclass(slots=True)
@@ -273,6 +294,8 @@ def _coverage(
         kind = DOUBLED if level else UNPLANNED
         differences += [Difference(kind, *each) for each in minus(there, wanted)]
     differences += [Difference(OUT_OF_ORDER, *each) for each in _union(rows.out_of_order)]
+    # A loss without an end: how much of a deleted log came after that offset, nothing tells any more.
+    differences += [Difference(each.kind, each.start, each.start, each.reason) for each in accounts if not each.size]
     return LogCoverage(
         topic_partition=partition,
         incarnation=incarnation,
@@ -289,7 +312,7 @@ def _explained(missing: list[Range], accounts: Iterable[Account]) -> list[Differ
     """Divide missing offsets by what explains them. The first account of an offset counts."""
     found = []
     for account in accounts:
-        told = common(missing, [(account.start, account.end)]) if account.start < account.end else []
+        told = common(missing, [(account.start, account.end)])
         found += [Difference(account.kind, *each, account.reason) for each in told]
         missing = minus(missing, told)
     return [*found, *(Difference(MISSING, *each) for each in missing)]
@@ -317,14 +340,28 @@ def compared_with_log(coverage: LogCoverage, log: Range, present: Sequence[Range
         whole = [(each.start, each.end)]
         inside = common(whole, [log])
         there = common(inside, present)
-        differences += [Difference(MISSING, *part, "the log has them") for part in there]
-        differences += [Difference(COMPACTED, *part, "gone from within the log") for part in minus(inside, there)]
-        outside = "the log begins later, and does not tell" if each.start < log[0] else "the log ends before"
+        differences += [
+            Difference(MISSING, *part, "the log has it" if size([part]) == 1 else "the log has them") for part in there
+        ]
+        differences += [Difference(COMPACTED, *part, "the log goes on without them") for part in minus(inside, there)]
+        outside = "the log of today begins later" if each.start < log[0] else "the log of today ends before"
         differences += [Difference(MISSING, *part, outside) for part in minus(whole, inside)]
     reached = coverage.reached
     if reached is not None and log[1] < reached:
-        differences.append(Difference(UNPLANNED, log[1], reached, "archived, and the log ends before: another log"))
+        differences.append(Difference(OTHER_LOG, log[1], reached, "archived, and the log of today ends before"))
     elif reached is not None and reached < log[0]:
-        differences.append(Difference(MISSING, reached, log[0], "gone from the log before they were archived"))
+        differences.append(Difference(GONE, reached, log[0], "the log begins later, and no run has accounted for it"))
     ordered = sorted(differences, key=lambda each: (each.start, each.end, each.kind))
     return replace(coverage, differences=tuple(ordered), log=log)
+
+
+def recreated(coverage: LogCoverage) -> LogCoverage:
+    """Add to a comparison that the topic was created again since, for which no run has accounted."""
+    reached = coverage.reached or 0
+    other = Difference(OTHER_LOG, reached, reached, "the topic was created again; what came after this is lost")
+    return replace(coverage, differences=(*coverage.differences, other))
+
+
+def not_begun(partition: TopicPartition, log: Range) -> LogCoverage:
+    """Return the comparison for a partition that no batch has read yet."""
+    return LogCoverage(partition, None, 0, None, None, log[0], (), (), log)
