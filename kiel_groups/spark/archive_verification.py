@@ -200,6 +200,8 @@ class _Table:
                 raise FolderError("its path names no topic")
             with home.opened(path) as source, pq.ParquetFile(source) as file:
                 self._add(unquote(topic[1]), file)
+        except FileNotFoundError:
+            self.unreadable[path] = "it is listed, and not there"
         except (OSError, pa.ArrowException, KielGroupsError) as error:
             self.unreadable[path] = str(error).partition("\n")[0]
 
