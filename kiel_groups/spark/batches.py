@@ -14,11 +14,11 @@ from itertools import count
 
 from kiel_groups.group.znodes.layout import GroupLayout
 from kiel_groups.model import TopicPartition
-from kiel_groups.spark.checkpoint import Positions, Span, ranges_between
+from kiel_groups.spark.checkpoint import OffsetRange, Positions, Span, ranges_between
 from kiel_groups.spark.log_view import LogView
 from kiel_groups.spark.offsets import check_bounds, handle_data_loss, resolve
 from kiel_groups.spark.options import GROUP, ReadOptions
-from kiel_groups.spark.task_planner import ReadTask, TaskBounds, plan_tasks
+from kiel_groups.spark.task_planner import ReadTask, TaskBounds, plan_tasks, plan_topic_tasks
 
 __all__ = ["BatchBounds", "fair_shares", "plan_batch", "waits_for_more"]
 
@@ -61,6 +61,8 @@ def waits_for_more(available: int, least: int | None, waited_ms: float, most_wai
 
 #: The least number of lookups of a log's end before an end below the query's position counts as data loss.
 _LOOKUPS = 3
+#: The assumed size of a message if no broker tells it.
+_UNKNOWN_BYTES = 1_024
 
 
 class BatchBounds:
@@ -77,6 +79,8 @@ class BatchBounds:
         self._options = options
         self._target: Mapping[TopicPartition, int] | None = None
         self._advanced_at_s = time.monotonic()
+        #: The average size of a message by topic.
+        self._sizes: dict[str, float] = {}
         #: The log ends of the last lookup, capped by ``within``, or None before the first lookup.
         self.seen: Positions | None = None
 
@@ -183,7 +187,17 @@ class BatchBounds:
         unknown = [p for p, span in end.spans.items() if span.token is None and p not in start.spans]
         ranges = ranges_between(start, end, self._view.earliest(unknown) if unknown else {})
         leaders = self._view.leaders({each.topic_partition for each in ranges})
-        return plan_tasks(ranges, leaders, TaskBounds.of(self._options))
+        bounds = TaskBounds.of(self._options)
+        if bounds.file_bytes is not None:
+            return plan_topic_tasks(ranges, leaders, bounds, self._message_bytes)
+        return plan_tasks(ranges, leaders, bounds)
+
+    def _message_bytes(self, found: OffsetRange) -> float:
+        """Return the average size of a topic's messages, looked up once for each topic."""
+        topic = found.topic_partition.topic
+        if topic not in self._sizes:
+            self._sizes[topic] = self._view.message_bytes(found.topic_partition, found.start) or _UNKNOWN_BYTES
+        return self._sizes[topic]
 
     def _without_undetected_losses(
         self, known: Mapping[TopicPartition, Span], ends: Mapping[TopicPartition, Span], blind: bool
