@@ -241,7 +241,7 @@ def _start_query(spark: SparkSession, settings: ArchiveSettings) -> StreamingQue
             roll=settings.roll,
             time_field=settings.event_time,
             schema=settings.schema,
-            bad_records=settings.bad_records,
+            fails=settings.bad_records == "fail",
         )
         .writeStream.format("parquet")
         .partitionBy("topic", *ROLLS[settings.roll])

@@ -18,7 +18,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as sql
 from pyspark.sql.types import ArrayType, AtomicType, DataType, MapType, StringType, StructField, StructType
 
-from kiel_groups.errors import ConfigError
+from kiel_groups.errors import ConfigError, ProtocolError
 
 __all__ = [
     "OBSERVED",
@@ -220,7 +220,7 @@ def removed_or_changed(before: DataType, after: DataType, path: str = "") -> str
 
 
 def table_rows(
-    rows: DataFrame, *, roll: str, time_field: TimeField | None, schema: StructType | None, bad_records: str
+    rows: DataFrame, *, roll: str, time_field: TimeField | None, schema: StructType | None, fails: bool
 ) -> DataFrame:
     """
     Return the rows of the table, from rows of the source.
@@ -231,8 +231,8 @@ def table_rows(
         time_field: Where values have the time that decides on the folder. Without it, and for a record without a time,
             the time of the batch decides.
         schema: The fields of values that become columns.
-        bad_records: What to do with a value that does not fit the schema: ``fail``, ``skip``, or ``quarantine``, which
-            keeps the record, with its fields null and ``misfit`` true.
+        fails: Whether the query fails at a value that does not fit the schema. Otherwise, the record has null in all
+            fields, and ``misfit`` true.
     """
     text, now = sql.col("value").cast("string"), sql.current_timestamp()
     counts: dict[str, Column] = {}
@@ -251,11 +251,9 @@ def table_rows(
             for field in schema.fields
         ]
         counts["misfits"] = sql.count_if(_MISFIT)
-        fields.append(_misfit(text) if bad_records == "fail" else sql.col(_MISFIT))
+        fields.append(_misfit(text) if fails else sql.col(_MISFIT))
     if counts:
         rows = rows.observe(OBSERVED, *(count.alias(name) for name, count in counts.items()))
-    if schema is not None and bad_records == "skip":
-        rows = rows.where(f"NOT {_MISFIT}")
     folders = {
         "date": sql.date_from_unix_date(sql.floor(event_s / _DAY_S).cast("int")),
         "hour": sql.lpad((sql.floor(event_s / _HOUR_S) % 24).cast("string"), 2, "0"),
@@ -281,8 +279,10 @@ def _parsed(text: Column, schema: StructType) -> Column:
 def _misfit(text: Column) -> Column:
     """Return the column ``misfit`` of a run that fails at the first value that does not fit."""
     shown = sql.regexp_replace(sql.substring(text, 1, 100), r"\s+", " ")
+    # The error is one of this package's. Its name is in two parts, because Spark's errors show the query's plan, too.
     message = sql.format_string(
-        "kiel_groups.errors.ProtocolError: %s:%d: offset %d: the value does not fit the schema: %s",
+        "%s.ProtocolError: %s:%d: offset %d: the value does not fit the schema: %s",
+        sql.lit(ProtocolError.__module__),
         sql.col("topic"),
         sql.col("partition"),
         sql.col("offset"),

@@ -54,7 +54,7 @@ _NO_WORKER = ("Error from python worker:", "PYTHONPATH was:")
 _NO_SOURCE = "Failed to find the data source: kiel"
 _REMEDY = "set PYSPARK_PYTHON to one that has kiel-groups[spark], on the driver and on every worker"
 #: The end of a message that a query has raised by ``raise_error``.
-_RAISED_IN_SQL = " SQLSTATE: P0001"
+_SQL_STATES = re.compile(r"( SQLSTATE: \w{5})+$")
 _OF_THE_CALL = "An error occurred while calling "
 #: The errors that callers distinguish from other failures.
 _DISTINGUISHED = (ConfigError, OffsetOutOfRangeError)
@@ -161,7 +161,7 @@ def plain_error(text: str) -> KielGroupsError:
         name, message = found[-1]
         kind = getattr(errors, name, KielGroupsError)
         raised_as = next((each for each in _DISTINGUISHED if issubclass(kind, each)), KielGroupsError)
-        return raised_as(message.strip().removesuffix(_RAISED_IN_SQL))
+        return raised_as(_SQL_STATES.sub("", message.strip()))
     _, found_start, printed = text.rpartition(_NO_WORKER[1])[0].rpartition(_NO_WORKER[0])
     if found_start and printed.strip():
         return ConfigError(f"Spark's Python does not start: {printed.strip().splitlines()[-1].strip()}; {_REMEDY}")
