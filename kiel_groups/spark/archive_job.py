@@ -27,9 +27,10 @@ from kiel_groups.spark.archive_table import ROLLS, check_pattern, table_rows
 from kiel_groups.spark.batches import BatchBounds
 from kiel_groups.spark.checkpoint import OffsetRange, Positions, Span
 from kiel_groups.spark.drivers import group_name
+from kiel_groups.spark.log_identity import LogIdentity
 from kiel_groups.spark.log_view import LogView
-from kiel_groups.spark.offsets import GroupOffsets, handle_data_loss, refuse_live_group, resolve
-from kiel_groups.spark.options import ReadOptions
+from kiel_groups.spark.offsets import GroupOffsets, refuse_live_group
+from kiel_groups.spark.options import INCARNATION
 from kiel_groups.spark.spark_session import Batch, LateWorkerError, run_query, shortened_spark_errors
 from kiel_groups.wording import counted
 
@@ -80,9 +81,10 @@ def plan_archive(settings: ArchiveSettings, spark: SparkSession | None = None) -
         partitions = view.partitions(all_must_exist=reached is None)
         brokers = {str(each) for each in (*view.cluster.brokers.values(), *options.brokers)}
         home.check_brokers(brokers)
-        starts = _starts(options, reached, partitions, view)
-        ranges = _planned_ranges(options, starts, view)
-        if not set(settings.topics) <= {each.topic for each in starts}:
+        bounds = BatchBounds(view, options)
+        spans = _start_spans(bounds, reached, partitions, view)
+        ranges = _planned_ranges(bounds, spans, view)
+        if not set(settings.topics) <= {each.topic for each in spans}:
             # A topic that was added to the settings does not exist: this raises. Lost topics were handled above.
             view.partitions()
     return ArchivePlan(
@@ -94,38 +96,33 @@ def plan_archive(settings: ArchiveSettings, spark: SparkSession | None = None) -
     )
 
 
-def _starts(
-    options: ReadOptions, reached: Positions | None, partitions: tuple[TopicPartition, ...], view: LogView
-) -> dict[TopicPartition, int]:
+def _start_spans(
+    bounds: BatchBounds, reached: Positions | None, partitions: tuple[TopicPartition, ...], view: LogView
+) -> dict[TopicPartition, Span]:
     """
-    Return the start offsets that the source would choose.
+    Return the starts that the source would choose.
 
     A new archive starts as the options say. A later run continues at its checkpoint, and reads newer partitions from
     their first offsets.
     """
-    if reached is not None:
-        known = reached.offsets()
-        return view.earliest([each for each in partitions if each not in known]) | known
-    return resolve("startingOffsets", options.starting, partitions, view, options.group)
+    if reached is None:
+        return {each: Span(start, start) for each, start in bounds.starts(partitions).items()}
+    added = view.earliest([each for each in partitions if each not in reached.spans])
+    return {each: Span(start, start) for each, start in added.items()} | dict(reached.spans)
 
 
 def _planned_ranges(
-    options: ReadOptions, starts: Mapping[TopicPartition, int], view: LogView
+    bounds: BatchBounds, spans: Mapping[TopicPartition, Span], view: LogView
 ) -> tuple[OffsetRange, ...]:
-    """Return the ranges from ``starts`` to the ends of the logs. Handle data loss as the source does."""
-    bounds = BatchBounds(view, options)
-    spans = {partition: Span(start, start) for partition, start in starts.items()}
-    ends = bounds.ends(spans)
-    spans = bounds.without_losses(spans, ends)
+    """Return the ranges from ``spans`` to the ends of the logs. Handle data loss as the source does."""
+    continued, ends = bounds.continued(spans)
     earliest = view.earliest(ends)
-    for partition, span in spans.items():
-        if span.to < earliest[partition]:
-            handle_data_loss(
-                f"{partition}: offset {span.to} is to be read next, and the log begins at {earliest[partition]}",
-                fail_on_data_loss=options.fail_on_data_loss,
-            )
+    for partition, span in continued.items():
+        if span.to < (first := earliest[partition]):
+            what = f"offset {span.to} is to be read next, and the log begins at {first}: retention was faster"
+            bounds.on_loss(partition, span.to, what, first, span.incarnation)
     return tuple(
-        OffsetRange(each, max(spans[each].to if each in spans else 0, earliest[each]), ends[each])
+        OffsetRange(each, max(continued[each].to if each in continued else 0, earliest[each]), ends[each])
         for each in sorted(ends)
     )
 
@@ -233,8 +230,12 @@ def _sweep_after_failure(spark: SparkSession, home: ArchiveFolders) -> None:
         home.sweep()
 
 
+#: The columns that an archive reads.
+_SCHEMA = f"topic STRING, partition INT, offset BIGINT, key BINARY, value BINARY, {INCARNATION} BIGINT"
+
+
 def _start_query(spark: SparkSession, settings: ArchiveSettings) -> StreamingQuery:
-    rows = spark.readStream.format("kiel").options(**settings.source_options()).load()
+    rows = spark.readStream.format("kiel").schema(_SCHEMA).options(**settings.source_options()).load()
     writer = (
         table_rows(
             rows,
@@ -295,4 +296,6 @@ def _commit(settings: ArchiveSettings, reached: Positions) -> str | None:
     options = settings.read_options()
     group = group_name(options.group, reached)
     with LogView(options) as view:
-        return group if GroupOffsets(view, options).commit(group, reached.offsets()) else None
+        outdated = LogIdentity(view, options).recreated(reached.spans)
+        offsets = {partition: offset for partition, offset in reached.offsets().items() if partition not in outdated}
+        return group if GroupOffsets(view, options).commit(group, offsets) else None

@@ -19,6 +19,7 @@ from pyspark.sql import functions as sql
 from pyspark.sql.types import ArrayType, AtomicType, DataType, MapType, StringType, StructField, StructType
 
 from kiel_groups.errors import ConfigError, ProtocolError
+from kiel_groups.spark.options import INCARNATION
 
 __all__ = [
     "OBSERVED",
@@ -35,7 +36,7 @@ __all__ = [
 ROLLS: Final = {"day": ("date",), "hour": ("date", "hour")}
 #: The columns of the table that are no fields of values; one of them tells records apart that do not fit the schema.
 _MISFIT: Final = "misfit"
-_COLUMNS = ("topic", "date", "hour", "incarnation", "partition", "offset", "archived_at", "key", "value", _MISFIT)
+_COLUMNS = ("topic", "date", "hour", "partition", "offset", "archived_at", "key", "value", INCARNATION, _MISFIT)
 #: The name of the metrics of a batch in Spark's reports: records without a time, and values that do not fit the schema.
 OBSERVED: Final = "archive"
 
@@ -266,6 +267,7 @@ def table_rows(
         now.alias("archived_at"),
         "key",
         "value",
+        INCARNATION,
         *fields,
     )
 

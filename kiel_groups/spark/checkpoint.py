@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 from kiel_groups.errors import ConfigError, ProtocolError
 from kiel_groups.model import TopicPartition
 
-__all__ = ["OffsetRange", "Positions", "Span", "is_done", "local_folder", "new_token", "ranges_between"]
+__all__ = ["Loss", "Mark", "OffsetRange", "Positions", "Span", "is_done", "local_folder", "new_token", "ranges_between"]
 
 log = logging.getLogger(__name__)
 
@@ -38,6 +38,13 @@ _INITIAL = "@initial"
 _TOKEN_BITS = 48
 
 
+class Mark(NamedTuple):
+    """The offset of a message, and a checksum of its offset, key and value."""
+
+    offset: int
+    checksum: int
+
+
 class Span(NamedTuple):
     """
     The position in one partition: the next offset ``to``, and the interval of reading that it belongs to.
@@ -46,29 +53,57 @@ class Span(NamedTuple):
     learn the query's position. Then ``token`` is None, and ``begin`` is the start of the first batch; in later batches
     it equals ``to``. ``group`` is the offset that the group had committed when the batch was planned: while it is
     unchanged, no other member has read the partition.
+
+    ``incarnation`` is the creation zxid of the topic in whose log the offsets are, or None if it is unknown, as without
+    ZooKeeper. Then ``mark`` identifies the log: a message before ``to``.
     """
 
     begin: int
     to: int
     token: int | None = None
     group: int | None = None
+    incarnation: int | None = None
+    mark: Mark | None = None
 
     def up_to(self, offset: int) -> Span:
         """Return this span with the next offset ``offset``. Without a token, the span also begins at this offset."""
-        return self._replace(to=offset) if self.token is not None else Span(offset, offset)
+        return self._replace(to=offset) if self.token is not None else self._replace(begin=offset, to=offset)
 
 
 class OffsetRange(NamedTuple):
-    """The messages of one partition from ``start`` (inclusive) to ``end`` (exclusive)."""
+    """
+    The messages of one partition from ``start`` (inclusive) to ``end`` (exclusive).
+
+    ``incarnation`` is the creation zxid of the topic, or None if it is unknown.
+    """
 
     topic_partition: TopicPartition
     start: int
     end: int
+    incarnation: int | None = None
 
     @property
     def size(self) -> int:
         """The number of offsets; a compacted log may have fewer messages."""
         return self.end - self.start
+
+
+class Loss(NamedTuple):
+    """
+    Messages of one partition that were lost before they were read, from ``start`` (inclusive) to ``end`` (exclusive).
+
+    ``end`` is None if it is unknown how far the log went, and ``incarnation`` if it is unknown which log it was.
+    ``reason`` says what was wanted, and what was there.
+    """
+
+    topic_partition: TopicPartition
+    start: int
+    end: int | None
+    incarnation: int | None
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.topic_partition}: {self.reason}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,9 +142,7 @@ class Positions:
         """
         try:
             spans = {
-                TopicPartition(topic, int(number)): Span(
-                    entry.get("from", entry["to"]), entry["to"], entry.get("token"), entry.get("group")
-                )
+                TopicPartition(topic, int(number)): _span(entry)
                 for topic, entries in document.items()
                 if topic not in (_QUERY, _INITIAL)
                 for number, entry in entries.items()
@@ -127,11 +160,28 @@ def new_token() -> int:
     return uuid.uuid4().int & ((1 << _TOKEN_BITS) - 1)
 
 
-def _entry(span: Span) -> dict[str, int]:
-    if span.token is None:
-        return {"to": span.to} if span.begin == span.to else {"from": span.begin, "to": span.to}
-    interval = {"from": span.begin, "to": span.to, "token": span.token}
-    return interval if span.group is None else {**interval, "group": span.group}
+def _entry(span: Span) -> dict[str, Any]:
+    fields = {
+        "from": None if span.token is None and span.begin == span.to else span.begin,
+        "to": span.to,
+        "token": span.token,
+        "group": span.group,
+        "incarnation": span.incarnation,
+        "mark": span.mark and list(span.mark),
+    }
+    return {name: value for name, value in fields.items() if value is not None}
+
+
+def _span(entry: Mapping[str, Any]) -> Span:
+    mark = entry.get("mark")
+    return Span(
+        entry.get("from", entry["to"]),
+        entry["to"],
+        entry.get("token"),
+        entry.get("group"),
+        entry.get("incarnation"),
+        None if mark is None else Mark(*mark),
+    )
 
 
 def ranges_between(start: Positions, end: Positions, earliest: Mapping[TopicPartition, int]) -> list[OffsetRange]:
@@ -156,7 +206,7 @@ def ranges_between(start: Positions, end: Positions, earliest: Mapping[TopicPart
         else:
             begin = earliest[partition]
         if begin < span.to:
-            ranges.append(OffsetRange(partition, begin, span.to))
+            ranges.append(OffsetRange(partition, begin, span.to, span.incarnation))
     return ranges
 
 

@@ -41,6 +41,7 @@ __all__ = [
     "EARLIEST",
     "EARLIEST_OFFSET",
     "GROUP",
+    "INCARNATION",
     "LATEST",
     "LATEST_OFFSET",
     "OPTION_NAMES",
@@ -118,7 +119,7 @@ def _check_known(options: Iterable[str], kind: str) -> None:
     Raises:
         ConfigError: An option does not apply; the message has the reason, or suggests a similar option.
     """
-    known = {name.lower() for name in OPTION_NAMES[kind]}
+    known = {name.lower() for name in (*OPTION_NAMES[kind], *_names(_ARCHIVE, ReadOptions))}
     for name in sorted(name.lower() for name in options):
         if name not in known and name not in _SPARKS_OWN:
             raise ConfigError(f"{_spelled(name)}: {_reason(name, kind)}")
@@ -138,6 +139,9 @@ def _reason(name: str, kind: str) -> str:
 
 _KINDS = {"batch": "reading a batch", "stream": "reading a stream", "write": "writing"}
 
+
+#: The kind of options that only the archive job gives to its query.
+_ARCHIVE = "archive"
 
 #: Offsets by partition, as errors show them.
 _OFFSETS_EXAMPLE = '{"topic": {"0": 23, "1": -1}}'
@@ -274,6 +278,9 @@ def _is_number(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
+#: The column that identifies the topic's incarnation.
+INCARNATION = "incarnation"
+
 _COLUMNS: Final[dict[str, tuple[DataType, pa.DataType]]] = {
     "key": (BinaryType(), pa.binary()),
     "value": (BinaryType(), pa.binary()),
@@ -283,10 +290,17 @@ _COLUMNS: Final[dict[str, tuple[DataType, pa.DataType]]] = {
     # Messages of magic 0 have no timestamp: the column is null, and the type is -1.
     "timestamp": (TimestampType(), pa.timestamp("us", tz="UTC")),
     "timestampType": (IntegerType(), pa.int32()),
+    # The creation zxid of the topic; null without ZooKeeper.
+    INCARNATION: (LongType(), pa.int64()),
 }
 
+#: Columns that only a schema that names them has.
+_OPTIONAL_COLUMNS = (INCARNATION,)
+
 #: The schema of a read if the user gives none.
-READ_SCHEMA = StructType([StructField(name, kind, True) for name, (kind, _) in _COLUMNS.items()])
+READ_SCHEMA = StructType(
+    [StructField(name, kind, True) for name, (kind, _) in _COLUMNS.items() if name not in _OPTIONAL_COLUMNS]
+)
 
 
 def check_read_schema(schema: StructType) -> StructType:
@@ -305,7 +319,7 @@ def check_read_schema(schema: StructType) -> StructType:
                 f"schema: {field.name} is given as {field.dataType.simpleString()}, and is {known[0].simpleString()};"
                 " cast it after reading"
             )
-        if not field.nullable and field.name in ("key", "value", "timestamp"):
+        if not field.nullable and field.name in ("key", "value", "timestamp", INCARNATION):
             raise ConfigError(f"schema: {field.name} is given as not nullable, and may be null")
     names = schema.fieldNames()
     if twice := sorted({name for name in names if names.count(name) > 1}):
@@ -429,7 +443,8 @@ def _option(
         parse: Called with the name, the text and ``arguments``.
         default: The value if the option is not given.
         arguments: The further arguments of ``parse``.
-        only: The kind of query that has the option. None means every kind whose class has the field.
+        only: The kind of query that has the option. None means every kind whose class has the field. ``_ARCHIVE``
+            means that the archive job gives it to its query, and that users are not told of it.
     """
     return dataclasses.field(metadata={"name": name, "how": (parse, default, *arguments), "only": only})
 
@@ -440,7 +455,7 @@ class ReadOptions:
     The options of a batch or a stream; times in milliseconds, sizes in bytes.
 
     Exactly one of ``topics``, ``topic_pattern`` and ``assigned`` is given. ``group`` is None if the options name no
-    group.
+    group. ``archive`` is the URI of the archive's output, beside which side tables are written, or None.
     """
 
     brokers: tuple[HostPort, ...]
@@ -470,6 +485,7 @@ class ReadOptions:
     poll_timeout_ms: int = _option("kafkaConsumer.pollTimeoutMs", whole_number, 120_000, 1)
     fetch_max_bytes: int = _option("kafka.fetch.max.bytes", whole_number, 1 << 20, 1)
     max_message_bytes: int = _option("kiel.max.message.bytes", whole_number, 64 << 20, 1)
+    archive: str | None = _option("kiel.archive.output", _text, only=_ARCHIVE)
 
     @property
     def broker_config(self) -> BrokerConfig:

@@ -36,7 +36,7 @@ from kiel_groups.errors import (
 )
 from kiel_groups.model import TopicPartition
 from kiel_groups.spark.checkpoint import OffsetRange
-from kiel_groups.spark.options import ReadOptions, arrow_schema
+from kiel_groups.spark.options import INCARNATION, ReadOptions, arrow_schema
 from kiel_groups.spark.task_planner import ReadTask
 from kiel_groups.spark.worker_connections import BrokerSocket, borrowed, find_leaders, freeze_collector
 from kiel_groups.wire.error_codes import LEADER_NOT_AVAILABLE, NO_ERROR, OFFSET_OUT_OF_RANGE, UNKNOWN
@@ -231,19 +231,19 @@ _NO_TIMESTAMP_TYPE = -1
 _BATCH_ROWS = 8_192
 
 
-def record_batch(columns: Columns, topic_partition: TopicPartition, schema: pa.Schema) -> pa.RecordBatch:
+def record_batch(columns: Columns, source: OffsetRange, schema: pa.Schema) -> pa.RecordBatch:
     """
     Return messages as a record batch.
 
     Args:
         columns: The messages; the batch shares their buffers.
-        topic_partition: The partition of the messages.
-        schema: Some of the columns of Spark's Kafka source, in any order.
+        source: The range of the messages.
+        schema: Some of the columns of Spark's Kafka source, in any order, and ``incarnation``.
 
     Raises:
         KeyError: The schema has an unknown column.
     """
-    arrays = [_COLUMNS[field.name](columns, topic_partition) for field in schema]
+    arrays = [_COLUMNS[field.name](columns, source) for field in schema]
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
@@ -268,18 +268,19 @@ def _merge(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
     return whole
 
 
-def _repeated(value: str | int, kind: pa.DataType, count: int) -> pa.Array:
+def _repeated(value: str | int | None, kind: pa.DataType, count: int) -> pa.Array:
     return pa.repeat(pa.scalar(value, kind), count)
 
 
-_COLUMNS: Final[dict[str, Callable[[Columns, TopicPartition], pa.Array]]] = {
+_COLUMNS: Final[dict[str, Callable[[Columns, OffsetRange], pa.Array]]] = {
     "key": lambda columns, _: binary_array(columns.keys, range(len(columns))),
     "value": lambda columns, _: binary_array(columns.values, range(len(columns))),
-    "topic": lambda columns, source: _repeated(source.topic, pa.string(), len(columns)),
-    "partition": lambda columns, source: _repeated(source.partition, pa.int32(), len(columns)),
+    "topic": lambda columns, source: _repeated(source.topic_partition.topic, pa.string(), len(columns)),
+    "partition": lambda columns, source: _repeated(source.topic_partition.partition, pa.int32(), len(columns)),
     "offset": lambda columns, _: offset_array(columns, range(len(columns))),
     "timestamp": lambda columns, _: pa.nulls(len(columns), pa.timestamp("us", tz="UTC")),
     "timestampType": lambda columns, _: _repeated(_NO_TIMESTAMP_TYPE, pa.int32(), len(columns)),
+    INCARNATION: lambda columns, source: _repeated(source.incarnation, pa.int64(), len(columns)),
 }
 
 
@@ -405,7 +406,7 @@ class _TaskReader:
                 errors.append(error)
                 continue
             if columns is not None:
-                batches.append(record_batch(columns, partition, self._schema))
+                batches.append(record_batch(columns, reading.range, self._schema))
             if columns is not None or reading.finished:
                 self._failures, self._progressed_at_s = 0, time.monotonic()
         if not errors and self._waited_s > self._most_wait_s:

@@ -20,8 +20,9 @@ from kiel_groups.errors import ConfigError, KielGroupsError, OffsetOutOfRangeErr
 from kiel_groups.model import TopicPartition
 from kiel_groups.ops.actions.topics import ZooKeeperTopics
 from kiel_groups.spark import ArchiveSettings, archive, plan_archive
-from kiel_groups.spark.archive_folders import ArchiveFolders, FolderError, HadoopFolder
+from kiel_groups.spark.archive_folders import ArchiveFolders
 from kiel_groups.spark.checkpoint import OffsetRange
+from kiel_groups.spark.folders import FolderError, HadoopFolder
 from tests.helpers.cluster_data import stored_offsets, zookeeper
 from tests.helpers.spark.archives import assert_complete, settings
 from tests.helpers.spark.queries import await_partitions, brokers_of, fill, filled

@@ -16,7 +16,7 @@ from kiel_groups.config import HostPort
 from kiel_groups.errors import ConfigError, ProtocolError
 from kiel_groups.model import TopicPartition
 from kiel_groups.spark.batches import fair_shares, waits_for_more
-from kiel_groups.spark.checkpoint import OffsetRange, Positions, Span, ranges_between
+from kiel_groups.spark.checkpoint import Mark, OffsetRange, Positions, Span, ranges_between
 from kiel_groups.spark.log_view import bytes_per_offset
 from kiel_groups.spark.task_planner import TaskBounds, plan_tasks, plan_topic_tasks
 from kiel_groups.wire.message_sets.encoder import encode_message_set
@@ -206,7 +206,13 @@ def test_a_trigger_waits_for_enough_messages_for_a_bounded_time() -> None:
 spans = st.one_of(
     st.builds(lambda at: Span(at, at), st.integers(0, 99)),
     st.builds(
-        lambda at, more, token: Span(at, at + more, token), st.integers(0, 99), st.integers(0, 99), st.integers(0, 9)
+        lambda at, more, *identity: Span(at, at + more, *identity),
+        st.integers(0, 99),
+        st.integers(0, 99),
+        st.integers(0, 9),
+        st.none() | st.integers(0, 9),
+        st.none() | st.integers(1, 9),
+        st.none() | st.builds(Mark, st.integers(0, 99), st.integers(0, 9)),
     ),
 )
 positions = st.builds(Positions, st.dictionaries(partitions, spans), st.none() | st.just("3f9c"), st.booleans())

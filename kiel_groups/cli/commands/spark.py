@@ -20,11 +20,12 @@ from kiel_groups.cli.parameters.cluster_address import complete_groups, complete
 from kiel_groups.cli.parameters.options import (
     brokers_option,
     json_option,
+    optional_brokers_option,
     optional_zookeeper_option,
     quiet_option,
     verbose_option,
 )
-from kiel_groups.cli.terminal.messages import DONE, EPILOG, Lines
+from kiel_groups.cli.terminal.messages import DONE, EPILOG, FAILED, Lines
 from kiel_groups.wording import counted
 
 if TYPE_CHECKING:
@@ -200,6 +201,38 @@ def archive(
         finally:
             if session is not None:
                 stop_session(session)
+
+
+@spark.command(epilog=EPILOG)
+@click.option("--output", required=True, metavar="FOLDER", help="The archive: a path, or a URI, as s3://…")
+@click.option(
+    "--checkpoint", metavar="FOLDER", help="The progress of the archive.  [default: where the archive says that it is]"
+)
+@optional_brokers_option
+@optional_zookeeper_option
+@json_option
+def verify(*, output: str, checkpoint: str | None, brokers: str | None, zookeeper: str | None, as_json: bool) -> int:
+    """
+    Check by offsets that an archive has every record once, or an account of it.
+
+    Compares what the batches planned with the files, the quarantine and the losses and, with --brokers, with the logs;
+    --zookeeper tells topics apart that were created again. Prints each range that differs, and exits with 1 if nothing
+    explains it. Needs no Spark, and changes nothing.
+    """
+    from kiel_groups.cli.terminal.archive_report import verification_document, verification_lines
+    from kiel_groups.cli.terminal.rendering import show, show_json
+    from kiel_groups.spark.environment import check_libraries
+
+    check_libraries()
+    with _translated_errors():
+        from kiel_groups.spark import verify_archive
+
+        found = verify_archive(output, checkpoint=checkpoint, brokers=brokers, zookeeper=zookeeper)
+    if as_json:
+        show_json(verification_document(found))
+    else:
+        show(*verification_lines(found))
+    return DONE if found.is_complete else FAILED
 
 
 def _is_not_from_py4j(record: logging.LogRecord) -> bool:

@@ -12,7 +12,8 @@ import pytest
 from kiel_groups.errors import ConfigError, ProtocolError
 from kiel_groups.model import TopicPartition
 from kiel_groups.spark import ArchiveSettings
-from kiel_groups.spark.archive_folders import ArchiveFolders, FolderError, LocalFolder, local_path, located
+from kiel_groups.spark.archive_folders import ArchiveFolders
+from kiel_groups.spark.folders import FolderError, LocalFolder, local_path, located
 
 pytestmark = pytest.mark.unit
 
