@@ -108,7 +108,8 @@ class LogIdentity:
         created = self.incarnations({partition.topic for partition in spans})
         return {
             partition: "the topic was deleted and created again since"
-            f" (incarnation {span.incarnation}, and now {created[partition.topic]}): what its log had from there on is lost"
+            f" (incarnation {span.incarnation}, and now {created[partition.topic]}): what its log had from there on is"
+            " lost"
             for partition, span in spans.items()
             if span.incarnation is not None and created.get(partition.topic, span.incarnation) != span.incarnation
         }
