@@ -27,7 +27,7 @@ from kiel_groups.spark.log_identity import LogIdentity
 from kiel_groups.spark.log_view import LogView
 from kiel_groups.spark.offsets import GroupOffsets, refuse_live_group
 from kiel_groups.spark.options import INCARNATION
-from kiel_groups.spark.side_tables import LOSSES, read_rows
+from kiel_groups.spark.side_tables import LOSSES, SideRow, read_rows
 from kiel_groups.spark.spark_session import Batch, LateWorkerError, run_query, shortened_spark_errors
 from kiel_groups.wording import counted
 
@@ -183,40 +183,63 @@ def archive(
         BrokerError: The brokers could not be reached.
         KielGroupsError: Spark failed; completed batches remain, and the next run continues after them.
     """
-    plan = plan_archive(settings, spark)
+    brokers = plan_archive(settings, spark).brokers
     home = ArchiveFolders(settings, spark)
     batches: list[Batch] = []
-
-    def record_batch(batch: Batch) -> None:
-        batches.append(batch)
-        on_batch(batch)
 
     with shortened_spark_errors(), home.locked(spark):
         # Read the folders again: another run may have changed them before the lock was taken.
         home = ArchiveFolders(settings, spark)
-        home.claim(plan.brokers)
+        home.claim(brokers)
         home.sweep()
-        before, files = home.positions(), home.files()
-        losses = set(read_rows(settings.output_uri, LOSSES))
+        before, files, losses = home.positions(), home.files(), _NewLosses(settings)
+
+        def record_batch(batch: Batch) -> None:
+            batches.append(batch)
+            losses.look()
+            on_batch(batch)
+
         began_s = monotonic()
         _run(lambda: _start_query(spark, settings), record_batch, stopping or Event())
         took_s = monotonic() - began_s
         home.sweep()
         after, added = home.positions(), home.files()
-        lost = tuple(row.loss for row in read_rows(settings.output_uri, LOSSES) if row not in losses)
-    for loss in lost:
-        if loss not in plan.lost:
-            log.warning("%s; continued with the messages that are left", loss)
+        losses.look()
     return ArchiveSummary(
-        ranges=_ranges(before, after, lost),
+        ranges=_ranges(before, after, losses.found),
         records=sum(batch.records for batch in batches),
         files=len(added.keys() - files.keys()),
         size_bytes=sum(added[path] for path in added.keys() - files.keys()),
         took_s=took_s,
         group=None if after is None else _commit(settings, after),
         output=settings.output_uri,
-        lost=lost,
+        lost=tuple(losses.found),
     )
+
+
+class _NewLosses:
+    """
+    Logs the losses that a run records, in whichever process.
+
+    If the run allows none, the table is not read: Arrow may not know the archive's file system.
+    """
+
+    def __init__(self, settings: ArchiveSettings) -> None:
+        self._output = None if settings.fail_on_data_loss else settings.output_uri
+        self._known = set(self._rows())
+        #: The losses of this run, in ascending order of partitions, incarnations and offsets.
+        self.found: list[Loss] = []
+
+    def _rows(self) -> list[SideRow]:
+        return [] if self._output is None else read_rows(self._output, LOSSES)
+
+    def look(self) -> None:
+        """Log the losses that were recorded since the last call."""
+        logged = set(self.found)
+        self.found = [row.loss for row in self._rows() if row not in self._known]
+        for loss in self.found:
+            if loss not in logged:
+                log.warning("%s; continuing with the messages that are left", loss)
 
 
 #: The columns that an archive reads.

@@ -151,6 +151,8 @@ def archive(
         session = None if wanted.is_local else start_session("archive", master=master, settings=settings, log=log)
         plan = plan_archive(wanted, session)
         if dry_run:
+            for loss in plan.lost:
+                lines.say("warning", str(loss))
             show_json(plan_document(plan)) if as_json else click.echo("\n".join(plan_lines(plan)))
             return DONE
         session = session or start_session("archive", master=master, settings=settings, log=log)
@@ -352,8 +354,9 @@ def _lost_lines(lost: Sequence[Loss]) -> Iterator[str]:
     """Yield a line with the number of lost offsets, and a line for each topic with the first ranges."""
     if not lost:
         return
-    least = "at least " if any(loss.end is None for loss in lost) else ""
-    yield f"lost {least}{counted(_lost_offsets(lost), 'offset')}:"
+    known = [counted(_lost_offsets(lost), "offset")] if any(loss.end is not None for loss in lost) else []
+    unknown = ["the rest of deleted logs"] if any(loss.end is None for loss in lost) else []
+    yield f"lost {' and '.join(known + unknown)}:"
     for topic, found in groupby(lost, lambda each: each.topic_partition.topic):
         parts = [
             f"{each.topic_partition.partition}: {each.start}–{'?' if each.end is None else each.end}" for each in found
