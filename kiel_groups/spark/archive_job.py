@@ -270,17 +270,22 @@ def archive(
     home = ArchiveFolders(settings, spark)
     batches: list[Batch] = []
 
-    def record_batch(batch: Batch) -> None:
-        batches.append(batch)
-        on_batch(batch)
-
     with shortened_spark_errors(), home.locked(spark):
         # Read the folders again: another run may have changed them before the lock was taken.
         home = ArchiveFolders(settings, spark)
         home.claim(plan.brokers)
         home.sweep()
         before, files = home.positions(), home.files()
-        side_rows = {table: set(read_rows(settings.output_uri, table)) for table in settings.side_tables}
+        losses, bad_records = _NewRows(settings, LOSSES), _NewRows(settings, QUARANTINE)
+
+        def record_batch(batch: Batch) -> None:
+            batches.append(batch)
+            # A worker may replace a file of a table that is read meanwhile. The last look is at the end of the run.
+            with suppress(KielGroupsError):
+                losses.look()
+                bad_records.look()
+            on_batch(batch)
+
         began_s = monotonic()
         try:
             not_archived = _run_without_failing_topics(spark, settings, home, plan, record_batch, stopping or Event())
@@ -290,14 +295,9 @@ def archive(
         took_s = monotonic() - began_s
         home.sweep()
         after, added = home.positions(), home.files()
-    found = {
-        table: [row for row in read_rows(settings.output_uri, table) if row not in known]
-        for table, known in side_rows.items()
-    }
-    lost = tuple(row.loss for row in found.get(LOSSES, ()))
-    for loss in lost:
-        if loss not in plan.lost:
-            log.warning("%s; continued with the messages that are left", loss)
+        losses.look()
+        bad_records.look()
+    lost = tuple(row.loss for row in losses.found)
     return ArchiveSummary(
         ranges=tuple(each for each in _ranges(before, after, lost) if each.topic_partition.topic not in plan.dropped),
         records=sum(batch.records for batch in batches),
@@ -309,7 +309,7 @@ def archive(
         group=None if after is None else _commit(settings, after, {*plan.dropped, *not_archived}),
         output=settings.output_uri,
         lost=lost,
-        bad_records=tuple(row for row in found.get(QUARANTINE, ()) if after is not None and _is_done(row, after)),
+        bad_records=tuple(row for row in bad_records.found if after is not None and _is_done(row, after)),
         not_archived=not_archived,
         dropped=plan.dropped,
     )
@@ -362,6 +362,33 @@ def _sweep_after_failure(spark: SparkSession, home: ArchiveFolders) -> None:
         java: Any = spark._jvm
         java.java.lang.System.nanoTime()
         home.sweep()
+
+
+class _NewRows:
+    """
+    Logs the rows that a run adds to a side table, in whichever process.
+
+    A table that the settings exclude is not read: Arrow may not know the archive's file system.
+    """
+
+    def __init__(self, settings: ArchiveSettings, table: str) -> None:
+        self._output = settings.output_uri if table in settings.side_tables else None
+        self._table = table
+        self._known = set(self._rows())
+        #: The rows of this run, in ascending order of partitions, incarnations and offsets.
+        self.found: list[SideRow] = []
+
+    def _rows(self) -> list[SideRow]:
+        return [] if self._output is None else read_rows(self._output, self._table)
+
+    def look(self) -> None:
+        """Log the rows that were added since the last call."""
+        logged = set(self.found)
+        self.found = [row for row in self._rows() if row not in self._known]
+        for row in self.found:
+            if row not in logged:
+                what = row.reason if row.reason.startswith(f"{row.topic_partition}") else row.loss
+                log.warning("%s; continuing with the messages that are left", what)
 
 
 #: The columns that an archive reads.
