@@ -254,7 +254,8 @@ def _compared(
     topics = sorted({*home.settings.topics, *(each.topic_partition.topic for each in found)})
     if not topics:
         return found
-    given = {"kafka.bootstrap.servers": brokers, "subscribe": ",".join(topics), "failOnDataLoss": "false"}
+    given = {"kafka.bootstrap.servers": brokers, "subscribe": ",".join(topics)}
+    given |= {"failOnDataLoss": "false", "kiel.onBadRecord": "row"}
     options = ReadOptions.parse(given | ({"kiel.zookeeper.connect": zookeeper} if zookeeper else {}), streaming=False)
     compared = []
     with LogView(options, patient=False) as view:

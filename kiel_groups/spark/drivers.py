@@ -84,6 +84,11 @@ class QueryDriver(ABC):
         """
         return self._bounds.seen
 
+    def lost(self) -> dict[str, int]:
+        """Return how many ranges the driver has found lost, and their offsets as far as known, for progress reports."""
+        bounds = self._bounds
+        return {"ranges": bounds.lost_ranges, "offsets": bounds.lost_offsets} if bounds.lost_ranges else {}
+
     def stop_at_current_ends(self) -> None:
         """From now on, read nothing beyond the present ends of the logs, as ``Trigger.AvailableNow`` asks."""
         self._bounds.stop_at_current_ends()
