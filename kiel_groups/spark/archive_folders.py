@@ -21,8 +21,10 @@ from urllib.parse import unquote
 from py4j.protocol import Py4JJavaError
 from pyarrow import NativeFile
 from pyspark.sql import SparkSession
+from pyspark.sql.types import StructType
 
 from kiel_groups.errors import ConfigError
+from kiel_groups.spark.archive_table import ROLLS, TimeField, check_schema, removed_or_changed
 from kiel_groups.spark.checkpoint import Positions, Span
 from kiel_groups.spark.environment import can_bound_batches
 from kiel_groups.spark.folders import (
@@ -45,6 +47,8 @@ log = logging.getLogger(__name__)
 
 #: Enough for files of a useful size; such a batch takes some seconds to half a minute.
 BATCH_RECORDS = 5_000_000
+#: Large enough for readers of Parquet, small enough for several tasks in a batch of the default size.
+FILE_MB = 128
 #: The default checkpoint within the output; readers of Parquet ignore names that begin with an underscore.
 _CHECKPOINT = "_checkpoint"
 
@@ -67,6 +71,13 @@ class ArchiveSettings:
         batch_records: The most records of a batch, or None for no bound. Before Spark 4.2, no bound is possible.
         interval_s: The seconds from one batch to the next, until the run is stopped. None means that the run ends when
             it has read the existing records.
+        file_mb: The size of files to aim for, in MB of a topic's log (before Parquet compresses it). In each batch, a
+            topic has a file for every so many MB, and one at least.
+        roll: ``day`` or ``hour``: whether the records of a topic are in a folder for each day, or for each hour.
+        time_field: The field of JSON values that has the time that chooses the folder, as ``NAME`` or ``NAME:FORMAT``;
+            see ``archive_table.TimeField``. Without it, or in values without such a time, the batch's time is taken.
+        schema: The fields of JSON values that become columns; they may be added in later runs, but not removed.
+        bad_records: ``fail``, ``skip`` or ``quarantine``.
         fail_on_data_loss: Whether to end the run if records were lost before they were archived. Otherwise, the run
             logs a warning and continues with the records that are left; a recreated topic is read from its beginning.
 
@@ -84,6 +95,11 @@ class ArchiveSettings:
     checkpoint: str | None = None
     batch_records: int | None = BATCH_RECORDS
     interval_s: float | None = None
+    file_mb: int = FILE_MB
+    roll: str = "day"
+    time_field: str | None = None
+    schema: StructType | None = None
+    bad_records: str = "fail"
     fail_on_data_loss: bool = True
 
     def __post_init__(self) -> None:
@@ -91,6 +107,11 @@ class ArchiveSettings:
             raise ConfigError("output: nothing given; name the folder of the archive")
         if self.interval_s is not None and self.interval_s <= 0:
             raise ConfigError(f"interval_s: {self.interval_s:g} given; expected seconds above 0")
+        if self.roll not in ROLLS:
+            raise ConfigError(f"roll: {self.roll!r} given; expected {' or '.join(ROLLS)}")
+        if self.schema is not None:
+            check_schema(self.schema)
+        _ = self.event_time
         for name, text in (("output", self.output), ("checkpoint", self.checkpoint or "")):
             if names_a_host(text):
                 raise ConfigError(
@@ -119,6 +140,11 @@ class ArchiveSettings:
         """Whether both folders are on this machine, and so can be read without Spark."""
         return None not in (local_path(self.output_uri), local_path(self.checkpoint_uri))
 
+    @property
+    def event_time(self) -> TimeField | None:
+        """The field that has the times of events, parsed."""
+        return None if self.time_field is None else TimeField.parse(self.time_field)
+
     def source_options(self) -> dict[str, str]:
         """Return the settings as options of the data source."""
         named = {
@@ -129,6 +155,7 @@ class ArchiveSettings:
             "kafka.group.id": self.group,
             "kiel.zookeeper.connect": self.zookeeper,
             "failOnDataLoss": None if self.fail_on_data_loss else "false",
+            "kiel.file.mb": str(self.file_mb),
             "maxOffsetsPerTrigger": str(self.batch_records) if self._is_bounded else None,
             "kiel.archive.output": self.output_uri,
         }
@@ -248,6 +275,7 @@ class ArchiveFolders:
                 " Restore it, or begin a new archive in another folder"
             )
         self._check_topics(found[-1])
+        self._check_table(found[-1])
         self._check_batches()
         self._check_checkpoint()
         return found[-1]
@@ -341,6 +369,29 @@ class ArchiveFolders:
                 " name another output"
             )
 
+    def _check_table(self, known: dict[str, Any]) -> None:
+        """Check that the folders and columns of the table go on as earlier runs have begun them."""
+        settings = self._settings
+        if (roll := known.get("roll", "day")) != settings.roll:
+            raise ConfigError(
+                f"roll: this archive has a folder for each {roll}, and readers know one kind in a table; go on with"
+                f" {roll!r}, or name another output"
+            )
+        if (event_time := known.get("time_field")) != _text(settings.event_time):
+            begun = "the time of arrival" if event_time is None else f"the event's time, {event_time!r}"
+            raise ConfigError(
+                f"time_field: {settings.time_field or 'none'} given; the folders of this archive are by {begun}. Go on"
+                " so, or name another output; or, if they may differ from now on, change 'time_field' in"
+                f" {settings.checkpoint_uri}/{_IN_CHECKPOINT}"
+            )
+        before = known.get("schema")
+        taken = before and removed_or_changed(StructType.fromJson(before), settings.schema or StructType())
+        if taken:
+            raise ConfigError(
+                f"schema: {taken}, and this archive has such a column; fields may be added only. Go on with this field,"
+                " or name another output"
+            )
+
     def check_brokers(self, brokers: Collection[str]) -> None:
         """
         Check that the offsets of the archive belong to this cluster.
@@ -367,6 +418,9 @@ class ArchiveFolders:
             "topics": list(settings.topics),
             "pattern": settings.pattern,
             "brokers": sorted(brokers),
+            "roll": settings.roll,
+            "time_field": _text(settings.event_time),
+            "schema": None if settings.schema is None else settings.schema.jsonValue(),
         }
         text = f"{json.dumps(document, indent=2)}\n"
         # The checkpoint first: if only the output had a description, the checkpoint would seem to have been emptied.
@@ -487,7 +541,7 @@ class ArchiveFolders:
             return 0
         self._check_batches()
         listed = {path.rpartition("/")[2] for path in self.files()}
-        left = [path for path in output.glob("topic=*/date=*/part-*.parquet") if path.name not in listed]
+        left = [path for path in output.glob("topic=*/date=*/**/part-*.parquet") if path.name not in listed]
         for path in left:
             aside = output / _LEFTOVERS / path.relative_to(output)
             make_folder_durably(aside.parent)
@@ -504,6 +558,10 @@ def _check_place(name: str, uri: str) -> None:
     path = local_path(uri)
     if path is not None and (found := obstacle(path)):
         raise ConfigError(f"{name}: {found}; name a folder that can be written, or one that can be made")
+
+
+def _text(field: TimeField | None) -> str | None:
+    return None if field is None else str(field)
 
 
 def _document(text: str, uri: str, name: str) -> dict[str, Any]:

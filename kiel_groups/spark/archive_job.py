@@ -1,25 +1,29 @@
 """
 Archive topics as Parquet files, every record exactly once.
 
-Files are in ``topic=…/date=…`` folders; the date is the day (UTC) on which the batch began. Spark's checkpoint records
-the offsets of each batch before the batch is read, and the lists of Spark's file sink record its files. So an
-interrupted batch is repeated with the same records and the same date, and its files are listed once.
+Files are in ``topic=…/date=…`` folders; the date is the day (UTC) on which the batch began, or that of the event.
+Spark's checkpoint records the offsets of each batch before the batch is read, and the lists of Spark's file sink record
+its files. So an interrupted batch is repeated with the same records and the same dates, and its files are listed once.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from threading import Event
 from time import monotonic
+from typing import Any
 
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.functions import current_timestamp, current_timezone, to_date, to_utc_timestamp
+from py4j.protocol import Py4JError
+from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
+from kiel_groups.errors import KielGroupsError
 from kiel_groups.model import TopicPartition
 from kiel_groups.spark.archive_folders import ArchiveFolders, ArchiveSettings
+from kiel_groups.spark.archive_table import ROLLS, check_pattern, table_rows
 from kiel_groups.spark.batches import BatchBounds
 from kiel_groups.spark.checkpoint import Loss, OffsetRange, Positions, Span
 from kiel_groups.spark.drivers import group_name
@@ -142,6 +146,8 @@ class ArchiveSummary:
         files: The number of files that the run added.
         size_bytes: The total size of these files.
         took_s: The time from the start of the query to its end, in seconds.
+        untimed: The number of read records without a time in ``time_field``; they went by arrival.
+        misfits: The number of read records whose values did not fit the schema.
         group: The group whose offsets were committed. None means that there was no batch yet, that the group's name is
             unknown, or that the offsets could not be committed.
         output: The URI of the archive.
@@ -155,6 +161,8 @@ class ArchiveSummary:
     took_s: float
     group: str | None
     output: str
+    untimed: int = 0
+    misfits: int = 0
     lost: tuple[Loss, ...] = ()
 
 
@@ -184,6 +192,8 @@ def archive(
         KielGroupsError: Spark failed; completed batches remain, and the next run continues after them.
     """
     plan = plan_archive(settings, spark)
+    if settings.event_time is not None:
+        check_pattern(spark, settings.event_time)
     home = ArchiveFolders(settings, spark)
     batches: list[Batch] = []
 
@@ -199,7 +209,11 @@ def archive(
         before, files = home.positions(), home.files()
         losses = set(read_rows(settings.output_uri, LOSSES))
         began_s = monotonic()
-        _run(lambda: _start_query(spark, settings), record_batch, stopping or Event())
+        try:
+            _run(lambda: _start_query(spark, settings), record_batch, stopping or Event())
+        except KielGroupsError:
+            _sweep_after_failure(spark, home)
+            raise
         took_s = monotonic() - began_s
         home.sweep()
         after, added = home.positions(), home.files()
@@ -213,10 +227,20 @@ def archive(
         files=len(added.keys() - files.keys()),
         size_bytes=sum(added[path] for path in added.keys() - files.keys()),
         took_s=took_s,
+        untimed=sum(batch.counts.get("untimed", 0) for batch in batches),
+        misfits=sum(batch.counts.get("misfits", 0) for batch in batches),
         group=None if after is None else _commit(settings, after),
         output=settings.output_uri,
         lost=lost,
     )
+
+
+def _sweep_after_failure(spark: SparkSession, home: ArchiveFolders) -> None:
+    """Move the files of the batch that failed aside, if the archive's lock is still held: Java has it."""
+    with suppress(Py4JError, ConnectionError, OSError, KielGroupsError):
+        java: Any = spark._jvm
+        java.java.lang.System.nanoTime()
+        home.sweep()
 
 
 #: The columns that an archive reads.
@@ -226,9 +250,15 @@ _SCHEMA = f"topic STRING, partition INT, offset BIGINT, key BINARY, value BINARY
 def _start_query(spark: SparkSession, settings: ArchiveSettings) -> StreamingQuery:
     rows = spark.readStream.format("kiel").schema(_SCHEMA).options(**settings.source_options()).load()
     writer = (
-        _columns(rows)
+        table_rows(
+            rows,
+            roll=settings.roll,
+            time_field=settings.event_time,
+            schema=settings.schema,
+            fails=settings.bad_records == "fail",
+        )
         .writeStream.format("parquet")
-        .partitionBy("topic", "date")
+        .partitionBy("topic", *ROLLS[settings.roll])
         .option("checkpointLocation", settings.checkpoint_uri)
     )
     if settings.interval_s is None:
@@ -236,15 +266,6 @@ def _start_query(spark: SparkSession, settings: ArchiveSettings) -> StreamingQue
     else:
         writer = writer.trigger(processingTime=f"{settings.interval_s * 1000:.0f} milliseconds")
     return writer.start(settings.output_uri)
-
-
-def _columns(rows: DataFrame) -> DataFrame:
-    """Select the archive's columns. A repeated batch keeps its date, because Spark stores the time of the planning."""
-    now = current_timestamp()
-    date = to_date(to_utc_timestamp(now, current_timezone()))
-    return rows.select(
-        "topic", date.alias("date"), "partition", "offset", now.alias("archived_at"), "key", "value", INCARNATION
-    )
 
 
 def _run(start: Callable[[], StreamingQuery], on_batch: Callable[[Batch], None], stopping: Event) -> None:

@@ -288,8 +288,7 @@ def _present(view: LogView, options: ReadOptions, partition: TopicPartition, mis
             wanted[-1] = (wanted[-1][0], end)
         else:
             wanted.append((start, end))
-    leader = view.leaders([partition])[partition]
-    task = ReadTask(leader, tuple(OffsetRange(partition, *each) for each in wanted))
+    task = ReadTask(view.leaders([partition]), tuple(OffsetRange(partition, *each) for each in wanted))
     schema = StructType([READ_SCHEMA[name] for name in ("partition", "offset")])
     found = [
         run for batch in task_rows(InputPartition(task), options, schema) for _, _, runs in _runs(batch) for run in runs

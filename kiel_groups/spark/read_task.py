@@ -419,9 +419,7 @@ class _TaskReader:
             RangeReader(each, options.fail_on_data_loss, options.max_message_bytes, options.archive)
             for each in task.ranges
         ]
-        self._leaders: Mapping[TopicPartition, HostPort | None] = {
-            each.topic_partition: task.leader for each in task.ranges
-        }
+        self._leaders = task.leaders
         self._topics = {each.topic_partition.topic for each in task.ranges}
         #: Ranges that a broker has reported as out of range, or of which nothing has arrived for too long.
         self._out_of_range: list[RangeReader] = []

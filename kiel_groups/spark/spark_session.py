@@ -9,10 +9,10 @@ import re
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Event
 from typing import Any
@@ -25,6 +25,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from kiel_groups import errors
 from kiel_groups.errors import ConfigError, KielGroupsError, OffsetOutOfRangeError
+from kiel_groups.spark.archive_table import OBSERVED
 from kiel_groups.spark.checkpoint import Positions
 from kiel_groups.spark.environment import check_java, check_python
 
@@ -55,6 +56,8 @@ _JAVA_RAISED = re.compile(r"^: (?:[\w.$]+: )?")
 _NO_WORKER = ("Error from python worker:", "PYTHONPATH was:")
 _NO_SOURCE = "Failed to find the data source: kiel"
 _REMEDY = "set PYSPARK_PYTHON to one that has kiel-groups[spark], on the driver and on every worker"
+#: The end of a message that a query has raised by ``raise_error``.
+_SQL_STATES = re.compile(r"( SQLSTATE: \w{5})+$")
 _OF_THE_CALL = "An error occurred while calling "
 _CAUSED_BY = "Caused by: "
 #: What the source's pickles raise on a worker without this package (``portable_pickle``).
@@ -84,11 +87,13 @@ class Batch:
     A completed batch of a query.
 
     ``records`` is its number of records. ``left`` is the number of offsets still to be read, or None if unknown.
+    ``counts`` has the numbers that the query observes, by their names.
     """
 
     number: int
     records: int
     left: int | None
+    counts: Mapping[str, int] = field(default_factory=dict)
 
 
 def run_query(query: StreamingQuery, on_batch: Callable[[Batch], None], stopping: Event) -> None:
@@ -121,7 +126,9 @@ def _report_batches(query: StreamingQuery, last: int, on_batch: Callable[[Batch]
     for progress in query.recentProgress:
         if progress.batchId > last and progress.numInputRows:
             last = progress.batchId
-            on_batch(Batch(last, progress.numInputRows, _left(json.loads(progress.json))))
+            document = json.loads(progress.json)
+            counts = document.get("observedMetrics", {}).get(OBSERVED, {})
+            on_batch(Batch(last, progress.numInputRows, _left(document), counts))
     return last
 
 
@@ -166,7 +173,7 @@ def plain_error(text: str) -> KielGroupsError:
         name, message = found[-1]
         kind = getattr(errors, name, KielGroupsError)
         raised_as = next((each for each in _DISTINGUISHED if issubclass(kind, each)), KielGroupsError)
-        return raised_as(message.strip())
+        return raised_as(_SQL_STATES.sub("", message.strip()))
     _, found_start, printed = text.rpartition(_NO_WORKER[1])[0].rpartition(_NO_WORKER[0])
     if found_start and printed.strip():
         return ConfigError(f"Spark's Python does not start: {printed.strip().splitlines()[-1].strip()}; {_REMEDY}")

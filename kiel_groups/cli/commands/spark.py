@@ -9,10 +9,11 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from itertools import groupby
 from operator import attrgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 import click
 
@@ -50,7 +51,15 @@ _OPTIONS = {
 
 
 #: The settings with which errors begin, and the options of this command.
-_NAMES = {"output": "--output", "checkpoint": "--checkpoint", "brokers": "--brokers", "topics": "TOPIC"}
+_NAMES = {
+    "output": "--output",
+    "checkpoint": "--checkpoint",
+    "brokers": "--brokers",
+    "topics": "TOPIC",
+    "roll": "--roll",
+    "time_field": "--time-field",
+    "schema": "--schema",
+}
 
 
 @click.group(epilog=EPILOG)
@@ -96,6 +105,32 @@ def spark() -> None:
     help="The most records in a batch; with --every it limits the rate.  [default: 5,000,000; needs Spark 4.2]",
 )
 @click.option(
+    "--file-mb",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="A topic has a file for each N MB of its log in a batch, one at least.  [default: 128]",
+)
+@click.option(
+    "--roll",
+    type=click.Choice(["day", "hour"]),
+    default="day",
+    show_default=True,
+    help="Folders of a topic: one for each day, or for each hour.",
+)
+@click.option(
+    "--time-field",
+    metavar="NAME[:FORMAT]",
+    help="The field of JSON values whose time chooses the folder. FORMAT: iso, s, ms, or a pattern of Spark."
+    "  [default: by arrival; FORMAT: iso]",
+)
+@click.option(
+    "--schema",
+    "schema_file",
+    type=click.File(encoding="utf-8"),
+    metavar="FILE",
+    help="Make columns of the fields of JSON values that FILE names, as 'user STRING, amount DOUBLE'.",
+)
+@click.option(
     "--allow-loss",
     is_flag=True,
     help="Continue with a warning if records were deleted before they were archived, by retention or with their topic.",
@@ -118,14 +153,15 @@ def archive(
     as_json: bool,
     quiet: bool,
     verbose: bool,
+    schema_file: IO[str] | None,
     **options: Any,
 ) -> int:
     """
     Copy topics into Parquet, every record exactly once.
 
     The first run copies what the topics have, each later run what has arrived since. Files are in topic=…/date=…
-    folders, by the date of the run. Ctrl-C ends after the current batch, a second Ctrl-C at once; in any case the next
-    run continues without loss or repetition.
+    folders, by the date of the run or of --time-field. Ctrl-C ends after the current batch, a second Ctrl-C at once; in
+    any case the next run continues without loss or repetition.
 
     The exit status is 3 if the run has lost records, as --allow-loss permits.
     """
@@ -142,23 +178,32 @@ def archive(
     _check(context, options)
     every = options.pop("every")
     options["fail_on_data_loss"] = not options.pop("allow_loss")
-    if options["batch_records"] is None:
-        del options["batch_records"]
+    for name in ("batch_records", "file_mb"):
+        if options[name] is None:
+            del options[name]
+    schema = None if schema_file is None else schema_file.read()
     with _translated_errors(), _spark_log(lines, verbose=verbose) as log:
         from kiel_groups.spark import ArchiveSettings, plan_archive
+        from kiel_groups.spark.archive_table import is_json, parse_schema
         from kiel_groups.spark.spark_session import start_session, stop_session
 
         wanted = ArchiveSettings(interval_s=every and duration_ms("--every", every) / 1000, **options)
-        session = None if wanted.is_local else start_session("archive", master=master, settings=settings, log=log)
-        plan = plan_archive(wanted, session)
-        if dry_run:
-            show_json(plan_document(plan)) if as_json else click.echo("\n".join(plan_lines(plan)))
-            return DONE
-        session = session or start_session("archive", master=master, settings=settings, log=log)
+        session = None
         try:
+            # Only Spark can read other folders, and schemas that are no JSON.
+            if not wanted.is_local or (schema is not None and not is_json(schema)):
+                session = start_session("archive", master=master, settings=settings, log=log)
+            if schema is not None:
+                wanted = replace(wanted, schema=parse_schema(schema))
+            plan = plan_archive(wanted, session)
+            if dry_run:
+                show_json(plan_document(plan)) if as_json else click.echo("\n".join(plan_lines(plan)))
+                return DONE
+            session = session or start_session("archive", master=master, settings=settings, log=log)
             return _run(lines, session, wanted, plan, as_json=as_json, quiet=quiet)
         finally:
-            stop_session(session)
+            if session is not None:
+                stop_session(session)
 
 
 @spark.command(epilog=EPILOG)
@@ -349,6 +394,10 @@ def summary_lines(summary: ArchiveSummary) -> Iterator[str]:
         yield f"archived {counted(summary.records, 'record')} in {summary.took_s:.1f} s, {rate:,.0f} records/s"
         yield from _topic_lines(summary.ranges, summary.lost)
         yield f"into {summary.output}: {counted(summary.files, 'new file')}, {_size(summary.size_bytes)}"
+    if summary.untimed:
+        yield f"{counted(summary.untimed, 'record')} without a time in --time-field: in the folders of their arrival"
+    if summary.misfits:
+        yield f"{counted(summary.misfits, 'value')} not of the schema: see --bad-records"
     if summary.group is not None:
         yield f"committed for the group {summary.group}"
     yield from _lost_lines(summary.lost)
@@ -366,6 +415,8 @@ def summary_document(summary: ArchiveSummary) -> dict[str, Any]:
         "files": summary.files,
         "bytes": summary.size_bytes,
         "took_s": round(summary.took_s, 3),
+        "untimed": summary.untimed,
+        "misfits": summary.misfits,
         "group": summary.group,
     }
 
