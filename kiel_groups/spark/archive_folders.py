@@ -340,7 +340,7 @@ class ArchiveFolders:
 
     def _check_file(self, name: str, remedy: str) -> None:
         text = self._checkpoint.read(name)
-        if text is not None and _json_object(text.rpartition("\n")[2]) is None:
+        if text is not None and _json_object(text.strip().rpartition("\n")[2]) is None:
             raise ConfigError(self._damaged(name, f"delete it and its .crc file; {remedy}"))
 
     def _damaged(self, name: str, remedy: str) -> str:

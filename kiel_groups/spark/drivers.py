@@ -27,8 +27,9 @@ from kiel_groups.spark.member import CLOSE_S, SETTLE_S, SparkMember, default_on_
 from kiel_groups.spark.offsets import GroupOffsets, refuse_live_group
 from kiel_groups.spark.options import EARLIEST, GROUP, ReadOptions
 from kiel_groups.spark.task_planner import ReadTask
+from kiel_groups.wording import some
 
-__all__ = ["LogDriver", "MemberDriver", "QueryDriver", "group_config", "group_name", "open_driver"]
+__all__ = ["LogDriver", "MemberDriver", "QueryDriver", "check_topics", "group_config", "group_name", "open_driver"]
 
 log = logging.getLogger(__name__)
 
@@ -173,6 +174,7 @@ class LogDriver(QueryDriver):
         if known is None:
             return self._latest_of_unknown()
         read = self._read(known).spans
+        check_topics(self._options, read)
         spans, ends = self._bounds.continued(read)
         self._offsets.forget([partition for partition in read if partition not in spans])
         spans |= self._beginnings([partition for partition in self._bounds.within(ends) if partition not in spans])
@@ -213,9 +215,11 @@ class LogDriver(QueryDriver):
     def tasks(self, start: Positions, end: Positions) -> list[ReadTask]:
         self._planned = end
         self._query = end.query or start.query
+        read = self._read(start)
+        check_topics(self._options, read.spans)
         # An end without the id of the query and without tokens was looked up without knowledge of the start.
         blind = end.query is None and all(span.token is None for span in end.spans.values())
-        return self._bounds.tasks(self._read(start), self._read(end), blind=blind)
+        return self._bounds.tasks(read, self._read(end), blind=blind)
 
     def done(self, end: Positions) -> None:
         if self._start is None or end.offsets() != self._start.offsets():
@@ -231,6 +235,24 @@ class LogDriver(QueryDriver):
 
     def _group(self, positions: Positions) -> str | None:
         return group_name(self._options.group, replace(positions, query=positions.query or self._query))
+
+
+def check_topics(options: ReadOptions, known: Collection[TopicPartition]) -> None:
+    """
+    Check that a checkpoint has topics of the query. Otherwise all of its records would seem to be lost.
+
+    Raises:
+        ConfigError: The options name none of the topics of the checkpoint.
+    """
+    read = {partition.topic for partition in known}
+    named = {*options.topics, *(partition.topic for partition in options.assigned)}
+    pattern = options.topic_pattern
+    if read and not any(topic in named or (pattern is not None and pattern.search(topic)) for topic in read):
+        wanted = some(sorted(named)) if pattern is None else f"topics that match {pattern.pattern!r}"
+        raise ConfigError(
+            f"checkpointLocation: this checkpoint is of {some(sorted(read))}, and the query reads {wanted}; give it a"
+            " checkpoint of its own"
+        )
 
 
 def group_name(named: str | None, positions: Positions) -> str | None:

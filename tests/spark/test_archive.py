@@ -59,6 +59,8 @@ def test_each_run_adds_new_records(spark: SparkSession, cluster_39: Cluster, top
     assert [each.size for each in second.ranges] == [0, 3, 0]
     assert_complete(spark, cluster_39, topic, tmp_path)
     assert archive(spark, wanted).files == 0
+    verified = verify_archive(wanted.output, brokers=brokers_of(cluster_39))
+    assert ([log.rows for log in verified.logs], verified.is_complete) == ([each.end for each in second.ranges], True)
     ends = {each.topic_partition.partition: each.end for each in second.ranges}
     with zookeeper(cluster_39) as client:
         assert stored_offsets(client, f"lake-{topic}", topic) == ends
@@ -292,6 +294,13 @@ def test_losses_are_accounted(
     )
     assert rows_of(informed, "/_losses", "incarnation", "offset", "end_offset") == [(before, 60, 60)]
     assert rows_of(plain, "/_losses", "incarnation", "offset", "end_offset") == [(None, 2, 2), (None, 60, 60)]
+    for wanted, expected in (
+        (informed, [(before, 60, [("lost", 60, 60)]), (now, 80, [])]),
+        (plain, [(None, 142, [("lost", 2, 2), ("lost", 60, 60)])]),
+    ):
+        verified = verify_archive(wanted.output, brokers=brokers_of(cluster_39), zookeeper=cluster_39.zk_hosts)
+        found = [(log.incarnation, log.rows, [each[:3] for each in log.differences]) for log in verified.logs]
+        assert (found, verified.is_complete) == (expected, True)
 
 
 def test_a_deleted_topic_is_not_archived(cluster_39: Cluster, unique: Unique, tmp_path: Path, impatient: None) -> None:

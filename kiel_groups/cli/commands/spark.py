@@ -235,8 +235,8 @@ def verify(*, output: str, checkpoint: str | None, brokers: str | None, zookeepe
     --zookeeper tells topics apart that were created again. Prints each range that differs, and exits with 1 if nothing
     explains it. Needs no Spark, and changes nothing.
     """
-    from kiel_groups.cli.terminal.archive_report import verification_document, verification_lines
     from kiel_groups.cli.terminal.rendering import show, show_json
+    from kiel_groups.cli.terminal.verification_report import verification_document, verification_lines
     from kiel_groups.spark.environment import check_libraries
 
     check_libraries()

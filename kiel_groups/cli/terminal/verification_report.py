@@ -28,8 +28,11 @@ def verification_lines(found: Verification) -> Iterator[str]:
     problems = [counted(unexplained, "range") + " unexplained"] if unexplained else []
     problems += [counted(found.unreadable, "file") + " unreadable"] if found.unreadable else []
     verdict = ", ".join(problems) or "complete"
-    batch = "no batch yet" if found.batch is None else f"up to batch {found.batch}"
-    yield f"{found.output}, {batch}: {verdict}"
+    yield (
+        f"{found.output}, up to batch {found.batch}: {verdict}"
+        if found.batch is not None
+        else (f"{found.output}: nothing is archived yet")
+    )
     for path, reason in islice(found.unreadable.items(), _MOST_RANGES):
         yield f"  {path.rpartition('/topic=')[2]} cannot be read: {_bounded(reason)}"
     if (more := len(found.unreadable) - _MOST_RANGES) > 0:
