@@ -128,7 +128,7 @@ def test_a_topic_has_few_tasks_for_a_sink_of_files(
     tasks = plan_topic_tasks(ranges_of(wanted), leaders, asked, lambda each: 2.0)
     read = [each for task in tasks for each in task.ranges]
     assert sorted(read) == [each for each in ranges_of(wanted) if each.size]
-    assert all(task.leaders == {at: leaders[at] for at, _, _ in task.ranges} for task in tasks)
+    assert all(task.leaders == {at: leaders[at] for at in task.leaders} for task in tasks)
     assert len(tasks) <= parallelism
     for topic in ("clicks", "orders"):
         total = sum(size for partition, size in wanted.items() if partition.topic == topic)
