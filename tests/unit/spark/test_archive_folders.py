@@ -283,11 +283,12 @@ def test_the_table_goes_on_as_it_was_begun(tmp_path: Path) -> None:
     ):
         with pytest.raises(ConfigError, match=f"^{message}"):
             folders(settings(tmp_path, "views", **(begun | changed)))
+    opened = ArchiveFolders.existing(str(tmp_path / "archive")).settings
+    assert (opened.roll, opened.time_field, opened.schema) == ("hour", "at:iso", schema)
     path = tmp_path / "archive" / "_checkpoint" / "archive.json"
     known = json.loads(path.read_text())
-    path.write_text(
-        json.dumps({name: known[name] for name in ("output", "checkpoint", "topics", "pattern", "brokers")})
-    )
+    earlier = ("output", "checkpoint", "topics", "pattern", "brokers")
+    path.write_text(json.dumps({name: known[name] for name in earlier}))
     folders(settings(tmp_path, "views", schema=schema))
     with pytest.raises(ConfigError, match="time_field: at given; the folders of this archive are by the time of arr"):
         folders(settings(tmp_path, "views", time_field="at"))
