@@ -23,7 +23,7 @@ from pyarrow import NativeFile
 from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
-from kiel_groups.errors import ConfigError, ProtocolError
+from kiel_groups.errors import ConfigError
 from kiel_groups.spark.archive_table import DAY, ROLLS, TimeField, check_schema, parse_schema, removed_or_changed
 from kiel_groups.spark.checkpoint import Positions, Span
 from kiel_groups.spark.environment import can_bound_batches
@@ -280,6 +280,7 @@ class ArchiveFolders:
         self._check_topics(found[-1])
         self._check_table(found[-1])
         self._check_batches()
+        self._check_checkpoint()
         return found[-1]
 
     def _check_batches(self) -> None:
@@ -308,6 +309,28 @@ class ArchiveFolders:
                 f"checkpoint: {settings.checkpoint_uri} does not know batch {newest}, which the output has: it was"
                 " emptied, or is an old one. Restore it, or begin a new archive in another folder"
             )
+
+    def _check_checkpoint(self) -> None:
+        """
+        Check that the files of the checkpoint with which Spark continues are whole.
+
+        Raises:
+            ConfigError: A file is damaged or missing; the message says whether it can be done without.
+        """
+        for batch in sorted(_numbers(self._checkpoint.names("offsets")))[-2:]:
+            self._planned(batch)
+        done = _numbers(self._checkpoint.names("commits"))
+        self._check_file("metadata", 'then write {"id": "…"} into it, with any UUID: it only names the query')
+        if done:
+            self._check_file(f"commits/{max(done)}", "the output has the batch, and the next run only records it again")
+
+    def _check_file(self, name: str, remedy: str) -> None:
+        text = self._checkpoint.read(name)
+        if text is not None and _json_object(text.strip().rpartition("\n")[2]) is None:
+            raise ConfigError(self._damaged(name, f"delete it and its .crc file; {remedy}"))
+
+    def _damaged(self, name: str, remedy: str) -> str:
+        return f"checkpoint: {self._settings.checkpoint_uri}/{name} is damaged or missing; restore it, or {remedy}"
 
     def _check_empty(self) -> None:
         """Check that the folders have no other files, not even hidden files: these may belong to a user."""
@@ -444,7 +467,8 @@ class ArchiveFolders:
         if no batch is planned.
 
         Raises:
-            ProtocolError: The checkpoint has another form, or lacks a batch.
+            ConfigError: A batch is damaged or missing.
+        ProtocolError: The checkpoint has another form.
         """
         done = _numbers(self._checkpoint.names("commits"))
         if done:
@@ -457,10 +481,18 @@ class ArchiveFolders:
 
     def _planned(self, batch: int) -> Positions:
         """Return the end of a batch; the last line of its record in the checkpoint has the source's offsets."""
-        text = self._checkpoint.read(f"offsets/{batch}")
-        if text is None:
-            raise ProtocolError(f"{self._settings.checkpoint_uri}/offsets/{batch} is missing; restore the checkpoint")
-        return Positions.from_json(json.loads(text.splitlines()[-1]))
+        lines = (self._checkpoint.read(f"offsets/{batch}") or "").splitlines()
+        document = _json_object(lines[-1]) if len(lines) > 2 else None
+        if document is None:
+            compacted, listed = self._lists()
+            is_listed = batch <= max(listed, default=compacted)
+            remedy = (
+                "begin a new archive in another folder"
+                if is_listed
+                else "delete it and its .crc file; nothing of the batch is archived, and the next run plans it again"
+            )
+            raise ConfigError(self._damaged(f"offsets/{batch}", remedy))
+        return Positions.from_json(document)
 
     def listed_batch(self) -> int | None:
         """Return the number of the last batch whose files are listed, or None before the first batch."""
@@ -540,13 +572,18 @@ def _known_schema(known: dict[str, Any]) -> StructType | None:
 
 
 def _document(text: str, uri: str, name: str) -> dict[str, Any]:
-    try:
-        document: dict[str, Any] = json.loads(text)
-        if {"output", "checkpoint", "topics", "pattern", "brokers"} <= document.keys():
-            return document
-    except (ValueError, AttributeError, RecursionError):
-        pass
+    document = _json_object(text)
+    if document is not None and {"output", "checkpoint", "topics", "pattern", "brokers"} <= document.keys():
+        return document
     raise ConfigError(f"{uri}/{name} is not what an archive has written; restore it, or name another output")
+
+
+def _json_object(text: str) -> dict[str, Any] | None:
+    try:
+        document = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    return document if isinstance(document, dict) else None
 
 
 def _numbers(names: Collection[str]) -> list[int]:

@@ -9,7 +9,7 @@ its files. So an interrupted batch is repeated with the same records and the sam
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from threading import Event
@@ -25,12 +25,13 @@ from kiel_groups.model import TopicPartition
 from kiel_groups.spark.archive_folders import ArchiveFolders, ArchiveSettings
 from kiel_groups.spark.archive_table import ROLLS, check_pattern, table_rows
 from kiel_groups.spark.batches import BatchBounds
-from kiel_groups.spark.checkpoint import OffsetRange, Positions, Span
+from kiel_groups.spark.checkpoint import Loss, OffsetRange, Positions, Span
 from kiel_groups.spark.drivers import group_name
 from kiel_groups.spark.log_identity import LogIdentity
 from kiel_groups.spark.log_view import LogView
 from kiel_groups.spark.offsets import GroupOffsets, refuse_live_group
 from kiel_groups.spark.options import INCARNATION
+from kiel_groups.spark.side_tables import LOSSES, read_rows
 from kiel_groups.spark.spark_session import Batch, LateWorkerError, run_query, shortened_spark_errors
 from kiel_groups.wording import counted
 
@@ -45,6 +46,7 @@ class ArchivePlan:
     The ranges that the next run of an archive would read if it started now.
 
     ``ranges`` has every partition, in ascending order, even if there is nothing to read. ``brokers`` are ``host:port``.
+    ``lost`` is what the run cannot read any more, if ``fail_on_data_loss`` is not set.
     """
 
     ranges: tuple[OffsetRange, ...]
@@ -52,6 +54,7 @@ class ArchivePlan:
     checkpoint: str
     is_new: bool
     brokers: tuple[str, ...]
+    lost: tuple[Loss, ...] = ()
 
     @property
     def records(self) -> int:
@@ -81,7 +84,8 @@ def plan_archive(settings: ArchiveSettings, spark: SparkSession | None = None) -
         partitions = view.partitions(all_must_exist=reached is None)
         brokers = {str(each) for each in (*view.cluster.brokers.values(), *options.brokers)}
         home.check_brokers(brokers)
-        bounds = BatchBounds(view, options)
+        lost: list[Loss] = []
+        bounds = BatchBounds(view, options, lost.append)
         spans = _start_spans(bounds, reached, partitions, view)
         ranges = _planned_ranges(bounds, spans, view)
         if not set(settings.topics) <= {each.topic for each in spans}:
@@ -93,6 +97,7 @@ def plan_archive(settings: ArchiveSettings, spark: SparkSession | None = None) -
         checkpoint=settings.checkpoint_uri,
         is_new=home.is_new,
         brokers=tuple(sorted(brokers)),
+        lost=tuple(lost),
     )
 
 
@@ -146,6 +151,7 @@ class ArchiveSummary:
         group: The group whose offsets were committed. None means that there was no batch yet, that the group's name is
             unknown, or that the offsets could not be committed.
         output: The URI of the archive.
+        lost: The losses that the run has recorded in ``_losses``, in ascending order.
     """
 
     ranges: tuple[OffsetRange, ...]
@@ -157,6 +163,7 @@ class ArchiveSummary:
     output: str
     untimed: int = 0
     misfits: int = 0
+    lost: tuple[Loss, ...] = ()
 
 
 def archive(
@@ -184,7 +191,7 @@ def archive(
         BrokerError: The brokers could not be reached.
         KielGroupsError: Spark failed; completed batches remain, and the next run continues after them.
     """
-    brokers = plan_archive(settings, spark).brokers
+    plan = plan_archive(settings, spark)
     if settings.event_time is not None:
         check_pattern(spark, settings.event_time)
     home = ArchiveFolders(settings, spark)
@@ -197,9 +204,10 @@ def archive(
     with shortened_spark_errors(), home.locked(spark):
         # Read the folders again: another run may have changed them before the lock was taken.
         home = ArchiveFolders(settings, spark)
-        home.claim(brokers)
+        home.claim(plan.brokers)
         home.sweep()
         before, files = home.positions(), home.files()
+        losses = set(read_rows(settings.output_uri, LOSSES))
         began_s = monotonic()
         try:
             _run(lambda: _start_query(spark, settings), record_batch, stopping or Event())
@@ -209,8 +217,12 @@ def archive(
         took_s = monotonic() - began_s
         home.sweep()
         after, added = home.positions(), home.files()
+        lost = tuple(row.loss for row in read_rows(settings.output_uri, LOSSES) if row not in losses)
+    for loss in lost:
+        if loss not in plan.lost:
+            log.warning("%s; continued with the messages that are left", loss)
     return ArchiveSummary(
-        ranges=_ranges(before, after),
+        ranges=_ranges(before, after, lost),
         records=sum(batch.records for batch in batches),
         files=len(added.keys() - files.keys()),
         size_bytes=sum(added[path] for path in added.keys() - files.keys()),
@@ -219,6 +231,7 @@ def archive(
         misfits=sum(batch.counts.get("misfits", 0) for batch in batches),
         group=None if after is None else _commit(settings, after),
         output=settings.output_uri,
+        lost=lost,
     )
 
 
@@ -270,18 +283,19 @@ def _run(start: Callable[[], StreamingQuery], on_batch: Callable[[Batch], None],
             query.stop()
 
 
-def _ranges(before: Positions | None, after: Positions | None) -> tuple[OffsetRange, ...]:
+def _ranges(before: Positions | None, after: Positions | None, lost: Collection[Loss]) -> tuple[OffsetRange, ...]:
     starts: Mapping[TopicPartition, Span] = {} if before is None else before.spans
     spans = {} if after is None else after.spans
+    new_logs = {loss.topic_partition for loss in lost if loss.end is None}
     return tuple(
-        OffsetRange(partition, _start(starts.get(partition), span), span.to)
-        for partition, span in sorted(spans.items())
+        OffsetRange(each, _start(starts.get(each), span, is_new=each in new_logs), span.to, span.incarnation)
+        for each, span in sorted(spans.items())
     )
 
 
-def _start(before: Span | None, after: Span) -> int:
-    """Return where the added offsets begin: at the previous end, or at the start of a new interval of reading."""
-    if before is None or after.token not in (None, before.token):
+def _start(before: Span | None, after: Span, *, is_new: bool) -> int:
+    """Return where the added offsets begin: at the previous end, or at the start of a new log."""
+    if before is None or is_new or (after.token not in (None, before.token) and after.begin < before.to):
         return after.begin
     return min(before.to, after.to)
 

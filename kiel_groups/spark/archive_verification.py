@@ -200,6 +200,8 @@ class _Table:
                 raise FolderError("its path names no topic")
             with home.opened(path) as source, pq.ParquetFile(source) as file:
                 self._add(unquote(topic[1]), file)
+        except FileNotFoundError:
+            self.unreadable[path] = "it is listed, and not there"
         except (OSError, pa.ArrowException, KielGroupsError) as error:
             self.unreadable[path] = str(error).partition("\n")[0]
 
@@ -252,7 +254,8 @@ def _compared(
     topics = sorted({*home.settings.topics, *(each.topic_partition.topic for each in found)})
     if not topics:
         return found
-    given = {"kafka.bootstrap.servers": brokers, "subscribe": ",".join(topics), "failOnDataLoss": "false"}
+    given = {"kafka.bootstrap.servers": brokers, "subscribe": ",".join(topics)}
+    given |= {"failOnDataLoss": "false", "kiel.onBadRecord": "row"}
     options = ReadOptions.parse(given | ({"kiel.zookeeper.connect": zookeeper} if zookeeper else {}), streaming=False)
     compared = []
     with LogView(options, patient=False) as view:

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
+from functools import partial
 from itertools import count
 
 from kiel_groups.group.znodes.layout import GroupLayout
@@ -19,6 +20,7 @@ from kiel_groups.spark.log_identity import LogIdentity
 from kiel_groups.spark.log_view import LogView
 from kiel_groups.spark.offsets import UNKNOWN_CAUSE, check_bounds, handle_data_loss, resolve
 from kiel_groups.spark.options import GROUP, ReadOptions
+from kiel_groups.spark.side_tables import record_loss
 from kiel_groups.spark.task_planner import ReadTask, TaskBounds, plan_tasks, plan_topic_tasks
 
 __all__ = ["BatchBounds", "fair_shares", "plan_batch", "waits_for_more"]
@@ -73,9 +75,10 @@ class BatchBounds:
     Args:
         view: Looks up partitions and offsets.
         options: What a batch may read, and how to treat data loss.
+        record: Called with each loss that the options allow. None writes it into the losses of the query's archive.
     """
 
-    def __init__(self, view: LogView, options: ReadOptions) -> None:
+    def __init__(self, view: LogView, options: ReadOptions, record: Callable[[Loss], None] | None = None) -> None:
         self._view = view
         self._options = options
         self.identity = LogIdentity(view, options)
@@ -85,6 +88,10 @@ class BatchBounds:
         self._sizes: dict[str, float] = {}
         #: The log ends of the last lookup, capped by ``within``, or None before the first lookup.
         self.seen: Positions | None = None
+        #: How many ranges were lost, and how many offsets as far as that is known.
+        self.lost_ranges = 0
+        self.lost_offsets = 0
+        self._record = record or partial(record_loss, options.archive)
 
     def stop_at_current_ends(self) -> None:
         """From now on, read nothing beyond the present ends of the logs."""
@@ -202,11 +209,15 @@ class BatchBounds:
         """
         options = self._options
         group = options.group if options.joins or options.starting == GROUP else None
+        loss = Loss(partition, start, end, incarnation, what)
         handle_data_loss(
-            Loss(partition, start, end, incarnation, what),
+            loss,
             fail_on_data_loss=options.fail_on_data_loss and not is_decided,
             offset_znode=None if group is None else GroupLayout(group).offset(partition),
         )
+        self._record(loss)
+        self.lost_ranges += 1
+        self.lost_offsets += loss.size
 
     def advanced(
         self, spans: Mapping[TopicPartition, Span], ends: Mapping[TopicPartition, int], *, limited: bool

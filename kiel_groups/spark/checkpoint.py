@@ -28,11 +28,12 @@ log = logging.getLogger(__name__)
 # partition. So a repeated batch has the same records, even if a log has changed since. A member adds ``"group"``, the
 # offset that the group had committed when the batch was planned.
 #
-# ``"@query"``, which cannot be a topic's name, is the id of the query; the default name of its group contains that id.
-# ``"@initial"`` marks the start of a new query that is not a group member.
+# Names that begin with ``@`` are no topics. ``"@query"`` is the id of the query; the default name of its group contains
+# that id. ``"@initial"`` marks the start of a new query that is not a group member.
 
 
 # Names that no topic can have.
+_MARKED = "@"
 _QUERY = "@query"
 _INITIAL = "@initial"
 _TOKEN_BITS = 48
@@ -105,6 +106,11 @@ class Loss(NamedTuple):
     def __str__(self) -> str:
         return f"{self.topic_partition}: {self.reason}"
 
+    @property
+    def size(self) -> int:
+        """The number of lost offsets; 0 if it is unknown."""
+        return 0 if self.end is None else self.end - self.start
+
 
 @dataclass(frozen=True, slots=True)
 class Positions:
@@ -144,7 +150,7 @@ class Positions:
             spans = {
                 TopicPartition(topic, int(number)): _span(entry)
                 for topic, entries in document.items()
-                if topic not in (_QUERY, _INITIAL)
+                if not topic.startswith(_MARKED)
                 for number, entry in entries.items()
             }
         except (AttributeError, KeyError, TypeError, ValueError) as error:

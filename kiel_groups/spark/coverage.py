@@ -259,7 +259,10 @@ def _expected(
 ) -> list[list[Range]]:
     """Return the offsets that rows or accounts have to cover, in layers: one for each log with these offsets."""
     wanted: list[Range] = [(each.begin, each.reached) for each in intervals]
-    wanted += [(one.reached, other.begin) for one, other in pairwise(intervals) if one.reached < other.begin]
+    # Where a log ended, nothing is known of the offsets up to the beginning of the next one.
+    ended = {each.start for each in accounts if not each.size}
+    skips = ((one.reached, other.begin) for one, other in pairwise(intervals))
+    wanted += [(start, end) for start, end in skips if start < end and start not in ended]
     lowest = min((start for start, _ in rows.runs), default=None)
     if lowest is not None and not intervals:
         wanted.append((lowest, max(end for _, end in rows.runs)))

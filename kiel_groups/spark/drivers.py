@@ -27,8 +27,9 @@ from kiel_groups.spark.member import CLOSE_S, SETTLE_S, SparkMember, default_on_
 from kiel_groups.spark.offsets import GroupOffsets, refuse_live_group
 from kiel_groups.spark.options import EARLIEST, GROUP, ReadOptions
 from kiel_groups.spark.task_planner import ReadTask
+from kiel_groups.wording import some
 
-__all__ = ["LogDriver", "MemberDriver", "QueryDriver", "group_config", "group_name", "open_driver"]
+__all__ = ["LogDriver", "MemberDriver", "QueryDriver", "check_topics", "group_config", "group_name", "open_driver"]
 
 log = logging.getLogger(__name__)
 
@@ -82,6 +83,11 @@ class QueryDriver(ABC):
         The ends are capped at the ends that ``stop_at_current_ends`` found.
         """
         return self._bounds.seen
+
+    def lost(self) -> dict[str, int]:
+        """Return how many ranges the driver has found lost, and their offsets as far as known, for progress reports."""
+        bounds = self._bounds
+        return {"ranges": bounds.lost_ranges, "offsets": bounds.lost_offsets} if bounds.lost_ranges else {}
 
     def stop_at_current_ends(self) -> None:
         """From now on, read nothing beyond the present ends of the logs, as ``Trigger.AvailableNow`` asks."""
@@ -165,6 +171,7 @@ class LogDriver(QueryDriver):
         known = start or self._planned
         if known is None:
             return self._latest_of_unknown()
+        check_topics(self._options, known)
         spans, ends = self._bounds.continued(known.spans)
         self._offsets.forget([partition for partition in known.spans if partition not in spans])
         spans |= self._beginnings([partition for partition in self._bounds.within(ends) if partition not in spans])
@@ -199,6 +206,7 @@ class LogDriver(QueryDriver):
     def tasks(self, start: Positions, end: Positions) -> list[ReadTask]:
         self._planned = end
         self._query = end.query or start.query
+        check_topics(self._options, start)
         # An end without the id of the query and without tokens was looked up without knowledge of the start.
         blind = end.query is None and all(span.token is None for span in end.spans.values())
         return self._bounds.tasks(start, end, blind=blind)
@@ -216,6 +224,24 @@ class LogDriver(QueryDriver):
 
     def _group(self, positions: Positions) -> str | None:
         return group_name(self._options.group, replace(positions, query=positions.query or self._query))
+
+
+def check_topics(options: ReadOptions, known: Positions) -> None:
+    """
+    Check that a checkpoint has topics of the query. Otherwise all of its records would seem to be lost.
+
+    Raises:
+        ConfigError: The options name none of the topics of the checkpoint.
+    """
+    read = {partition.topic for partition in known.spans}
+    named = {*options.topics, *(partition.topic for partition in options.assigned)}
+    pattern = options.topic_pattern
+    if read and not any(topic in named or (pattern is not None and pattern.search(topic)) for topic in read):
+        wanted = some(sorted(named)) if pattern is None else f"topics that match {pattern.pattern!r}"
+        raise ConfigError(
+            f"checkpointLocation: this checkpoint is of {some(sorted(read))}, and the query reads {wanted}; give it a"
+            " checkpoint of its own"
+        )
 
 
 def group_name(named: str | None, positions: Positions) -> str | None:

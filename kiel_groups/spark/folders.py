@@ -116,7 +116,7 @@ class Folder(Protocol):
         """Return the names of the entries of ``folder``, in any order, or an empty list if there is no folder."""
 
     def read(self, name: str) -> str | None:
-        """Return the text of a file, or None if the file does not exist."""
+        """Return the text of a file, or None if the file does not exist. Damaged characters are replaced."""
 
     def write(self, name: str, text: str) -> None:
         """Create or replace a file, and create its missing folders."""
@@ -139,7 +139,7 @@ class LocalFolder:
 
     def read(self, name: str) -> str | None:
         path = self._path / name
-        return path.read_text(encoding="utf-8") if path.is_file() else None
+        return path.read_text(encoding="utf-8", errors="replace") if path.is_file() else None
 
     def write(self, name: str, text: str) -> None:
         path = self._path / name
@@ -175,7 +175,7 @@ class HadoopFolder:
                 return None
             stream = self._files.open(path)
             try:
-                return bytes(stream.readAllBytes()).decode()
+                return bytes(stream.readAllBytes()).decode(errors="replace")
             finally:
                 stream.close()
 
@@ -222,7 +222,7 @@ class ArrowFolder:
             if not self._files.get_file_info(f"{self._path}/{name}").is_file:
                 return None
             with self.opened(name) as file:
-                return bytes(file.read()).decode()
+                return bytes(file.read()).decode(errors="replace")
 
     def write(self, name: str, text: str) -> None:
         raise FolderError(f"{self._uri}/{name} cannot be written without Spark")
@@ -235,7 +235,7 @@ class ArrowFolder:
     def _reading(self) -> Iterator[None]:
         try:
             yield
-        except (OSError, ArrowException, UnicodeDecodeError) as error:
+        except (OSError, ArrowException) as error:
             raise FolderError(f"{self._uri} cannot be read: {str(error).partition(chr(10))[0]}") from error
 
 

@@ -108,7 +108,8 @@ class LogIdentity:
         created = self.incarnations({partition.topic for partition in spans})
         return {
             partition: "the topic was deleted and created again since"
-            f" (incarnation {span.incarnation}, and now {created[partition.topic]})"
+            f" (incarnation {span.incarnation}, and now {created[partition.topic]}): what its log had from there on is"
+            " lost"
             for partition, span in spans.items()
             if span.incarnation is not None and created.get(partition.topic, span.incarnation) != span.incarnation
         }
@@ -190,7 +191,7 @@ class LogIdentity:
             for each, span in spans.items()
             if span.to and (span.mark is None or each not in known or known[each].to < span.to)
         }
-        marks = self._marks(wanted) if self._is_comparing else {}
+        marks = self._marks(wanted) if self._is_comparing or self._compared_at_s is None else {}
         return {each: span._replace(mark=marks.get(each, span.mark)) for each, span in spans.items()}
 
     def _marks(self, offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, Mark]:

@@ -40,12 +40,16 @@ from kiel_groups.spark.checkpoint import local_folder
 __all__ = [
     "EARLIEST",
     "EARLIEST_OFFSET",
+    "FAIL",
     "GROUP",
     "INCARNATION",
     "LATEST",
     "LATEST_OFFSET",
     "OPTION_NAMES",
+    "QUARANTINE",
     "READ_SCHEMA",
+    "ROW",
+    "SKIP",
     "Place",
     "ReadOptions",
     "WriteColumns",
@@ -292,10 +296,13 @@ _COLUMNS: Final[dict[str, tuple[DataType, pa.DataType]]] = {
     "timestampType": (IntegerType(), pa.int32()),
     # The creation zxid of the topic; null without ZooKeeper.
     INCARNATION: (LongType(), pa.int64()),
+    # Null but in the rows of bad records, with ``kiel.onBadRecord`` set to ``row``.
+    "error": (StringType(), pa.string()),
+    "raw": (BinaryType(), pa.binary()),
 }
 
 #: Columns that only a schema that names them has.
-_OPTIONAL_COLUMNS = (INCARNATION,)
+_OPTIONAL_COLUMNS = (INCARNATION, "error", "raw")
 
 #: The schema of a read if the user gives none.
 READ_SCHEMA = StructType(
@@ -319,7 +326,7 @@ def check_read_schema(schema: StructType) -> StructType:
                 f"schema: {field.name} is given as {field.dataType.simpleString()}, and is {known[0].simpleString()};"
                 " cast it after reading"
             )
-        if not field.nullable and field.name in ("key", "value", "timestamp", INCARNATION):
+        if not field.nullable and field.name in ("key", "value", "timestamp", *_OPTIONAL_COLUMNS):
             raise ConfigError(f"schema: {field.name} is given as not nullable, and may be null")
     names = schema.fieldNames()
     if twice := sorted({name for name in names if names.count(name) > 1}):
@@ -401,6 +408,15 @@ def _zookeeper(name: str, text: str) -> ZooKeeperConfig:
         raise ConfigError(str(error).replace("zk_hosts", name)) from error
 
 
+#: What happens to a bad record: an error, nothing, a row without a value, or, for an archive, a row of ``_quarantine``.
+FAIL, SKIP, ROW, QUARANTINE = "fail", "skip", "row", "quarantine"
+
+
+def _on_bad_record(name: str, text: str) -> str:
+    word = text.strip().lower()
+    return word if word == QUARANTINE else _one_of(name, text, (FAIL, SKIP, ROW))
+
+
 def _joins(name: str, text: str) -> bool:
     return _one_of(name, text, ("none", "join")) == "join"
 
@@ -465,6 +481,7 @@ class ReadOptions:
     starting: Place
     ending: Place = _option("endingOffsets", _end, LATEST, only="batch")
     fail_on_data_loss: bool = _option("failOnDataLoss", _flag, True)
+    on_bad_record: str = _option("kiel.onBadRecord", _on_bad_record, FAIL)
     min_partitions: int | None = _option("minPartitions", whole_number, None, 1)
     max_partitions: int | None = _option("maxPartitions", whole_number, None, 1)
     max_records_per_partition: int | None = _option("maxRecordsPerPartition", whole_number, None, 1)
@@ -525,6 +542,10 @@ def _check_together(read: ReadOptions, texts: _OptionTexts) -> None:
         raise ConfigError(f"one of subscribe, subscribePattern and assign says what to read; {given} given")
     if read.starting == GROUP and read.group is None:
         raise ConfigError("startingOffsets: 'group' is where a group has got to; name it with kafka.group.id")
+    if read.on_bad_record == QUARANTINE and read.archive is None:
+        raise ConfigError(
+            f"kiel.onBadRecord: {QUARANTINE!r} needs an archive, whose command has it; expected {FAIL}, {SKIP} or {ROW}"
+        )
     _check_bounds(read, texts)
     _check_membership(read)
     if read.fail_on_commit_error and not read.commits:

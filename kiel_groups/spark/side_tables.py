@@ -14,7 +14,7 @@ import uuid
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, fields
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 from urllib.parse import quote
 
@@ -22,11 +22,21 @@ import pyarrow as pa
 
 from kiel_groups.errors import ConfigError, KielGroupsError
 from kiel_groups.model import TopicPartition
+from kiel_groups.spark.checkpoint import Loss
 
 if TYPE_CHECKING:
     from pyarrow.fs import FileSystem
 
-__all__ = ["LOSSES", "QUARANTINE", "Quarantine", "SideRow", "check_side_tables", "read_rows", "write_rows"]
+__all__ = [
+    "LOSSES",
+    "QUARANTINE",
+    "Quarantine",
+    "SideRow",
+    "check_side_tables",
+    "read_rows",
+    "record_loss",
+    "write_rows",
+]
 
 #: The names of the tables, which are folders in the output of an archive.
 QUARANTINE: Final = "_quarantine"
@@ -55,8 +65,9 @@ class SideRow:
     """
     The offsets from ``offset`` to ``end_offset`` (exclusive) of one partition, which the archive's table lacks.
 
-    ``incarnation`` is that of the topic, or None if it is unknown. ``raw`` is the damaged message with its header; None
-    if its bytes were not kept, and in ``_losses``.
+    ``end_offset`` is ``offset`` where it is unknown how far a lost log went. ``incarnation`` is that of the topic, or
+    None if it is unknown. ``raw`` is the damaged message with its header; None if its bytes were not kept, and in
+    ``_losses``.
     """
 
     topic: str
@@ -71,6 +82,36 @@ class SideRow:
     @property
     def topic_partition(self) -> TopicPartition:
         return TopicPartition(self.topic, self.partition)
+
+    @property
+    def loss(self) -> Loss:
+        """The loss that a row of ``_losses`` records."""
+        end = self.end_offset if self.end_offset > self.offset else None
+        return Loss(self.topic_partition, self.offset, end, self.incarnation, self.reason)
+
+
+def record_loss(archive: str | None, loss: Loss) -> None:
+    """
+    Write a loss into an archive's ``_losses``, whether the driver or a worker has found it.
+
+    Args:
+        archive: The absolute URI of the archive's output, or None for other queries, whose log has the loss.
+        loss: The loss; one that begins at the same offset is replaced.
+
+    Raises:
+        KielGroupsError: As ``write_rows``.
+    """
+    if archive is not None:
+        row = SideRow(
+            topic=loss.topic_partition.topic,
+            partition=loss.topic_partition.partition,
+            offset=loss.start,
+            end_offset=loss.start if loss.end is None else loss.end,
+            reason=loss.reason,
+            found_at=datetime.now(UTC),
+            incarnation=loss.incarnation,
+        )
+        write_rows(archive, LOSSES, [row])
 
 
 def check_side_tables(archive: str) -> None:

@@ -14,11 +14,11 @@ import pytest
 
 from kiel_groups.embedded import Cluster
 from kiel_groups.errors import OffsetOutOfRangeError
-from kiel_groups.group.znodes.layout import GroupLayout, topic_path
+from kiel_groups.group.znodes.layout import GroupLayout
 from kiel_groups.model import TopicPartition
 from kiel_groups.ops.actions.topics import ZooKeeperTopics
 from kiel_groups.spark import log_identity
-from tests.helpers.cluster_data import stored_offsets, zookeeper
+from tests.helpers.cluster_data import incarnation_of, stored_offsets, zookeeper
 from tests.helpers.spark.queries import (
     Checkpoint,
     Query,
@@ -44,11 +44,6 @@ IMPATIENT = {"fetchOffset_retryIntervalMs": "10", "kafka_request_timeout_ms": "1
 def options_of(cluster: Cluster, topic: str, *, with_zookeeper: bool, **further: str) -> dict[str, str]:
     known = {"kiel_zookeeper_connect": cluster.zk_hosts} if with_zookeeper else {}
     return {"subscribe": topic, **IMPATIENT, **known, **further}
-
-
-def incarnation_of(cluster: Cluster, topic: str) -> int:
-    with zookeeper(cluster) as client:
-        return int(client.get(topic_path(topic))[1].czxid)
 
 
 def in_checkpoint(query: Query, topic: str) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from pyspark.sql.types import LongType, StringType, StructType
 
-from kiel_groups.errors import ConfigError, ProtocolError
+from kiel_groups.errors import ConfigError
 from kiel_groups.model import TopicPartition
 from kiel_groups.spark import ArchiveSettings
 from kiel_groups.spark.archive_folders import ArchiveFolders
@@ -348,8 +348,32 @@ def test_a_missing_batch_is_an_error(tmp_path: Path) -> None:
     write_batches(tmp_path, [10, 20, 30], done=2)
     write_lists(tmp_path, _0=["a"], _1=["b"])
     (tmp_path / "archive" / "_checkpoint" / "offsets" / "1").unlink()
-    with pytest.raises(ProtocolError, match="offsets/1 is missing"):
+    with pytest.raises(ConfigError, match="offsets/1 is damaged or missing"):
         folders(archive_settings).positions()
+
+
+@pytest.mark.parametrize(
+    ("name", "remedy"),
+    [
+        ("metadata", 'delete it and its .crc file; then write {"id": "…"} into it'),
+        ("offsets/0", "begin a new archive in another folder"),
+        ("offsets/1", "begin a new archive in another folder"),
+        ("offsets/2", "delete it and its .crc file; nothing of the batch is archived"),
+        ("commits/1", "delete it and its .crc file; the output has the batch"),
+    ],
+)
+@pytest.mark.parametrize("text", [b"", b'v1\n{"from', b"\xff\x00\xfe", b"v1\n[]", b"v1\n{}\n-"])
+def test_a_damaged_checkpoint_is_named(tmp_path: Path, name: str, remedy: str, text: bytes) -> None:
+    """The error says whether the archive can do without the file: not if the output has the batch already."""
+    archive_settings = existing_archive(tmp_path, "views")
+    write_batches(tmp_path, [10, 20, 30], done=2)
+    write_lists(tmp_path, _0=["a"], _1=["b"])
+    checkpoint = tmp_path / "archive" / "_checkpoint"
+    (checkpoint / "metadata").write_text('{"id":"a"}\n')
+    folders(archive_settings)
+    (checkpoint / name).write_bytes(text)
+    with pytest.raises(ConfigError, match=f"^checkpoint: .*/{name} is damaged or missing; restore it, or {remedy}"):
+        folders(archive_settings).history(2)
 
 
 def test_only_listed_files_count(tmp_path: Path) -> None:

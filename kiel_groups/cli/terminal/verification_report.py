@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import groupby
+from itertools import groupby, islice
 from typing import TYPE_CHECKING, Any
 
 from kiel_groups.wording import counted, some
@@ -25,11 +25,18 @@ _ONLY_FILES = (
 def verification_lines(found: Verification) -> Iterator[str]:
     """Yield the verdict, a line for each topic with its ranges, and the totals."""
     unexplained = sum(len(each.unexplained) for each in found.logs)
-    verdict = "complete" if found.is_complete else f"{counted(unexplained, 'range')} unexplained"
-    batch = "no batch yet" if found.batch is None else f"up to batch {found.batch}"
-    yield f"{found.output}, {batch}: {verdict}"
-    for path, reason in found.unreadable.items():
-        yield f"cannot be read: {path}: {_bounded(reason)}"
+    problems = [counted(unexplained, "range") + " unexplained"] if unexplained else []
+    problems += [counted(found.unreadable, "file") + " unreadable"] if found.unreadable else []
+    verdict = ", ".join(problems) or "complete"
+    yield (
+        f"{found.output}, up to batch {found.batch}: {verdict}"
+        if found.batch is not None
+        else (f"{found.output}: nothing is archived yet")
+    )
+    for path, reason in islice(found.unreadable.items(), _MOST_RANGES):
+        yield f"  {path.rpartition('/topic=')[2]} cannot be read: {_bounded(reason)}"
+    if (more := len(found.unreadable) - _MOST_RANGES) > 0:
+        yield f"  and {counted(more, 'more file')} cannot be read, which --json lists"
     for topic, logs in groupby(found.logs, lambda log: log.topic_partition.topic):
         yield from _topic_lines(topic, list(logs))
     yield from _total_lines(found)
@@ -51,14 +58,15 @@ def _topic_lines(topic: str, logs: list[LogCoverage]) -> Iterator[str]:
     partitions = len({log.topic_partition for log in logs})
     rows = sum(log.rows for log in logs)
     yield f"  {topic}: {counted(partitions, 'partition')}, {counted(rows, 'record')}: {state}"
+    several = len(logs) > partitions
     for log, difference in ranges[:_MOST_RANGES]:
-        yield f"    {_range_text(log, difference)}"
+        incarnation = f" of incarnation {log.incarnation}" if several and log.incarnation is not None else ""
+        yield f"    {log.topic_partition}{incarnation} {_range_text(difference)}"
     if len(ranges) > _MOST_RANGES:
         yield f"    and {counted(len(ranges) - _MOST_RANGES, 'more range')}, which --json lists"
 
 
-def _range_text(log: LogCoverage, difference: Difference) -> str:
-    incarnation = "" if log.incarnation is None else f" of incarnation {log.incarnation}"
+def _range_text(difference: Difference) -> str:
     if difference.offsets == 1:
         offsets = f"offset {difference.start}"
     elif difference.offsets:
@@ -66,7 +74,7 @@ def _range_text(log: LogCoverage, difference: Difference) -> str:
     else:
         offsets = f"from offset {difference.start} on"
     reason = f": {_bounded(difference.reason)}" if difference.reason else ""
-    return f"{log.topic_partition}{incarnation} {difference.kind} {offsets}{reason}"
+    return f"{difference.kind} {offsets}{reason}"
 
 
 def _bounded(text: str) -> str:
