@@ -254,9 +254,12 @@ def _compared(
     topics = sorted({*home.settings.topics, *(each.topic_partition.topic for each in found)})
     if not topics:
         return found
-    given = {"kafka.bootstrap.servers": brokers, "subscribe": ",".join(topics)}
-    given |= {"failOnDataLoss": "false", "kiel.onBadRecord": "row"}
-    options = ReadOptions.parse(given | ({"kiel.zookeeper.connect": zookeeper} if zookeeper else {}), streaming=False)
+    given = {"kafka.bootstrap.servers": brokers, "failOnDataLoss": "false", "kiel.onBadRecord": "row"}
+    if zookeeper is not None:
+        given["kiel.zookeeper.connect"] = zookeeper
+    # Not by names: brokers of 0.8 may create every topic that they are asked for, such as one that was deleted.
+    given["subscribePattern"] = f"^(?:{'|'.join(map(re.escape, topics))})$"
+    options = ReadOptions.parse(given, streaming=False)
     compared = []
     with LogView(options, patient=False) as view:
         there = view.partitions(all_must_exist=False)
@@ -267,11 +270,13 @@ def _compared(
             partition = each.topic_partition
             read = intervals.get(partition, [])
             if partition in earliest and each.incarnation == (read[-1].incarnation if read else None):
-                log = (earliest[partition], latest[partition])
-                if each.incarnation is not None and created.get(partition.topic, each.incarnation) != each.incarnation:
+                continues = not home.settings.topics or partition.topic in home.settings.topics
+                if each.incarnation is None or created.get(partition.topic, each.incarnation) == each.incarnation:
+                    log = (earliest[partition], latest[partition])
+                    present = _present(view, options, partition, missing_in_log(each, log))
+                    each = compared_with_log(each, log, present, continues=continues)
+                elif continues:
                     each = recreated(each)
-                else:
-                    each = compared_with_log(each, log, _present(view, options, partition, missing_in_log(each, log)))
             compared.append(each)
     for partition in sorted(set(there) - {each.topic_partition for each in found}):
         compared.append(not_begun(partition, (earliest[partition], latest[partition])))

@@ -326,7 +326,9 @@ def missing_in_log(coverage: LogCoverage, log: Range) -> list[Range]:
     return common([(each.start, each.end) for each in coverage.differences if each.kind == MISSING], [log])
 
 
-def compared_with_log(coverage: LogCoverage, log: Range, present: Sequence[Range]) -> LogCoverage:
+def compared_with_log(
+    coverage: LogCoverage, log: Range, present: Sequence[Range], *, continues: bool = True
+) -> LogCoverage:
     """
     Complete a comparison by what the log has now.
 
@@ -334,6 +336,7 @@ def compared_with_log(coverage: LogCoverage, log: Range, present: Sequence[Range
         coverage: The comparison of the files.
         log: The first and the next offset of the log.
         present: The missing offsets that the log has.
+        continues: Whether the archive still reads this topic, and so has to continue within the log.
     """
     differences: list[Difference] = []
     for each in coverage.differences:
@@ -349,13 +352,13 @@ def compared_with_log(coverage: LogCoverage, log: Range, present: Sequence[Range
         differences += [Difference(COMPACTED, *part, "the log goes on without them") for part in minus(inside, there)]
         outside = "the log of today begins later" if each.start < log[0] else "the log of today ends before"
         differences += [Difference(MISSING, *part, outside) for part in minus(whole, inside)]
-    reached = coverage.reached
+    reached = coverage.reached if continues else None
     if reached is not None and log[1] < reached:
         differences.append(Difference(OTHER_LOG, log[1], reached, "archived, and the log of today ends before"))
     elif reached is not None and reached < log[0]:
         differences.append(Difference(GONE, reached, log[0], "the log begins later, and no run has accounted for it"))
     ordered = sorted(differences, key=lambda each: (each.start, each.end, each.kind))
-    return replace(coverage, differences=tuple(ordered), log=log)
+    return replace(coverage, differences=tuple(ordered), log=log if continues else None)
 
 
 def recreated(coverage: LogCoverage) -> LogCoverage:

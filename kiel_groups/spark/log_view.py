@@ -146,6 +146,7 @@ class LogView:
         if options.topic_pattern is not None:
             named = set(await self._topics()) - INTERNAL_TOPICS
             topics = {topic for topic in named if options.topic_pattern.fullmatch(topic)}
+        topics -= options.held.topics
         # Without ``all_must_exist``, the caller itself repeats the lookup. AGE makes each refresh ask another broker
         # than the last one: a broker that is cut off from ZooKeeper would repeat its outdated answer.
         await (self.cluster.await_topics(topics) if all_must_exist else self.cluster.refresh(topics, AGE))

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import pyarrow as pa
 from pyspark.sql.types import (
@@ -35,13 +35,14 @@ from kiel_groups.config import (
 )
 from kiel_groups.errors import ConfigError
 from kiel_groups.model import TopicPartition
-from kiel_groups.spark.checkpoint import local_folder
+from kiel_groups.spark.checkpoint import Positions, Span, local_folder
 
 __all__ = [
     "EARLIEST",
     "EARLIEST_OFFSET",
     "FAIL",
     "GROUP",
+    "Held",
     "INCARNATION",
     "LATEST",
     "LATEST_OFFSET",
@@ -417,6 +418,19 @@ def _on_bad_record(name: str, text: str) -> str:
     return word if word == QUARANTINE else _one_of(name, text, (FAIL, SKIP, ROW))
 
 
+class Held(NamedTuple):
+    """Topics that an archive's query does not read, and the positions at which they stay in its checkpoint."""
+
+    topics: frozenset[str] = frozenset()
+    spans: Mapping[TopicPartition, Span] = {}
+
+    @classmethod
+    def parse(cls, _: str, text: str) -> Held:
+        """Parse positions as in a checkpoint, which also has topics without a position."""
+        document = json.loads(text)
+        return cls(frozenset(document), Positions.from_json(document).spans)
+
+
 def _joins(name: str, text: str) -> bool:
     return _one_of(name, text, ("none", "join")) == "join"
 
@@ -503,6 +517,7 @@ class ReadOptions:
     fetch_max_bytes: int = _option("kafka.fetch.max.bytes", whole_number, 1 << 20, 1)
     max_message_bytes: int = _option("kiel.max.message.bytes", whole_number, 64 << 20, 1)
     archive: str | None = _option("kiel.archive.output", _text, only=_ARCHIVE)
+    held: Held = _option("kiel.archive.held", Held.parse, Held(), only=_ARCHIVE)
 
     @property
     def broker_config(self) -> BrokerConfig:

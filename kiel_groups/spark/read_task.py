@@ -311,6 +311,7 @@ _COLUMNS: Final[dict[str, Callable[[Columns, OffsetRange], pa.Array]]] = {
 
 #: How to pass a bad record, at the end of its error.
 _BAD_RECORD_REMEDY = "set kiel.onBadRecord to 'skip', or to 'row' for a row without a value"
+_BAD_RECORD_REMEDY_OF_ARCHIVES = "set bad_records to 'quarantine' or 'skip'"
 #: So many bad records of a task are logged one by one.
 _MOST_LOGGED = 10
 
@@ -333,7 +334,8 @@ class _BadRecords:
             DamagedRecordError: ``kiel.onBadRecord`` is ``fail``.
         """
         if self._choice == FAIL:
-            bad.args = (f"{bad}; to pass it, {_BAD_RECORD_REMEDY}",)
+            remedy = _BAD_RECORD_REMEDY if self._archive is None else _BAD_RECORD_REMEDY_OF_ARCHIVES
+            bad.args = (f"{bad}; to pass it, {remedy}",)
             raise bad
         self._count += 1
         if self._count <= _MOST_LOGGED:

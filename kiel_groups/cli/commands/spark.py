@@ -27,7 +27,7 @@ from kiel_groups.cli.parameters.options import (
     verbose_option,
 )
 from kiel_groups.cli.terminal.messages import DONE, EPILOG, FAILED, WITH_LOSSES, Lines
-from kiel_groups.wording import counted
+from kiel_groups.wording import counted, some
 
 if TYPE_CHECKING:
     from kiel_groups.spark import ArchivePlan, ArchiveSettings, ArchiveSummary
@@ -47,6 +47,7 @@ _OPTIONS = {
     "maxOffsetsPerTrigger": "--batch-records",
     "interval_s": "--every",
     "set failOnDataLoss to false": "give --allow-loss",
+    "set bad_records to 'quarantine' or 'skip'": "give --bad-records quarantine or skip",
 }
 
 
@@ -59,6 +60,7 @@ _NAMES = {
     "roll": "--roll",
     "time_field": "--time-field",
     "schema": "--schema",
+    "bad_records": "--bad-records",
 }
 
 
@@ -135,6 +137,14 @@ def spark() -> None:
     is_flag=True,
     help="Continue with a warning if records were deleted before they were archived, by retention or with their topic.",
 )
+@click.option(
+    "--bad-records",
+    type=click.Choice(["fail", "skip", "quarantine"]),
+    default="fail",
+    show_default=True,
+    help="What to do with damaged messages: end the archiving of their topic; record their offsets in _quarantine; or"
+    " their bytes, too.",
+)
 @click.option("--every", metavar="TIME", help="Run until Ctrl-C, with a batch every 30s, 5m, …")
 @click.option("--master", metavar="URL", help="Where Spark runs.  [default: local[*]; in spark-submit, its own]")
 @click.option("--conf", "settings", multiple=True, metavar="NAME=VALUE", help="A setting of Spark; can be repeated.")
@@ -163,7 +173,8 @@ def archive(
     folders, by the date of the run or of --time-field. Ctrl-C ends after the current batch, a second Ctrl-C at once; in
     any case the next run continues without loss or repetition.
 
-    The exit status is 3 if the run has lost records, as --allow-loss permits.
+    A topic that cannot be read does not stop the others: the exit status is 1, and the next run tries again. It is 3 if
+    the run has lost records, as --allow-loss permits. Topics can be added and dropped by naming others.
     """
     from kiel_groups.cli.terminal.messages import show_logs
     from kiel_groups.cli.terminal.rendering import show_json
@@ -198,7 +209,7 @@ def archive(
             plan = plan_archive(wanted, session)
             if dry_run:
                 show_json(plan_document(plan)) if as_json else click.echo("\n".join(plan_lines(plan)))
-                return DONE
+                return FAILED if plan.not_archived else DONE
             session = session or start_session("archive", master=master, settings=settings, log=log)
             return _run(lines, session, wanted, plan, as_json=as_json, quiet=quiet)
         finally:
@@ -260,7 +271,9 @@ def _run(
         show_json(summary_document(summary))
     elif not quiet:
         click.echo("\n".join(summary_lines(summary)))
-    return ending.status or (WITH_LOSSES if summary.lost else DONE)
+    for topic, reason in summary.not_archived.items():
+        lines.say("error", f"{topic} is not archived: {_translated(reason)}")
+    return ending.status or (FAILED if summary.not_archived else WITH_LOSSES if summary.lost else DONE)
 
 
 def _report_ending(lines: Lines, asked: threading.Event) -> None:
@@ -280,18 +293,21 @@ def _check(context: click.Context, options: dict[str, Any]) -> None:
 @contextmanager
 def _translated_errors() -> Iterator[None]:
     """Replace the names of settings in error messages by the options of the command line."""
-    from kiel_groups.errors import ConfigError, OffsetOutOfRangeError
+    from kiel_groups.errors import ConfigError, KielGroupsError, OffsetOutOfRangeError
 
     try:
         yield
-    except (ConfigError, OffsetOutOfRangeError) as error:
-        text = str(error)
-        for theirs, ours in _OPTIONS.items():
-            text = text.replace(theirs, ours)
-        name, colon, rest = text.partition(": ")
-        if colon and name in _NAMES:
-            text = f"{_NAMES[name]}: {rest}"
-        raise type(error)(text) from error
+    except KielGroupsError as error:
+        if type(error) is KielGroupsError or isinstance(error, ConfigError | OffsetOutOfRangeError):
+            raise type(error)(_translated(str(error))) from error
+        raise
+
+
+def _translated(text: str) -> str:
+    for theirs, ours in _OPTIONS.items():
+        text = text.replace(theirs, ours)
+    name, colon, rest = text.partition(": ")
+    return f"{_NAMES[name]}: {rest}" if colon and name in _NAMES else text
 
 
 @contextmanager
@@ -368,6 +384,7 @@ def plan_lines(plan: ArchivePlan) -> Iterator[str]:
     yield f"would read {counted(plan.records, 'record')} at most"
     yield from _topic_lines(plan.ranges)
     yield from _lost_lines(plan.lost)
+    yield from _left_out_lines(plan)
     yield f"into {plan.output}, {'a new' if plan.is_new else 'an existing'} archive; checkpoint {plan.checkpoint}"
 
 
@@ -377,6 +394,7 @@ def plan_document(plan: ArchivePlan) -> dict[str, Any]:
         "records": plan.records,
         "topics": _topics(plan.ranges),
         "lost": lost_document(plan.lost),
+        **_left_out_document(plan),
         "output": plan.output,
         "checkpoint": plan.checkpoint,
         "new": plan.is_new,
@@ -403,6 +421,24 @@ def summary_lines(summary: ArchiveSummary) -> Iterator[str]:
     yield from _lost_lines(summary.lost)
     if summary.lost:
         yield f"each loss with its reason is in {summary.output}/_losses"
+    if summary.bad_records:
+        yield from _lost_lines([row.loss for row in summary.bad_records], "bad records, not in the table: ")
+        yield f"each with its reason is in {summary.output}/_quarantine"
+    yield from _left_out_lines(summary)
+
+
+def _left_out_lines(report: ArchivePlan | ArchiveSummary) -> Iterator[str]:
+    for topic, reason in report.not_archived.items():
+        yield f"not archived, the next run tries again: {topic}: {_translated(reason)}"
+    if report.dropped:
+        yield f"no longer named, kept at the reached offsets: {some(report.dropped)}"
+
+
+def _left_out_document(report: ArchivePlan | ArchiveSummary) -> dict[str, Any]:
+    return {
+        "not_archived": {topic: _translated(reason) for topic, reason in report.not_archived.items()},
+        "dropped": list(report.dropped),
+    }
 
 
 def summary_document(summary: ArchiveSummary) -> dict[str, Any]:
@@ -411,6 +447,8 @@ def summary_document(summary: ArchiveSummary) -> dict[str, Any]:
         "records": summary.records,
         "topics": _topics(summary.ranges),
         "lost": lost_document(summary.lost),
+        "bad_records": lost_document([row.loss for row in summary.bad_records]),
+        **_left_out_document(summary),
         "output": summary.output,
         "files": summary.files,
         "bytes": summary.size_bytes,
@@ -432,12 +470,12 @@ def _topic_lines(ranges: Iterable[OffsetRange], lost: Sequence[Loss] = ()) -> It
         yield f"  {topic}: {counts} ({', '.join(shown)}{more})"
 
 
-def _lost_lines(lost: Sequence[Loss]) -> Iterator[str]:
+def _lost_lines(lost: Sequence[Loss], what: str = "lost ") -> Iterator[str]:
     """Yield a line with the number of lost offsets, and a line for each topic with the first ranges."""
     if not lost:
         return
     least = "at least " if any(loss.end is None for loss in lost) else ""
-    yield f"lost {least}{counted(_lost_offsets(lost), 'offset')}:"
+    yield f"{what}{least}{counted(_lost_offsets(lost), 'offset')}:"
     for topic, found in groupby(lost, lambda each: each.topic_partition.topic):
         parts = [
             f"{each.topic_partition.partition}: {each.start}–{'?' if each.end is None else each.end}" for each in found

@@ -185,3 +185,5 @@ def test_a_log_that_does_not_fit_is_a_difference(log: Range, kind: str, start: i
     """The log ends before what was archived: it is another one. Or it begins after that: records are lost."""
     (files,) = coverages(VIEWS, [Interval(0, 60)], {None: of((0, 60))}, [], whole_history=True)
     assert differences(compared_with_log(files, log, [])) == [(kind, start, end)]
+    dropped = compared_with_log(files, log, [], continues=False)
+    assert (dropped.differences, dropped.waiting) == ((), None)

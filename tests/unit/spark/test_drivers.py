@@ -10,7 +10,6 @@ import pytest
 from kiel_groups.errors import ConfigError
 from kiel_groups.model import TopicPartition
 from kiel_groups.spark import batches, drivers
-from kiel_groups.spark.checkpoint import Positions, Span
 from kiel_groups.spark.drivers import LogDriver, check_topics
 from kiel_groups.spark.options import ReadOptions
 
@@ -68,10 +67,10 @@ def test_the_checkpoint_of_another_topic_is_named(named: dict[str, str], wanted:
     """Otherwise its records would seem to be lost, and failOnDataLoss=false would hide the mistake."""
     options = ReadOptions.parse({"kafka.bootstrap.servers": "h:1", **named}, streaming=True)
     with pytest.raises(ConfigError) as found:
-        check_topics(options, Positions({TopicPartition("d.mid", 0): Span(0, 60)}))
+        check_topics(options, [TopicPartition("d.mid", 0)])
     assert str(found.value) == (
         f"checkpointLocation: this checkpoint is of d.mid, and the query reads {wanted}; give it a checkpoint of its"
         " own"
     )
-    check_topics(options, Positions())
-    check_topics(options, Positions({TopicPartition(each, 0): Span(0, 60) for each in ("d.new", "d.mid", "n1")}))
+    check_topics(options, [])
+    check_topics(options, [TopicPartition(each, 0) for each in ("d.new", "d.mid", "n1")])
