@@ -252,15 +252,16 @@ def test_output_and_checkpoint_belong_together(tmp_path: Path) -> None:
         folders(settings(tmp_path, "views", checkpoint=str(tmp_path / "checkpoint")))
 
 
-def test_topics_may_be_added_but_not_omitted(tmp_path: Path) -> None:
+def test_topics_may_be_added_and_dropped(tmp_path: Path) -> None:
     """
-    Topics may be added to an archive. Omitting a topic is refused, because the source would report it as lost data, and
-    so is a pattern instead of names.
+    Topics may be added to an archive, and dropped. Only other topics are refused, as they may belong to another
+    archive, and so is a pattern instead of names.
     """
     existing_archive(tmp_path, "views", "orders")
     folders(settings(tmp_path, "orders", "views", "payments"))
-    with pytest.raises(ConfigError, match=r"^topics: orders missing.*name it too"):
-        folders(settings(tmp_path, "views"))
+    assert folders(settings(tmp_path, "views")).last_topics == {"views", "orders"}
+    with pytest.raises(ConfigError, match=r"^topics: this archive is of views, orders, and none of them is named"):
+        folders(settings(tmp_path, "clicks"))
     with pytest.raises(ConfigError, match=r"^topics: this archive was begun with names"):
         folders(settings(tmp_path, pattern="views|orders"))
 
@@ -493,3 +494,47 @@ def test_a_file_uri_with_a_host_is_refused(tmp_path: Path, name: str) -> None:
     """
     with pytest.raises(ConfigError, match=rf"^{name}: 'file://lake/views' names a host; .* 'file:///folder'"):
         settings(tmp_path, "views", **{name: "file://lake/views"})
+
+
+# --- topics that are left out ---
+
+
+@pytest.mark.parametrize("listed", [True, False])
+@pytest.mark.parametrize("done", [0, 1])
+def test_a_planned_batch_reads_nothing_of_topics_that_are_left_out(tmp_path: Path, done: int, listed: bool) -> None:
+    """
+    A batch that is planned and not done is changed, and its checksum removed, which Spark would compare. A batch that
+    is done, or whose files are listed, stays as it is.
+    """
+    archive = folders(existing_archive(tmp_path, "views", "orders"))
+    write_batches(tmp_path, [40, 70], done=done)
+    write_lists(tmp_path, **{f"_{number}": [] for number in range(2 if listed else done)})
+    checkpoint = tmp_path / "archive" / "_checkpoint" / "offsets"
+    texts = [(checkpoint / str(number)).read_text() for number in range(2)]
+    held = archive.hold({"views", "never"})
+    expected = 70 if listed else 40
+    assert held == {"views": {"0": {"from": 5, "to": expected, "token": 1}}, "never": {}}
+    assert (checkpoint / "0").read_text() == texts[0]
+    first, changed = texts[1].splitlines()[:-1], (checkpoint / "1").read_text().splitlines()
+    assert changed[:-1] == first
+    assert json.loads(changed[-1]) == {"@query": "abc", "views": {"0": {"from": 5, "to": expected, "token": 1}}}
+    assert (checkpoint / ".1.crc").exists() == listed
+
+
+def test_the_first_batch_keeps_the_start_of_topics_that_are_left_out(tmp_path: Path) -> None:
+    """What ``latest`` meant in the first run stays in the checkpoint. Before the first batch, there is no position."""
+    archive = folders(existing_archive(tmp_path, "views"))
+    assert archive.hold({"views"}) == {"views": {}}
+    write_batches(tmp_path, [40], done=0)
+    assert archive.hold(set()) == {}
+    assert archive.hold({"views"}) == {"views": {"0": {"from": 5, "to": 5, "token": 1}}}
+
+
+def test_a_planned_batch_is_not_changed_without_a_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On other file systems than this machine's, another run may be writing the batch."""
+    archive = folders(existing_archive(tmp_path, "views"))
+    write_batches(tmp_path, [40, 70], done=1)
+    monkeypatch.setattr("kiel_groups.spark.archive_folders.local_path", lambda uri: None)
+    assert archive.hold({"orders"}) == {"orders": {}}
+    with pytest.raises(ConfigError, match=r"^checkpoint: batch 1 is planned and not done, and only a run with all"):
+        archive.hold({"views"})
