@@ -15,12 +15,12 @@ from itertools import count
 
 from kiel_groups.group.znodes.layout import GroupLayout
 from kiel_groups.model import TopicPartition
-from kiel_groups.spark.checkpoint import Loss, Positions, Span, ranges_between
+from kiel_groups.spark.checkpoint import Loss, OffsetRange, Positions, Span, ranges_between
 from kiel_groups.spark.log_identity import LogIdentity
 from kiel_groups.spark.log_view import LogView
 from kiel_groups.spark.offsets import UNKNOWN_CAUSE, account_loss, check_bounds, data_loss, resolve
 from kiel_groups.spark.options import GROUP, ReadOptions
-from kiel_groups.spark.task_planner import ReadTask, TaskBounds, plan_tasks
+from kiel_groups.spark.task_planner import ReadTask, TaskBounds, plan_tasks, plan_topic_tasks
 
 __all__ = ["BatchBounds", "fair_shares", "plan_batch", "waits_for_more"]
 
@@ -63,6 +63,8 @@ def waits_for_more(available: int, least: int | None, waited_ms: float, most_wai
 
 #: The least number of lookups of a log's end before an end below the query's position counts as data loss.
 _LOOKUPS = 3
+#: The assumed size of a message if no broker tells it.
+_UNKNOWN_BYTES = 1_024
 
 
 class BatchBounds:
@@ -81,6 +83,8 @@ class BatchBounds:
         self.identity = LogIdentity(view, options)
         self._target: Mapping[TopicPartition, int] | None = None
         self._advanced_at_s = time.monotonic()
+        #: The average size of a message by topic.
+        self._sizes: dict[str, float] = {}
         #: The log ends of the last lookup, capped by ``within``, or None before the first lookup.
         self.seen: Positions | None = None
         #: How many ranges were lost, and how many offsets as far as that is known.
@@ -250,7 +254,17 @@ class BatchBounds:
         unknown = [p for p, span in spans.items() if span.token is None and p not in start.spans]
         ranges = ranges_between(start, replace(end, spans=spans), self._view.earliest(unknown) if unknown else {})
         leaders = self._view.leaders({each.topic_partition for each in ranges})
-        return plan_tasks(ranges, leaders, TaskBounds.of(self._options))
+        bounds = TaskBounds.of(self._options)
+        if bounds.file_bytes is not None:
+            return plan_topic_tasks(ranges, leaders, bounds, self._message_bytes)
+        return plan_tasks(ranges, leaders, bounds)
+
+    def _message_bytes(self, found: OffsetRange) -> float:
+        """Return the average size of a topic's messages, looked up once for each topic."""
+        topic = found.topic_partition.topic
+        if topic not in self._sizes:
+            self._sizes[topic] = self._view.message_bytes(found.topic_partition, found.start) or _UNKNOWN_BYTES
+        return self._sizes[topic]
 
     def _unchanged(self, start: Positions, end: Positions) -> dict[TopicPartition, Span]:
         """Drop the spans whose logs are other ones by now: this process may repeat a batch that it has not planned."""

@@ -12,6 +12,7 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
+from kiel_groups.spark.cause_first import cause_first
 from kiel_groups.spark.readers import StreamReader
 
 __all__ = ["BoundedStreamReader"]
@@ -40,6 +41,7 @@ class BoundedStreamReader(StreamReader, SupportsTriggerAvailableNow):
         seen, lost = self._driver.seen(), self._driver.lost()
         return None if seen is None else {**seen.to_json(), **({"@lost": lost} if lost else {})}
 
+    @cause_first
     def prepareForTriggerAvailableNow(self) -> None:
         """Bound the query by the present ends of the logs."""
         self._driver.stop_at_current_ends()

@@ -145,7 +145,8 @@ class LogDriver(QueryDriver):
     def initial(self) -> Positions:
         start = self._resolved()
         if not self._start_is_stored:
-            self._start_is_stored = self._offsets.commit(self._group(start), start.offsets(), only_missing=True)
+            offsets = self._read(start).offsets()
+            self._start_is_stored = self._offsets.commit(self._group(start), offsets, only_missing=True)
         return start
 
     def _resolved(self) -> Positions:
@@ -158,6 +159,7 @@ class LogDriver(QueryDriver):
                 each: Span(offset, offset, token, incarnation=created.get(each.topic))
                 for each, offset in self._bounds.starts(partitions).items()
             }
+            spans |= self._options.held.spans
             self._start = Positions(spans, uuid.uuid4().hex[:_QUERY_DIGITS], initial=True)
         return self._start
 
@@ -170,11 +172,18 @@ class LogDriver(QueryDriver):
         known = start or self._planned
         if known is None:
             return self._latest_of_unknown()
-        spans, ends = self._bounds.continued(known.spans)
-        self._offsets.forget([partition for partition in known.spans if partition not in spans])
+        read = self._read(known).spans
+        spans, ends = self._bounds.continued(read)
+        self._offsets.forget([partition for partition in read if partition not in spans])
         spans |= self._beginnings([partition for partition in self._bounds.within(ends) if partition not in spans])
         advanced = self._bounds.advanced(spans, ends, limited=limited)
-        return Positions(self._identity.identified(advanced, known.spans), known.query or self._query)
+        spans = {**self._identity.identified(advanced, read), **self._options.held.spans}
+        return Positions(spans, known.query or self._query)
+
+    def _read(self, positions: Positions) -> Positions:
+        """Leave out the topics that an archive's query does not read; nothing is asked about them."""
+        topics = self._options.held.topics
+        return replace(positions, spans={p: span for p, span in positions.spans.items() if p.topic not in topics})
 
     def _latest_of_unknown(self) -> Positions:
         """Return the end of the first batch. Before Spark 4.2, a new query looks like a resumed query here."""
@@ -186,7 +195,7 @@ class LogDriver(QueryDriver):
             starts = {}
         ends = self._bounds.within(self._bounds.ends({}))
         spans = {partition: Span(min(starts.get(partition, end), end), end) for partition, end in ends.items()}
-        return Positions(self._identity.identified(spans, {}))
+        return Positions({**self._identity.identified(spans, {}), **self._options.held.spans})
 
     def _beginnings(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, Span]:
         """Return spans of partitions that appeared later; they start at the first offsets, whatever the options are."""
@@ -206,13 +215,14 @@ class LogDriver(QueryDriver):
         self._query = end.query or start.query
         # An end without the id of the query and without tokens was looked up without knowledge of the start.
         blind = end.query is None and all(span.token is None for span in end.spans.values())
-        return self._bounds.tasks(start, end, blind=blind)
+        return self._bounds.tasks(self._read(start), self._read(end), blind=blind)
 
     def done(self, end: Positions) -> None:
         if self._start is None or end.offsets() != self._start.offsets():
             # An offset of a deleted log would be taken for one of the new log, as it is younger than the topic.
-            outdated = self._identity.recreated(end.spans)
-            offsets = {partition: offset for partition, offset in end.offsets().items() if partition not in outdated}
+            read = self._read(end)
+            outdated = self._identity.recreated(read.spans)
+            offsets = {partition: offset for partition, offset in read.offsets().items() if partition not in outdated}
             self._offsets.commit(self._group(end), offsets)
 
     def _leave(self, done: Positions | None) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import pyarrow as pa
 from pyspark.sql.types import (
@@ -35,17 +35,22 @@ from kiel_groups.config import (
 )
 from kiel_groups.errors import ConfigError
 from kiel_groups.model import TopicPartition
-from kiel_groups.spark.checkpoint import local_folder
+from kiel_groups.spark.checkpoint import Positions, Span, local_folder
 
 __all__ = [
     "EARLIEST",
     "EARLIEST_OFFSET",
+    "FAIL",
     "GROUP",
+    "Held",
     "INCARNATION",
     "LATEST",
     "LATEST_OFFSET",
     "OPTION_NAMES",
+    "QUARANTINE",
     "READ_SCHEMA",
+    "ROW",
+    "SKIP",
     "Place",
     "ReadOptions",
     "WriteColumns",
@@ -292,10 +297,13 @@ _COLUMNS: Final[dict[str, tuple[DataType, pa.DataType]]] = {
     "timestampType": (IntegerType(), pa.int32()),
     # The creation zxid of the topic; null without ZooKeeper.
     INCARNATION: (LongType(), pa.int64()),
+    # Null but in the rows of bad records, with ``kiel.onBadRecord`` set to ``row``.
+    "error": (StringType(), pa.string()),
+    "raw": (BinaryType(), pa.binary()),
 }
 
 #: Columns that only a schema that names them has.
-_OPTIONAL_COLUMNS = (INCARNATION,)
+_OPTIONAL_COLUMNS = (INCARNATION, "error", "raw")
 
 #: The schema of a read if the user gives none.
 READ_SCHEMA = StructType(
@@ -319,7 +327,7 @@ def check_read_schema(schema: StructType) -> StructType:
                 f"schema: {field.name} is given as {field.dataType.simpleString()}, and is {known[0].simpleString()};"
                 " cast it after reading"
             )
-        if not field.nullable and field.name in ("key", "value", "timestamp", INCARNATION):
+        if not field.nullable and field.name in ("key", "value", "timestamp", *_OPTIONAL_COLUMNS):
             raise ConfigError(f"schema: {field.name} is given as not nullable, and may be null")
     names = schema.fieldNames()
     if twice := sorted({name for name in names if names.count(name) > 1}):
@@ -401,6 +409,28 @@ def _zookeeper(name: str, text: str) -> ZooKeeperConfig:
         raise ConfigError(str(error).replace("zk_hosts", name)) from error
 
 
+#: What happens to a bad record: an error, nothing, a row without a value, or, for an archive, a row of ``_quarantine``.
+FAIL, SKIP, ROW, QUARANTINE = "fail", "skip", "row", "quarantine"
+
+
+def _on_bad_record(name: str, text: str) -> str:
+    word = text.strip().lower()
+    return word if word == QUARANTINE else _one_of(name, text, (FAIL, SKIP, ROW))
+
+
+class Held(NamedTuple):
+    """Topics that an archive's query does not read, and the positions at which they stay in its checkpoint."""
+
+    topics: frozenset[str] = frozenset()
+    spans: Mapping[TopicPartition, Span] = {}
+
+    @classmethod
+    def parse(cls, _: str, text: str) -> Held:
+        """Parse positions as in a checkpoint, which also has topics without a position."""
+        document = json.loads(text)
+        return cls(frozenset(document), Positions.from_json(document).spans)
+
+
 def _joins(name: str, text: str) -> bool:
     return _one_of(name, text, ("none", "join")) == "join"
 
@@ -465,9 +495,11 @@ class ReadOptions:
     starting: Place
     ending: Place = _option("endingOffsets", _end, LATEST, only="batch")
     fail_on_data_loss: bool = _option("failOnDataLoss", _flag, True)
+    on_bad_record: str = _option("kiel.onBadRecord", _on_bad_record, FAIL)
     min_partitions: int | None = _option("minPartitions", whole_number, None, 1)
     max_partitions: int | None = _option("maxPartitions", whole_number, None, 1)
     max_records_per_partition: int | None = _option("maxRecordsPerPartition", whole_number, None, 1)
+    file_mb: int | None = _option("kiel.file.mb", whole_number, None, 1, only="stream")
     max_offsets_per_trigger: int | None = _option("maxOffsetsPerTrigger", whole_number, None, 1, only="stream")
     min_offsets_per_trigger: int | None = _option("minOffsetsPerTrigger", whole_number, None, 1, only="stream")
     max_trigger_delay_ms: int = _option("maxTriggerDelay", duration_ms, 15 * 60_000, only="stream")
@@ -485,6 +517,7 @@ class ReadOptions:
     fetch_max_bytes: int = _option("kafka.fetch.max.bytes", whole_number, 1 << 20, 1)
     max_message_bytes: int = _option("kiel.max.message.bytes", whole_number, 64 << 20, 1)
     archive: str | None = _option("kiel.archive.output", _text, only=_ARCHIVE)
+    held: Held = _option("kiel.archive.held", Held.parse, Held(), only=_ARCHIVE)
 
     @property
     def broker_config(self) -> BrokerConfig:
@@ -524,6 +557,10 @@ def _check_together(read: ReadOptions, texts: _OptionTexts) -> None:
         raise ConfigError(f"one of subscribe, subscribePattern and assign says what to read; {given} given")
     if read.starting == GROUP and read.group is None:
         raise ConfigError("startingOffsets: 'group' is where a group has got to; name it with kafka.group.id")
+    if read.on_bad_record == QUARANTINE and read.archive is None:
+        raise ConfigError(
+            f"kiel.onBadRecord: {QUARANTINE!r} needs an archive, whose command has it; expected {FAIL}, {SKIP} or {ROW}"
+        )
     _check_bounds(read, texts)
     _check_membership(read)
     if read.fail_on_commit_error and not read.commits:
@@ -538,6 +575,11 @@ def _check_bounds(read: ReadOptions, texts: _OptionTexts) -> None:
     for least, at_least, most, at_most in bounds:
         if at_least is not None and at_most is not None and at_least > at_most:
             raise ConfigError(f"{least} is {at_least}, above {most}, which is {at_most}")
+    if read.file_mb is not None and (read.min_partitions or read.max_records_per_partition):
+        raise ConfigError(
+            "kiel.file.mb plans few tasks for each topic, which minPartitions and maxRecordsPerPartition would split;"
+            " drop one"
+        )
     if "maxTriggerDelay" in texts and read.min_offsets_per_trigger is None:
         raise ConfigError("maxTriggerDelay bounds the wait for minOffsetsPerTrigger; give that too, or drop it")
 

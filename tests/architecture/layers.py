@@ -62,6 +62,7 @@ LAYERS = (
     "workers/execution/worker",
     "workers",
     "spark/environment",
+    "spark/cause_first",
     "spark/portable_pickle",
     "spark/checkpoint",
     "spark/side_tables",

@@ -19,12 +19,14 @@ from kiel_groups.embedded import Cluster
 from kiel_groups.errors import ConfigError, KielGroupsError, OffsetOutOfRangeError, UnknownTopicError
 from kiel_groups.model import TopicPartition
 from kiel_groups.ops.actions.topics import ZooKeeperTopics
-from kiel_groups.spark import ArchiveSettings, archive, plan_archive
-from kiel_groups.spark.archive_folders import ArchiveFolders, FolderError, HadoopFolder
+from kiel_groups.spark import ArchiveSettings, ArchiveSummary, archive, plan_archive, verify_archive
+from kiel_groups.spark.archive_folders import ArchiveFolders
 from kiel_groups.spark.checkpoint import OffsetRange
+from kiel_groups.spark.folders import FolderError, HadoopFolder
 from tests.helpers.cluster_data import incarnation_of, stored_offsets, zookeeper
 from tests.helpers.spark.archives import assert_complete, settings
 from tests.helpers.spark.queries import await_partitions, brokers_of, fill, filled, recreate_topic
+from tests.proxies import KafkaProxy, damaging
 
 # The session takes seconds to start, and a minute on a busy computer.
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600), pytest.mark.xdist_group("spark-session")]
@@ -161,6 +163,61 @@ def test_a_folder_that_spark_cannot_use_gives_one_line(spark: SparkSession, tmp_
         HadoopFolder(spark, f"file://{tmp_path}/file").write("in/a", "text")
 
 
+# ---------------------------------------------------------------------- topics that fail
+
+
+def test_a_failing_topic_does_not_stop_the_others(
+    spark: SparkSession, cluster_39: Cluster, unique: Unique, tmp_path: Path
+) -> None:
+    """
+    Damaged messages end the archiving of two topics, of one in the first batch and of the other in a later one. The
+    third topic is archived to its end. A run that does not name the two leaves them where they are. With
+    ``bad_records="quarantine"`` all topics are archived, and the side table has the damaged messages.
+    """
+    values = [b"%d" % number for number in range(30)]
+    first = filled(cluster_39, unique("first"), 1, [b"spoilt?", *values[1:]])
+    later = filled(cluster_39, unique("later"), 1, [*values[:25], b"spoilt?", *values[26:]])
+    whole = filled(cluster_39, unique("whole"), 1, values)
+
+    def ends(summary: ArchiveSummary) -> dict[str, int]:
+        return {each.topic_partition.topic: each.end for each in summary.ranges}
+
+    with KafkaProxy(cluster_39.brokers[0], damaging(b"spoilt?")) as proxy:
+        wanted = ArchiveSettings(
+            topics=(first, later, whole), output=str(tmp_path / "archive"), brokers=proxy.address, batch_records=30
+        )
+        summary = archive(spark, wanted)
+        assert list(summary.not_archived) == [first, later]
+        cause = "a message that does not match its CRC; to pass it, set bad_records to 'quarantine' or 'skip'"
+        assert summary.not_archived[first] == f"{first}:0 at offset 0: {cause}"
+        assert summary.not_archived[later] == f"{later}:0 at offset 25: {cause}"
+        assert (ends(summary)[first], ends(summary)[whole]) == (0, 30)
+        assert summary.records == sum(ends(summary).values())
+        assert verify_archive(wanted.output).is_complete
+
+        fill(cluster_39, whole, [b"30"])
+        dropping = archive(spark, replace(wanted, topics=(whole,)))
+        assert (dropping.dropped, dropping.not_archived) == (tuple(sorted([first, later])), {})
+        assert (dropping.records, ends(dropping)) == (1, {whole: 31})
+
+        words = ["spark", "archive", first, later, whole, "--brokers", proxy.address, "--output", wanted.output]
+        again = archive(spark, replace(wanted, bad_records="quarantine"))
+        assert (again.not_archived, ends(again)) == ({}, {first: 30, later: 30, whole: 31})
+        assert [(row.topic, row.offset, row.end_offset) for row in again.bad_records] == sorted(
+            [(first, 0, 1), (later, 25, 26)]
+        )
+        assert run([*words, "--dry-run", "--bad-records", "skip"]) == 0
+    rows = spark.read.parquet(wanted.output).select("topic", "offset").collect()
+    assert sorted(map(tuple, rows)) == sorted(
+        [(first, offset) for offset in range(1, 30)]
+        + [(later, offset) for offset in range(30) if offset != 25]
+        + [(whole, offset) for offset in range(31)]
+    )
+    bad = spark.read.parquet(f"{wanted.output}/_quarantine").collect()
+    assert [bytes(row["raw"]).endswith(b"spoilt>") for row in bad] == [True, True]
+    assert verify_archive(wanted.output).is_complete
+
+
 # ---------------------------------------------------------------------- losses
 
 
@@ -237,15 +294,21 @@ def test_losses_are_accounted(
     assert rows_of(plain, "/_losses", "incarnation", "offset", "end_offset") == [(None, 2, 2), (None, 60, 60)]
 
 
-def test_a_deleted_topic_ends_a_run(cluster_39: Cluster, unique: Unique, tmp_path: Path, impatient: None) -> None:
-    """The error reports lost records and not an unknown topic, even if another topic exists."""
+def test_a_deleted_topic_is_not_archived(cluster_39: Cluster, unique: Unique, tmp_path: Path, impatient: None) -> None:
+    """
+    The reason reports lost records and not an unknown topic. Another topic is archived. A topic that has never existed
+    ends the run.
+    """
     gone, kept = filled(cluster_39, unique("gone"), 1, VALUES), filled(cluster_39, unique("kept"), 1, VALUES)
     wanted = ArchiveSettings(topics=(gone, kept), output=str(tmp_path / "archive"), brokers=brokers_of(cluster_39))
     write_started(wanted, {gone: 60, kept: 50})
     ZooKeeperTopics(cluster_39.zk_hosts).delete(gone)
     await_partitions(cluster_39, gone, 0)
-    with pytest.raises(OffsetOutOfRangeError, match=f"^{gone}:0: offset 60 is to be read next, and there is no such"):
-        plan_archive(wanted)
+    plan = plan_archive(wanted)
+    assert plan.ranges == (OffsetRange(TopicPartition(kept, 0), 50, 60),)
+    assert list(plan.not_archived) == [gone]
+    assert plan.not_archived[gone].startswith(f"{gone}:0: offset 60 is to be read next, and there is no such partition")
+    assert plan_archive(replace(wanted, topics=(kept,))).dropped == (gone,)
     lenient = replace(wanted, fail_on_data_loss=False)
     assert plan_archive(lenient).ranges == (OffsetRange(TopicPartition(kept, 0), 50, 60),)
     with pytest.raises(UnknownTopicError, match="no broker knows"):

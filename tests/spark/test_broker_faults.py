@@ -136,8 +136,9 @@ def test_an_empty_answer_skips_nothing(own_cluster: Cluster, unique: Unique, tim
         proxy.answer = lambda exchange: (
             emptied(exchange) if exchange.api_key == FETCH and exchange.number <= times else exchange.response
         )
-        task.value = ReadTask(HostPort("127.0.0.1", proxy.port), task.value.ranges)
-        reader._options = replace(reader._options, brokers=(task.value.leader,))
+        address = HostPort("127.0.0.1", proxy.port)
+        task.value = ReadTask(dict.fromkeys(task.value.leaders, address), task.value.ranges)
+        reader._options = replace(reader._options, brokers=(address,))
         if times < 5:
             assert [record.value for record in records(reader, task)] == VALUES
         else:

@@ -61,7 +61,7 @@ def test_lost_offsets_are_accounted_and_not_counted_as_archived() -> None:
     """
     ranges = (OffsetRange(TopicPartition("views", 0), 0, 19_000), OffsetRange(TopicPartition("views", 1), 0, 50, 7))
     lost = (loss(0, 0, 16_000), loss(0, 15_000, 16_034), loss(1, 40, 60), loss(1, 45, 70, 7))
-    summary = ArchiveSummary(ranges, 3_011, 4, 52_100_000, 2.0, "lake", "file:///lake", lost)
+    summary = ArchiveSummary(ranges, 3_011, 4, 52_100_000, 2.0, "lake", "file:///lake", lost=lost)
     assert list(summary_lines(summary))[1:] == [
         "  views: 3,011 offsets in 2 partitions (0: 0–19000, 1: 0–50)",
         "into file:///lake: 4 new files, 52.1 MB",
