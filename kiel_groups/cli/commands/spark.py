@@ -208,6 +208,8 @@ def archive(
                 wanted = replace(wanted, schema=parse_schema(schema))
             plan = plan_archive(wanted, session)
             if dry_run:
+                for loss in plan.lost:
+                    lines.say("warning", str(loss))
                 show_json(plan_document(plan)) if as_json else click.echo("\n".join(plan_lines(plan)))
                 return FAILED if plan.not_archived else DONE
             session = session or start_session("archive", master=master, settings=settings, log=log)
@@ -475,8 +477,9 @@ def _lost_lines(lost: Sequence[Loss], what: str = "lost ") -> Iterator[str]:
     """Yield a line with the number of lost offsets, and a line for each topic with the first ranges."""
     if not lost:
         return
-    least = "at least " if any(loss.end is None for loss in lost) else ""
-    yield f"{what}{least}{counted(_lost_offsets(lost), 'offset')}:"
+    known = [counted(_lost_offsets(lost), "offset")] if any(loss.end is not None for loss in lost) else []
+    unknown = ["the rest of deleted logs"] if any(loss.end is None for loss in lost) else []
+    yield f"{what}{' and '.join(known + unknown)}:"
     for topic, found in groupby(lost, lambda each: each.topic_partition.topic):
         parts = [
             f"{each.topic_partition.partition}: {each.start}–{'?' if each.end is None else each.end}" for each in found

@@ -96,7 +96,7 @@ def loss(partition: int, start: int, end: int | None, incarnation: int | None = 
 def test_lost_offsets_are_accounted_and_not_counted_as_archived() -> None:
     """
     Overlapping ranges, as a repeated task may record, count once, and offsets of another log are in no range of this
-    one. Where it is unknown how far a log went, the number is a least one.
+    one. It may be unknown how far a deleted log went.
     """
     ranges = (OffsetRange(TopicPartition("views", 0), 0, 19_000), OffsetRange(TopicPartition("views", 1), 0, 50, 7))
     lost = (loss(0, 0, 16_000), loss(0, 15_000, 16_034), loss(1, 40, 60), loss(1, 45, 70, 7))
@@ -114,4 +114,4 @@ def test_lost_offsets_are_accounted_and_not_counted_as_archived() -> None:
     row = {"from": 45, "to": 70, "incarnation": 7, "reason": "the log begins later"}
     assert document["topics"]["views"]["1"][1] == row
     plan = ArchivePlan((), "file:///lake", "file:///lake/_checkpoint", False, (), (loss(0, 0, 3), loss(0, 300, None)))
-    assert list(plan_lines(plan))[1:3] == ["lost at least 3 offsets:", "  views: 0: 0–3, 0: 300–?"]
+    assert list(plan_lines(plan))[1:3] == ["lost 3 offsets and the rest of deleted logs:", "  views: 0: 0–3, 0: 300–?"]
