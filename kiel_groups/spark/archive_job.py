@@ -275,15 +275,13 @@ def archive(
         home = ArchiveFolders(settings, spark)
         home.claim(plan.brokers)
         home.sweep()
-        before, files = home.positions(), home.files()
-        losses, bad_records = _NewRows(settings, LOSSES), _NewRows(settings, QUARANTINE)
+        before, files, side_rows = home.positions(), home.files(), _NewRows(settings)
 
         def record_batch(batch: Batch) -> None:
             batches.append(batch)
-            # A worker may replace a file of a table that is read meanwhile. The last look is at the end of the run.
+            # A worker may replace a file that is read meanwhile. The last report is at the end of the run.
             with suppress(KielGroupsError):
-                losses.look()
-                bad_records.look()
+                side_rows.report()
             on_batch(batch)
 
         began_s = monotonic()
@@ -295,9 +293,8 @@ def archive(
         took_s = monotonic() - began_s
         home.sweep()
         after, added = home.positions(), home.files()
-        losses.look()
-        bad_records.look()
-    lost = tuple(row.loss for row in losses.found)
+        side_rows.report()
+    lost = tuple(row.loss for row in side_rows.of(LOSSES))
     return ArchiveSummary(
         ranges=tuple(each for each in _ranges(before, after, lost) if each.topic_partition.topic not in plan.dropped),
         records=sum(batch.records for batch in batches),
@@ -309,10 +306,33 @@ def archive(
         group=None if after is None else _commit(settings, after, {*plan.dropped, *not_archived}),
         output=settings.output_uri,
         lost=lost,
-        bad_records=tuple(row for row in bad_records.found if after is not None and _is_done(row, after)),
+        bad_records=tuple(row for row in side_rows.of(QUARANTINE) if after is not None and _is_done(row, after)),
         not_archived=not_archived,
         dropped=plan.dropped,
     )
+
+
+class _NewRows:
+    """The rows that a run adds to the archive's side tables, in whichever process."""
+
+    def __init__(self, settings: ArchiveSettings) -> None:
+        self._output = settings.output_uri
+        self._known = {table: set(read_rows(self._output, table)) for table in settings.side_tables}
+        self._logged: set[SideRow] = set()
+
+    def of(self, table: str) -> list[SideRow]:
+        """Return the new rows of a table, in ascending order of partitions and offsets."""
+        known = self._known.get(table)
+        return [] if known is None else [row for row in read_rows(self._output, table) if row not in known]
+
+    def report(self) -> None:
+        """Log the rows that were added since the last call."""
+        for row in [row for table in self._known for row in self.of(table)]:
+            if row not in self._logged:
+                self._logged.add(row)
+                # The reason of a bad record begins with its partition already.
+                what = row.reason if row.reason.startswith(str(row.topic_partition)) else row.loss
+                log.warning("%s; continuing with the messages that are left", what)
 
 
 def _is_done(row: SideRow, reached: Positions) -> bool:
@@ -362,33 +382,6 @@ def _sweep_after_failure(spark: SparkSession, home: ArchiveFolders) -> None:
         java: Any = spark._jvm
         java.java.lang.System.nanoTime()
         home.sweep()
-
-
-class _NewRows:
-    """
-    Logs the rows that a run adds to a side table, in whichever process.
-
-    A table that the settings exclude is not read: Arrow may not know the archive's file system.
-    """
-
-    def __init__(self, settings: ArchiveSettings, table: str) -> None:
-        self._output = settings.output_uri if table in settings.side_tables else None
-        self._table = table
-        self._known = set(self._rows())
-        #: The rows of this run, in ascending order of partitions, incarnations and offsets.
-        self.found: list[SideRow] = []
-
-    def _rows(self) -> list[SideRow]:
-        return [] if self._output is None else read_rows(self._output, self._table)
-
-    def look(self) -> None:
-        """Log the rows that were added since the last call."""
-        logged = set(self.found)
-        self.found = [row for row in self._rows() if row not in self._known]
-        for row in self.found:
-            if row not in logged:
-                what = row.reason if row.reason.startswith(f"{row.topic_partition}") else row.loss
-                log.warning("%s; continuing with the messages that are left", what)
 
 
 #: The columns that an archive reads.
