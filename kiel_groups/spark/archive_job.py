@@ -270,6 +270,6 @@ def _commit(settings: ArchiveSettings, reached: Positions) -> str | None:
     batch only when it plans the next batch.
     """
     options = settings.read_options()
-    group = group_name(options.group, reached)
+    group = group_name(options, reached)
     with LogView(options) as view:
         return group if GroupOffsets(view, options).commit(group, reached.offsets()) else None

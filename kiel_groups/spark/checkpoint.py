@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -14,7 +15,7 @@ from urllib.parse import urlsplit
 from kiel_groups.errors import ConfigError, ProtocolError
 from kiel_groups.model import TopicPartition
 
-__all__ = ["OffsetRange", "Positions", "Span", "is_done", "local_folder", "new_token", "ranges_between"]
+__all__ = ["OffsetRange", "Positions", "Span", "is_done", "local_folder", "new_token", "query_id", "ranges_between"]
 
 log = logging.getLogger(__name__)
 
@@ -36,6 +37,8 @@ log = logging.getLogger(__name__)
 _QUERY = "@query"
 _INITIAL = "@initial"
 _TOKEN_BITS = 48
+#: An id that Spark has given to a query.
+_QUERY_ID = re.compile(r"[0-9a-f-]{36}")
 
 
 class Span(NamedTuple):
@@ -180,6 +183,16 @@ def local_folder(name: str, text: str) -> Path:
             " path or none at all: only the writer has to have it, and the last batch is committed by the next run"
         )
     return Path(location.path)
+
+
+def query_id(checkpoint: Path) -> str | None:
+    """Return the id that Spark has given to the query of a checkpoint, or None if the checkpoint does not show it."""
+    try:
+        found = _parsed((checkpoint / "metadata").read_text("utf-8"))
+    except (OSError, UnicodeDecodeError):
+        return None
+    named = found.get("id") if isinstance(found, dict) else None
+    return named if isinstance(named, str) and _QUERY_ID.fullmatch(named) else None
 
 
 def is_done(checkpoint: Path, end: Positions) -> bool:

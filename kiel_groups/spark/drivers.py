@@ -15,13 +15,13 @@ from dataclasses import replace
 from typing import Any, TypeVar, cast
 
 from kiel_groups.config import CLIENT_ID, GroupConfig, ResetPolicy
-from kiel_groups.errors import ConfigError, GroupConfigError
+from kiel_groups.errors import ConfigError, GroupConfigError, KielGroupsError
 from kiel_groups.group.znodes.contents import GroupSettings
 from kiel_groups.group.znodes.layout import SPARK_GROUPS
 from kiel_groups.model import TopicPartition
 from kiel_groups.ops.zookeeper_reader import read_settings
 from kiel_groups.spark.batches import BatchBounds
-from kiel_groups.spark.checkpoint import Positions, Span, is_done, new_token
+from kiel_groups.spark.checkpoint import Positions, Span, is_done, new_token, query_id
 from kiel_groups.spark.log_view import LogView
 from kiel_groups.spark.member import CLOSE_S, SETTLE_S, SparkMember, default_on_sigterm, on_sigterm
 from kiel_groups.spark.offsets import GroupOffsets, refuse_live_group, resolve
@@ -130,8 +130,8 @@ class LogDriver(QueryDriver):
         self._start: Positions | None = None
         self._start_is_stored = False
         #: The id of the query, in case the end of a batch does not contain it.
-        self._query: str | None = None
-        if options.checkpoint is not None:
+        self._query = None if options.checkpoint is None else query_id(options.checkpoint)
+        if options.commits:
             on_sigterm(self._end)
 
     # ------------------------------------------------------------------ positions
@@ -149,7 +149,7 @@ class LogDriver(QueryDriver):
             offsets = resolve("startingOffsets", starting, partitions, self._view, group)
             token = new_token()
             spans = {partition: Span(offset, offset, token) for partition, offset in offsets.items()}
-            self._start = Positions(spans, uuid.uuid4().hex[:_QUERY_DIGITS], initial=True)
+            self._start = Positions(spans, self._query or uuid.uuid4().hex[:_QUERY_DIGITS], initial=True)
         return self._start
 
     def latest(self, start: Positions | None, *, limited: bool) -> Positions:
@@ -165,7 +165,11 @@ class LogDriver(QueryDriver):
         spans = self._bounds.without_losses(known.spans, ends)
         self._offsets.forget([partition for partition in known.spans if partition not in spans])
         spans |= self._beginnings([partition for partition in self._bounds.within(ends) if partition not in spans])
-        return Positions(self._bounds.advanced(spans, ends, limited=limited), known.query or self._query)
+        end = Positions(self._bounds.advanced(spans, ends, limited=limited), known.query or self._query)
+        if end.offsets() == known.offsets():
+            # No batch delays the end of a query: it may be the last trigger of ``availableNow``.
+            self._offsets.flush()
+        return end
 
     def _latest_of_unknown(self) -> Positions:
         """Return the end of the first batch. Before Spark 4.2, a new query looks like a resumed query here."""
@@ -191,28 +195,33 @@ class LogDriver(QueryDriver):
 
     def tasks(self, start: Positions, end: Positions) -> list[ReadTask]:
         self._planned = end
-        self._query = end.query or start.query
+        self._query = end.query or start.query or self._query
         # An end without the id of the query and without tokens was looked up without knowledge of the start.
         blind = end.query is None and all(span.token is None for span in end.spans.values())
         return self._bounds.tasks(start, end, blind=blind)
 
     def done(self, end: Positions) -> None:
         if self._start is None or end.offsets() != self._start.offsets():
-            self._offsets.commit(self._group(end), end.offsets())
+            self._offsets.commit_soon(self._group(end), end.offsets())
 
     def _leave(self, done: Positions | None) -> None:
-        if done is not None:
-            self.done(done)
+        try:
+            if done is not None:
+                self.done(done)
+            self._offsets.flush(2 * CLOSE_S)
+        except (KielGroupsError, TimeoutError) as error:
+            log.error("the last offsets may not be committed; the next run commits them: %s", error)
 
     def _group(self, positions: Positions) -> str | None:
-        return group_name(self._options.group, replace(positions, query=positions.query or self._query))
+        return group_name(self._options, replace(positions, query=positions.query or self._query))
 
 
-def group_name(named: str | None, positions: Positions) -> str | None:
-    """Return the group ``named`` in the options, or the query's own group, or None while the query's id is unknown."""
-    if named is not None or positions.query is None:
-        return named
-    return f"{SPARK_GROUPS}{positions.query}"
+def group_name(options: ReadOptions, positions: Positions) -> str | None:
+    """Return the group that the options name, or the query's own group, or None while the query's id is unknown."""
+    if options.group is not None or positions.query is None:
+        return options.group
+    prefix = SPARK_GROUPS if options.group_prefix is None else f"{options.group_prefix}-"
+    return f"{prefix}{positions.query}"
 
 
 class MemberDriver(QueryDriver):

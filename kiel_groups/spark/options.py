@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import logging
 import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -54,6 +55,8 @@ __all__ = [
     "duration_ms",
 ]
 
+log = logging.getLogger(__name__)
+
 
 #: Spark's own options, which it passes to every source and sink.
 _SPARKS_OWN = {
@@ -78,7 +81,6 @@ _REFUSED = {
     "endingtimestamp": _NO_TIME,
     "startingoffsetsbytimestamp": _NO_TIME,
     "endingoffsetsbytimestamp": _NO_TIME,
-    "groupidprefix": "name the whole group with kafka.group.id; without it, each query has one of its own",
     "kafka.auto.offset.reset": "startingOffsets says where a new query starts",
     "kafka.enable.auto.commit": _SPARK_DOES,
     "kafka.auto.commit": _SPARK_DOES,
@@ -100,6 +102,34 @@ _REFUSED = {
     "kafka.metadata.broker.list": _BROKERS,
     "group": "the option is called kafka.group.id",
 }
+#: Settings of Kafka's own clients that change no result, and have no meaning for this source. They are ignored with a
+#: warning, because programs for Spark's own Kafka source have them.
+_TUNING = {
+    f"kafka.{name}"
+    for name in (
+        "batch.size",
+        "buffer.memory",
+        "client.rack",
+        "connections.max.idle.ms",
+        "default.api.timeout.ms",
+        "delivery.timeout.ms",
+        "fetch.max.wait.ms",
+        "fetch.min.bytes",
+        "heartbeat.interval.ms",
+        "max.block.ms",
+        "max.partition.fetch.bytes",
+        "max.poll.interval.ms",
+        "max.poll.records",
+        "metadata.max.age.ms",
+        "receive.buffer.bytes",
+        "reconnect.backoff.ms",
+        "retry.backoff.ms",
+        "send.buffer.bytes",
+        "session.timeout.ms",
+    )
+}
+#: Options of streams that Spark's own Kafka source ignores in batches, with a warning.
+_IGNORED_IN_BATCHES = {"groupidprefix", "maxoffsetspertrigger", "minoffsetspertrigger", "maxtriggerdelay"}
 
 
 def _spelled(name: str) -> str:
@@ -109,7 +139,7 @@ def _spelled(name: str) -> str:
 
 def _check_known(options: Iterable[str], kind: str) -> None:
     """
-    Check that every option applies to this kind of query.
+    Check that every option applies to this kind of query, or is ignored as Spark's own Kafka source ignores it.
 
     Args:
         options: The names of the options, in any case.
@@ -118,10 +148,15 @@ def _check_known(options: Iterable[str], kind: str) -> None:
     Raises:
         ConfigError: An option does not apply; the message has the reason, or suggests a similar option.
     """
-    known = {name.lower() for name in OPTION_NAMES[kind]}
-    for name in sorted(name.lower() for name in options):
-        if name not in known and name not in _SPARKS_OWN:
+    known = {name.lower() for name in OPTION_NAMES[kind]} | _SPARKS_OWN
+    without_effect = _TUNING | (_IGNORED_IN_BATCHES if kind == "batch" else set())
+    ignored = []
+    for name in sorted({name.lower() for name in options} - known):
+        if name not in without_effect:
             raise ConfigError(f"{_spelled(name)}: {_reason(name, kind)}")
+        ignored.append(_spelled(name))
+    if ignored:
+        log.warning("ignoring options without an effect when %s: %s", _KINDS[kind], ", ".join(ignored))
 
 
 def _reason(name: str, kind: str) -> str:
@@ -195,7 +230,7 @@ def _refuse_headers(name: str, text: str) -> None:
 
 
 def _pattern(name: str, text: str) -> re.Pattern[str]:
-    """Parse a regular expression for whole topic names; blanks around the expression are removed."""
+    """Parse a regular expression for topics' names; blanks around the expression are removed."""
     expression = text.strip()
     if not expression:
         raise ConfigError(f"{name}: {text!r} is blank, and no topic has such a name; expected such as 'logs-.*'")
@@ -459,6 +494,7 @@ class ReadOptions:
     offset_retries: int = _option("fetchOffset.numRetries", whole_number, 3, 0)
     offset_retry_interval_ms: int = _option("fetchOffset.retryIntervalMs", whole_number, 1_000, 0)
     group: str | None = _option("kafka.group.id", _name)
+    group_prefix: str | None = _option("groupIdPrefix", _name, only="stream")
     zookeeper: ZooKeeperConfig | None = _option("kiel.zookeeper.connect", _zookeeper)
     joins: bool = _option("membership", _joins, False, only="stream")
     commits: bool = _option("kiel.commit", _flag, True, only="stream")
@@ -508,6 +544,8 @@ def _check_together(read: ReadOptions, texts: _OptionTexts) -> None:
         raise ConfigError(f"one of subscribe, subscribePattern and assign says what to read; {given} given")
     if read.starting == GROUP and read.group is None:
         raise ConfigError("startingOffsets: 'group' is where a group has got to; name it with kafka.group.id")
+    if read.group is not None and read.group_prefix is not None:
+        raise ConfigError("groupIdPrefix: is for a query without kafka.group.id; drop one")
     _check_bounds(read, texts)
     _check_membership(read)
     if read.fail_on_commit_error and not read.commits:
@@ -555,6 +593,8 @@ _ALLOWED: Mapping[str, tuple[DataType, ...]] = {
 }
 #: Columns of a read that are ignored, because a written message has no such field.
 _IGNORED = ("offset", "timestamp", "timestamptype")
+#: The column for which Spark's own Kafka sink writes headers.
+_HEADERS = "headers"
 
 
 def _acks(name: str, text: str) -> int:
@@ -627,27 +667,28 @@ class WriteColumns:
     @classmethod
     def of(cls, schema: StructType, topic: str | None) -> WriteColumns:
         """
-        Find the columns by their names, in any case.
+        Find the columns by their names, in any case. Warn of columns that are not written.
 
         Args:
             schema: The schema of the rows.
             topic: The topic of the options, which takes precedence over a column.
 
         Raises:
-            ConfigError: There is no value column; neither an option nor a column names the topic; or a column is
-                unknown, occurs twice, or has a type that is not allowed.
+            ConfigError: There is no value column; neither an option nor a column names the topic; there are headers; or
+                a column occurs twice, or has a type that is not allowed.
         """
         places: dict[str, int] = {}
+        extra = []
         for place, field in enumerate(schema.fields):
             name = field.name.lower()
             if name in _IGNORED:
                 continue
             allowed = _ALLOWED.get(name)
+            if name == _HEADERS:
+                raise ConfigError(f"column {field.name}: messages of Kafka 0.8 have no headers; drop it")
             if allowed is None:
-                raise ConfigError(
-                    f"column {field.name}: has no place in a message; select {', '.join(_ALLOWED)} only"
-                    f" ({', '.join(sorted(_IGNORED))} are ignored)"
-                )
+                extra.append(field.name)
+                continue
             if field.dataType not in allowed:
                 kinds = " or ".join(kind.simpleString() for kind in allowed)
                 raise ConfigError(f"column {field.name}: is {field.dataType.simpleString()}, expected {kinds}; cast it")
@@ -658,4 +699,6 @@ class WriteColumns:
             raise ConfigError("there is no column 'value', which every message needs; null is a value, too")
         if topic is None and "topic" not in places:
             raise ConfigError("nothing says which topic to write to; give the option topic, or a column of that name")
+        if extra:
+            log.warning("ignoring columns that have no place in a message: %s", ", ".join(extra))
         return cls(places["value"], places.get("key"), None if topic else places.get("topic"), places.get("partition"))
