@@ -153,15 +153,15 @@ class LogDriver(QueryDriver):
         return self._start
 
     def latest(self, start: Positions | None, *, limited: bool) -> Positions:
-        if start is not None:
-            self.done(start)
-        elif self._planned is not None:
-            # Spark before 4.2 asks for the next end only once the batch is done.
-            self.done(self._planned)
+        # Spark before 4.2 does not pass the start, and asks for the next end only once the planned batch is done.
         known = start or self._planned
         if known is None:
             return self._latest_of_unknown()
-        ends = self._bounds.ends(known.spans)
+        try:
+            ends = self._bounds.ends(known.spans)
+        finally:
+            # Not before the lookup: a broker answers the requests of a connection one after another.
+            self.done(known)
         spans = self._bounds.without_losses(known.spans, ends)
         self._offsets.forget([partition for partition in known.spans if partition not in spans])
         spans |= self._beginnings([partition for partition in self._bounds.within(ends) if partition not in spans])
