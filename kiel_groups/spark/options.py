@@ -364,6 +364,9 @@ def arrow_schema(schema: StructType) -> pa.Schema:
 #: Where to start or end: a word, or an offset for each partition (-2 for the earliest, -1 for the latest).
 Place: TypeAlias = str | Mapping[TopicPartition, int]
 
+#: How long a broker may take to accept a connection, in milliseconds: what a dead computer costs a lookup.
+_CONNECT_MS = 3_000
+
 EARLIEST = "earliest"
 LATEST = "latest"
 GROUP = "group"
@@ -509,7 +512,12 @@ class ReadOptions:
     @property
     def broker_config(self) -> BrokerConfig:
         """The settings of connections to the brokers."""
-        return BrokerConfig(hosts=self.brokers, client_id=self.client_id, request_timeout_ms=self.request_timeout_ms)
+        return BrokerConfig(
+            hosts=self.brokers,
+            client_id=self.client_id,
+            request_timeout_ms=self.request_timeout_ms,
+            connect_timeout_ms=_CONNECT_MS,
+        )
 
     @classmethod
     def parse(cls, options: Mapping[str, str], *, streaming: bool) -> ReadOptions:

@@ -25,6 +25,7 @@ from kiel_groups.backoff import Backoff, shortening
 from kiel_groups.clients.fetch.partition_fetch import MessageSizes, fill_answer
 from kiel_groups.config import HostPort
 from kiel_groups.errors import (
+    BrokerConnectionError,
     BrokerError,
     KielGroupsError,
     MessageTooLargeError,
@@ -433,7 +434,7 @@ class _TaskReader:
         self._failures += 1
         log.info("retrying to read (failure %d): %s", self._failures, error)
         time.sleep(_BACKOFF.delay_s(self._failures - 1))
-        self._refresh_leaders()
+        self._refresh_leaders(error)
         for reading in out_of_range:
             try:
                 self._check_bounds(reading)
@@ -447,9 +448,11 @@ class _TaskReader:
                 f" {self._options.poll_timeout_ms}); the last reason: {error}"
             ) from error
 
-    def _refresh_leaders(self) -> None:
+    def _refresh_leaders(self, failure: KielGroupsError) -> None:
         known = filter(None, self._leaders.values())
-        addresses = list(dict.fromkeys([*self._options.brokers, *known]))
+        # A broker that does not accept connections is asked last: its computer may be down, and each try take seconds.
+        down = (failure.host, failure.port) if isinstance(failure, BrokerConnectionError) else None
+        addresses = sorted(dict.fromkeys([*self._options.brokers, *known]), key=lambda each: each == down)
         # If no broker answers, the known leaders are kept; the next failure counts towards the limit, too.
         with suppress(NoBrokersError):
             self._leaders = find_leaders(addresses, self._options.client_id, self._topics)
