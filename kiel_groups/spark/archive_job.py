@@ -1,31 +1,37 @@
 """
 Archive topics as Parquet files, every record exactly once.
 
-Files are in ``topic=…/date=…`` folders; the date is the day (UTC) on which the batch began. Spark's checkpoint records
-the offsets of each batch before the batch is read, and the lists of Spark's file sink record its files. So an
-interrupted batch is repeated with the same records and the same date, and its files are listed once.
+Files are in ``topic=…/date=…`` folders; the date is the day (UTC) on which the batch began, or that of the event.
+Spark's checkpoint records the offsets of each batch before the batch is read, and the lists of Spark's file sink record
+its files. So an interrupted batch is repeated with the same records and the same dates, and its files are listed once.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from threading import Event
 from time import monotonic
+from typing import Any
 
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.functions import current_timestamp, current_timezone, to_date, to_utc_timestamp
+from py4j.protocol import Py4JError
+from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
+from kiel_groups.errors import KielGroupsError
 from kiel_groups.model import TopicPartition
 from kiel_groups.spark.archive_folders import ArchiveFolders, ArchiveSettings
+from kiel_groups.spark.archive_table import ROLLS, check_pattern, table_rows
 from kiel_groups.spark.batches import BatchBounds
-from kiel_groups.spark.checkpoint import OffsetRange, Positions, Span
+from kiel_groups.spark.checkpoint import Loss, OffsetRange, Positions, Span
 from kiel_groups.spark.drivers import group_name
+from kiel_groups.spark.log_identity import LogIdentity
 from kiel_groups.spark.log_view import LogView
-from kiel_groups.spark.offsets import GroupOffsets, handle_data_loss, refuse_live_group, resolve
-from kiel_groups.spark.options import ReadOptions
+from kiel_groups.spark.offsets import GroupOffsets, refuse_live_group
+from kiel_groups.spark.options import INCARNATION
+from kiel_groups.spark.side_tables import LOSSES, read_rows
 from kiel_groups.spark.spark_session import Batch, LateWorkerError, run_query, shortened_spark_errors
 from kiel_groups.wording import counted
 
@@ -40,6 +46,7 @@ class ArchivePlan:
     The ranges that the next run of an archive would read if it started now.
 
     ``ranges`` has every partition, in ascending order, even if there is nothing to read. ``brokers`` are ``host:port``.
+    ``lost`` is what the run cannot read any more, if ``fail_on_data_loss`` is not set.
     """
 
     ranges: tuple[OffsetRange, ...]
@@ -47,6 +54,7 @@ class ArchivePlan:
     checkpoint: str
     is_new: bool
     brokers: tuple[str, ...]
+    lost: tuple[Loss, ...] = ()
 
     @property
     def records(self) -> int:
@@ -76,9 +84,11 @@ def plan_archive(settings: ArchiveSettings, spark: SparkSession | None = None) -
         partitions = view.partitions(all_must_exist=reached is None)
         brokers = {str(each) for each in (*view.cluster.brokers.values(), *options.brokers)}
         home.check_brokers(brokers)
-        starts = _starts(options, reached, partitions, view)
-        ranges = _planned_ranges(options, starts, view)
-        if not set(settings.topics) <= {each.topic for each in starts}:
+        lost: list[Loss] = []
+        bounds = BatchBounds(view, options, lost.append)
+        spans = _start_spans(bounds, reached, partitions, view)
+        ranges = _planned_ranges(bounds, spans, view)
+        if not set(settings.topics) <= {each.topic for each in spans}:
             # A topic that was added to the settings does not exist: this raises. Lost topics were handled above.
             view.partitions()
     return ArchivePlan(
@@ -87,41 +97,37 @@ def plan_archive(settings: ArchiveSettings, spark: SparkSession | None = None) -
         checkpoint=settings.checkpoint_uri,
         is_new=home.is_new,
         brokers=tuple(sorted(brokers)),
+        lost=tuple(lost),
     )
 
 
-def _starts(
-    options: ReadOptions, reached: Positions | None, partitions: tuple[TopicPartition, ...], view: LogView
-) -> dict[TopicPartition, int]:
+def _start_spans(
+    bounds: BatchBounds, reached: Positions | None, partitions: tuple[TopicPartition, ...], view: LogView
+) -> dict[TopicPartition, Span]:
     """
-    Return the start offsets that the source would choose.
+    Return the starts that the source would choose.
 
     A new archive starts as the options say. A later run continues at its checkpoint, and reads newer partitions from
     their first offsets.
     """
-    if reached is not None:
-        known = reached.offsets()
-        return view.earliest([each for each in partitions if each not in known]) | known
-    return resolve("startingOffsets", options.starting, partitions, view, options.group)
+    if reached is None:
+        return {each: Span(start, start) for each, start in bounds.starts(partitions).items()}
+    added = view.earliest([each for each in partitions if each not in reached.spans])
+    return {each: Span(start, start) for each, start in added.items()} | dict(reached.spans)
 
 
 def _planned_ranges(
-    options: ReadOptions, starts: Mapping[TopicPartition, int], view: LogView
+    bounds: BatchBounds, spans: Mapping[TopicPartition, Span], view: LogView
 ) -> tuple[OffsetRange, ...]:
-    """Return the ranges from ``starts`` to the ends of the logs. Handle data loss as the source does."""
-    bounds = BatchBounds(view, options)
-    spans = {partition: Span(start, start) for partition, start in starts.items()}
-    ends = bounds.ends(spans)
-    spans = bounds.without_losses(spans, ends)
+    """Return the ranges from ``spans`` to the ends of the logs. Handle data loss as the source does."""
+    continued, ends = bounds.continued(spans)
     earliest = view.earliest(ends)
-    for partition, span in spans.items():
-        if span.to < earliest[partition]:
-            handle_data_loss(
-                f"{partition}: offset {span.to} is to be read next, and the log begins at {earliest[partition]}",
-                fail_on_data_loss=options.fail_on_data_loss,
-            )
+    for partition, span in continued.items():
+        if span.to < (first := earliest[partition]):
+            what = f"offset {span.to} is to be read next, and the log begins at {first}: retention was faster"
+            bounds.on_loss(partition, span.to, what, first, span.incarnation)
     return tuple(
-        OffsetRange(each, max(spans[each].to if each in spans else 0, earliest[each]), ends[each])
+        OffsetRange(each, max(continued[each].to if each in continued else 0, earliest[each]), ends[each])
         for each in sorted(ends)
     )
 
@@ -140,9 +146,12 @@ class ArchiveSummary:
         files: The number of files that the run added.
         size_bytes: The total size of these files.
         took_s: The time from the start of the query to its end, in seconds.
+        untimed: The number of read records without a time in ``time_field``; they went by arrival.
+        misfits: The number of read records whose values did not fit the schema.
         group: The group whose offsets were committed. None means that there was no batch yet, that the group's name is
             unknown, or that the offsets could not be committed.
         output: The URI of the archive.
+        lost: The losses that the run has recorded in ``_losses``, in ascending order.
     """
 
     ranges: tuple[OffsetRange, ...]
@@ -152,6 +161,9 @@ class ArchiveSummary:
     took_s: float
     group: str | None
     output: str
+    untimed: int = 0
+    misfits: int = 0
+    lost: tuple[Loss, ...] = ()
 
 
 def archive(
@@ -179,7 +191,9 @@ def archive(
         BrokerError: The brokers could not be reached.
         KielGroupsError: Spark failed; completed batches remain, and the next run continues after them.
     """
-    brokers = plan_archive(settings, spark).brokers
+    plan = plan_archive(settings, spark)
+    if settings.event_time is not None:
+        check_pattern(spark, settings.event_time)
     home = ArchiveFolders(settings, spark)
     batches: list[Batch] = []
 
@@ -190,31 +204,61 @@ def archive(
     with shortened_spark_errors(), home.locked(spark):
         # Read the folders again: another run may have changed them before the lock was taken.
         home = ArchiveFolders(settings, spark)
-        home.claim(brokers)
+        home.claim(plan.brokers)
         home.sweep()
         before, files = home.positions(), home.files()
+        losses = set(read_rows(settings.output_uri, LOSSES))
         began_s = monotonic()
-        _run(lambda: _start_query(spark, settings), record_batch, stopping or Event())
+        try:
+            _run(lambda: _start_query(spark, settings), record_batch, stopping or Event())
+        except KielGroupsError:
+            _sweep_after_failure(spark, home)
+            raise
         took_s = monotonic() - began_s
         home.sweep()
         after, added = home.positions(), home.files()
+        lost = tuple(row.loss for row in read_rows(settings.output_uri, LOSSES) if row not in losses)
+    for loss in lost:
+        if loss not in plan.lost:
+            log.warning("%s; continued with the messages that are left", loss)
     return ArchiveSummary(
-        ranges=_ranges(before, after),
+        ranges=_ranges(before, after, lost),
         records=sum(batch.records for batch in batches),
         files=len(added.keys() - files.keys()),
         size_bytes=sum(added[path] for path in added.keys() - files.keys()),
         took_s=took_s,
+        untimed=sum(batch.counts.get("untimed", 0) for batch in batches),
+        misfits=sum(batch.counts.get("misfits", 0) for batch in batches),
         group=None if after is None else _commit(settings, after),
         output=settings.output_uri,
+        lost=lost,
     )
 
 
+def _sweep_after_failure(spark: SparkSession, home: ArchiveFolders) -> None:
+    """Move the files of the batch that failed aside, if the archive's lock is still held: Java has it."""
+    with suppress(Py4JError, ConnectionError, OSError, KielGroupsError):
+        java: Any = spark._jvm
+        java.java.lang.System.nanoTime()
+        home.sweep()
+
+
+#: The columns that an archive reads.
+_SCHEMA = f"topic STRING, partition INT, offset BIGINT, key BINARY, value BINARY, {INCARNATION} BIGINT"
+
+
 def _start_query(spark: SparkSession, settings: ArchiveSettings) -> StreamingQuery:
-    rows = spark.readStream.format("kiel").options(**settings.source_options()).load()
+    rows = spark.readStream.format("kiel").schema(_SCHEMA).options(**settings.source_options()).load()
     writer = (
-        _columns(rows)
+        table_rows(
+            rows,
+            roll=settings.roll,
+            time_field=settings.event_time,
+            schema=settings.schema,
+            fails=settings.bad_records == "fail",
+        )
         .writeStream.format("parquet")
-        .partitionBy("topic", "date")
+        .partitionBy("topic", *ROLLS[settings.roll])
         .option("checkpointLocation", settings.checkpoint_uri)
     )
     if settings.interval_s is None:
@@ -222,13 +266,6 @@ def _start_query(spark: SparkSession, settings: ArchiveSettings) -> StreamingQue
     else:
         writer = writer.trigger(processingTime=f"{settings.interval_s * 1000:.0f} milliseconds")
     return writer.start(settings.output_uri)
-
-
-def _columns(rows: DataFrame) -> DataFrame:
-    """Select the archive's columns. A repeated batch keeps its date, because Spark stores the time of the planning."""
-    now = current_timestamp()
-    date = to_date(to_utc_timestamp(now, current_timezone()))
-    return rows.select("topic", date.alias("date"), "partition", "offset", now.alias("archived_at"), "key", "value")
 
 
 def _run(start: Callable[[], StreamingQuery], on_batch: Callable[[Batch], None], stopping: Event) -> None:
@@ -246,18 +283,19 @@ def _run(start: Callable[[], StreamingQuery], on_batch: Callable[[Batch], None],
             query.stop()
 
 
-def _ranges(before: Positions | None, after: Positions | None) -> tuple[OffsetRange, ...]:
+def _ranges(before: Positions | None, after: Positions | None, lost: Collection[Loss]) -> tuple[OffsetRange, ...]:
     starts: Mapping[TopicPartition, Span] = {} if before is None else before.spans
     spans = {} if after is None else after.spans
+    new_logs = {loss.topic_partition for loss in lost if loss.end is None}
     return tuple(
-        OffsetRange(partition, _start(starts.get(partition), span), span.to)
-        for partition, span in sorted(spans.items())
+        OffsetRange(each, _start(starts.get(each), span, is_new=each in new_logs), span.to, span.incarnation)
+        for each, span in sorted(spans.items())
     )
 
 
-def _start(before: Span | None, after: Span) -> int:
-    """Return where the added offsets begin: at the previous end, or at the start of a new interval of reading."""
-    if before is None or after.token not in (None, before.token):
+def _start(before: Span | None, after: Span, *, is_new: bool) -> int:
+    """Return where the added offsets begin: at the previous end, or at the start of a new log."""
+    if before is None or is_new or (after.token not in (None, before.token) and after.begin < before.to):
         return after.begin
     return min(before.to, after.to)
 
@@ -272,4 +310,6 @@ def _commit(settings: ArchiveSettings, reached: Positions) -> str | None:
     options = settings.read_options()
     group = group_name(options, reached)
     with LogView(options) as view:
-        return group if GroupOffsets(view, options).commit(group, reached.offsets()) else None
+        outdated = LogIdentity(view, options).recreated(reached.spans)
+        offsets = {partition: offset for partition, offset in reached.offsets().items() if partition not in outdated}
+        return group if GroupOffsets(view, options).commit(group, offsets) else None

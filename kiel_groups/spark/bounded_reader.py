@@ -12,6 +12,7 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
+from kiel_groups.spark.cause_first import cause_first
 from kiel_groups.spark.readers import StreamReader
 
 __all__ = ["BoundedStreamReader"]
@@ -32,10 +33,15 @@ class BoundedStreamReader(StreamReader, SupportsTriggerAvailableNow):
         return not isinstance(limit, ReadAllAvailable)
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
-        """Return the log ends of the last look-up, for Spark's progress reports, or None before the first one."""
-        seen = self._driver.seen()
-        return None if seen is None else seen.to_json()
+        """
+        Return the log ends of the last look-up, for Spark's progress reports, or None before the first one.
 
+        ``@lost`` has the losses that the driver has found, if there are any.
+        """
+        seen, lost = self._driver.seen(), self._driver.lost()
+        return None if seen is None else {**seen.to_json(), **({"@lost": lost} if lost else {})}
+
+    @cause_first
     def prepareForTriggerAvailableNow(self) -> None:
         """Bound the query by the present ends of the logs."""
         self._driver.stop_at_current_ends()

@@ -10,7 +10,7 @@ import logging
 import re
 import uuid
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Coroutine
+from collections.abc import Collection, Coroutine, Mapping
 from dataclasses import replace
 from typing import Any, TypeVar, cast
 
@@ -24,7 +24,7 @@ from kiel_groups.spark.batches import BatchBounds
 from kiel_groups.spark.checkpoint import Positions, Span, is_done, new_token, query_id
 from kiel_groups.spark.log_view import LogView
 from kiel_groups.spark.member import CLOSE_S, SETTLE_S, SparkMember, default_on_sigterm, on_sigterm
-from kiel_groups.spark.offsets import GroupOffsets, refuse_live_group, resolve
+from kiel_groups.spark.offsets import GroupOffsets, refuse_live_group
 from kiel_groups.spark.options import EARLIEST, GROUP, ReadOptions
 from kiel_groups.spark.task_planner import ReadTask
 
@@ -56,6 +56,7 @@ class QueryDriver(ABC):
         self._options = options
         self._view = LogView(options)
         self._bounds = BatchBounds(self._view, options)
+        self._identity = self._bounds.identity
         #: The end of the last batch that this process planned.
         self._planned: Positions | None = None
         self._ending = False
@@ -81,6 +82,11 @@ class QueryDriver(ABC):
         The ends are capped at the ends that ``stop_at_current_ends`` found.
         """
         return self._bounds.seen
+
+    def lost(self) -> dict[str, int]:
+        """Return how many ranges the driver has found lost, and their offsets as far as known, for progress reports."""
+        bounds = self._bounds
+        return {"ranges": bounds.lost_ranges, "offsets": bounds.lost_offsets} if bounds.lost_ranges else {}
 
     def stop_at_current_ends(self) -> None:
         """From now on, read nothing beyond the present ends of the logs, as ``Trigger.AvailableNow`` asks."""
@@ -145,10 +151,13 @@ class LogDriver(QueryDriver):
     def _resolved(self) -> Positions:
         if self._start is None:
             partitions = self._view.partitions()
-            starting, group = self._options.starting, self._options.group
-            offsets = resolve("startingOffsets", starting, partitions, self._view, group)
+            # Incarnations are read before offsets: if a topic is created again in between, that is noticed later.
+            created = self._identity.incarnations({each.topic for each in partitions})
             token = new_token()
-            spans = {partition: Span(offset, offset, token) for partition, offset in offsets.items()}
+            spans = {
+                each: Span(offset, offset, token, incarnation=created.get(each.topic))
+                for each, offset in self._bounds.starts(partitions).items()
+            }
             self._start = Positions(spans, self._query or uuid.uuid4().hex[:_QUERY_DIGITS], initial=True)
         return self._start
 
@@ -158,14 +167,14 @@ class LogDriver(QueryDriver):
         if known is None:
             return self._latest_of_unknown()
         try:
-            ends = self._bounds.ends(known.spans)
+            spans, ends = self._bounds.continued(known.spans)
         finally:
             # Not before the lookup: a broker answers the requests of a connection one after another.
             self.done(known)
-        spans = self._bounds.without_losses(known.spans, ends)
         self._offsets.forget([partition for partition in known.spans if partition not in spans])
         spans |= self._beginnings([partition for partition in self._bounds.within(ends) if partition not in spans])
-        end = Positions(self._bounds.advanced(spans, ends, limited=limited), known.query or self._query)
+        advanced = self._bounds.advanced(spans, ends, limited=limited)
+        end = Positions(self._identity.identified(advanced, known.spans), known.query or self._query)
         if end.offsets() == known.offsets():
             # No batch delays the end of a query: it may be the last trigger of ``availableNow``.
             self._offsets.flush()
@@ -180,16 +189,19 @@ class LogDriver(QueryDriver):
             # A new query fails in ``initialOffset``; a resumed one may have partitions that its options do not name.
             starts = {}
         ends = self._bounds.within(self._bounds.ends({}))
-        return Positions(
-            {partition: Span(min(starts.get(partition, end), end), end) for partition, end in ends.items()}
-        )
+        spans = {partition: Span(min(starts.get(partition, end), end), end) for partition, end in ends.items()}
+        return Positions(self._identity.identified(spans, {}))
 
     def _beginnings(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, Span]:
         """Return spans of partitions that appeared later; they start at the first offsets, whatever the options are."""
         if not partitions:
             return {}
+        created = self._identity.incarnations({partition.topic for partition in partitions}, again=True)
         token = new_token()
-        return {partition: Span(first, first, token) for partition, first in self._view.earliest(partitions).items()}
+        return {
+            each: Span(first, first, token, incarnation=created.get(each.topic))
+            for each, first in self._view.earliest(partitions).items()
+        }
 
     # ------------------------------------------------------------------ batches
 
@@ -202,7 +214,10 @@ class LogDriver(QueryDriver):
 
     def done(self, end: Positions) -> None:
         if self._start is None or end.offsets() != self._start.offsets():
-            self._offsets.commit_soon(self._group(end), end.offsets())
+            # An offset of a deleted log would be taken for one of the new log, as it is younger than the topic.
+            outdated = self._identity.recreated(end.spans)
+            offsets = {partition: offset for partition, offset in end.offsets().items() if partition not in outdated}
+            self._offsets.commit_soon(self._group(end), offsets)
 
     def _leave(self, done: Positions | None) -> None:
         try:
@@ -253,13 +268,23 @@ class MemberDriver(QueryDriver):
         # Before 4.2, Spark does not pass its position, but asks again only once the batch is done.
         reached = None if start is None else start.spans
         positions = self._on_loop(member.next_batch(self._topics(), reached, known.spans))
-        ends = self._bounds.ends(positions)
-        spans = self._bounds.without_losses(positions, ends)
+        spans, ends = self._bounds.continued(positions)
+        self._account_new_logs(known.spans, positions)
         if recreated := [partition for partition in positions if partition in ends and partition not in spans]:
             spans |= self._on_loop(member.restart(self._view.earliest(recreated), known.spans))
-        planned = Positions(self._on_loop(member.plan(self._bounds.advanced(spans, ends, limited=limited))))
+        advanced = self._bounds.advanced(spans, ends, limited=limited)
+        planned = Positions(self._on_loop(member.plan(self._identity.identified(advanced, known.spans))))
         self._planned = planned
         return planned
+
+    def _account_new_logs(self, known: Mapping[TopicPartition, Span], positions: Mapping[TopicPartition, Span]) -> None:
+        """Account for the logs of this query that the group has left for new ones, which the query cannot prevent."""
+        renewed = self._identity.recreated(known)
+        for partition in sorted(renewed.keys() & positions.keys()):
+            if positions[partition].incarnation is None:
+                span = known[partition]
+                what = f"offset {span.to} was to be read next, and {renewed[partition]}"
+                self._bounds.on_loss(partition, span.to, what, incarnation=span.incarnation, is_decided=True)
 
     # ------------------------------------------------------------------ batches
 

@@ -17,7 +17,9 @@ from kiel_groups.metrics import Metrics
 from kiel_groups.model import INTERNAL_TOPICS, TopicPartition
 from kiel_groups.spark.options import ReadOptions
 from kiel_groups.sync import LoopThread
+from kiel_groups.wire.fetch import FetchPosition, FetchRequest
 from kiel_groups.wire.list_offsets import EARLIEST, LATEST
+from kiel_groups.wire.message_sets.message_layout import OVERHEAD_BYTES, offset_and_size_at
 from kiel_groups.wire.metadata import MetadataRequest
 
 __all__ = ["LogView"]
@@ -29,6 +31,9 @@ T = TypeVar("T")
 
 #: The time that a call may take in addition to its request, in seconds: lookups of leaders have retries of their own.
 _LEADER_LOOKUP_S = 30.0
+#: How many bytes of messages show their average size, and how long to wait for them, in milliseconds.
+_SAMPLE_BYTES = 64 << 10
+_SAMPLE_MS = 2_000
 
 
 class LogView:
@@ -87,6 +92,17 @@ class LogView:
         brokers = self.cluster.brokers
         nodes = {partition: self.cluster.leader_of(partition) for partition in partitions}
         return {partition: None if node is None else brokers.get(node) for partition, node in nodes.items()}
+
+    def message_bytes(self, partition: TopicPartition, offset: int) -> float | None:
+        """Return about how many bytes of the log a message takes, as seen at ``offset``, or None if unknown."""
+        request = FetchRequest(0, 1, {partition: FetchPosition(offset, _SAMPLE_BYTES)})
+        try:
+            answer = self.run(lambda: self.cluster.send(partition, request, timeout_ms=_SAMPLE_MS))
+        except KielGroupsError as error:
+            log.info("the size of %s's messages is unknown: %s", partition.topic, error)
+            return None
+        found = answer.partitions.get(partition)
+        return None if found is None else bytes_per_offset(found.message_set)
 
     def run(self, ask: Callable[[], Awaitable[T]]) -> T:
         """Run ``ask`` on the loop once, within the time of one lookup attempt."""
@@ -148,6 +164,27 @@ class LogView:
         if answer is None or not answer.brokers:
             raise RetriableBrokerError("the brokers do not say which topics there are")
         return [topic.topic for topic in answer.topics]
+
+
+def bytes_per_offset(messages: memoryview) -> float | None:
+    """
+    Return the size of a message set divided by its number of offsets, or None if it has no message.
+
+    The set may end within a message. Compressed messages count with their compressed size.
+    """
+    # A compressed message has the offset of its last record. So the first one only tells where the next one begins.
+    ends: list[tuple[int, int]] = []
+    position = 0
+    while position + OVERHEAD_BYTES <= len(messages):
+        offset, size = offset_and_size_at(messages, position)
+        if size <= 0 or (ends and offset <= ends[-1][0]):
+            break
+        position += OVERHEAD_BYTES + size
+        ends.append((offset, position))
+    if not ends:
+        return None
+    (first, begin), (last, end) = ends[0], ends[-1]
+    return (end - begin) / (last - first) if last > first else end
 
 
 async def _as_coroutine(lookup: Callable[[], Awaitable[T]]) -> T:

@@ -17,13 +17,13 @@ from kiel_groups.metrics import Metrics
 from kiel_groups.model import TopicPartition
 from kiel_groups.ops.zookeeper_client import zookeeper
 from kiel_groups.ops.zookeeper_reader import read_group, refuse_programs
-from kiel_groups.spark.checkpoint import OffsetRange
+from kiel_groups.spark.checkpoint import Loss, OffsetRange
 from kiel_groups.spark.log_view import LogView
 from kiel_groups.spark.options import EARLIEST, EARLIEST_OFFSET, GROUP, LATEST, LATEST_OFFSET, Place, ReadOptions
 from kiel_groups.wire.error_codes import NO_ERROR
 from kiel_groups.wording import counted, some
 
-__all__ = ["GroupOffsets", "check_bounds", "handle_data_loss", "refuse_live_group", "resolve"]
+__all__ = ["UNKNOWN_CAUSE", "GroupOffsets", "check_bounds", "handle_data_loss", "refuse_live_group", "resolve"]
 
 log = logging.getLogger(__name__)
 
@@ -109,21 +109,28 @@ def check_bounds(
         end, first, last = ends[partition], earliest[partition], latest[partition]
         if start > end and end < last:
             raise ConfigError(f"endingOffsets: {partition} ends at offset {end}, before it starts at {start}")
-        if start < first or max(start, end) > last:
-            handle_data_loss(
-                f"{partition}: offsets {start} to {end} are to be read, and the log has {first} to {last}",
-                fail_on_data_loss=fail_on_data_loss,
-            )
-        found[partition] = OffsetRange(partition, min(max(start, first), last), min(end, last))
+        what = f"offsets {start} to {end} are to be read, and the log has {first} to {last}: {UNKNOWN_CAUSE}"
+        kept = OffsetRange(partition, min(max(start, first), last), min(end, last))
+        if start < first:
+            loss = Loss(partition, start, min(first, max(start, end)), None, what)
+            handle_data_loss(loss, fail_on_data_loss=fail_on_data_loss)
+        if max(start, end) > last:
+            loss = Loss(partition, max(start, last), end if end > start else None, None, what)
+            handle_data_loss(loss, fail_on_data_loss=fail_on_data_loss)
+        found[partition] = kept
     return found
 
 
-def handle_data_loss(what: str, *, fail_on_data_loss: bool, offset_znode: str | None = None) -> None:
+#: The cause of most losses, which cannot be told apart without the topic's incarnation.
+UNKNOWN_CAUSE = "retention was faster, or the topic was deleted and created again"
+
+
+def handle_data_loss(loss: Loss, *, fail_on_data_loss: bool, offset_znode: str | None = None) -> None:
     """
     Raise an error or log a warning, as the options say, because messages were lost before they were read.
 
     Args:
-        what: The partition and the missing offsets, for the message.
+        loss: The lost messages, and the reason.
         fail_on_data_loss: Whether to raise.
         offset_znode: The znode of the group's offset, if a query with a new checkpoint would start at that offset.
 
@@ -134,11 +141,10 @@ def handle_data_loss(what: str, *, fail_on_data_loss: bool, offset_znode: str | 
         first = "" if offset_znode is None else f"set the group's offset ('set {offset_znode} 0' in zkCli) and "
         start = f"{first}start with a new checkpoint"
         raise OffsetOutOfRangeError(
-            f"{what}: retention was faster, or the topic was deleted and created again."
-            f" {start[0].upper()}{start[1:]} (a batch: with other offsets; an archive: in another folder), or set"
-            " failOnDataLoss to false to go on with what there is"
+            f"{loss}. {start[0].upper()}{start[1:]} (a batch: with other offsets; an archive: in another folder), or"
+            " set failOnDataLoss to false to go on with what there is"
         )
-    log.warning("%s; continuing with the messages that are left, as failOnDataLoss is false", what)
+    log.warning("%s; continuing with the messages that are left, as failOnDataLoss is false", loss)
 
 
 def _names(partitions: list[TopicPartition]) -> str:

@@ -41,11 +41,16 @@ from kiel_groups.spark.checkpoint import local_folder
 __all__ = [
     "EARLIEST",
     "EARLIEST_OFFSET",
+    "FAIL",
     "GROUP",
+    "INCARNATION",
     "LATEST",
     "LATEST_OFFSET",
     "OPTION_NAMES",
+    "QUARANTINE",
     "READ_SCHEMA",
+    "ROW",
+    "SKIP",
     "Place",
     "ReadOptions",
     "WriteColumns",
@@ -148,7 +153,7 @@ def _check_known(options: Iterable[str], kind: str) -> None:
     Raises:
         ConfigError: An option does not apply; the message has the reason, or suggests a similar option.
     """
-    known = {name.lower() for name in OPTION_NAMES[kind]} | _SPARKS_OWN
+    known = {name.lower() for name in (*OPTION_NAMES[kind], *_names(_ARCHIVE, ReadOptions))} | _SPARKS_OWN
     without_effect = _TUNING | (_IGNORED_IN_BATCHES if kind == "batch" else set())
     ignored = []
     for name in sorted({name.lower() for name in options} - known):
@@ -173,6 +178,9 @@ def _reason(name: str, kind: str) -> str:
 
 _KINDS = {"batch": "reading a batch", "stream": "reading a stream", "write": "writing"}
 
+
+#: The kind of options that only the archive job gives to its query.
+_ARCHIVE = "archive"
 
 #: Offsets by partition, as errors show them.
 _OFFSETS_EXAMPLE = '{"topic": {"0": 23, "1": -1}}'
@@ -309,6 +317,9 @@ def _is_number(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
+#: The column that identifies the topic's incarnation.
+INCARNATION = "incarnation"
+
 _COLUMNS: Final[dict[str, tuple[DataType, pa.DataType]]] = {
     "key": (BinaryType(), pa.binary()),
     "value": (BinaryType(), pa.binary()),
@@ -318,10 +329,20 @@ _COLUMNS: Final[dict[str, tuple[DataType, pa.DataType]]] = {
     # Messages of magic 0 have no timestamp: the column is null, and the type is -1.
     "timestamp": (TimestampType(), pa.timestamp("us", tz="UTC")),
     "timestampType": (IntegerType(), pa.int32()),
+    # The creation zxid of the topic; null without ZooKeeper.
+    INCARNATION: (LongType(), pa.int64()),
+    # Null but in the rows of bad records, with ``kiel.onBadRecord`` set to ``row``.
+    "error": (StringType(), pa.string()),
+    "raw": (BinaryType(), pa.binary()),
 }
 
+#: Columns that only a schema that names them has.
+_OPTIONAL_COLUMNS = (INCARNATION, "error", "raw")
+
 #: The schema of a read if the user gives none.
-READ_SCHEMA = StructType([StructField(name, kind, True) for name, (kind, _) in _COLUMNS.items()])
+READ_SCHEMA = StructType(
+    [StructField(name, kind, True) for name, (kind, _) in _COLUMNS.items() if name not in _OPTIONAL_COLUMNS]
+)
 
 
 def check_read_schema(schema: StructType) -> StructType:
@@ -340,7 +361,7 @@ def check_read_schema(schema: StructType) -> StructType:
                 f"schema: {field.name} is given as {field.dataType.simpleString()}, and is {known[0].simpleString()};"
                 " cast it after reading"
             )
-        if not field.nullable and field.name in ("key", "value", "timestamp"):
+        if not field.nullable and field.name in ("key", "value", "timestamp", *_OPTIONAL_COLUMNS):
             raise ConfigError(f"schema: {field.name} is given as not nullable, and may be null")
     names = schema.fieldNames()
     if twice := sorted({name for name in names if names.count(name) > 1}):
@@ -425,6 +446,15 @@ def _zookeeper(name: str, text: str) -> ZooKeeperConfig:
         raise ConfigError(str(error).replace("zk_hosts", name)) from error
 
 
+#: What happens to a bad record: an error, nothing, a row without a value, or, for an archive, a row of ``_quarantine``.
+FAIL, SKIP, ROW, QUARANTINE = "fail", "skip", "row", "quarantine"
+
+
+def _on_bad_record(name: str, text: str) -> str:
+    word = text.strip().lower()
+    return word if word == QUARANTINE else _one_of(name, text, (FAIL, SKIP, ROW))
+
+
 def _joins(name: str, text: str) -> bool:
     return _one_of(name, text, ("none", "join")) == "join"
 
@@ -467,7 +497,8 @@ def _option(
         parse: Called with the name, the text and ``arguments``.
         default: The value if the option is not given.
         arguments: The further arguments of ``parse``.
-        only: The kind of query that has the option. None means every kind whose class has the field.
+        only: The kind of query that has the option. None means every kind whose class has the field. ``_ARCHIVE``
+            means that the archive job gives it to its query, and that users are not told of it.
     """
     return dataclasses.field(metadata={"name": name, "how": (parse, default, *arguments), "only": only})
 
@@ -478,7 +509,7 @@ class ReadOptions:
     The options of a batch or a stream; times in milliseconds, sizes in bytes.
 
     Exactly one of ``topics``, ``topic_pattern`` and ``assigned`` is given. ``group`` is None if the options name no
-    group.
+    group. ``archive`` is the URI of the archive's output, beside which side tables are written, or None.
     """
 
     brokers: tuple[HostPort, ...]
@@ -488,9 +519,11 @@ class ReadOptions:
     starting: Place
     ending: Place = _option("endingOffsets", _end, LATEST, only="batch")
     fail_on_data_loss: bool = _option("failOnDataLoss", _flag, True)
+    on_bad_record: str = _option("kiel.onBadRecord", _on_bad_record, FAIL)
     min_partitions: int | None = _option("minPartitions", whole_number, None, 1)
     max_partitions: int | None = _option("maxPartitions", whole_number, None, 1)
     max_records_per_partition: int | None = _option("maxRecordsPerPartition", whole_number, None, 1)
+    file_mb: int | None = _option("kiel.file.mb", whole_number, None, 1, only="stream")
     max_offsets_per_trigger: int | None = _option("maxOffsetsPerTrigger", whole_number, None, 1, only="stream")
     min_offsets_per_trigger: int | None = _option("minOffsetsPerTrigger", whole_number, None, 1, only="stream")
     max_trigger_delay_ms: int = _option("maxTriggerDelay", duration_ms, 15 * 60_000, only="stream")
@@ -508,6 +541,7 @@ class ReadOptions:
     poll_timeout_ms: int = _option("kafkaConsumer.pollTimeoutMs", whole_number, 120_000, 1)
     fetch_max_bytes: int = _option("kafka.fetch.max.bytes", whole_number, 1 << 20, 1)
     max_message_bytes: int = _option("kiel.max.message.bytes", whole_number, 64 << 20, 1)
+    archive: str | None = _option("kiel.archive.output", _text, only=_ARCHIVE)
 
     @property
     def broker_config(self) -> BrokerConfig:
@@ -554,6 +588,10 @@ def _check_together(read: ReadOptions, texts: _OptionTexts) -> None:
         raise ConfigError("startingOffsets: 'group' is where a group has got to; name it with kafka.group.id")
     if read.group is not None and read.group_prefix is not None:
         raise ConfigError("groupIdPrefix: is for a query without kafka.group.id; drop one")
+    if read.on_bad_record == QUARANTINE and read.archive is None:
+        raise ConfigError(
+            f"kiel.onBadRecord: {QUARANTINE!r} needs an archive, whose command has it; expected {FAIL}, {SKIP} or {ROW}"
+        )
     _check_bounds(read, texts)
     _check_membership(read)
     if read.fail_on_commit_error and not read.commits:
@@ -568,6 +606,11 @@ def _check_bounds(read: ReadOptions, texts: _OptionTexts) -> None:
     for least, at_least, most, at_most in bounds:
         if at_least is not None and at_most is not None and at_least > at_most:
             raise ConfigError(f"{least} is {at_least}, above {most}, which is {at_most}")
+    if read.file_mb is not None and (read.min_partitions or read.max_records_per_partition):
+        raise ConfigError(
+            "kiel.file.mb plans few tasks for each topic, which minPartitions and maxRecordsPerPartition would split;"
+            " drop one"
+        )
     if "maxTriggerDelay" in texts and read.min_offsets_per_trigger is None:
         raise ConfigError("maxTriggerDelay bounds the wait for minOffsetsPerTrigger; give that too, or drop it")
 

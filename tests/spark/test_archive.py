@@ -20,11 +20,12 @@ from kiel_groups.errors import ConfigError, KielGroupsError, OffsetOutOfRangeErr
 from kiel_groups.model import TopicPartition
 from kiel_groups.ops.actions.topics import ZooKeeperTopics
 from kiel_groups.spark import ArchiveSettings, archive, plan_archive
-from kiel_groups.spark.archive_folders import ArchiveFolders, FolderError, HadoopFolder
+from kiel_groups.spark.archive_folders import ArchiveFolders
 from kiel_groups.spark.checkpoint import OffsetRange
-from tests.helpers.cluster_data import stored_offsets, zookeeper
+from kiel_groups.spark.folders import FolderError, HadoopFolder
+from tests.helpers.cluster_data import incarnation_of, stored_offsets, zookeeper
 from tests.helpers.spark.archives import assert_complete, settings
-from tests.helpers.spark.queries import await_partitions, brokers_of, fill, filled
+from tests.helpers.spark.queries import await_partitions, brokers_of, fill, filled, recreate_topic
 
 # The session takes seconds to start, and a minute on a busy computer.
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600), pytest.mark.xdist_group("spark-session")]
@@ -66,7 +67,8 @@ def test_a_table_has_the_day_of_the_run(spark: SparkSession, cluster_39: Cluster
     """The table has the day of the run, and the other documented columns. The summary has the size of the files."""
     summary = archive(spark, settings(cluster_39, topic, tmp_path))
     rows = spark.read.parquet(str(tmp_path / "archive"))
-    assert set(rows.columns) == {"topic", "date", "partition", "offset", "archived_at", "key", "value"}
+    columns = {"topic", "date", "partition", "offset", "archived_at", "key", "value", "incarnation"}
+    assert set(rows.columns) == columns
     in_utc = "to_utc_timestamp(archived_at, current_timezone())"
     assert rows.where(f"date = to_date({in_utc})").count() == len(VALUES)
     files = list((tmp_path / "archive" / f"topic={topic}").rglob("*.parquet"))
@@ -171,7 +173,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ArchiveSettings, "source_options", lambda settings: {**given(settings), **quick})
 
 
-def test_a_recreated_topic_ends_a_run(
+def test_losses_are_accounted(
     spark: SparkSession,
     cluster_39: Cluster,
     unique: Unique,
@@ -180,30 +182,60 @@ def test_a_recreated_topic_ends_a_run(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """
-    The error names the lost offset and the remedies, also in a dry run. With --allow-loss, the run reads the new log.
+    A topic is created again twice: the first new log is shorter than the old one, the second one has grown past it. A
+    run and a dry run fail with the offset and the remedies. With ``fail_on_data_loss=False``, the new log is archived
+    from its beginning, and the losses are in the summary and in ``_losses``. An archive with ZooKeeper, which has no
+    run between the two, has the incarnation in each row and each loss; the one without tells logs apart by a message.
     """
     topic = filled(cluster_39, unique("topic"), 1, VALUES)
-    archive(spark, settings(cluster_39, topic, tmp_path))
-    ZooKeeperTopics(cluster_39.zk_hosts).delete(topic)
-    ZooKeeperTopics(cluster_39.zk_hosts).create(topic, 1)
-    await_partitions(cluster_39, topic, 1)
-    fill(cluster_39, topic, [b"a", b"b"])
-    words = ["spark", "archive", topic, "--brokers", brokers_of(cluster_39), "--output", str(tmp_path / "archive")]
-    for further in (["--dry-run"], []):
-        assert run([*words, *further]) == 1
-        error = capsys.readouterr().err.splitlines()[-1]
-        assert error.startswith(f"error: {topic}:0: offset 60 is to be read next, and the log ends at 2: ")
-        assert "an archive: in another folder" in error
-        assert error.endswith("or give --allow-loss to go on with what there is")
-    with pytest.raises(OffsetOutOfRangeError, match=f"{topic}:0: offset 60 is to be read next"):
-        archive(spark, settings(cluster_39, topic, tmp_path))
-    lenient = settings(cluster_39, topic, tmp_path, fail_on_data_loss=False)
-    assert plan_archive(lenient).ranges == (OffsetRange(TopicPartition(topic, 0), 0, 2),)
-    summary = archive(spark, lenient)
-    assert (summary.records, summary.ranges) == (2, (OffsetRange(TopicPartition(topic, 0), 0, 2),))
-    assert archive(spark, settings(cluster_39, topic, tmp_path)).records == 0
-    rows = spark.read.parquet(str(tmp_path / "archive")).select("offset", "value").collect()
-    assert sorted(rows) == sorted([*enumerate(VALUES), (0, b"a"), (1, b"b")])
+    informed = settings(cluster_39, topic, tmp_path / "informed", zookeeper=cluster_39.zk_hosts)
+    plain = settings(cluster_39, topic, tmp_path / "plain")
+    for wanted in (informed, plain):
+        archive(spark, wanted)
+    shorter, longer = [b"a", b"b"], [b"%d" % number for number in range(500, 580)]
+    before = incarnation_of(cluster_39, topic)
+
+    def lose(wanted: ArchiveSettings, reached: int, new_log: list[bytes], old: int | None, new: int | None) -> None:
+        words = ["spark", "archive", topic, "--brokers", brokers_of(cluster_39), "--output", wanted.output]
+        words += [] if wanted.zookeeper is None else ["--zookeeper", wanted.zookeeper]
+        for further in (["--dry-run"], []):
+            assert run([*words, *further]) == 1
+            error = capsys.readouterr().err.splitlines()[-1]
+            assert error.startswith(f"error: {topic}:0: offset {reached} is to be read next, and ")
+            assert (f"(incarnation {old}, and now {new})" in error) == (old is not None)
+            assert "an archive: in another folder" in error
+            assert error.endswith("or give --allow-loss to go on with what there is")
+        with pytest.raises(OffsetOutOfRangeError, match=f"{topic}:0: offset {reached} is to be read next"):
+            archive(spark, wanted)
+        assert run([*words, "--dry-run", "--allow-loss", "--json"]) == 0
+        (lost,) = json.loads(capsys.readouterr().out)["lost"]["topics"][topic]["0"]
+        assert (lost["from"], lost["to"], lost["incarnation"]) == (reached, None, old)
+        summary = archive(spark, replace(wanted, fail_on_data_loss=False))
+        assert summary.records == len(new_log)
+        assert summary.ranges == (OffsetRange(TopicPartition(topic, 0), 0, len(new_log), new),)
+        assert [(loss.start, loss.end, loss.incarnation) for loss in summary.lost] == [(reached, None, old)]
+
+    recreate_topic(cluster_39, topic, 1, shorter)
+    lose(plain, len(VALUES), shorter, None, None)
+    recreate_topic(cluster_39, topic, 1, longer)
+    now = incarnation_of(cluster_39, topic)
+    lose(plain, len(shorter), longer, None, None)
+    lose(informed, len(VALUES), longer, before, now)
+    again = archive(spark, informed)
+    assert (again.records, again.lost) == (0, ())
+
+    def rows_of(wanted: ArchiveSettings, table: str, *columns: str) -> list[tuple[Any, ...]]:
+        rows = spark.read.parquet(f"{wanted.output}{table}").select(*columns).collect()
+        return sorted(tuple(bytes(each) if isinstance(each, bytearray) else each for each in row) for row in rows)
+
+    assert rows_of(informed, "", "incarnation", "offset", "value") == [
+        (zxid, *row) for zxid, log in ((before, VALUES), (now, longer)) for row in enumerate(log)
+    ]
+    assert rows_of(plain, "", "offset", "value") == sorted(
+        row for log in (VALUES, shorter, longer) for row in enumerate(log)
+    )
+    assert rows_of(informed, "/_losses", "incarnation", "offset", "end_offset") == [(before, 60, 60)]
+    assert rows_of(plain, "/_losses", "incarnation", "offset", "end_offset") == [(None, 2, 2), (None, 60, 60)]
 
 
 def test_a_deleted_topic_ends_a_run(cluster_39: Cluster, unique: Unique, tmp_path: Path, impatient: None) -> None:

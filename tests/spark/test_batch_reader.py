@@ -150,7 +150,7 @@ def test_a_task_finds_the_leader_when_it_has_moved(cluster_39: Cluster, topic: s
     """If the planned broker does not answer, the task reads from the current leader."""
     reader, tasks = batch_tasks(cluster_39, subscribe=topic, maxPartitions="1")
     (task,) = tasks
-    task.value = ReadTask(HostPort("127.0.0.1", 1), task.value.ranges)
+    task.value = ReadTask(dict.fromkeys(task.value.leaders, HostPort("127.0.0.1", 1)), task.value.ranges)
     assert len(list(records(reader, task))) == len(VALUES)
 
 
@@ -161,7 +161,7 @@ def test_a_task_does_not_wait_forever_for_missing_records(cluster_39: Cluster, t
     """
     reader, (task,) = batch_tasks(cluster_39, subscribe=topic, maxPartitions="1", kafkaConsumer_pollTimeoutMs="300")
     beyond = [each._replace(end=each.end + 5) for each in task.value.ranges]
-    task.value = ReadTask(task.value.leader, tuple(beyond))
+    task.value = ReadTask(task.value.leaders, tuple(beyond))
     with pytest.raises(OffsetOutOfRangeError, match=f"{topic}:[0-3]: offsets .* failOnDataLoss"):
         list(records(reader, task))
 

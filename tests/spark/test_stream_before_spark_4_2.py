@@ -125,3 +125,28 @@ def test_a_new_process_detects_deleted_and_recreated_topics(cluster_39: Cluster,
     with pytest.raises(OffsetOutOfRangeError, match=f"{topic}:0: .* there is no such partition"):
         planned()
     assert planned(failOnDataLoss="false") == 1
+
+
+@pytest.mark.parametrize("with_zookeeper", [True, False])
+def test_a_new_process_detects_a_log_that_has_grown_past_its_position(
+    cluster_39: Cluster, unique: Unique, with_zookeeper: bool
+) -> None:
+    """The end of a process's first batch identifies the log, too."""
+    name = filled(cluster_39, unique("recreated"), 1, VALUES)
+    options = {"startingOffsets": "earliest", **IMPATIENT}
+    if with_zookeeper:
+        options["kiel_zookeeper_connect"] = cluster_39.zk_hosts
+    first = reader_of_spark_4_0(cluster_39, name, **options)
+    end = first.latestOffset()
+    first.stop()
+    recreate_topic(cluster_39, name, 1, [b"x"] * (len(VALUES) + 1))
+    strict = reader_of_spark_4_0(cluster_39, name, **options)
+    with pytest.raises(
+        OffsetOutOfRangeError, match=f"{name}:0: offset 100 is to be .*(incarnation|at offset 99 the log has)"
+    ):
+        strict.partitions(end, strict.latestOffset())
+    strict.stop()
+    lenient = reader_of_spark_4_0(cluster_39, name, **options, failOnDataLoss="false")
+    later = lenient.latestOffset()
+    assert size_of(lenient, end, later) == len(VALUES) + 1
+    lenient.stop()

@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 
-from kiel_groups.errors import ConfigError, ProtocolError
+from kiel_groups.errors import ConfigError
 from kiel_groups.model import TopicPartition
 from kiel_groups.spark import ArchiveSettings
-from kiel_groups.spark.archive_folders import ArchiveFolders, FolderError, LocalFolder, local_path, located
+from kiel_groups.spark.archive_folders import ArchiveFolders
+from kiel_groups.spark.folders import FolderError, LocalFolder, local_path, located
 
 pytestmark = pytest.mark.unit
 
@@ -317,7 +318,7 @@ def test_a_missing_batch_is_an_error(tmp_path: Path) -> None:
     write_batches(tmp_path, [10, 20, 30], done=2)
     write_lists(tmp_path, _0=["a"], _1=["b"])
     (tmp_path / "archive" / "_checkpoint" / "offsets" / "1").unlink()
-    with pytest.raises(ProtocolError, match="offsets/1 is missing"):
+    with pytest.raises(ConfigError, match="offsets/1 is damaged or missing"):
         folders(archive_settings).positions()
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from kiel_groups.model import TopicPartition
-from kiel_groups.spark import drivers
+from kiel_groups.spark import batches, drivers
 from kiel_groups.spark.drivers import LogDriver
 from kiel_groups.spark.options import ReadOptions
 
@@ -46,7 +46,7 @@ def test_a_start_that_was_not_stored_is_stored_by_the_next_call(monkeypatch: pyt
     """
     monkeypatch.setattr(drivers, "LogView", LogViewOfOnePartition)
     monkeypatch.setattr(drivers, "GroupOffsets", OffsetsThatFailOnce)
-    monkeypatch.setattr(drivers, "resolve", lambda *arguments: {P0: 7})
+    monkeypatch.setattr(batches, "resolve", lambda *arguments: {P0: 7})
     options = ReadOptions.parse({"kafka.bootstrap.servers": "h:1", "subscribe": "t"}, streaming=True)
     driver: Any = LogDriver(options)
     first = driver.initial()

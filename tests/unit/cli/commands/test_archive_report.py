@@ -9,7 +9,7 @@ import pytest
 from kiel_groups.cli.commands.spark import plan_lines, summary_document, summary_lines
 from kiel_groups.model import TopicPartition
 from kiel_groups.spark import ArchivePlan, ArchiveSummary
-from kiel_groups.spark.checkpoint import OffsetRange
+from kiel_groups.spark.checkpoint import Loss, OffsetRange
 
 pytestmark = pytest.mark.unit
 
@@ -48,3 +48,31 @@ def test_the_summary_of_a_run_without_records() -> None:
         "into file:///lake: no new files",
         "committed for the group lake",
     ]
+
+
+def loss(partition: int, start: int, end: int | None, incarnation: int | None = None) -> Loss:
+    return Loss(TopicPartition("views", partition), start, end, incarnation, "the log begins later")
+
+
+def test_lost_offsets_are_accounted_and_not_counted_as_archived() -> None:
+    """
+    Overlapping ranges, as a repeated task may record, count once, and offsets of another log are in no range of this
+    one. Where it is unknown how far a log went, the number is a least one.
+    """
+    ranges = (OffsetRange(TopicPartition("views", 0), 0, 19_000), OffsetRange(TopicPartition("views", 1), 0, 50, 7))
+    lost = (loss(0, 0, 16_000), loss(0, 15_000, 16_034), loss(1, 40, 60), loss(1, 45, 70, 7))
+    summary = ArchiveSummary(ranges, 3_011, 4, 52_100_000, 2.0, "lake", "file:///lake", lost)
+    assert list(summary_lines(summary))[1:] == [
+        "  views: 3,011 offsets in 2 partitions (0: 0–19000, 1: 0–50)",
+        "into file:///lake: 4 new files, 52.1 MB",
+        "committed for the group lake",
+        "lost 16,079 offsets:",
+        "  views: 0: 0–16000, 0: 15000–16034, 1: 40–60, 1: 45–70",
+        "each loss with its reason is in file:///lake/_losses",
+    ]
+    document = json.loads(json.dumps(summary_document(summary)))["lost"]
+    assert document["offsets"] == 16_079
+    row = {"from": 45, "to": 70, "incarnation": 7, "reason": "the log begins later"}
+    assert document["topics"]["views"]["1"][1] == row
+    plan = ArchivePlan((), "file:///lake", "file:///lake/_checkpoint", False, (), (loss(0, 0, 3), loss(0, 300, None)))
+    assert list(plan_lines(plan))[1:3] == ["lost at least 3 offsets:", "  views: 0: 0–3, 0: 300–?"]
