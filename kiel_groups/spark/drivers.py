@@ -83,6 +83,15 @@ class QueryDriver(ABC):
         """
         return self._bounds.seen
 
+    def behind(self) -> dict[str, float]:
+        """Return how many offsets the last batch ends before its logs do, for progress reports."""
+        if self._planned is None or (seen := self.seen()) is None:
+            return {}
+        ends = seen.offsets()
+        behind = [max(0, ends[each] - at) for each, at in self._planned.offsets().items() if each in ends]
+        found = {"min": min(behind), "max": max(behind), "avg": sum(behind) / len(behind)} if behind else {}
+        return {f"{name}OffsetsBehindLatest": number for name, number in found.items()}
+
     def lost(self) -> dict[str, int]:
         """Return how many ranges the driver has found lost, and their offsets as far as known, for progress reports."""
         bounds = self._bounds

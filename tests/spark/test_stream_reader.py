@@ -103,6 +103,11 @@ def test_a_bound_is_divided_in_proportion(cluster_39: Cluster, unique: Unique) -
     with running(Query(cluster_39, **options)) as query:
         query.trigger()
         assert offsets_of(query) == {name: {"0": 45, "1": 5}}
+        assert query.reader.reportLatestOffset()["@behind"] == {
+            "minOffsetsBehindLatest": 5,
+            "maxOffsetsBehindLatest": 45,
+            "avgOffsetsBehindLatest": 25,
+        }
 
 
 def test_a_trigger_waits_for_min_offsets(cluster_39: Cluster, topic: str) -> None:
