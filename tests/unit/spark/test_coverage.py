@@ -113,6 +113,24 @@ def test_each_offset_of_one_log_is_judged_as_if_alone(runs: list[Range], begin: 
         assert counted(each[1:3] for each in found.differences if each.kind == kind) == expected
 
 
+@quick
+@given(ranges, ranges, ranges, st.tuples(offsets, offsets))
+def test_each_missing_offset_is_judged_as_if_alone(
+    runs: list[Range], told: list[Range], present: list[Range], bounds: Range
+) -> None:
+    """A side table explains it, or compaction does if the log goes on without it; otherwise nothing explains it."""
+    log = (min(bounds), max(bounds))
+    accounts = [Account("lost", *each, "why") for each in told]
+    (files,) = coverages(VIEWS, [Interval(0, 13)], {None: Rows(runs, [])}, accounts, whole_history=True)
+    there = [each for layer in layers(present)[:1] for each in layer]
+    found = compared_with_log(files, log, common(there, missing_in_log(files, log)))
+    lacking = set(range(13)) - set(counted(runs))
+    lost = lacking & set(counted(told))
+    compacted = ((lacking - lost) & set(range(*log))) - set(counted(present))
+    for kind, expected in (("lost", lost), ("compacted", compacted), ("missing", lacking - lost - compacted)):
+        assert counted(each[1:3] for each in found.differences if each.kind == kind) == Counter(expected)
+
+
 def of(*runs: Range) -> Rows:
     return Rows(list(runs), [])
 
