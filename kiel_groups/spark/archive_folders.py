@@ -25,7 +25,7 @@ from pyspark.sql.types import StructType
 
 from kiel_groups.errors import ConfigError
 from kiel_groups.spark import side_tables
-from kiel_groups.spark.archive_table import ROLLS, TimeField, check_schema, removed_or_changed
+from kiel_groups.spark.archive_table import DAY, ROLLS, TimeField, check_schema, parse_schema, removed_or_changed
 from kiel_groups.spark.checkpoint import Positions, Span, without_reading
 from kiel_groups.spark.environment import can_bound_batches
 from kiel_groups.spark.folders import (
@@ -99,7 +99,7 @@ class ArchiveSettings:
     batch_records: int | None = BATCH_RECORDS
     interval_s: float | None = None
     file_mb: int = FILE_MB
-    roll: str = "day"
+    roll: str = DAY
     time_field: str | None = None
     schema: StructType | None = None
     bad_records: str = FAIL
@@ -254,6 +254,9 @@ class ArchiveFolders:
             output=output,
             checkpoint=checkpoint or known["checkpoint"],
             brokers=",".join(known["brokers"]),
+            roll=known.get("roll", DAY),
+            time_field=known.get("time_field"),
+            schema=_known_schema(known),
         )
         return cls(settings, None, writes=False)
 
@@ -389,7 +392,7 @@ class ArchiveFolders:
     def _check_table(self, known: dict[str, Any]) -> None:
         """Check that the folders and columns of the table go on as earlier runs have begun them."""
         settings = self._settings
-        if (roll := known.get("roll", "day")) != settings.roll:
+        if (roll := known.get("roll", DAY)) != settings.roll:
             raise ConfigError(
                 f"roll: this archive has a folder for each {roll}, and readers know one kind in a table; go on with"
                 f" {roll!r}, or name another output"
@@ -401,9 +404,8 @@ class ArchiveFolders:
                 " so, or name another output; or, if they may differ from now on, change 'time_field' in"
                 f" {settings.checkpoint_uri}/{_IN_CHECKPOINT}"
             )
-        before = known.get("schema")
-        taken = before and removed_or_changed(StructType.fromJson(before), settings.schema or StructType())
-        if taken:
+        before = _known_schema(known)
+        if before and (taken := removed_or_changed(before, settings.schema or StructType())):
             raise ConfigError(
                 f"schema: {taken}, and this archive has such a column; fields may be added only. Go on with this field,"
                 " or name another output"
@@ -616,6 +618,11 @@ def _check_place(name: str, uri: str) -> None:
 
 def _text(field: TimeField | None) -> str | None:
     return None if field is None else str(field)
+
+
+def _known_schema(known: dict[str, Any]) -> StructType | None:
+    schema = known.get("schema")
+    return None if schema is None else parse_schema(json.dumps(schema))
 
 
 def _document(text: str, uri: str, name: str) -> dict[str, Any]:

@@ -270,17 +270,20 @@ def archive(
     home = ArchiveFolders(settings, spark)
     batches: list[Batch] = []
 
-    def record_batch(batch: Batch) -> None:
-        batches.append(batch)
-        on_batch(batch)
-
     with shortened_spark_errors(), home.locked(spark):
         # Read the folders again: another run may have changed them before the lock was taken.
         home = ArchiveFolders(settings, spark)
         home.claim(plan.brokers)
         home.sweep()
-        before, files = home.positions(), home.files()
-        side_rows = {table: set(read_rows(settings.output_uri, table)) for table in settings.side_tables}
+        before, files, side_rows = home.positions(), home.files(), _NewRows(settings)
+
+        def record_batch(batch: Batch) -> None:
+            batches.append(batch)
+            # A worker may replace a file that is read meanwhile. The last report is at the end of the run.
+            with suppress(KielGroupsError):
+                side_rows.report()
+            on_batch(batch)
+
         began_s = monotonic()
         try:
             not_archived = _run_without_failing_topics(spark, settings, home, plan, record_batch, stopping or Event())
@@ -290,14 +293,8 @@ def archive(
         took_s = monotonic() - began_s
         home.sweep()
         after, added = home.positions(), home.files()
-    found = {
-        table: [row for row in read_rows(settings.output_uri, table) if row not in known]
-        for table, known in side_rows.items()
-    }
-    lost = tuple(row.loss for row in found.get(LOSSES, ()))
-    for loss in lost:
-        if loss not in plan.lost:
-            log.warning("%s; continued with the messages that are left", loss)
+        side_rows.report()
+    lost = tuple(row.loss for row in side_rows.of(LOSSES))
     return ArchiveSummary(
         ranges=tuple(each for each in _ranges(before, after, lost) if each.topic_partition.topic not in plan.dropped),
         records=sum(batch.records for batch in batches),
@@ -309,10 +306,33 @@ def archive(
         group=None if after is None else _commit(settings, after, {*plan.dropped, *not_archived}),
         output=settings.output_uri,
         lost=lost,
-        bad_records=tuple(row for row in found.get(QUARANTINE, ()) if after is not None and _is_done(row, after)),
+        bad_records=tuple(row for row in side_rows.of(QUARANTINE) if after is not None and _is_done(row, after)),
         not_archived=not_archived,
         dropped=plan.dropped,
     )
+
+
+class _NewRows:
+    """The rows that a run adds to the archive's side tables, in whichever process."""
+
+    def __init__(self, settings: ArchiveSettings) -> None:
+        self._output = settings.output_uri
+        self._known = {table: set(read_rows(self._output, table)) for table in settings.side_tables}
+        self._logged: set[SideRow] = set()
+
+    def of(self, table: str) -> list[SideRow]:
+        """Return the new rows of a table, in ascending order of partitions and offsets."""
+        known = self._known.get(table)
+        return [] if known is None else [row for row in read_rows(self._output, table) if row not in known]
+
+    def report(self) -> None:
+        """Log the rows that were added since the last call."""
+        for row in [row for table in self._known for row in self.of(table)]:
+            if row not in self._logged:
+                self._logged.add(row)
+                # The reason of a bad record begins with its partition already.
+                what = row.reason if row.reason.startswith(str(row.topic_partition)) else row.loss
+                log.warning("%s; continuing with the messages that are left", what)
 
 
 def _is_done(row: SideRow, reached: Positions) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 from kiel_groups.embedded import Cluster
 from kiel_groups.errors import OffsetOutOfRangeError
 from kiel_groups.ops.actions.topics import ZooKeeperTopics
+from kiel_groups.spark.checkpoint import Positions, without_reading
 from kiel_groups.spark.options import ReadOptions
 from kiel_groups.spark.readers import StreamReader
 from tests.helpers.cluster_data import stored_offsets, zookeeper
@@ -150,3 +152,33 @@ def test_a_new_process_detects_a_log_that_has_grown_past_its_position(
     later = lenient.latestOffset()
     assert size_of(lenient, end, later) == len(VALUES) + 1
     lenient.stop()
+
+
+def test_a_topic_that_an_archive_leaves_out_keeps_its_position(cluster_39: Cluster, topic: str, unique: Unique) -> None:
+    """
+    The query neither reads the topic nor asks for it, and each end has its position: after a first batch that was
+    changed to leave it out, and in later batches. A query that reads it again continues there.
+    """
+    kept = filled(cluster_39, unique("kept"), 1, VALUES)
+    options = {"subscribePattern": f"{topic}|{kept}", "startingOffsets": "earliest", **IMPATIENT}
+    first = reader_of_spark_4_0(cluster_39, topic, **options)
+    end = first.latestOffset()
+    first.initialOffset()
+    first.stop()
+    changed = without_reading({topic}, None, Positions.from_json(end)).to_json()
+    ZooKeeperTopics(cluster_39.zk_hosts).delete(topic)
+    await_partitions(cluster_39, topic, 0)
+    held = json.dumps({topic: changed[topic]})
+    second = reader_of_spark_4_0(cluster_39, topic, **options, kiel_archive_held=held)
+    latest = second.latestOffset()
+    assert latest[topic] == changed[topic]
+    assert size_of(second, second.initialOffset(), changed) == len(VALUES)
+    fill(cluster_39, kept, [b"100"])
+    later = second.latestOffset()
+    assert size_of(second, changed, later) == 1
+    assert later[topic] == changed[topic]
+    second.stop()
+    third = reader_of_spark_4_0(cluster_39, topic, **options)
+    with pytest.raises(OffsetOutOfRangeError, match=f"{topic}:0: offset 0 is to be read next, .* no such partition"):
+        size_of(third, later, third.latestOffset())
+    third.stop()

@@ -208,6 +208,8 @@ def archive(
                 wanted = replace(wanted, schema=parse_schema(schema))
             plan = plan_archive(wanted, session)
             if dry_run:
+                for loss in plan.lost:
+                    lines.say("warning", str(loss))
                 show_json(plan_document(plan)) if as_json else click.echo("\n".join(plan_lines(plan)))
                 return FAILED if plan.not_archived else DONE
             session = session or start_session("archive", master=master, settings=settings, log=log)
@@ -403,14 +405,15 @@ def plan_document(plan: ArchivePlan) -> dict[str, Any]:
 
 def summary_lines(summary: ArchiveSummary) -> Iterator[str]:
     """Yield lines that describe the archived records, the new files and the commit."""
+    bad = [row.loss for row in summary.bad_records]
     if not summary.records:
         yield f"archived nothing new in {summary.took_s:.1f} s"
-        yield from _topic_lines(summary.ranges, summary.lost)
+        yield from _topic_lines(summary.ranges, [*summary.lost, *bad])
         yield f"into {summary.output}: no new files"
     else:
         rate = summary.records / max(summary.took_s, 1e-3)
         yield f"archived {counted(summary.records, 'record')} in {summary.took_s:.1f} s, {rate:,.0f} records/s"
-        yield from _topic_lines(summary.ranges, summary.lost)
+        yield from _topic_lines(summary.ranges, [*summary.lost, *bad])
         yield f"into {summary.output}: {counted(summary.files, 'new file')}, {_size(summary.size_bytes)}"
     if summary.untimed:
         yield f"{counted(summary.untimed, 'record')} without a time in --time-field: in the folders of their arrival"
@@ -421,8 +424,8 @@ def summary_lines(summary: ArchiveSummary) -> Iterator[str]:
     yield from _lost_lines(summary.lost)
     if summary.lost:
         yield f"each loss with its reason is in {summary.output}/_losses"
-    if summary.bad_records:
-        yield from _lost_lines([row.loss for row in summary.bad_records], "bad records, not in the table: ")
+    if bad:
+        yield from _lost_lines(bad, "bad records, not in the table: ")
         yield f"each with its reason is in {summary.output}/_quarantine"
     yield from _left_out_lines(summary)
 
@@ -460,7 +463,7 @@ def summary_document(summary: ArchiveSummary) -> dict[str, Any]:
 
 
 def _topic_lines(ranges: Iterable[OffsetRange], lost: Sequence[Loss] = ()) -> Iterator[str]:
-    """Yield a line for each topic; lost offsets in the ranges do not count."""
+    """Yield a line for each topic; lost offsets, and those of bad records, do not count."""
     for topic, found in groupby(ranges, lambda each: each.topic_partition.topic):
         parts = list(found)
         offsets = sum(each.size - _lost_offsets(lost, each) for each in parts)
@@ -474,8 +477,9 @@ def _lost_lines(lost: Sequence[Loss], what: str = "lost ") -> Iterator[str]:
     """Yield a line with the number of lost offsets, and a line for each topic with the first ranges."""
     if not lost:
         return
-    least = "at least " if any(loss.end is None for loss in lost) else ""
-    yield f"{what}{least}{counted(_lost_offsets(lost), 'offset')}:"
+    known = [counted(_lost_offsets(lost), "offset")] if any(loss.end is not None for loss in lost) else []
+    unknown = ["the rest of deleted logs"] if any(loss.end is None for loss in lost) else []
+    yield f"{what}{' and '.join(known + unknown)}:"
     for topic, found in groupby(lost, lambda each: each.topic_partition.topic):
         parts = [
             f"{each.topic_partition.partition}: {each.start}–{'?' if each.end is None else each.end}" for each in found
