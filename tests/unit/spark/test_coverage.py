@@ -95,8 +95,8 @@ def test_all_rows_and_all_planned_offsets_are_accounted_for(
         assert each.rows == size(each.planned) - lacking.total() + beyond.total()
         there = there + (counted(each.planned) - lacking + beyond)
     assert there == counted(run for runs in rows.values() for run in runs)
-    for each in read:
-        assert not counted([each[:2]]) - counted(run for log in found for run in log.planned)
+    for interval in read:
+        assert not counted([interval[:2]]) - counted(run for log in found for run in log.planned)
 
 
 @quick
@@ -167,7 +167,8 @@ def test_rows_without_an_incarnation_count_for_the_log_that_lacks_them() -> None
 
 def test_skipped_offsets_need_an_account() -> None:
     """Between two intervals of one log, offsets were skipped: retention was faster than the archive."""
-    intervals, rows = [Interval(0, 10), Interval(40, 50)], {None: of((0, 10), (40, 45), (46, 50))}
+    intervals = [Interval(0, 10), Interval(40, 50)]
+    rows: dict[int | None, Rows] = {None: of((0, 10), (40, 45), (46, 50))}
     (found,) = coverages(VIEWS, intervals, rows, [], whole_history=True)
     assert differences(found) == [("missing", 10, 40), ("missing", 45, 46)]
     told = [Account("lost", 10, 40, "retention"), Account("quarantined", 45, 46, "the checksum is wrong")]
