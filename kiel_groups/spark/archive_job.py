@@ -29,11 +29,12 @@ from kiel_groups.spark.archive_folders import ArchiveFolders, ArchiveSettings
 from kiel_groups.spark.archive_table import ROLLS, check_pattern, table_rows
 from kiel_groups.spark.batches import BatchBounds
 from kiel_groups.spark.checkpoint import Loss, OffsetRange, Positions, Span
+from kiel_groups.spark.columns import INCARNATION
 from kiel_groups.spark.drivers import group_name
 from kiel_groups.spark.log_identity import LogIdentity
 from kiel_groups.spark.log_view import LogView
 from kiel_groups.spark.offsets import GroupOffsets, refuse_live_group
-from kiel_groups.spark.options import EARLIEST, FAIL, INCARNATION, Held
+from kiel_groups.spark.options import EARLIEST, FAIL, Held
 from kiel_groups.spark.side_tables import LOSSES, QUARANTINE, SideRow, check_side_tables, read_rows
 from kiel_groups.spark.spark_session import Batch, LateWorkerError, run_query, shortened_spark_errors
 from kiel_groups.wording import counted
@@ -450,7 +451,7 @@ def _commit(settings: ArchiveSettings, reached: Positions, left_out: Collection[
     batch only when it plans the next batch.
     """
     options = settings.read_options()
-    group = group_name(options.group, reached)
+    group = group_name(options, reached)
     with LogView(options) as view:
         spans = {partition: span for partition, span in reached.spans.items() if partition.topic not in left_out}
         outdated = LogIdentity(view, options).recreated(spans)
