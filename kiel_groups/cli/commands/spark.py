@@ -238,7 +238,7 @@ def verify(*, output: str, checkpoint: str | None, brokers: str | None, zookeepe
     explains it. Needs no Spark, and changes nothing.
     """
     from kiel_groups.cli.terminal.rendering import show, show_json
-    from kiel_groups.cli.terminal.verification_report import verification_document, verification_lines
+    from kiel_groups.cli.terminal.verification_report import verification_document, verification_report
     from kiel_groups.spark.environment import check_libraries
 
     check_libraries()
@@ -249,7 +249,7 @@ def verify(*, output: str, checkpoint: str | None, brokers: str | None, zookeepe
     if as_json:
         show_json(verification_document(found))
     else:
-        show(*verification_lines(found))
+        show(*verification_report(found))
     return DONE if found.is_complete else FAILED
 
 
