@@ -160,7 +160,7 @@ class ArchiveSettings:
             "kafka.group.id": self.group,
             "kiel.zookeeper.connect": self.zookeeper,
             "failOnDataLoss": None if self.fail_on_data_loss else "false",
-            "kiel.file.mb": str(self.file_mb),
+            "kiel.archive.file.mb": str(self.file_mb),
             "maxOffsetsPerTrigger": str(self.batch_records) if self._is_bounded else None,
             "kiel.onBadRecord": self.bad_records,
             "kiel.archive.output": self.output_uri,
