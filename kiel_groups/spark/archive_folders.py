@@ -390,8 +390,11 @@ class ArchiveFolders:
             )
 
     def _check_table(self, known: dict[str, Any]) -> None:
-        """Check that the folders and columns of the table go on as earlier runs have begun them."""
+        """Check that the folders and columns of the table go on as earlier runs have begun them, if there are files."""
         settings = self._settings
+        compacted, listed = self._lists()
+        if compacted < 0 and not listed:
+            return
         if (roll := known.get("roll", DAY)) != settings.roll:
             raise ConfigError(
                 f"roll: this archive has a folder for each {roll}, and readers know one kind in a table; go on with"
@@ -408,7 +411,8 @@ class ArchiveFolders:
         if before and (taken := removed_or_changed(before, settings.schema or StructType())):
             raise ConfigError(
                 f"schema: {taken}, and this archive has such a column; fields may be added only. Go on with this field,"
-                " or name another output"
+                " or name another output; or, if no file has it, change 'schema' in"
+                f" {settings.checkpoint_uri}/{_IN_CHECKPOINT}"
             )
 
     def check_brokers(self, brokers: Collection[str]) -> None:
