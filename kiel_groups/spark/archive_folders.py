@@ -61,7 +61,7 @@ class ArchiveSettings:
 
     Args:
         topics: The names of the topics; empty if ``pattern`` is given.
-        pattern: A regular expression that matches the whole names of the topics, instead of ``topics``.
+        pattern: A regular expression that is found in the names of the topics, instead of ``topics``.
         output: The folder of the archive: a path of this machine, or a URI that Spark knows, such as ``hdfs://…``.
         brokers: Some brokers of the cluster, separated by commas.
         zookeeper: The cluster's ZooKeeper servers; needed if ``group`` is given.

@@ -29,11 +29,12 @@ from kiel_groups.spark.archive_folders import ArchiveFolders, ArchiveSettings
 from kiel_groups.spark.archive_table import ROLLS, check_pattern, table_rows
 from kiel_groups.spark.batches import BatchBounds
 from kiel_groups.spark.checkpoint import Loss, OffsetRange, Positions, Span
+from kiel_groups.spark.columns import INCARNATION
 from kiel_groups.spark.drivers import group_name
 from kiel_groups.spark.log_identity import LogIdentity
 from kiel_groups.spark.log_view import LogView
 from kiel_groups.spark.offsets import GroupOffsets, refuse_live_group
-from kiel_groups.spark.options import EARLIEST, FAIL, INCARNATION, Held
+from kiel_groups.spark.options import EARLIEST, FAIL, Held
 from kiel_groups.spark.side_tables import LOSSES, QUARANTINE, SideRow, check_side_tables, read_rows
 from kiel_groups.spark.spark_session import Batch, LateWorkerError, run_query, shortened_spark_errors
 from kiel_groups.wording import counted
@@ -279,7 +280,9 @@ def archive(
 
         def record_batch(batch: Batch) -> None:
             batches.append(batch)
-            side_rows.log_losses()
+            # A worker may replace a file that is read meanwhile. The last report is at the end of the run.
+            with suppress(KielGroupsError):
+                side_rows.report()
             on_batch(batch)
 
         began_s = monotonic()
@@ -291,7 +294,7 @@ def archive(
         took_s = monotonic() - began_s
         home.sweep()
         after, added = home.positions(), home.files()
-        side_rows.log_losses()
+        side_rows.report()
     lost = tuple(row.loss for row in side_rows.of(LOSSES))
     return ArchiveSummary(
         ranges=tuple(each for each in _ranges(before, after, lost) if each.topic_partition.topic not in plan.dropped),
@@ -316,19 +319,21 @@ class _NewRows:
     def __init__(self, settings: ArchiveSettings) -> None:
         self._output = settings.output_uri
         self._known = {table: set(read_rows(self._output, table)) for table in settings.side_tables}
-        self._logged: set[Loss] = set()
+        self._logged: set[SideRow] = set()
 
     def of(self, table: str) -> list[SideRow]:
         """Return the new rows of a table, in ascending order of partitions and offsets."""
         known = self._known.get(table)
         return [] if known is None else [row for row in read_rows(self._output, table) if row not in known]
 
-    def log_losses(self) -> None:
-        """Log the losses that were recorded since the last call."""
-        for loss in [row.loss for row in self.of(LOSSES)]:
-            if loss not in self._logged:
-                self._logged.add(loss)
-                log.warning("%s; continuing with the messages that are left", loss)
+    def report(self) -> None:
+        """Log the rows that were added since the last call."""
+        for row in [row for table in self._known for row in self.of(table)]:
+            if row not in self._logged:
+                self._logged.add(row)
+                # The reason of a bad record begins with its partition already.
+                what = row.reason if row.reason.startswith(str(row.topic_partition)) else row.loss
+                log.warning("%s; continuing with the messages that are left", what)
 
 
 def _is_done(row: SideRow, reached: Positions) -> bool:
@@ -446,7 +451,7 @@ def _commit(settings: ArchiveSettings, reached: Positions, left_out: Collection[
     batch only when it plans the next batch.
     """
     options = settings.read_options()
-    group = group_name(options.group, reached)
+    group = group_name(options, reached)
     with LogView(options) as view:
         spans = {partition: span for partition, span in reached.spans.items() if partition.topic not in left_out}
         outdated = LogIdentity(view, options).recreated(spans)

@@ -19,7 +19,7 @@ from pyspark.sql import functions as sql
 from pyspark.sql.types import ArrayType, AtomicType, DataType, MapType, StringType, StructField, StructType
 
 from kiel_groups.errors import ConfigError, ProtocolError
-from kiel_groups.spark.options import INCARNATION
+from kiel_groups.spark.columns import INCARNATION
 
 __all__ = [
     "DAY",

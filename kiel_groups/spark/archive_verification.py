@@ -22,6 +22,7 @@ from kiel_groups.errors import KielGroupsError
 from kiel_groups.model import TopicPartition
 from kiel_groups.spark.archive_folders import ArchiveFolders
 from kiel_groups.spark.checkpoint import OffsetRange, Positions
+from kiel_groups.spark.columns import READ_SCHEMA
 from kiel_groups.spark.coverage import (
     KINDS,
     LOST,
@@ -42,7 +43,7 @@ from kiel_groups.spark.coverage import (
 from kiel_groups.spark.folders import FolderError
 from kiel_groups.spark.log_identity import LogIdentity
 from kiel_groups.spark.log_view import LogView
-from kiel_groups.spark.options import READ_SCHEMA, ReadOptions
+from kiel_groups.spark.options import ReadOptions
 from kiel_groups.spark.read_task import task_rows
 from kiel_groups.spark.side_tables import LOSSES, QUARANTINE, read_rows
 from kiel_groups.spark.task_planner import ReadTask

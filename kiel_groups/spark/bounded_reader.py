@@ -36,10 +36,12 @@ class BoundedStreamReader(StreamReader, SupportsTriggerAvailableNow):
         """
         Return the log ends of the last look-up, for Spark's progress reports, or None before the first one.
 
-        ``@lost`` has the losses that the driver has found, if there are any.
+        ``@lost`` has the losses that the driver has found, if there are any. ``@behind`` has what Spark's own Kafka
+        source has in its metrics, which a Python source cannot add to.
         """
-        seen, lost = self._driver.seen(), self._driver.lost()
-        return None if seen is None else {**seen.to_json(), **({"@lost": lost} if lost else {})}
+        seen = self._driver.seen()
+        notes = {"@behind": self._driver.behind(), "@lost": self._driver.lost()}
+        return None if seen is None else {**seen.to_json(), **{name: note for name, note in notes.items() if note}}
 
     @cause_first
     def prepareForTriggerAvailableNow(self) -> None:

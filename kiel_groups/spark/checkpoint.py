@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import uuid
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
@@ -23,6 +24,7 @@ __all__ = [
     "is_done",
     "local_folder",
     "new_token",
+    "query_id",
     "ranges_between",
     "without_reading",
 ]
@@ -48,6 +50,8 @@ _MARKED = "@"
 _QUERY = "@query"
 _INITIAL = "@initial"
 _TOKEN_BITS = 48
+#: An id that Spark has given to a query.
+_QUERY_ID = re.compile(r"[0-9a-f-]{36}")
 
 
 class Mark(NamedTuple):
@@ -267,6 +271,16 @@ def local_folder(name: str, text: str) -> Path:
             " path or none at all: only the writer has to have it, and the last batch is committed by the next run"
         )
     return Path(location.path)
+
+
+def query_id(checkpoint: Path) -> str | None:
+    """Return the id that Spark has given to the query of a checkpoint, or None if the checkpoint does not show it."""
+    try:
+        found = _parsed((checkpoint / "metadata").read_text("utf-8"))
+    except (OSError, UnicodeDecodeError):
+        return None
+    named = found.get("id") if isinstance(found, dict) else None
+    return named if isinstance(named, str) and _QUERY_ID.fullmatch(named) else None
 
 
 def is_done(checkpoint: Path, end: Positions) -> bool:

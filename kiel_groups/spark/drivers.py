@@ -15,13 +15,13 @@ from dataclasses import replace
 from typing import Any, TypeVar, cast
 
 from kiel_groups.config import CLIENT_ID, GroupConfig, ResetPolicy
-from kiel_groups.errors import ConfigError, GroupConfigError
+from kiel_groups.errors import ConfigError, GroupConfigError, KielGroupsError
 from kiel_groups.group.znodes.contents import GroupSettings
 from kiel_groups.group.znodes.layout import SPARK_GROUPS
 from kiel_groups.model import TopicPartition
 from kiel_groups.ops.zookeeper_reader import read_settings
 from kiel_groups.spark.batches import BatchBounds
-from kiel_groups.spark.checkpoint import Positions, Span, is_done, new_token
+from kiel_groups.spark.checkpoint import Positions, Span, is_done, new_token, query_id
 from kiel_groups.spark.log_view import LogView
 from kiel_groups.spark.member import CLOSE_S, SETTLE_S, SparkMember, default_on_sigterm, on_sigterm
 from kiel_groups.spark.offsets import GroupOffsets, refuse_live_group
@@ -84,6 +84,15 @@ class QueryDriver(ABC):
         """
         return self._bounds.seen
 
+    def behind(self) -> dict[str, float]:
+        """Return how many offsets the last batch ends before its logs do, for progress reports."""
+        if self._planned is None or (seen := self.seen()) is None:
+            return {}
+        ends = seen.offsets()
+        behind = [max(0, ends[each] - at) for each, at in self._planned.offsets().items() if each in ends]
+        found = {"min": min(behind), "max": max(behind), "avg": sum(behind) / len(behind)} if behind else {}
+        return {f"{name}OffsetsBehindLatest": number for name, number in found.items()}
+
     def lost(self) -> dict[str, int]:
         """Return how many ranges the driver has found lost, and their offsets as far as known, for progress reports."""
         bounds = self._bounds
@@ -137,8 +146,8 @@ class LogDriver(QueryDriver):
         self._start: Positions | None = None
         self._start_is_stored = False
         #: The id of the query, in case the end of a batch does not contain it.
-        self._query: str | None = None
-        if options.checkpoint is not None:
+        self._query = None if options.checkpoint is None else query_id(options.checkpoint)
+        if options.commits:
             on_sigterm(self._end)
 
     # ------------------------------------------------------------------ positions
@@ -161,26 +170,30 @@ class LogDriver(QueryDriver):
                 for each, offset in self._bounds.starts(partitions).items()
             }
             spans |= self._options.held.spans
-            self._start = Positions(spans, uuid.uuid4().hex[:_QUERY_DIGITS], initial=True)
+            self._start = Positions(spans, self._query or uuid.uuid4().hex[:_QUERY_DIGITS], initial=True)
         return self._start
 
     def latest(self, start: Positions | None, *, limited: bool) -> Positions:
-        if start is not None:
-            self.done(start)
-        elif self._planned is not None:
-            # Spark before 4.2 asks for the next end only once the batch is done.
-            self.done(self._planned)
+        # Spark before 4.2 does not pass the start, and asks for the next end only once the planned batch is done.
         known = start or self._planned
         if known is None:
             return self._latest_of_unknown()
         read = self._read(known).spans
         check_topics(self._options, read)
-        spans, ends = self._bounds.continued(read)
+        try:
+            spans, ends = self._bounds.continued(read)
+        finally:
+            # Not before the lookup: a broker answers the requests of a connection one after another.
+            self.done(known)
         self._offsets.forget([partition for partition in read if partition not in spans])
         spans |= self._beginnings([partition for partition in self._bounds.within(ends) if partition not in spans])
         advanced = self._bounds.advanced(spans, ends, limited=limited)
-        spans = {**self._identity.identified(advanced, read), **self._options.held.spans}
-        return Positions(spans, known.query or self._query)
+        identified = self._identity.identified(advanced, read)
+        end = Positions({**identified, **self._options.held.spans}, known.query or self._query)
+        if end.offsets() == known.offsets():
+            # No batch delays the end of a query: it may be the last trigger of ``availableNow``.
+            self._offsets.flush()
+        return end
 
     def _read(self, positions: Positions) -> Positions:
         """Leave out the topics that an archive's query does not read; nothing is asked about them."""
@@ -214,7 +227,7 @@ class LogDriver(QueryDriver):
 
     def tasks(self, start: Positions, end: Positions) -> list[ReadTask]:
         self._planned = end
-        self._query = end.query or start.query
+        self._query = end.query or start.query or self._query
         read = self._read(start)
         check_topics(self._options, read.spans)
         # An end without the id of the query and without tokens was looked up without knowledge of the start.
@@ -227,14 +240,18 @@ class LogDriver(QueryDriver):
             read = self._read(end)
             outdated = self._identity.recreated(read.spans)
             offsets = {partition: offset for partition, offset in read.offsets().items() if partition not in outdated}
-            self._offsets.commit(self._group(end), offsets)
+            self._offsets.commit_soon(self._group(end), offsets)
 
     def _leave(self, done: Positions | None) -> None:
-        if done is not None:
-            self.done(done)
+        try:
+            if done is not None:
+                self.done(done)
+            self._offsets.flush(2 * CLOSE_S)
+        except (KielGroupsError, TimeoutError) as error:
+            log.error("the last offsets may not be committed; the next run commits them: %s", error)
 
     def _group(self, positions: Positions) -> str | None:
-        return group_name(self._options.group, replace(positions, query=positions.query or self._query))
+        return group_name(self._options, replace(positions, query=positions.query or self._query))
 
 
 def check_topics(options: ReadOptions, known: Collection[TopicPartition]) -> None:
@@ -255,11 +272,12 @@ def check_topics(options: ReadOptions, known: Collection[TopicPartition]) -> Non
         )
 
 
-def group_name(named: str | None, positions: Positions) -> str | None:
-    """Return the group ``named`` in the options, or the query's own group, or None while the query's id is unknown."""
-    if named is not None or positions.query is None:
-        return named
-    return f"{SPARK_GROUPS}{positions.query}"
+def group_name(options: ReadOptions, positions: Positions) -> str | None:
+    """Return the group that the options name, or the query's own group, or None while the query's id is unknown."""
+    if options.group is not None or positions.query is None:
+        return options.group
+    prefix = SPARK_GROUPS if options.group_prefix is None else f"{options.group_prefix}-"
+    return f"{prefix}{positions.query}"
 
 
 class MemberDriver(QueryDriver):

@@ -106,12 +106,13 @@ class LogView:
 
     def run(self, ask: Callable[[], Awaitable[T]]) -> T:
         """Run ``ask`` on the loop once, within the time of one lookup attempt."""
-        return self.loop.run(_as_coroutine(ask), self._timeout_s)
+        return self.loop.run(_as_coroutine(ask), self.timeout_s)
 
     # ------------------------------------------------------------------ asking
 
     @property
-    def _timeout_s(self) -> float:
+    def timeout_s(self) -> float:
+        """How long one lookup attempt may take, in seconds."""
         return self._options.request_timeout_ms / 1000 + _LEADER_LOOKUP_S
 
     def _run(self, lookup: Callable[[], Awaitable[T]]) -> T:
@@ -122,7 +123,7 @@ class LogView:
         timeout.
         """
         retries_s = self._options.offset_retries * self._options.offset_retry_interval_ms / 1000
-        return self.loop.run(self._retry(lookup), (self._options.offset_retries + 2) * self._timeout_s + retries_s)
+        return self.loop.run(self._retry(lookup), (self._options.offset_retries + 2) * self.timeout_s + retries_s)
 
     async def _retry(self, lookup: Callable[[], Awaitable[T]]) -> T:
         until_s = time.monotonic() + self._options.request_timeout_ms / 1000
@@ -145,7 +146,7 @@ class LogView:
         topics = set(options.topics) or {partition.topic for partition in options.assigned}
         if options.topic_pattern is not None:
             named = set(await self._topics()) - INTERNAL_TOPICS
-            topics = {topic for topic in named if options.topic_pattern.fullmatch(topic)}
+            topics = {topic for topic in named if options.topic_pattern.search(topic)}
         topics -= options.held.topics
         # Without ``all_must_exist``, the caller itself repeats the lookup. AGE makes each refresh ask another broker
         # than the last one: a broker that is cut off from ZooKeeper would repeat its outdated answer.

@@ -26,6 +26,7 @@ from kiel_groups.backoff import Backoff, shortening
 from kiel_groups.clients.fetch.partition_fetch import MessageSizes, damage_at, fill_answer
 from kiel_groups.config import HostPort
 from kiel_groups.errors import (
+    BrokerConnectionError,
     BrokerError,
     DamagedRecordError,
     KielGroupsError,
@@ -38,7 +39,8 @@ from kiel_groups.errors import (
 )
 from kiel_groups.model import Record, TopicPartition
 from kiel_groups.spark.checkpoint import Loss, OffsetRange
-from kiel_groups.spark.options import FAIL, INCARNATION, QUARANTINE, ROW, ReadOptions, arrow_schema
+from kiel_groups.spark.columns import INCARNATION, arrow_schema
+from kiel_groups.spark.options import FAIL, QUARANTINE, ROW, ReadOptions
 from kiel_groups.spark.side_tables import Quarantine, SideRow, record_loss
 from kiel_groups.spark.task_planner import ReadTask
 from kiel_groups.spark.worker_connections import BrokerSocket, borrowed, find_leaders, freeze_collector
@@ -49,6 +51,7 @@ from kiel_groups.wire.message_sets.arrow_arrays import binary_array, offset_arra
 from kiel_groups.wire.message_sets.columns import Columns, columns_of
 from kiel_groups.wire.message_sets.decoder import NoRecords, PartialMessage, decode_columns
 from kiel_groups.wire.message_sets.message_layout import DamagedMessage
+from kiel_groups.wording import counted
 
 __all__ = ["RangeReader", "ask_for", "merged", "record_batch", "task_rows"]
 
@@ -364,7 +367,8 @@ class _BadRecords:
         for each in self._records.values():
             each.flush()
         if self._count > _MOST_LOGGED:
-            log.error("%d bad records in this task; only the first %d have a line", self._count, _MOST_LOGGED)
+            found = counted(self._count, "bad record")
+            log.error("this task has %s; the log names only the first %s", found, _MOST_LOGGED)
 
 
 def _bad_record_batch(bad: DamagedRecordError, source: OffsetRange, schema: pa.Schema) -> pa.RecordBatch:
@@ -532,7 +536,7 @@ class _TaskReader:
         self._failures += 1
         log.info("retrying to read (failure %d): %s", self._failures, error)
         time.sleep(_BACKOFF.delay_s(self._failures - 1))
-        self._refresh_leaders()
+        self._refresh_leaders(error)
         for reading in out_of_range:
             try:
                 self._check_bounds(reading)
@@ -546,9 +550,11 @@ class _TaskReader:
                 f" {self._options.poll_timeout_ms}); the last reason: {error}"
             ) from error
 
-    def _refresh_leaders(self) -> None:
+    def _refresh_leaders(self, failure: KielGroupsError) -> None:
         known = filter(None, self._leaders.values())
-        addresses = list(dict.fromkeys([*self._options.brokers, *known]))
+        # A broker that does not accept connections is asked last: its computer may be down, and each try take seconds.
+        down = (failure.host, failure.port) if isinstance(failure, BrokerConnectionError) else None
+        addresses = sorted(dict.fromkeys([*self._options.brokers, *known]), key=lambda each: each == down)
         # If no broker answers, the known leaders are kept; the next failure counts towards the limit, too.
         with suppress(NoBrokersError):
             self._leaders = find_leaders(addresses, self._options.client_id, self._topics)

@@ -33,6 +33,9 @@ __all__ = ["ReadTask", "TaskBounds", "plan_tasks", "plan_topic_tasks", "task_par
 _MOST_TASKS = 10_000
 #: Tasks of a batch for each core: with more than one, tasks of different lengths still keep all cores busy.
 _TASKS_PER_CORE = 2
+#: A batch has one task for each so many offsets, at most: reading fewer takes less time than the overhead of a task.
+#: The number is not larger because messages may be large.
+_OFFSETS_WORTH_A_TASK = 1_000
 _MB = 1_000_000
 
 
@@ -186,7 +189,8 @@ def _task_counts(
 ) -> dict[HostPort | None, int]:
     """Return the number of tasks for each leader: first one each, then more where the tasks would be largest."""
     sizes = {leader: sum(piece.size for piece in pieces) for leader, pieces in by_leader.items()}
-    wanted = bounds.most_tasks or max(bounds.parallelism, bounds.least_tasks or 0)
+    worthwhile = -(-sum(sizes.values()) // _OFFSETS_WORTH_A_TASK)
+    wanted = max(min(bounds.most_tasks or bounds.parallelism, worthwhile), bounds.least_tasks or 0)
     counts = dict.fromkeys(by_leader, 1)
     for _ in range(wanted - len(counts)):
         divisible = [leader for leader, pieces in by_leader.items() if counts[leader] < len(pieces)]

@@ -106,10 +106,12 @@ def test_commits_of_another_query_are_not_overwritten(
     with zookeeper(cluster_39) as client, running(slow):
         slow.trigger()
         slow.trigger()
+        slow.await_commits()
         assert stored_offsets(client, group, name) == {0: 10}
         client.set(GroupLayout(group).topic_offsets(name) + "/0", b"35")
         for stored in (35, 35, 40):
             slow.trigger()
+            slow.await_commits()
             assert stored_offsets(client, group, name) == {0: stored}
     assert caplog.text.count(f"are ahead of this query, first {name}:0 (35, and the query is at 20)") == 1
     assert caplog.text.count("are ahead of this query") == 1
@@ -131,15 +133,20 @@ def test_a_query_does_not_commit_while_the_group_has_members(
         query.trigger()
         query.trigger()
         strict.reader.latestOffset(json.loads(query.checkpoint.ends[0]), None)
+        for each in (query, strict):
+            each.await_commits()
         member = f"{GroupLayout(group).ids}/java-consumer-1"
         client.create(member, b"{}", ephemeral=True, makepath=True)
         assert len(query.trigger()) == 10
+        query.await_commits()
         assert stored_offsets(client, group, name) == {0: 10}
         assert re.search(r"not committed.*has live members \(java-consumer-1\).*membership=join", caplog.text)
+        strict.reader.latestOffset(json.loads(query.checkpoint.ends[-1]), None)
         with pytest.raises(ConfigError, match=r"has live members \(java-consumer-1\)"):
-            strict.trigger()
+            strict.await_commits()
         client.delete(member)
         query.trigger()
+        query.await_commits()
         assert stored_offsets(client, group, name) == {0: 30}
 
 

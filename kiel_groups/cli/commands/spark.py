@@ -72,7 +72,9 @@ def spark() -> None:
 @spark.command(epilog=EPILOG)
 @click.argument("topics", nargs=-1, metavar="[TOPIC]...", shell_complete=complete_topics)
 @click.option(
-    "--pattern", metavar="REGEX", help="Instead of TOPIC: all topics whose whole name matches, but none of Kafka's own."
+    "--pattern",
+    metavar="REGEX",
+    help="Instead of TOPIC: all topics in whose name this is found, but none of Kafka's own.",
 )
 @click.option(
     "--output",

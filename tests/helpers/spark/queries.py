@@ -181,6 +181,10 @@ class Query:
         reader = sent(self.reader)
         return [record for task in self.reader.partitions(start, end) for record in records(reader, sent(task))]
 
+    def await_commits(self) -> None:
+        """Wait until the background has committed what the query has done. Raise a commit's failure that is fatal."""
+        self.reader._driver._offsets.flush()
+
     def stop(self) -> None:
         """Stop the reader, as Spark does when a query ends."""
         self.reader.stop()
