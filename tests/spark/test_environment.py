@@ -118,4 +118,4 @@ def test_a_worker_without_the_package_is_a_clear_error(tmp_path: Path) -> None:
         last = done.stderr.decode().strip().splitlines()[-1]
         assert last.startswith("RuntimeError: the Spark worker on ")
         assert "has no module kiel_groups" in last
-        assert "install kiel-groups[spark] there, or send it along with --py-files" in last
+        assert "install kiel-groups[spark] there, or ship it with the job" in last
