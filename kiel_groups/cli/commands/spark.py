@@ -422,7 +422,7 @@ def summary_lines(summary: ArchiveSummary) -> Iterator[str]:
     if summary.untimed:
         yield f"{counted(summary.untimed, 'record')} without a time in --time-field: in the folders of their arrival"
     if summary.misfits:
-        yield f"{counted(summary.misfits, 'value')} not of the schema: see --bad-records"
+        yield f"{counted(summary.misfits, 'value')} not fitting the schema: see the column misfit"
     if summary.group is not None:
         yield f"committed for the group {summary.group}"
     yield from _lost_lines(summary.lost)
