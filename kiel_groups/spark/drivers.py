@@ -177,11 +177,8 @@ class LogDriver(QueryDriver):
         known = start or self._planned
         if known is None:
             return self._latest_of_unknown()
-        try:
-            spans, ends = self._bounds.continued(known.spans)
-        finally:
-            # Not before the lookup: a broker answers the requests of a connection one after another.
-            self.done(known)
+        self.done(known)
+        spans, ends = self._bounds.continued(known.spans)
         self._offsets.forget([partition for partition in known.spans if partition not in spans])
         spans |= self._beginnings([partition for partition in self._bounds.within(ends) if partition not in spans])
         advanced = self._bounds.advanced(spans, ends, limited=limited)
