@@ -180,13 +180,10 @@ class LogDriver(QueryDriver):
         known = start or self._planned
         if known is None:
             return self._latest_of_unknown()
+        self.done(known)
         read = self._read(known).spans
         check_topics(self._options, read)
-        try:
-            spans, ends = self._bounds.continued(read)
-        finally:
-            # Not before the lookup: a broker answers the requests of a connection one after another.
-            self.done(known)
+        spans, ends = self._bounds.continued(read)
         self._offsets.forget([partition for partition in read if partition not in spans])
         spans |= self._beginnings([partition for partition in self._bounds.within(ends) if partition not in spans])
         advanced = self._bounds.advanced(spans, ends, limited=limited)
