@@ -170,6 +170,9 @@ class LogDriver(QueryDriver):
                 for each, offset in self._bounds.starts(partitions).items()
             }
             spans |= self._options.held.spans
+            if self._options.group is not None:
+                # Members do not trust these offsets either.
+                self._offsets.forget(self._identity.outdated_offsets(self._options.group, partitions))
             self._start = Positions(spans, self._query or uuid.uuid4().hex[:_QUERY_DIGITS], initial=True)
         return self._start
 
@@ -185,7 +188,8 @@ class LogDriver(QueryDriver):
         finally:
             # Not before the lookup: a broker answers the requests of a connection one after another.
             self.done(known)
-        self._offsets.forget([partition for partition in read if partition not in spans])
+        self._offsets.forget(self._bounds.lost)
+        self._bounds.lost = ()
         spans |= self._beginnings([partition for partition in self._bounds.within(ends) if partition not in spans])
         advanced = self._bounds.advanced(spans, ends, limited=limited)
         identified = self._identity.identified(advanced, read)
@@ -238,7 +242,7 @@ class LogDriver(QueryDriver):
         if self._start is None or end.offsets() != self._start.offsets():
             # An offset of a deleted log would be taken for one of the new log, as it is younger than the topic.
             read = self._read(end)
-            outdated = self._identity.recreated(read.spans)
+            outdated = {*self._identity.recreated(read.spans), *self._bounds.lost}
             offsets = {partition: offset for partition, offset in read.offsets().items() if partition not in outdated}
             self._offsets.commit_soon(self._group(end), offsets)
 
