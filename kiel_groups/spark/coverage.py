@@ -8,7 +8,7 @@ more than once are a list of *layers*: the ranges of those that occur at least o
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -312,18 +312,33 @@ def _coverage(
 
 
 def _explained(missing: list[Range], accounts: Iterable[Account]) -> list[Difference]:
-    """Divide missing offsets by what explains them. The first account of an offset counts."""
-    found = []
-    for account in accounts:
-        told = common(missing, [(account.start, account.end)])
-        found += [Difference(account.kind, *each, account.reason) for each in told]
-        missing = minus(missing, told)
-    return [*found, *(Difference(MISSING, *each) for each in missing)]
+    """Divide missing offsets by what explains them."""
+    found: list[Difference] = []
+    told = deque(sorted((each for each in accounts if each.size), key=lambda each: each.start))
+    for start, end in missing:
+        while start < end:
+            # Accounts may overlap: what comes before ``start`` is missing no more, or was never.
+            while told and told[0].end <= start:
+                told.popleft()
+            if not told or told[0].start >= end:
+                found.append(Difference(MISSING, start, end))
+                break
+            if start < told[0].start:
+                found.append(Difference(MISSING, start, told[0].start))
+                start = told[0].start
+            upto = min(end, told[0].end)
+            found.append(Difference(told[0].kind, start, upto, told[0].reason))
+            start = upto
+    return found
+
+
+def _missing(coverage: LogCoverage) -> list[list[Range]]:
+    return layers((each.start, each.end) for each in coverage.differences if each.kind == MISSING)
 
 
 def missing_in_log(coverage: LogCoverage, log: Range) -> list[Range]:
     """Return the missing offsets that lie within the log: only the log itself tells whether it has them."""
-    return common([(each.start, each.end) for each in coverage.differences if each.kind == MISSING], [log])
+    return common(missing[0], [log]) if (missing := _missing(coverage)) else []
 
 
 def compared_with_log(
@@ -338,25 +353,22 @@ def compared_with_log(
         present: The missing offsets that the log has.
         continues: Whether the archive still reads this topic, and so has to continue within the log.
     """
-    differences: list[Difference] = []
-    for each in coverage.differences:
-        if each.kind != MISSING:
-            differences.append(each)
-            continue
-        whole = [(each.start, each.end)]
-        inside = common(whole, [log])
-        there = common(inside, present)
-        differences += [
-            Difference(MISSING, *part, "the log has it" if size([part]) == 1 else "the log has them") for part in there
-        ]
-        differences += [Difference(COMPACTED, *part, "the log goes on without them") for part in minus(inside, there)]
-        outside = "the log of today begins later" if each.start < log[0] else "the log of today ends before"
-        differences += [Difference(MISSING, *part, outside) for part in minus(whole, inside)]
+    differences = [each for each in coverage.differences if each.kind != MISSING]
+    first, following = log
+    for missing in _missing(coverage):
+        there = common(missing, present)
+        for kind, reason, ranges in (
+            (MISSING, "the log of today begins later", common(missing, [(0, first)])),
+            (MISSING, "in the log of today", there),
+            (COMPACTED, "the log goes on without them", minus(common(missing, [log]), there)),
+            (MISSING, "the log of today ends before", common(missing, [(following, _NO_OFFSET)])),
+        ):
+            differences += [Difference(kind, *each, reason) for each in ranges]
     reached = coverage.reached if continues else None
-    if reached is not None and log[1] < reached:
-        differences.append(Difference(OTHER_LOG, log[1], reached, "archived, and the log of today ends before"))
-    elif reached is not None and reached < log[0]:
-        differences.append(Difference(GONE, reached, log[0], "the log begins later, and no run has accounted for it"))
+    if reached is not None and following < reached:
+        differences.append(Difference(OTHER_LOG, following, reached, "archived, and the log of today ends before"))
+    elif reached is not None and reached < first:
+        differences.append(Difference(GONE, reached, first, "the log begins later, and no run has accounted for it"))
     ordered = sorted(differences, key=lambda each: (each.start, each.end, each.kind))
     return replace(coverage, differences=tuple(ordered), log=log if continues else None)
 

@@ -60,6 +60,8 @@ class QueryDriver(ABC):
         self._identity = self._bounds.identity
         #: The end of the last batch that this process planned.
         self._planned: Positions | None = None
+        #: The end that ``latest`` returned last. Spark asks for a progress report before it plans that batch.
+        self._newest_end: Positions | None = None
         self._ending = False
 
     @abstractmethod
@@ -85,11 +87,11 @@ class QueryDriver(ABC):
         return self._bounds.seen
 
     def behind(self) -> dict[str, float]:
-        """Return how many offsets the last batch ends before its logs do, for progress reports."""
-        if self._planned is None or (seen := self.seen()) is None:
+        """Return how many offsets the next batch ends before its logs do, for progress reports."""
+        if self._newest_end is None or (seen := self.seen()) is None:
             return {}
         ends = seen.offsets()
-        behind = [max(0, ends[each] - at) for each, at in self._planned.offsets().items() if each in ends]
+        behind = [max(0, ends[each] - at) for each, at in self._newest_end.offsets().items() if each in ends]
         found = {"min": min(behind), "max": max(behind), "avg": sum(behind) / len(behind)} if behind else {}
         return {f"{name}OffsetsBehindLatest": number for name, number in found.items()}
 
@@ -186,7 +188,7 @@ class LogDriver(QueryDriver):
         try:
             spans, ends = self._bounds.continued(read)
         finally:
-            # Not before the lookup: a broker answers the requests of a connection one after another.
+            # Not before: this has found the positions in lost logs, which are not to be committed.
             self.done(known)
         self._offsets.forget(self._bounds.lost)
         self._bounds.lost = ()
@@ -197,6 +199,7 @@ class LogDriver(QueryDriver):
         if end.offsets() == known.offsets():
             # No batch delays the end of a query: it may be the last trigger of ``availableNow``.
             self._offsets.flush()
+        self._newest_end = end
         return end
 
     def _read(self, positions: Positions) -> Positions:
@@ -319,7 +322,7 @@ class MemberDriver(QueryDriver):
             spans |= self._on_loop(member.restart(self._view.earliest(recreated), known.spans))
         advanced = self._bounds.advanced(spans, ends, limited=limited)
         planned = Positions(self._on_loop(member.plan(self._identity.identified(advanced, known.spans))))
-        self._planned = planned
+        self._planned = self._newest_end = planned
         return planned
 
     def _account_new_logs(self, known: Mapping[TopicPartition, Span], positions: Mapping[TopicPartition, Span]) -> None:

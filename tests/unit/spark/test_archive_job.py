@@ -35,6 +35,6 @@ P0 = TopicPartition("views", 0)
     ],
 )
 def test_a_run_reports_what_it_has_passed(before: Span | None, after: Span, lost: list[Loss], start: int) -> None:
-    """In the same log the range begins at the end of the last run, and so has what the run has lost; in a new one not."""
+    """In the same log the range begins at the end of the last run, and includes what was lost."""
     found = _ranges(None if before is None else Positions({P0: before}), Positions({P0: after}), lost)
     assert found == (OffsetRange(P0, start, after.to, after.incarnation),)
