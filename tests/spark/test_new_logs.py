@@ -174,11 +174,11 @@ def test_offsets_of_an_earlier_log_are_not_committed(cluster_39: Cluster, unique
         query.trigger()
     recreate_topic(cluster_39, topic, 1, NEW[:size])
     by_group = {**options, "startingOffsets": "group"}
-    with running(Query(cluster_39, query.checkpoint, **options)) as strict:
-        with pytest.raises(OffsetOutOfRangeError, match="offset 101 is to be read next"):
-            strict.trigger()
-        with zookeeper(cluster_39) as client:
-            assert stored_offsets(client, group, topic) == {0: 100}
+    strict = Query(cluster_39, query.checkpoint, **options)
+    with running(strict), pytest.raises(OffsetOutOfRangeError, match="offset 101 is to be read next"):
+        strict.trigger()
+    with zookeeper(cluster_39) as client:
+        assert stored_offsets(client, group, topic) == {0: 100}
     znode = GroupLayout(group).offset(TopicPartition(topic, 0))
     outdated = f"{topic}:0: the group's offset 100 is from before the topic was .*'set {znode} 0' in zkCli"
     with running(Query(cluster_39, **by_group)) as strict, pytest.raises(OffsetOutOfRangeError, match=outdated):
