@@ -160,7 +160,7 @@ class ArchiveSettings:
             "kafka.group.id": self.group,
             "kiel.zookeeper.connect": self.zookeeper,
             "failOnDataLoss": None if self.fail_on_data_loss else "false",
-            "kiel.file.mb": str(self.file_mb),
+            "kiel.archive.file.mb": str(self.file_mb),
             "maxOffsetsPerTrigger": str(self.batch_records) if self._is_bounded else None,
             "kiel.onBadRecord": self.bad_records,
             "kiel.archive.output": self.output_uri,
@@ -390,8 +390,11 @@ class ArchiveFolders:
             )
 
     def _check_table(self, known: dict[str, Any]) -> None:
-        """Check that the folders and columns of the table go on as earlier runs have begun them."""
+        """Check that the folders and columns of the table go on as earlier runs have begun them, if there are files."""
         settings = self._settings
+        compacted, listed = self._lists()
+        if compacted < 0 and not listed:
+            return
         if (roll := known.get("roll", DAY)) != settings.roll:
             raise ConfigError(
                 f"roll: this archive has a folder for each {roll}, and readers know one kind in a table; go on with"
@@ -408,7 +411,8 @@ class ArchiveFolders:
         if before and (taken := removed_or_changed(before, settings.schema or StructType())):
             raise ConfigError(
                 f"schema: {taken}, and this archive has such a column; fields may be added only. Go on with this field,"
-                " or name another output"
+                " or name another output; or, if no file has it, change 'schema' in"
+                f" {settings.checkpoint_uri}/{_IN_CHECKPOINT}"
             )
 
     def check_brokers(self, brokers: Collection[str]) -> None:

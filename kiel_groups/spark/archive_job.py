@@ -328,12 +328,13 @@ class _NewRows:
 
     def report(self) -> None:
         """Log the rows that were added since the last call."""
-        for row in [row for table in self._known for row in self.of(table)]:
-            if row not in self._logged:
-                self._logged.add(row)
-                # The reason of a bad record begins with its partition already.
-                what = row.reason if row.reason.startswith(str(row.topic_partition)) else row.loss
-                log.warning("%s; continuing with the messages that are left", what)
+        for table in self._known:
+            for row in self.of(table):
+                if row not in self._logged:
+                    self._logged.add(row)
+                    bad = f"{row.topic_partition} at offset {row.offset}: {row.reason}"
+                    what = bad if table == QUARANTINE else str(row.loss)
+                    log.warning("%s; continuing with the messages that are left", what)
 
 
 def _is_done(row: SideRow, reached: Positions) -> bool:

@@ -60,6 +60,8 @@ class QueryDriver(ABC):
         self._identity = self._bounds.identity
         #: The end of the last batch that this process planned.
         self._planned: Positions | None = None
+        #: The end that ``latest`` returned last. Spark asks for a progress report before it plans that batch.
+        self._newest_end: Positions | None = None
         self._ending = False
 
     @abstractmethod
@@ -85,11 +87,11 @@ class QueryDriver(ABC):
         return self._bounds.seen
 
     def behind(self) -> dict[str, float]:
-        """Return how many offsets the last batch ends before its logs do, for progress reports."""
-        if self._planned is None or (seen := self.seen()) is None:
+        """Return how many offsets the next batch ends before its logs do, for progress reports."""
+        if self._newest_end is None or (seen := self.seen()) is None:
             return {}
         ends = seen.offsets()
-        behind = [max(0, ends[each] - at) for each, at in self._planned.offsets().items() if each in ends]
+        behind = [max(0, ends[each] - at) for each, at in self._newest_end.offsets().items() if each in ends]
         found = {"min": min(behind), "max": max(behind), "avg": sum(behind) / len(behind)} if behind else {}
         return {f"{name}OffsetsBehindLatest": number for name, number in found.items()}
 
@@ -178,13 +180,10 @@ class LogDriver(QueryDriver):
         known = start or self._planned
         if known is None:
             return self._latest_of_unknown()
+        self.done(known)
         read = self._read(known).spans
         check_topics(self._options, read)
-        try:
-            spans, ends = self._bounds.continued(read)
-        finally:
-            # Not before the lookup: a broker answers the requests of a connection one after another.
-            self.done(known)
+        spans, ends = self._bounds.continued(read)
         self._offsets.forget([partition for partition in read if partition not in spans])
         spans |= self._beginnings([partition for partition in self._bounds.within(ends) if partition not in spans])
         advanced = self._bounds.advanced(spans, ends, limited=limited)
@@ -193,6 +192,7 @@ class LogDriver(QueryDriver):
         if end.offsets() == known.offsets():
             # No batch delays the end of a query: it may be the last trigger of ``availableNow``.
             self._offsets.flush()
+        self._newest_end = end
         return end
 
     def _read(self, positions: Positions) -> Positions:
@@ -315,7 +315,7 @@ class MemberDriver(QueryDriver):
             spans |= self._on_loop(member.restart(self._view.earliest(recreated), known.spans))
         advanced = self._bounds.advanced(spans, ends, limited=limited)
         planned = Positions(self._on_loop(member.plan(self._identity.identified(advanced, known.spans))))
-        self._planned = planned
+        self._planned = self._newest_end = planned
         return planned
 
     def _account_new_logs(self, known: Mapping[TopicPartition, Span], positions: Mapping[TopicPartition, Span]) -> None:

@@ -53,6 +53,9 @@ class LogView:
         self._patient = patient
         self.loop = LoopThread("the Spark source's view of the brokers")
         self.cluster = ClusterMetadata(options.broker_config, Metrics())
+        #: The same brokers with connections of their own, for commits, which take long: a broker answers the requests of
+        #: a connection one after another, and lookups would wait.
+        self.commit_cluster = ClusterMetadata(options.broker_config, Metrics())
 
     def __enter__(self) -> Self:
         return self
@@ -65,6 +68,7 @@ class LogView:
     def close(self) -> None:
         """Close the connections, and stop the loop."""
         self.loop.post(self.cluster.close)
+        self.loop.post(self.commit_cluster.close)
         self.loop.stop()
 
     def partitions(self, *, all_must_exist: bool = True) -> tuple[TopicPartition, ...]:

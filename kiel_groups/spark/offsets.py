@@ -357,7 +357,7 @@ class GroupOffsets:
             return False
         if self._ahead(offsets, only_missing):
             # Other queries of the group, tools and new members may have committed since.
-            found = await fetch_offsets(self._view.cluster, group, list(offsets))
+            found = await fetch_offsets(self._view.commit_cluster, group, list(offsets))
             self._stored |= dict.fromkeys(offsets, _NOTHING) | found
         if not only_missing:
             self._warn_of_later_offsets(group, offsets)
@@ -367,7 +367,7 @@ class GroupOffsets:
         if time.monotonic() >= self._next_check_s:
             await asyncio.to_thread(refuse_live_group, self._options)
             self._next_check_s = time.monotonic() + _CHECK_INTERVAL_S
-        answers = await commit_offsets(self._view.cluster, Metrics(), group, ahead, "")
+        answers = await commit_offsets(self._view.commit_cluster, Metrics(), group, ahead, "")
         written = {partition: ahead[partition] for partition, answer in answers.items() if answer == NO_ERROR}
         self._stored |= written
         self._recreated -= written.keys()
@@ -420,7 +420,7 @@ class GroupOffsets:
     async def _is_offset_api_served(self, group: str) -> bool:
         if self._stores_offsets is None:
             try:
-                await check_offset_api(self._view.cluster, group)
+                await check_offset_api(self._view.commit_cluster, group)
                 self._stores_offsets = True
             except ConfigError:
                 if self._options.fail_on_commit_error:

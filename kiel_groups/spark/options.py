@@ -461,7 +461,6 @@ class ReadOptions:
     min_partitions: int | None = _option("minPartitions", whole_number, None, 1)
     max_partitions: int | None = _option("maxPartitions", whole_number, None, 1)
     max_records_per_partition: int | None = _option("maxRecordsPerPartition", whole_number, None, 1)
-    file_mb: int | None = _option("kiel.file.mb", whole_number, None, 1, only="stream")
     max_offsets_per_trigger: int | None = _option("maxOffsetsPerTrigger", whole_number, None, 1, only="stream")
     min_offsets_per_trigger: int | None = _option("minOffsetsPerTrigger", whole_number, None, 1, only="stream")
     max_trigger_delay_ms: int = _option("maxTriggerDelay", duration_ms, 15 * 60_000, only="stream")
@@ -480,6 +479,7 @@ class ReadOptions:
     fetch_max_bytes: int = _option("kafka.fetch.max.bytes", whole_number, 1 << 20, 1)
     max_message_bytes: int = _option("kiel.max.message.bytes", whole_number, 64 << 20, 1)
     archive: str | None = _option("kiel.archive.output", _text, only=_ARCHIVE)
+    file_mb: int | None = _option("kiel.archive.file.mb", whole_number, None, 1, only=_ARCHIVE)
     held: Held = _option("kiel.archive.held", Held.parse, Held(), only=_ARCHIVE)
 
     @property
@@ -545,11 +545,6 @@ def _check_bounds(read: ReadOptions, texts: _OptionTexts) -> None:
     for least, at_least, most, at_most in bounds:
         if at_least is not None and at_most is not None and at_least > at_most:
             raise ConfigError(f"{least} is {at_least}, above {most}, which is {at_most}")
-    if read.file_mb is not None and (read.min_partitions or read.max_records_per_partition):
-        raise ConfigError(
-            "kiel.file.mb plans few tasks for each topic, which minPartitions and maxRecordsPerPartition would split;"
-            " drop one"
-        )
     if "maxTriggerDelay" in texts and read.min_offsets_per_trigger is None:
         raise ConfigError("maxTriggerDelay bounds the wait for minOffsetsPerTrigger; give that too, or drop it")
 

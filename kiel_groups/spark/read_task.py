@@ -348,13 +348,15 @@ class _BadRecords:
         if self._choice == ROW:
             return [_bad_record_batch(bad, reading.range, self._schema)]
         if self._archive is not None:
+            # A damaged message within a compressed one is at another offset than the row.
+            at = f"{bad.topic_partition} at offset {bad.offset}: "
             self._records.setdefault(reading, Quarantine(self._archive)).add(
                 SideRow(
                     topic=bad.topic_partition.topic,
                     partition=bad.topic_partition.partition,
                     offset=bad.offset,
                     end_offset=bad.next_offset,
-                    reason=str(bad),
+                    reason=str(bad).removeprefix(at).removeprefix(f"{bad.topic_partition} "),
                     found_at=datetime.now(UTC),
                     incarnation=reading.range.incarnation,
                     raw=bad.value if self._choice == QUARANTINE else None,

@@ -65,7 +65,7 @@ def brokers(monkeypatch: pytest.MonkeyPatch) -> SlowBrokers:
 @pytest.fixture
 def made() -> Iterator[Callable[..., GroupOffsets]]:
     with LoopThread("test") as loop:
-        view: Any = SimpleNamespace(loop=loop, cluster=None, timeout_s=10.0)
+        view: Any = SimpleNamespace(loop=loop, commit_cluster=None, timeout_s=10.0)
         yield lambda **options: GroupOffsets(view, ReadOptions.parse({**LEAST, **options}, streaming=True))
 
 

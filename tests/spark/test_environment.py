@@ -122,4 +122,4 @@ def test_a_worker_without_the_package_is_a_clear_error(tmp_path: Path) -> None:
         assert first == last
         assert last.startswith("RuntimeError: the Spark worker on ")
         assert "has no module kiel_groups" in last
-        assert "install kiel-groups[spark] there, or send it along with --py-files" in last
+        assert "install kiel-groups[spark] there, or ship it with the job" in last

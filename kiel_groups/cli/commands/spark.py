@@ -276,7 +276,7 @@ def _run(
     elif not quiet:
         click.echo("\n".join(summary_lines(summary)))
     for topic, reason in summary.not_archived.items():
-        lines.say("error", f"{topic} is not archived: {_translated(reason)}")
+        lines.say("error", f"{topic} is not archived to its end: {_translated(reason)}")
     return ending.status or (FAILED if summary.not_archived else WITH_LOSSES if summary.lost else DONE)
 
 
@@ -388,7 +388,9 @@ def plan_lines(plan: ArchivePlan) -> Iterator[str]:
     yield f"would read {counted(plan.records, 'record')} at most"
     yield from _topic_lines(plan.ranges)
     yield from _lost_lines(plan.lost)
-    yield from _left_out_lines(plan)
+    for topic, reason in plan.not_archived.items():
+        yield f"not {topic}, which would be tried again: {_translated(reason)}"
+    yield from _dropped_lines(plan)
     yield f"into {plan.output}, {'a new' if plan.is_new else 'an existing'} archive; checkpoint {plan.checkpoint}"
 
 
@@ -420,7 +422,7 @@ def summary_lines(summary: ArchiveSummary) -> Iterator[str]:
     if summary.untimed:
         yield f"{counted(summary.untimed, 'record')} without a time in --time-field: in the folders of their arrival"
     if summary.misfits:
-        yield f"{counted(summary.misfits, 'value')} not of the schema: see --bad-records"
+        yield f"{counted(summary.misfits, 'value')} not fitting the schema: see the column misfit"
     if summary.group is not None:
         yield f"committed for the group {summary.group}"
     yield from _lost_lines(summary.lost)
@@ -429,12 +431,10 @@ def summary_lines(summary: ArchiveSummary) -> Iterator[str]:
     if bad:
         yield from _lost_lines(bad, "bad records, not in the table: ")
         yield f"each with its reason is in {summary.output}/_quarantine"
-    yield from _left_out_lines(summary)
+    yield from _dropped_lines(summary)
 
 
-def _left_out_lines(report: ArchivePlan | ArchiveSummary) -> Iterator[str]:
-    for topic, reason in report.not_archived.items():
-        yield f"not archived, the next run tries again: {topic}: {_translated(reason)}"
+def _dropped_lines(report: ArchivePlan | ArchiveSummary) -> Iterator[str]:
     if report.dropped:
         yield f"no longer named, kept at the reached offsets: {some(report.dropped)}"
 

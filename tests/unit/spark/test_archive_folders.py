@@ -273,6 +273,10 @@ def test_the_table_goes_on_as_it_was_begun(tmp_path: Path) -> None:
     """
     schema = StructType().add("user", StringType())
     existing_archive(tmp_path, "views", time_field="at", roll="hour", schema=schema)
+    # Until there are files, everything may be changed.
+    folders(settings(tmp_path, "views"))
+    write_lists(tmp_path, _0=["a"])
+    write_batches(tmp_path, [10], done=1)
     begun = {"time_field": "at:iso", "roll": "hour", "schema": StructType().add("amount", LongType()).add(schema[0])}
     folders(settings(tmp_path, "views", **begun))
     for changed, message in (

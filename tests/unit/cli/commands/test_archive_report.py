@@ -77,8 +77,6 @@ def test_bad_records_and_topics_that_are_left_out_are_reported() -> None:
         "bad records, not in the table: 3 offsets:",
         "  views: 0: 12–15",
         "each with its reason is in file:///lake/_quarantine",
-        "not archived, the next run tries again: orders: orders:0 at offset 5: a wrong CRC; to pass it,"
-        " give --bad-records quarantine or skip",
         "no longer named, kept at the reached offsets: clicks",
     ]
     document = json.loads(json.dumps(summary_document(summary)))
@@ -86,7 +84,10 @@ def test_bad_records_and_topics_that_are_left_out_are_reported() -> None:
         "offsets": 3,
         "topics": {"views": {"0": [{"from": 12, "to": 15, "incarnation": None, "reason": "a wrong CRC"}]}},
     }
-    assert (list(document["not_archived"]), document["dropped"]) == (["orders"], ["clicks"])
+    translated = "orders:0 at offset 5: a wrong CRC; to pass it, give --bad-records quarantine or skip"
+    assert (document["not_archived"], document["dropped"]) == ({"orders": translated}, ["clicks"])
+    plan = ArchivePlan((), "file:///lake", "file:///lake/_checkpoint", False, (), not_archived={"orders": reason})
+    assert list(plan_lines(plan))[1] == f"not orders, which would be tried again: {translated}"
 
 
 def loss(partition: int, start: int, end: int | None, incarnation: int | None = None) -> Loss:
