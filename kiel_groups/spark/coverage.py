@@ -47,19 +47,20 @@ __all__ = [
 
 Range = tuple[int, int]
 
-#: Differences that are explained: what a side table accounts for, and what compaction has removed from the log.
+#: Differences that are explained: what a side table accounts for, what compaction has removed from the log, and the
+#: order of rows in a file: Spark sorts a batch by the folders of its files, and that sort is not stable once it spills.
 QUARANTINED: Final = "quarantined"
 LOST: Final = "lost"
 COMPACTED: Final = "compacted"
+OUT_OF_ORDER: Final = "out of order"
 #: Differences that are not: planned, and neither in the table nor explained; once more in the table than planned.
 MISSING: Final = "missing"
 DOUBLED: Final = "doubled"
 UNPLANNED: Final = "unplanned"
-OUT_OF_ORDER: Final = "out of order"
 #: Removed from the log before they were archived; and archived, but not from the log that there is now.
 GONE: Final = "gone"
 OTHER_LOG: Final = "other log"
-KINDS: Final = (QUARANTINED, LOST, COMPACTED, MISSING, DOUBLED, UNPLANNED, OUT_OF_ORDER, GONE, OTHER_LOG)
+KINDS: Final = (QUARANTINED, LOST, COMPACTED, OUT_OF_ORDER, MISSING, DOUBLED, UNPLANNED, GONE, OTHER_LOG)
 
 #: A bound above all offsets.
 _NO_OFFSET: Final = 1 << 63
@@ -164,8 +165,8 @@ class Difference(NamedTuple):
 
     @property
     def is_explained(self) -> bool:
-        """Whether the difference needs no action: the offsets are accounted for."""
-        return self.kind in (QUARANTINED, LOST, COMPACTED)
+        """Whether the offsets are accounted for."""
+        return self.kind in (QUARANTINED, LOST, COMPACTED, OUT_OF_ORDER)
 
     @property
     def offsets(self) -> int:
