@@ -56,7 +56,7 @@ from benchmarks.members.spark_sources import (
 from benchmarks.peers import available_peer
 from kiel_groups import TopicPartition
 from kiel_groups.embedded import Cluster
-from kiel_groups.spark.options import READ_SCHEMA
+from kiel_groups.spark.columns import READ_SCHEMA
 
 REPOSITORY = Path(__file__).parents[1]
 CORES = os.cpu_count() or 1

@@ -14,7 +14,7 @@ from pyspark.sql.types import StructType
 
 from kiel_groups.model import TopicPartition
 from kiel_groups.spark.checkpoint import OffsetRange
-from kiel_groups.spark.options import READ_SCHEMA, arrow_schema
+from kiel_groups.spark.columns import READ_SCHEMA, arrow_schema
 from kiel_groups.spark.read_task import record_batch
 from kiel_groups.wire.message_sets.decoder import decode_columns
 from kiel_groups.wire.message_sets.encoder import encode_message_set

@@ -24,8 +24,9 @@ from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
 from kiel_groups.errors import ConfigError
-from kiel_groups.spark.archive_table import ROLLS, TimeField, check_schema, removed_or_changed
-from kiel_groups.spark.checkpoint import Positions, Span
+from kiel_groups.spark import side_tables
+from kiel_groups.spark.archive_table import DAY, ROLLS, TimeField, check_schema, parse_schema, removed_or_changed
+from kiel_groups.spark.checkpoint import Positions, Span, without_reading
 from kiel_groups.spark.environment import can_bound_batches
 from kiel_groups.spark.folders import (
     ArrowFolder,
@@ -38,8 +39,8 @@ from kiel_groups.spark.folders import (
     obstacle,
     open_folder,
 )
-from kiel_groups.spark.options import ReadOptions
-from kiel_groups.wording import counted
+from kiel_groups.spark.options import FAIL, QUARANTINE, SKIP, ReadOptions
+from kiel_groups.wording import counted, some
 
 __all__ = ["BATCH_RECORDS", "ArchiveFolders", "ArchiveSettings"]
 
@@ -77,7 +78,9 @@ class ArchiveSettings:
         time_field: The field of JSON values that has the time that chooses the folder, as ``NAME`` or ``NAME:FORMAT``;
             see ``archive_table.TimeField``. Without it, or in values without such a time, the batch's time is taken.
         schema: The fields of JSON values that become columns; they may be added in later runs, but not removed.
-        bad_records: ``fail``, ``skip`` or ``quarantine``.
+        bad_records: What happens to a message that is damaged: ``fail`` ends the archiving of its topic, ``skip``
+            records its offsets and the reason in ``_quarantine``, ``quarantine`` its bytes, too. If ``fail``, so does a
+            value that does not fit the schema.
         fail_on_data_loss: Whether to end the run if records were lost before they were archived. Otherwise, the run
             logs a warning and continues with the records that are left; a recreated topic is read from its beginning.
 
@@ -96,10 +99,10 @@ class ArchiveSettings:
     batch_records: int | None = BATCH_RECORDS
     interval_s: float | None = None
     file_mb: int = FILE_MB
-    roll: str = "day"
+    roll: str = DAY
     time_field: str | None = None
     schema: StructType | None = None
-    bad_records: str = "fail"
+    bad_records: str = FAIL
     fail_on_data_loss: bool = True
 
     def __post_init__(self) -> None:
@@ -107,6 +110,8 @@ class ArchiveSettings:
             raise ConfigError("output: nothing given; name the folder of the archive")
         if self.interval_s is not None and self.interval_s <= 0:
             raise ConfigError(f"interval_s: {self.interval_s:g} given; expected seconds above 0")
+        if self.bad_records not in (FAIL, SKIP, QUARANTINE):
+            raise ConfigError(f"bad_records: {self.bad_records!r} given; expected {FAIL}, {SKIP} or {QUARANTINE}")
         if self.roll not in ROLLS:
             raise ConfigError(f"roll: {self.roll!r} given; expected {' or '.join(ROLLS)}")
         if self.schema is not None:
@@ -155,8 +160,9 @@ class ArchiveSettings:
             "kafka.group.id": self.group,
             "kiel.zookeeper.connect": self.zookeeper,
             "failOnDataLoss": None if self.fail_on_data_loss else "false",
-            "kiel.file.mb": str(self.file_mb),
+            "kiel.archive.file.mb": str(self.file_mb),
             "maxOffsetsPerTrigger": str(self.batch_records) if self._is_bounded else None,
+            "kiel.onBadRecord": self.bad_records,
             "kiel.archive.output": self.output_uri,
         }
         return {name: text for name, text in named.items() if text is not None}
@@ -169,6 +175,12 @@ class ArchiveSettings:
         Before Spark 4.2, the default bound is left out. Any other bound is passed on, and the source refuses it.
         """
         return self.batch_records is not None and (can_bound_batches() or self.batch_records != BATCH_RECORDS)
+
+    @property
+    def side_tables(self) -> tuple[str, ...]:
+        """The side tables that a run may write."""
+        quarantine = () if self.bad_records == FAIL else (side_tables.QUARANTINE,)
+        return quarantine if self.fail_on_data_loss else (*quarantine, side_tables.LOSSES)
 
     def read_options(self) -> ReadOptions:
         """
@@ -242,6 +254,9 @@ class ArchiveFolders:
             output=output,
             checkpoint=checkpoint or known["checkpoint"],
             brokers=",".join(known["brokers"]),
+            roll=known.get("roll", DAY),
+            time_field=known.get("time_field"),
+            schema=_known_schema(known),
         )
         return cls(settings, None, writes=False)
 
@@ -254,6 +269,11 @@ class ArchiveFolders:
     def is_new(self) -> bool:
         """Whether no run has started this archive yet."""
         return self._known is None
+
+    @property
+    def last_topics(self) -> frozenset[str]:
+        """The topics that the last run named; empty if there was none, or if it had a pattern."""
+        return frozenset(() if self._known is None else self._known["topics"])
 
     # ------------------------------------------------------------------ identity
 
@@ -323,7 +343,7 @@ class ArchiveFolders:
 
     def _check_file(self, name: str, remedy: str) -> None:
         text = self._checkpoint.read(name)
-        if text is not None and _json_object(text.rpartition("\n")[2]) is None:
+        if text is not None and _json_object(text.strip().rpartition("\n")[2]) is None:
             raise ConfigError(self._damaged(name, f"delete it and its .crc file; {remedy}"))
 
     def _damaged(self, name: str, remedy: str) -> str:
@@ -363,16 +383,19 @@ class ArchiveFolders:
         if known["pattern"] != pattern:
             selector = "names" if known["pattern"] is None else f"the pattern {known['pattern']!r}"
             raise ConfigError(f"topics: this archive was begun with {selector}; go on so, or name another output")
-        if missing := sorted(set(known["topics"]) - set(topics)):
+        if topics and not set(known["topics"]).intersection(topics):
             raise ConfigError(
-                f"topics: {', '.join(missing)} missing, which this archive has; name it too (others may be added), or"
-                " name another output"
+                f"topics: this archive is of {some(known['topics'], most=3)}, and none of them is named; name one of"
+                " them too (others may be added or dropped), or name another output"
             )
 
     def _check_table(self, known: dict[str, Any]) -> None:
-        """Check that the folders and columns of the table go on as earlier runs have begun them."""
+        """Check that the folders and columns of the table go on as earlier runs have begun them, if there are files."""
         settings = self._settings
-        if (roll := known.get("roll", "day")) != settings.roll:
+        compacted, listed = self._lists()
+        if compacted < 0 and not listed:
+            return
+        if (roll := known.get("roll", DAY)) != settings.roll:
             raise ConfigError(
                 f"roll: this archive has a folder for each {roll}, and readers know one kind in a table; go on with"
                 f" {roll!r}, or name another output"
@@ -384,12 +407,12 @@ class ArchiveFolders:
                 " so, or name another output; or, if they may differ from now on, change 'time_field' in"
                 f" {settings.checkpoint_uri}/{_IN_CHECKPOINT}"
             )
-        before = known.get("schema")
-        taken = before and removed_or_changed(StructType.fromJson(before), settings.schema or StructType())
-        if taken:
+        before = _known_schema(known)
+        if before and (taken := removed_or_changed(before, settings.schema or StructType())):
             raise ConfigError(
                 f"schema: {taken}, and this archive has such a column; fields may be added only. Go on with this field,"
-                " or name another output"
+                " or name another output; or, if no file has it, change 'schema' in"
+                f" {settings.checkpoint_uri}/{_IN_CHECKPOINT}"
             )
 
     def check_brokers(self, brokers: Collection[str]) -> None:
@@ -492,6 +515,43 @@ class ArchiveFolders:
             raise ConfigError(self._damaged(f"offsets/{batch}", remedy))
         return Positions.from_json(document)
 
+    def hold(self, topics: Collection[str]) -> dict[str, Any]:
+        """
+        Leave topics at their positions, and return these for the source's option ``kiel.archive.held``.
+
+        A batch that is planned and not done is changed, so that it reads nothing of these topics. That is safe within
+        ``locked`` only: nothing of this batch is listed, and no other run writes it.
+
+        Raises:
+            ConfigError: A batch has to be changed, and no lock excludes other runs on this file system.
+        """
+        number = max(_numbers(self._checkpoint.names("offsets")), default=None)
+        if number is None:
+            return {topic: {} for topic in topics}
+        planned = self._planned(number)
+        listed = self.listed_batch()
+        done = [*_numbers(self._checkpoint.names("commits")), -1 if listed is None else listed]
+        if number > max(done):
+            before = self._planned(number - 1) if number else None
+            changed = without_reading(topics, before, planned)
+            if changed != planned:
+                self._change_batch(number, changed)
+            planned = changed
+        held = Positions({each: span for each, span in planned.spans.items() if each.topic in topics}).to_json()
+        return {topic: held.get(topic, {}) for topic in topics}
+
+    def _change_batch(self, number: int, end: Positions) -> None:
+        checkpoint = local_path(self._settings.checkpoint_uri)
+        if checkpoint is None:
+            raise ConfigError(
+                f"checkpoint: batch {number} is planned and not done, and only a run with all of its topics can finish"
+                " it: without a lock, which needs a checkpoint on this machine, another run may be writing it"
+            )
+        lines = (self._checkpoint.read(f"offsets/{number}") or "").splitlines()
+        # Spark refuses a file that its checksum does not fit, and reads one without a checksum.
+        (checkpoint / "offsets" / f".{number}.crc").unlink(missing_ok=True)
+        self._checkpoint.write(f"offsets/{number}", "\n".join([*lines[:-1], json.dumps(end.to_json())]))
+
     def listed_batch(self) -> int | None:
         """Return the number of the last batch whose files are listed, or None before the first batch."""
         compacted, listed = self._lists()
@@ -562,6 +622,11 @@ def _check_place(name: str, uri: str) -> None:
 
 def _text(field: TimeField | None) -> str | None:
     return None if field is None else str(field)
+
+
+def _known_schema(known: dict[str, Any]) -> StructType | None:
+    schema = known.get("schema")
+    return None if schema is None else parse_schema(json.dumps(schema))
 
 
 def _document(text: str, uri: str, name: str) -> dict[str, Any]:

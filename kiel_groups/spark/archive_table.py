@@ -19,9 +19,10 @@ from pyspark.sql import functions as sql
 from pyspark.sql.types import ArrayType, AtomicType, DataType, MapType, StringType, StructField, StructType
 
 from kiel_groups.errors import ConfigError, ProtocolError
-from kiel_groups.spark.options import INCARNATION
+from kiel_groups.spark.columns import INCARNATION
 
 __all__ = [
+    "DAY",
     "OBSERVED",
     "ROLLS",
     "TimeField",
@@ -33,7 +34,8 @@ __all__ = [
 ]
 
 #: The folders of records below those of topics.
-ROLLS: Final = {"day": ("date",), "hour": ("date", "hour")}
+DAY: Final = "day"
+ROLLS: Final = {DAY: ("date",), "hour": ("date", "hour")}
 #: The columns of the table that are no fields of values; one of them tells records apart that do not fit the schema.
 _MISFIT: Final = "misfit"
 _COLUMNS = ("topic", "date", "hour", "partition", "offset", "archived_at", "key", "value", INCARNATION, _MISFIT)

@@ -22,6 +22,7 @@ from kiel_groups.errors import KielGroupsError
 from kiel_groups.model import TopicPartition
 from kiel_groups.spark.archive_folders import ArchiveFolders
 from kiel_groups.spark.checkpoint import OffsetRange, Positions
+from kiel_groups.spark.columns import READ_SCHEMA
 from kiel_groups.spark.coverage import (
     KINDS,
     LOST,
@@ -42,7 +43,7 @@ from kiel_groups.spark.coverage import (
 from kiel_groups.spark.folders import FolderError
 from kiel_groups.spark.log_identity import LogIdentity
 from kiel_groups.spark.log_view import LogView
-from kiel_groups.spark.options import READ_SCHEMA, ReadOptions
+from kiel_groups.spark.options import ReadOptions
 from kiel_groups.spark.read_task import task_rows
 from kiel_groups.spark.side_tables import LOSSES, QUARANTINE, read_rows
 from kiel_groups.spark.task_planner import ReadTask
@@ -210,34 +211,43 @@ class _Table:
         #: The highest offset of the file so far.
         highest: dict[tuple[TopicPartition, int | None], int] = {}
         for batch in file.iter_batches(_ROWS, columns=columns):
-            for number, incarnation, runs in _runs(batch):
+            for number, incarnation, offsets in _divided(batch):
                 partition = TopicPartition(topic, number)
-                key = (partition, incarnation)
                 rows = self.rows[partition].setdefault(incarnation, Rows([], []))
-                for start, end in runs:
-                    if start < highest.get(key, start):
-                        rows.out_of_order.append((start, end))
-                    highest[key] = max(highest.get(key, start), end - 1)
-                rows.runs += runs
-                if len(rows.runs) > _MOST_RUNS:
-                    rows.runs = [each for layer in layers(rows.runs) for each in layer]
+                reached = pc.cumulative_max(offsets, start=highest.get((partition, incarnation), -1))
+                behind = offsets.filter(pc.less(offsets, reached))
+                highest[partition, incarnation] = reached[-1].as_py()
+                rows.runs = _collected([*rows.runs, *_runs(offsets)])
+                rows.out_of_order = _collected([*rows.out_of_order, *_runs(behind)])
 
 
-def _runs(batch: pa.RecordBatch) -> Iterator[tuple[int, int | None, list[Range]]]:
-    """Yield each partition and incarnation of some rows, with its runs of offsets in the order of the rows."""
+def _divided(batch: pa.RecordBatch) -> Iterator[tuple[int, int | None, pa.Array]]:
+    """Yield each partition and incarnation of some rows, with its offsets in the order of the rows."""
     table = pa.Table.from_batches([batch])
     if "incarnation" not in table.column_names:
         table = table.append_column("incarnation", pa.nulls(len(table), pa.int64()))
     for key in table.group_by(["partition", "incarnation"]).aggregate([]).to_pylist():
         incarnation = key["incarnation"]
         same = pc.is_null(table["incarnation"]) if incarnation is None else pc.equal(table["incarnation"], incarnation)
-        offsets = table.filter(pc.and_(same, pc.equal(table["partition"], key["partition"])))["offset"].combine_chunks()
-        count = len(offsets)
-        steps = pc.subtract(offsets.slice(1), offsets.slice(0, count - 1))
-        breaks = pc.indices_nonzero(pc.not_equal(steps, 1)).to_pylist()
-        starts, ends = [0, *(each + 1 for each in breaks)], [*breaks, count - 1]
-        first, last = offsets.take(pa.array(starts)).to_pylist(), offsets.take(pa.array(ends)).to_pylist()
-        yield key["partition"], incarnation, [(start, end + 1) for start, end in zip(first, last, strict=True)]
+        rows = table.filter(pc.and_(same, pc.equal(table["partition"], key["partition"])))
+        yield key["partition"], incarnation, rows["offset"].combine_chunks()
+
+
+def _runs(offsets: pa.Array) -> list[Range]:
+    """Return the ranges of offsets that follow each other; an offset that occurs twice is in two of them."""
+    if not len(offsets):
+        return []
+    ascending = offsets.take(pc.array_sort_indices(offsets))
+    steps = pc.subtract(ascending.slice(1), ascending.slice(0, len(ascending) - 1))
+    breaks = pc.indices_nonzero(pc.not_equal(steps, 1)).to_pylist()
+    first = ascending.take(pa.array([0, *(each + 1 for each in breaks)])).to_pylist()
+    last = ascending.take(pa.array([*breaks, len(ascending) - 1])).to_pylist()
+    return [(start, end + 1) for start, end in zip(first, last, strict=True)]
+
+
+def _collected(runs: list[Range]) -> list[Range]:
+    """Merge runs that touch, once there are many."""
+    return runs if len(runs) < _MOST_RUNS else [each for layer in layers(runs) for each in layer]
 
 
 # ---------------------------------------------------------------------- the logs
@@ -254,8 +264,12 @@ def _compared(
     topics = sorted({*home.settings.topics, *(each.topic_partition.topic for each in found)})
     if not topics:
         return found
-    given = {"kafka.bootstrap.servers": brokers, "subscribe": ",".join(topics), "failOnDataLoss": "false"}
-    options = ReadOptions.parse(given | ({"kiel.zookeeper.connect": zookeeper} if zookeeper else {}), streaming=False)
+    given = {"kafka.bootstrap.servers": brokers, "failOnDataLoss": "false", "kiel.onBadRecord": "row"}
+    if zookeeper is not None:
+        given["kiel.zookeeper.connect"] = zookeeper
+    # Not by names: brokers of 0.8 may create every topic that they are asked for, such as one that was deleted.
+    given["subscribePattern"] = f"^(?:{'|'.join(map(re.escape, topics))})$"
+    options = ReadOptions.parse(given, streaming=False)
     compared = []
     with LogView(options, patient=False) as view:
         there = view.partitions(all_must_exist=False)
@@ -266,11 +280,13 @@ def _compared(
             partition = each.topic_partition
             read = intervals.get(partition, [])
             if partition in earliest and each.incarnation == (read[-1].incarnation if read else None):
-                log = (earliest[partition], latest[partition])
-                if each.incarnation is not None and created.get(partition.topic, each.incarnation) != each.incarnation:
+                continues = not home.settings.topics or partition.topic in home.settings.topics
+                if each.incarnation is None or created.get(partition.topic, each.incarnation) == each.incarnation:
+                    log = (earliest[partition], latest[partition])
+                    present = _present(view, options, partition, missing_in_log(each, log))
+                    each = compared_with_log(each, log, present, continues=continues)
+                elif continues:
                     each = recreated(each)
-                else:
-                    each = compared_with_log(each, log, _present(view, options, partition, missing_in_log(each, log)))
             compared.append(each)
     for partition in sorted(set(there) - {each.topic_partition for each in found}):
         compared.append(not_begun(partition, (earliest[partition], latest[partition])))
@@ -288,8 +304,6 @@ def _present(view: LogView, options: ReadOptions, partition: TopicPartition, mis
         else:
             wanted.append((start, end))
     task = ReadTask(view.leaders([partition]), tuple(OffsetRange(partition, *each) for each in wanted))
-    schema = StructType([READ_SCHEMA[name] for name in ("partition", "offset")])
-    found = [
-        run for batch in task_rows(InputPartition(task), options, schema) for _, _, runs in _runs(batch) for run in runs
-    ]
+    schema = StructType([READ_SCHEMA["offset"]])
+    found = [run for batch in task_rows(InputPartition(task), options, schema) for run in _runs(batch.column("offset"))]
     return layers(found)[0] if found else []

@@ -18,9 +18,8 @@ from kiel_groups.model import TopicPartition
 from kiel_groups.spark.checkpoint import Loss, OffsetRange, Positions, Span, ranges_between
 from kiel_groups.spark.log_identity import LogIdentity
 from kiel_groups.spark.log_view import LogView
-from kiel_groups.spark.offsets import UNKNOWN_CAUSE, check_bounds, handle_data_loss, resolve
+from kiel_groups.spark.offsets import UNKNOWN_CAUSE, account_loss, check_bounds, data_loss, resolve
 from kiel_groups.spark.options import GROUP, ReadOptions
-from kiel_groups.spark.side_tables import record_loss
 from kiel_groups.spark.task_planner import ReadTask, TaskBounds, plan_tasks, plan_topic_tasks
 
 __all__ = ["BatchBounds", "fair_shares", "plan_batch", "waits_for_more"]
@@ -75,7 +74,7 @@ class BatchBounds:
     Args:
         view: Looks up partitions and offsets.
         options: What a batch may read, and how to treat data loss.
-        record: Called with each loss that the options allow. None writes it into the losses of the query's archive.
+        record: Called with each loss that the options allow, in place of its log line and its row in ``_losses``.
     """
 
     def __init__(self, view: LogView, options: ReadOptions, record: Callable[[Loss], None] | None = None) -> None:
@@ -88,10 +87,12 @@ class BatchBounds:
         self._sizes: dict[str, float] = {}
         #: The log ends of the last lookup, capped by ``within``, or None before the first lookup.
         self.seen: Positions | None = None
+        #: The partitions that the last call of ``continued`` has found lost: their positions are not to be committed.
+        self.lost: Collection[TopicPartition] = ()
         #: How many ranges were lost, and how many offsets as far as that is known.
         self.lost_ranges = 0
         self.lost_offsets = 0
-        self._record = record or partial(record_loss, options.archive)
+        self._record = record or partial(account_loss, options.archive)
 
     def stop_at_current_ends(self) -> None:
         """From now on, read nothing beyond the present ends of the logs."""
@@ -146,6 +147,7 @@ class BatchBounds:
         for partition, first in firsts.items():
             if first > known[partition].to:
                 lost[partition] = f"the log begins at {first}: retention was faster"
+        self.lost = frozenset(lost)
         for partition, what in sorted(lost.items()):
             span = known[partition]
             what = f"offset {span.to} is to be read next, and {what}"
@@ -210,11 +212,8 @@ class BatchBounds:
         options = self._options
         group = options.group if options.joins or options.starting == GROUP else None
         loss = Loss(partition, start, end, incarnation, what)
-        handle_data_loss(
-            loss,
-            fail_on_data_loss=options.fail_on_data_loss and not is_decided,
-            offset_znode=None if group is None else GroupLayout(group).offset(partition),
-        )
+        if options.fail_on_data_loss and not is_decided:
+            raise data_loss(loss, None if group is None else GroupLayout(group).offset(partition))
         self._record(loss)
         self.lost_ranges += 1
         self.lost_offsets += loss.size

@@ -36,8 +36,8 @@ class BoundedStreamReader(StreamReader, SupportsTriggerAvailableNow):
         """
         Return the log ends of the last look-up, for Spark's progress reports, or None before the first one.
 
-        ``@lost`` has the losses that the driver has found, if there are any. ``@behind`` has the metrics of Spark's own
-        Kafka source, because a source in Python has no place for metrics.
+        ``@lost`` has the losses that the driver has found, if there are any. ``@behind`` has what Spark's own Kafka
+        source has in its metrics, which a Python source cannot add to.
         """
         seen = self._driver.seen()
         notes = {"@behind": self._driver.behind(), "@lost": self._driver.lost()}

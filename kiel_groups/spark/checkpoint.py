@@ -6,8 +6,8 @@ import json
 import logging
 import re
 import uuid
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
@@ -26,6 +26,7 @@ __all__ = [
     "new_token",
     "query_id",
     "ranges_between",
+    "without_reading",
 ]
 
 log = logging.getLogger(__name__)
@@ -228,6 +229,26 @@ def ranges_between(start: Positions, end: Positions, earliest: Mapping[TopicPart
         if begin < span.to:
             ranges.append(OffsetRange(partition, begin, span.to, span.incarnation))
     return ranges
+
+
+def without_reading(topics: Collection[str], start: Positions | None, end: Positions) -> Positions:
+    """
+    Return the end of a batch that reads nothing of some topics, and otherwise the same as the batch that ends at
+    ``end``.
+
+    Args:
+        topics: The names of the topics.
+        start: Where the batch starts; None for the first batch of a query.
+        end: Where the batch ends.
+    """
+    spans = {partition: span for partition, span in end.spans.items() if partition.topic not in topics}
+    for partition, span in end.spans.items():
+        # Without a token, a partition that appeared after the first batch has no known beginning. It appears again.
+        if partition.topic in topics and (start is None or span.token is not None):
+            spans[partition] = span._replace(to=span.begin, mark=None)
+    if start is not None:
+        spans |= {partition: span for partition, span in start.spans.items() if partition.topic in topics}
+    return replace(end, spans=spans)
 
 
 # Read from a query's checkpoint whether its last batch is done: Spark does not notify a source of that.

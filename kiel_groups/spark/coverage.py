@@ -8,7 +8,7 @@ more than once are a list of *layers*: the ranges of those that occur at least o
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -47,19 +47,20 @@ __all__ = [
 
 Range = tuple[int, int]
 
-#: Differences that are explained: what a side table accounts for, and what compaction has removed from the log.
+#: Differences that are explained: what a side table accounts for, what compaction has removed from the log, and the
+#: order of rows in a file: Spark sorts a batch by the folders of its files, and that sort is not stable once it spills.
 QUARANTINED: Final = "quarantined"
 LOST: Final = "lost"
 COMPACTED: Final = "compacted"
+OUT_OF_ORDER: Final = "out of order"
 #: Differences that are not: planned, and neither in the table nor explained; once more in the table than planned.
 MISSING: Final = "missing"
 DOUBLED: Final = "doubled"
 UNPLANNED: Final = "unplanned"
-OUT_OF_ORDER: Final = "out of order"
 #: Removed from the log before they were archived; and archived, but not from the log that there is now.
 GONE: Final = "gone"
 OTHER_LOG: Final = "other log"
-KINDS: Final = (QUARANTINED, LOST, COMPACTED, MISSING, DOUBLED, UNPLANNED, OUT_OF_ORDER, GONE, OTHER_LOG)
+KINDS: Final = (QUARANTINED, LOST, COMPACTED, OUT_OF_ORDER, MISSING, DOUBLED, UNPLANNED, GONE, OTHER_LOG)
 
 #: A bound above all offsets.
 _NO_OFFSET: Final = 1 << 63
@@ -164,8 +165,8 @@ class Difference(NamedTuple):
 
     @property
     def is_explained(self) -> bool:
-        """Whether the difference needs no action: the offsets are accounted for."""
-        return self.kind in (QUARANTINED, LOST, COMPACTED)
+        """Whether the offsets are accounted for."""
+        return self.kind in (QUARANTINED, LOST, COMPACTED, OUT_OF_ORDER)
 
     @property
     def offsets(self) -> int:
@@ -259,7 +260,10 @@ def _expected(
 ) -> list[list[Range]]:
     """Return the offsets that rows or accounts have to cover, in layers: one for each log with these offsets."""
     wanted: list[Range] = [(each.begin, each.reached) for each in intervals]
-    wanted += [(one.reached, other.begin) for one, other in pairwise(intervals) if one.reached < other.begin]
+    # Where a log ended, nothing is known of the offsets up to the beginning of the next one.
+    ended = {each.start for each in accounts if not each.size}
+    skips = ((one.reached, other.begin) for one, other in pairwise(intervals))
+    wanted += [(start, end) for start, end in skips if start < end and start not in ended]
     lowest = min((start for start, _ in rows.runs), default=None)
     if lowest is not None and not intervals:
         wanted.append((lowest, max(end for _, end in rows.runs)))
@@ -309,21 +313,38 @@ def _coverage(
 
 
 def _explained(missing: list[Range], accounts: Iterable[Account]) -> list[Difference]:
-    """Divide missing offsets by what explains them. The first account of an offset counts."""
-    found = []
-    for account in accounts:
-        told = common(missing, [(account.start, account.end)])
-        found += [Difference(account.kind, *each, account.reason) for each in told]
-        missing = minus(missing, told)
-    return [*found, *(Difference(MISSING, *each) for each in missing)]
+    """Divide missing offsets by what explains them."""
+    found: list[Difference] = []
+    told = deque(sorted((each for each in accounts if each.size), key=lambda each: each.start))
+    for start, end in missing:
+        while start < end:
+            # Accounts may overlap: what comes before ``start`` is missing no more, or was never.
+            while told and told[0].end <= start:
+                told.popleft()
+            if not told or told[0].start >= end:
+                found.append(Difference(MISSING, start, end))
+                break
+            if start < told[0].start:
+                found.append(Difference(MISSING, start, told[0].start))
+                start = told[0].start
+            upto = min(end, told[0].end)
+            found.append(Difference(told[0].kind, start, upto, told[0].reason))
+            start = upto
+    return found
+
+
+def _missing(coverage: LogCoverage) -> list[list[Range]]:
+    return layers((each.start, each.end) for each in coverage.differences if each.kind == MISSING)
 
 
 def missing_in_log(coverage: LogCoverage, log: Range) -> list[Range]:
     """Return the missing offsets that lie within the log: only the log itself tells whether it has them."""
-    return common([(each.start, each.end) for each in coverage.differences if each.kind == MISSING], [log])
+    return common(missing[0], [log]) if (missing := _missing(coverage)) else []
 
 
-def compared_with_log(coverage: LogCoverage, log: Range, present: Sequence[Range]) -> LogCoverage:
+def compared_with_log(
+    coverage: LogCoverage, log: Range, present: Sequence[Range], *, continues: bool = True
+) -> LogCoverage:
     """
     Complete a comparison by what the log has now.
 
@@ -331,28 +352,26 @@ def compared_with_log(coverage: LogCoverage, log: Range, present: Sequence[Range
         coverage: The comparison of the files.
         log: The first and the next offset of the log.
         present: The missing offsets that the log has.
+        continues: Whether the archive still reads this topic, and so has to continue within the log.
     """
-    differences: list[Difference] = []
-    for each in coverage.differences:
-        if each.kind != MISSING:
-            differences.append(each)
-            continue
-        whole = [(each.start, each.end)]
-        inside = common(whole, [log])
-        there = common(inside, present)
-        differences += [
-            Difference(MISSING, *part, "the log has it" if size([part]) == 1 else "the log has them") for part in there
-        ]
-        differences += [Difference(COMPACTED, *part, "the log goes on without them") for part in minus(inside, there)]
-        outside = "the log of today begins later" if each.start < log[0] else "the log of today ends before"
-        differences += [Difference(MISSING, *part, outside) for part in minus(whole, inside)]
-    reached = coverage.reached
-    if reached is not None and log[1] < reached:
-        differences.append(Difference(OTHER_LOG, log[1], reached, "archived, and the log of today ends before"))
-    elif reached is not None and reached < log[0]:
-        differences.append(Difference(GONE, reached, log[0], "the log begins later, and no run has accounted for it"))
+    differences = [each for each in coverage.differences if each.kind != MISSING]
+    first, following = log
+    for missing in _missing(coverage):
+        there = common(missing, present)
+        for kind, reason, ranges in (
+            (MISSING, "the log of today begins later", common(missing, [(0, first)])),
+            (MISSING, "in the log of today", there),
+            (COMPACTED, "the log goes on without them", minus(common(missing, [log]), there)),
+            (MISSING, "the log of today ends before", common(missing, [(following, _NO_OFFSET)])),
+        ):
+            differences += [Difference(kind, *each, reason) for each in ranges]
+    reached = coverage.reached if continues else None
+    if reached is not None and following < reached:
+        differences.append(Difference(OTHER_LOG, following, reached, "archived, and the log of today ends before"))
+    elif reached is not None and reached < first:
+        differences.append(Difference(GONE, reached, first, "the log begins later, and no run has accounted for it"))
     ordered = sorted(differences, key=lambda each: (each.start, each.end, each.kind))
-    return replace(coverage, differences=tuple(ordered), log=log)
+    return replace(coverage, differences=tuple(ordered), log=log if continues else None)
 
 
 def recreated(coverage: LogCoverage) -> LogCoverage:

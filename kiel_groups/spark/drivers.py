@@ -27,8 +27,9 @@ from kiel_groups.spark.member import CLOSE_S, SETTLE_S, SparkMember, default_on_
 from kiel_groups.spark.offsets import GroupOffsets, refuse_live_group
 from kiel_groups.spark.options import EARLIEST, GROUP, ReadOptions
 from kiel_groups.spark.task_planner import ReadTask
+from kiel_groups.wording import some
 
-__all__ = ["LogDriver", "MemberDriver", "QueryDriver", "group_config", "group_name", "open_driver"]
+__all__ = ["LogDriver", "MemberDriver", "QueryDriver", "check_topics", "group_config", "group_name", "open_driver"]
 
 log = logging.getLogger(__name__)
 
@@ -156,7 +157,8 @@ class LogDriver(QueryDriver):
     def initial(self) -> Positions:
         start = self._resolved()
         if not self._start_is_stored:
-            self._start_is_stored = self._offsets.commit(self._group(start), start.offsets(), only_missing=True)
+            offsets = self._read(start).offsets()
+            self._start_is_stored = self._offsets.commit(self._group(start), offsets, only_missing=True)
         return start
 
     def _resolved(self) -> Positions:
@@ -169,6 +171,10 @@ class LogDriver(QueryDriver):
                 each: Span(offset, offset, token, incarnation=created.get(each.topic))
                 for each, offset in self._bounds.starts(partitions).items()
             }
+            spans |= self._options.held.spans
+            if self._options.group is not None:
+                # Members do not trust these offsets either.
+                self._offsets.forget(self._identity.outdated_offsets(self._options.group, partitions))
             self._start = Positions(spans, self._query or uuid.uuid4().hex[:_QUERY_DIGITS], initial=True)
         return self._start
 
@@ -177,17 +183,29 @@ class LogDriver(QueryDriver):
         known = start or self._planned
         if known is None:
             return self._latest_of_unknown()
-        self.done(known)
-        spans, ends = self._bounds.continued(known.spans)
-        self._offsets.forget([partition for partition in known.spans if partition not in spans])
+        read = self._read(known).spans
+        check_topics(self._options, read)
+        try:
+            spans, ends = self._bounds.continued(read)
+        finally:
+            # Not before: this has found the positions in lost logs, which are not to be committed.
+            self.done(known)
+        self._offsets.forget(self._bounds.lost)
+        self._bounds.lost = ()
         spans |= self._beginnings([partition for partition in self._bounds.within(ends) if partition not in spans])
         advanced = self._bounds.advanced(spans, ends, limited=limited)
-        end = Positions(self._identity.identified(advanced, known.spans), known.query or self._query)
+        identified = self._identity.identified(advanced, read)
+        end = Positions({**identified, **self._options.held.spans}, known.query or self._query)
         if end.offsets() == known.offsets():
             # No batch delays the end of a query: it may be the last trigger of ``availableNow``.
             self._offsets.flush()
         self._newest_end = end
         return end
+
+    def _read(self, positions: Positions) -> Positions:
+        """Leave out the topics that an archive's query does not read; nothing is asked about them."""
+        topics = self._options.held.topics
+        return replace(positions, spans={p: span for p, span in positions.spans.items() if p.topic not in topics})
 
     def _latest_of_unknown(self) -> Positions:
         """Return the end of the first batch. Before Spark 4.2, a new query looks like a resumed query here."""
@@ -199,7 +217,7 @@ class LogDriver(QueryDriver):
             starts = {}
         ends = self._bounds.within(self._bounds.ends({}))
         spans = {partition: Span(min(starts.get(partition, end), end), end) for partition, end in ends.items()}
-        return Positions(self._identity.identified(spans, {}))
+        return Positions({**self._identity.identified(spans, {}), **self._options.held.spans})
 
     def _beginnings(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, Span]:
         """Return spans of partitions that appeared later; they start at the first offsets, whatever the options are."""
@@ -217,15 +235,18 @@ class LogDriver(QueryDriver):
     def tasks(self, start: Positions, end: Positions) -> list[ReadTask]:
         self._planned = end
         self._query = end.query or start.query or self._query
+        read = self._read(start)
+        check_topics(self._options, read.spans)
         # An end without the id of the query and without tokens was looked up without knowledge of the start.
         blind = end.query is None and all(span.token is None for span in end.spans.values())
-        return self._bounds.tasks(start, end, blind=blind)
+        return self._bounds.tasks(read, self._read(end), blind=blind)
 
     def done(self, end: Positions) -> None:
         if self._start is None or end.offsets() != self._start.offsets():
             # An offset of a deleted log would be taken for one of the new log, as it is younger than the topic.
-            outdated = self._identity.recreated(end.spans)
-            offsets = {partition: offset for partition, offset in end.offsets().items() if partition not in outdated}
+            read = self._read(end)
+            outdated = {*self._identity.recreated(read.spans), *self._bounds.lost}
+            offsets = {partition: offset for partition, offset in read.offsets().items() if partition not in outdated}
             self._offsets.commit_soon(self._group(end), offsets)
 
     def _leave(self, done: Positions | None) -> None:
@@ -238,6 +259,24 @@ class LogDriver(QueryDriver):
 
     def _group(self, positions: Positions) -> str | None:
         return group_name(self._options, replace(positions, query=positions.query or self._query))
+
+
+def check_topics(options: ReadOptions, known: Collection[TopicPartition]) -> None:
+    """
+    Check that a checkpoint has topics of the query. Otherwise all of its records would seem to be lost.
+
+    Raises:
+        ConfigError: The options name none of the topics of the checkpoint.
+    """
+    read = {partition.topic for partition in known}
+    named = {*options.topics, *(partition.topic for partition in options.assigned)}
+    pattern = options.topic_pattern
+    if read and not any(topic in named or (pattern is not None and pattern.search(topic)) for topic in read):
+        wanted = some(sorted(named)) if pattern is None else f"topics that match {pattern.pattern!r}"
+        raise ConfigError(
+            f"checkpointLocation: this checkpoint is of {some(sorted(read))}, and the query reads {wanted}; give it a"
+            " checkpoint of its own"
+        )
 
 
 def group_name(options: ReadOptions, positions: Positions) -> str | None:

@@ -16,10 +16,11 @@ from typing import Any, Protocol
 
 from py4j.protocol import Py4JJavaError
 from pyarrow import ArrowException, NativeFile
-from pyarrow.fs import FileSelector, FileSystem, LocalFileSystem
+from pyarrow.fs import FileSelector
 from pyspark.sql import SparkSession
 
 from kiel_groups.errors import KielGroupsError
+from kiel_groups.spark.side_tables import file_system
 
 __all__ = [
     "ArrowFolder",
@@ -204,13 +205,8 @@ class ArrowFolder:
     """A Folder that can only be read, on any file system that pyarrow knows, without Spark."""
 
     def __init__(self, uri: str) -> None:
-        local = local_path(uri)
         self._uri = uri
-        with self._reading():
-            # Hadoop has names of its own for the scheme of S3.
-            named = re.sub("^s3[an]:", "s3:", uri)
-            found: tuple[FileSystem, str] = (LocalFileSystem(), str(local)) if local else FileSystem.from_uri(named)
-            self._files, self._path = found
+        self._files, self._path = file_system(uri)
 
     def names(self, folder: str = "") -> list[str]:
         with self._reading():

@@ -16,7 +16,7 @@ from struct import Struct
 from zlib import crc32
 
 from kiel_groups.errors import CoordinationError, KielGroupsError, ProtocolError
-from kiel_groups.group.znodes.layout import GroupLayout, topic_path
+from kiel_groups.group.znodes.layout import TOPICS, GroupLayout, topic_path
 from kiel_groups.model import TopicPartition
 from kiel_groups.ops.zookeeper_client import zookeeper
 from kiel_groups.ops.zookeeper_reader import read_znodes
@@ -101,15 +101,16 @@ class LogIdentity:
         # A deleted topic keeps its last incarnation: what follows of that is for the brokers to say.
         paths = {topic_path(topic): topic for topic in sorted(self._topics)}
         with zookeeper(hosts) as client:
+            # A server that lags would show the topic from before.
+            client.sync(TOPICS)
             return {paths[path]: znode.czxid for path, znode in read_znodes(client, list(paths)).items()}
 
     def recreated(self, spans: Mapping[TopicPartition, Span]) -> dict[TopicPartition, str]:
         """Return the partitions whose topics have another incarnation than their spans, with the reason."""
         created = self.incarnations({partition.topic for partition in spans})
         return {
-            partition: "the topic was deleted and created again since"
-            f" (incarnation {span.incarnation}, and now {created[partition.topic]}): what its log had from there on is"
-            " lost"
+            partition: f"the topic was deleted and created again since (incarnation {span.incarnation}, and now"
+            f" {created[partition.topic]}): what its log had from there on is lost"
             for partition, span in spans.items()
             if span.incarnation is not None and created.get(partition.topic, span.incarnation) != span.incarnation
         }

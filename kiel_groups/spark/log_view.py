@@ -53,8 +53,8 @@ class LogView:
         self._patient = patient
         self.loop = LoopThread("the Spark source's view of the brokers")
         self.cluster = ClusterMetadata(options.broker_config, Metrics())
-        #: The same brokers with connections of their own, for commits, which take long: a broker answers the requests of
-        #: a connection one after another, and lookups would wait.
+        #: The same brokers with connections of their own, for commits, which take long: a broker answers the requests
+        #: of a connection one after another, and lookups would wait.
         self.commit_cluster = ClusterMetadata(options.broker_config, Metrics())
 
     def __enter__(self) -> Self:
@@ -151,6 +151,7 @@ class LogView:
         if options.topic_pattern is not None:
             named = set(await self._topics()) - INTERNAL_TOPICS
             topics = {topic for topic in named if options.topic_pattern.search(topic)}
+        topics -= options.held.topics
         # Without ``all_must_exist``, the caller itself repeats the lookup. AGE makes each refresh ask another broker
         # than the last one: a broker that is cut off from ZooKeeper would repeat its outdated answer.
         await (self.cluster.await_topics(topics) if all_must_exist else self.cluster.refresh(topics, AGE))

@@ -20,10 +20,11 @@ from kiel_groups.ops.zookeeper_reader import read_group, refuse_programs
 from kiel_groups.spark.checkpoint import Loss, OffsetRange
 from kiel_groups.spark.log_view import LogView
 from kiel_groups.spark.options import EARLIEST, EARLIEST_OFFSET, GROUP, LATEST, LATEST_OFFSET, Place, ReadOptions
+from kiel_groups.spark.side_tables import record_loss
 from kiel_groups.wire.error_codes import NO_ERROR
 from kiel_groups.wording import counted, some
 
-__all__ = ["UNKNOWN_CAUSE", "GroupOffsets", "check_bounds", "handle_data_loss", "refuse_live_group", "resolve"]
+__all__ = ["UNKNOWN_CAUSE", "GroupOffsets", "account_loss", "check_bounds", "data_loss", "refuse_live_group", "resolve"]
 
 log = logging.getLogger(__name__)
 
@@ -110,14 +111,14 @@ def check_bounds(
         if start > end and end < last:
             raise ConfigError(f"endingOffsets: {partition} ends at offset {end}, before it starts at {start}")
         what = f"offsets {start} to {end} are to be read, and the log has {first} to {last}: {UNKNOWN_CAUSE}"
-        kept = OffsetRange(partition, min(max(start, first), last), min(end, last))
-        if start < first:
-            loss = Loss(partition, start, min(first, max(start, end)), None, what)
-            handle_data_loss(loss, fail_on_data_loss=fail_on_data_loss)
+        losses = [Loss(partition, start, min(first, max(start, end)), None, what)] if start < first else []
         if max(start, end) > last:
-            loss = Loss(partition, max(start, last), end if end > start else None, None, what)
-            handle_data_loss(loss, fail_on_data_loss=fail_on_data_loss)
-        found[partition] = kept
+            losses.append(Loss(partition, max(start, last), end if end > start else None, None, what))
+        for loss in losses:
+            if fail_on_data_loss:
+                raise data_loss(loss)
+            account_loss(None, loss)
+        found[partition] = OffsetRange(partition, min(max(start, first), last), min(end, last))
     return found
 
 
@@ -125,26 +126,26 @@ def check_bounds(
 UNKNOWN_CAUSE = "retention was faster, or the topic was deleted and created again"
 
 
-def handle_data_loss(loss: Loss, *, fail_on_data_loss: bool, offset_znode: str | None = None) -> None:
+def data_loss(loss: Loss, offset_znode: str | None = None) -> OffsetOutOfRangeError:
     """
-    Raise an error or log a warning, as the options say, because messages were lost before they were read.
+    Return the error of messages that were lost before they were read, with the remedies.
 
     Args:
         loss: The lost messages, and the reason.
-        fail_on_data_loss: Whether to raise.
         offset_znode: The znode of the group's offset, if a query with a new checkpoint would start at that offset.
-
-    Raises:
-        OffsetOutOfRangeError: ``fail_on_data_loss`` is set.
     """
-    if fail_on_data_loss:
-        first = "" if offset_znode is None else f"set the group's offset ('set {offset_znode} 0' in zkCli) and "
-        start = f"{first}start with a new checkpoint"
-        raise OffsetOutOfRangeError(
-            f"{loss}. {start[0].upper()}{start[1:]} (a batch: with other offsets; an archive: in another folder), or"
-            " set failOnDataLoss to false to go on with what there is"
-        )
+    first = "" if offset_znode is None else f"set the group's offset ('set {offset_znode} 0' in zkCli) and "
+    start = f"{first}start with a new checkpoint"
+    return OffsetOutOfRangeError(
+        f"{loss}. {start[0].upper()}{start[1:]} (a batch: with other offsets; an archive: in another folder), or"
+        " set failOnDataLoss to false to go on with what there is"
+    )
+
+
+def account_loss(archive: str | None, loss: Loss) -> None:
+    """Log messages that were lost before they were read, and record them in the archive of the query, if it has one."""
     log.warning("%s; continuing with the messages that are left, as failOnDataLoss is false", loss)
+    record_loss(archive, loss)
 
 
 def _names(partitions: list[TopicPartition]) -> str:

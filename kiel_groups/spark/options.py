@@ -11,19 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, Final, TypeAlias
-
-import pyarrow as pa
-from pyspark.sql.types import (
-    BinaryType,
-    DataType,
-    IntegerType,
-    LongType,
-    StringType,
-    StructField,
-    StructType,
-    TimestampType,
-)
+from typing import Any, NamedTuple, TypeAlias
 
 from kiel_groups.config import (
     CLIENT_ID,
@@ -36,27 +24,23 @@ from kiel_groups.config import (
 )
 from kiel_groups.errors import ConfigError
 from kiel_groups.model import TopicPartition
-from kiel_groups.spark.checkpoint import local_folder
+from kiel_groups.spark.checkpoint import Positions, Span, local_folder
 
 __all__ = [
     "EARLIEST",
     "EARLIEST_OFFSET",
     "FAIL",
     "GROUP",
-    "INCARNATION",
+    "Held",
     "LATEST",
     "LATEST_OFFSET",
     "OPTION_NAMES",
     "QUARANTINE",
-    "READ_SCHEMA",
     "ROW",
     "SKIP",
     "Place",
     "ReadOptions",
-    "WriteColumns",
     "WriteOptions",
-    "arrow_schema",
-    "check_read_schema",
     "duration_ms",
 ]
 
@@ -153,7 +137,7 @@ def _check_known(options: Iterable[str], kind: str) -> None:
     Raises:
         ConfigError: An option does not apply; the message has the reason, or suggests a similar option.
     """
-    known = {name.lower() for name in (*OPTION_NAMES[kind], *_names(_ARCHIVE, ReadOptions))} | _SPARKS_OWN
+    known = {name.lower() for name in OPTION_NAMES[kind]} | _SPARKS_OWN | (set() if kind == "write" else _OF_ARCHIVES)
     without_effect = _TUNING | (_IGNORED_IN_BATCHES if kind == "batch" else set())
     ignored = []
     for name in sorted({name.lower() for name in options} - known):
@@ -317,65 +301,6 @@ def _is_number(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
-#: The column that identifies the topic's incarnation.
-INCARNATION = "incarnation"
-
-_COLUMNS: Final[dict[str, tuple[DataType, pa.DataType]]] = {
-    "key": (BinaryType(), pa.binary()),
-    "value": (BinaryType(), pa.binary()),
-    "topic": (StringType(), pa.string()),
-    "partition": (IntegerType(), pa.int32()),
-    "offset": (LongType(), pa.int64()),
-    # Messages of magic 0 have no timestamp: the column is null, and the type is -1.
-    "timestamp": (TimestampType(), pa.timestamp("us", tz="UTC")),
-    "timestampType": (IntegerType(), pa.int32()),
-    # The creation zxid of the topic; null without ZooKeeper.
-    INCARNATION: (LongType(), pa.int64()),
-    # Null but in the rows of bad records, with ``kiel.onBadRecord`` set to ``row``.
-    "error": (StringType(), pa.string()),
-    "raw": (BinaryType(), pa.binary()),
-}
-
-#: Columns that only a schema that names them has.
-_OPTIONAL_COLUMNS = (INCARNATION, "error", "raw")
-
-#: The schema of a read if the user gives none.
-READ_SCHEMA = StructType(
-    [StructField(name, kind, True) for name, (kind, _) in _COLUMNS.items() if name not in _OPTIONAL_COLUMNS]
-)
-
-
-def check_read_schema(schema: StructType) -> StructType:
-    """
-    Check that a user's schema consists of known columns, in any order, and return it.
-
-    Raises:
-        ConfigError: A column is unknown, given twice, or has another type; the message names the known columns or type.
-    """
-    for field in schema.fields:
-        known = _COLUMNS.get(field.name)
-        if known is None:
-            raise ConfigError(f"schema: there is no column {field.name!r}; there are {', '.join(_COLUMNS)}")
-        if field.dataType != known[0]:
-            raise ConfigError(
-                f"schema: {field.name} is given as {field.dataType.simpleString()}, and is {known[0].simpleString()};"
-                " cast it after reading"
-            )
-        if not field.nullable and field.name in ("key", "value", "timestamp", *_OPTIONAL_COLUMNS):
-            raise ConfigError(f"schema: {field.name} is given as not nullable, and may be null")
-    names = schema.fieldNames()
-    if twice := sorted({name for name in names if names.count(name) > 1}):
-        raise ConfigError(f"schema: {twice[0]} is named twice")
-    if not names:
-        raise ConfigError(f"schema: no column is named; there are {', '.join(_COLUMNS)}")
-    return schema
-
-
-def arrow_schema(schema: StructType) -> pa.Schema:
-    """Return the Arrow schema that Spark expects of every batch, with equal names, order, types and nullability."""
-    return pa.schema([pa.field(each.name, _COLUMNS[each.name][1], each.nullable) for each in schema.fields])
-
-
 # Parse the options of a read, check them against each other, and refuse invalid options with the reason.
 #
 # Options have the names and meanings of Spark's own Kafka source, as far as they apply to Kafka 0.8. Spark passes names
@@ -455,6 +380,19 @@ def _on_bad_record(name: str, text: str) -> str:
     return word if word == QUARANTINE else _one_of(name, text, (FAIL, SKIP, ROW))
 
 
+class Held(NamedTuple):
+    """Topics that an archive's query does not read, and the positions at which they stay in its checkpoint."""
+
+    topics: frozenset[str] = frozenset()
+    spans: Mapping[TopicPartition, Span] = {}
+
+    @classmethod
+    def parse(cls, _: str, text: str) -> Held:
+        """Parse positions as in a checkpoint, which also has topics without a position."""
+        document = json.loads(text)
+        return cls(frozenset(document), Positions.from_json(document).spans)
+
+
 def _joins(name: str, text: str) -> bool:
     return _one_of(name, text, ("none", "join")) == "join"
 
@@ -523,7 +461,6 @@ class ReadOptions:
     min_partitions: int | None = _option("minPartitions", whole_number, None, 1)
     max_partitions: int | None = _option("maxPartitions", whole_number, None, 1)
     max_records_per_partition: int | None = _option("maxRecordsPerPartition", whole_number, None, 1)
-    file_mb: int | None = _option("kiel.file.mb", whole_number, None, 1, only="stream")
     max_offsets_per_trigger: int | None = _option("maxOffsetsPerTrigger", whole_number, None, 1, only="stream")
     min_offsets_per_trigger: int | None = _option("minOffsetsPerTrigger", whole_number, None, 1, only="stream")
     max_trigger_delay_ms: int = _option("maxTriggerDelay", duration_ms, 15 * 60_000, only="stream")
@@ -542,6 +479,8 @@ class ReadOptions:
     fetch_max_bytes: int = _option("kafka.fetch.max.bytes", whole_number, 1 << 20, 1)
     max_message_bytes: int = _option("kiel.max.message.bytes", whole_number, 64 << 20, 1)
     archive: str | None = _option("kiel.archive.output", _text, only=_ARCHIVE)
+    file_mb: int | None = _option("kiel.archive.file.mb", whole_number, None, 1, only=_ARCHIVE)
+    held: Held = _option("kiel.archive.held", Held.parse, Held(), only=_ARCHIVE)
 
     @property
     def broker_config(self) -> BrokerConfig:
@@ -606,11 +545,6 @@ def _check_bounds(read: ReadOptions, texts: _OptionTexts) -> None:
     for least, at_least, most, at_most in bounds:
         if at_least is not None and at_most is not None and at_least > at_most:
             raise ConfigError(f"{least} is {at_least}, above {most}, which is {at_most}")
-    if read.file_mb is not None and (read.min_partitions or read.max_records_per_partition):
-        raise ConfigError(
-            "kiel.file.mb plans few tasks for each topic, which minPartitions and maxRecordsPerPartition would split;"
-            " drop one"
-        )
     if "maxTriggerDelay" in texts and read.min_offsets_per_trigger is None:
         raise ConfigError("maxTriggerDelay bounds the wait for minOffsetsPerTrigger; give that too, or drop it")
 
@@ -634,18 +568,6 @@ def _check_membership(read: ReadOptions) -> None:
 
 _ACKS = {"all": -1, "-1": -1, "0": 0, "1": 1}
 _CODECS = ("none", "gzip", "snappy", "lz4")
-
-_TEXT_OR_BYTES: tuple[DataType, ...] = (StringType(), BinaryType())
-_ALLOWED: Mapping[str, tuple[DataType, ...]] = {
-    "key": _TEXT_OR_BYTES,
-    "value": _TEXT_OR_BYTES,
-    "topic": (StringType(),),
-    "partition": (IntegerType(),),
-}
-#: Columns of a read that are ignored, because a written message has no such field.
-_IGNORED = ("offset", "timestamp", "timestamptype")
-#: The column for which Spark's own Kafka sink writes headers.
-_HEADERS = "headers"
 
 
 def _acks(name: str, text: str) -> int:
@@ -703,53 +625,7 @@ OPTION_NAMES = {
     "stream": (*_EVERYWHERE, "startingOffsets", "checkpointLocation", *_names("stream", ReadOptions)),
     "write": (*_EVERYWHERE, "kiel.zookeeper.connect", *_names("write", WriteOptions)),
 }
+_OF_ARCHIVES = {
+    each.metadata["name"].lower() for each in dataclasses.fields(ReadOptions) if each.metadata.get("only") == _ARCHIVE
+}
 _SPELLING = {name.lower(): name for names in OPTION_NAMES.values() for name in names}
-
-
-@dataclass(frozen=True, slots=True)
-class WriteColumns:
-    """The indexes of the columns in a row: None for a missing column, or for ``topic`` if an option names the topic."""
-
-    value: int
-    key: int | None
-    topic: int | None
-    partition: int | None
-
-    @classmethod
-    def of(cls, schema: StructType, topic: str | None) -> WriteColumns:
-        """
-        Find the columns by their names, in any case. Warn of columns that are not written.
-
-        Args:
-            schema: The schema of the rows.
-            topic: The topic of the options, which takes precedence over a column.
-
-        Raises:
-            ConfigError: There is no value column; neither an option nor a column names the topic; there are headers; or
-                a column occurs twice, or has a type that is not allowed.
-        """
-        places: dict[str, int] = {}
-        extra = []
-        for place, field in enumerate(schema.fields):
-            name = field.name.lower()
-            if name in _IGNORED:
-                continue
-            allowed = _ALLOWED.get(name)
-            if name == _HEADERS:
-                raise ConfigError(f"column {field.name}: messages of Kafka 0.8 have no headers; drop it")
-            if allowed is None:
-                extra.append(field.name)
-                continue
-            if field.dataType not in allowed:
-                kinds = " or ".join(kind.simpleString() for kind in allowed)
-                raise ConfigError(f"column {field.name}: is {field.dataType.simpleString()}, expected {kinds}; cast it")
-            if name in places:
-                raise ConfigError(f"column {field.name}: there are two of that name; select one")
-            places[name] = place
-        if "value" not in places:
-            raise ConfigError("there is no column 'value', which every message needs; null is a value, too")
-        if topic is None and "topic" not in places:
-            raise ConfigError("nothing says which topic to write to; give the option topic, or a column of that name")
-        if extra:
-            log.warning("ignoring columns that have no place in a message: %s", ", ".join(extra))
-        return cls(places["value"], places.get("key"), None if topic else places.get("topic"), places.get("partition"))

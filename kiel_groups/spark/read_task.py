@@ -39,7 +39,8 @@ from kiel_groups.errors import (
 )
 from kiel_groups.model import Record, TopicPartition
 from kiel_groups.spark.checkpoint import Loss, OffsetRange
-from kiel_groups.spark.options import FAIL, INCARNATION, QUARANTINE, ROW, ReadOptions, arrow_schema
+from kiel_groups.spark.columns import INCARNATION, arrow_schema
+from kiel_groups.spark.options import FAIL, QUARANTINE, ROW, ReadOptions
 from kiel_groups.spark.side_tables import Quarantine, SideRow, record_loss
 from kiel_groups.spark.task_planner import ReadTask
 from kiel_groups.spark.worker_connections import BrokerSocket, borrowed, find_leaders, freeze_collector
@@ -50,6 +51,7 @@ from kiel_groups.wire.message_sets.arrow_arrays import binary_array, offset_arra
 from kiel_groups.wire.message_sets.columns import Columns, columns_of
 from kiel_groups.wire.message_sets.decoder import NoRecords, PartialMessage, decode_columns
 from kiel_groups.wire.message_sets.message_layout import DamagedMessage
+from kiel_groups.wording import counted
 
 __all__ = ["RangeReader", "ask_for", "merged", "record_batch", "task_rows"]
 
@@ -312,6 +314,7 @@ _COLUMNS: Final[dict[str, Callable[[Columns, OffsetRange], pa.Array]]] = {
 
 #: How to pass a bad record, at the end of its error.
 _BAD_RECORD_REMEDY = "set kiel.onBadRecord to 'skip', or to 'row' for a row without a value"
+_BAD_RECORD_REMEDY_OF_ARCHIVES = "set bad_records to 'quarantine' or 'skip'"
 #: So many bad records of a task are logged one by one.
 _MOST_LOGGED = 10
 
@@ -334,7 +337,8 @@ class _BadRecords:
             DamagedRecordError: ``kiel.onBadRecord`` is ``fail``.
         """
         if self._choice == FAIL:
-            bad.args = (f"{bad}; to pass it, {_BAD_RECORD_REMEDY}",)
+            remedy = _BAD_RECORD_REMEDY if self._archive is None else _BAD_RECORD_REMEDY_OF_ARCHIVES
+            bad.args = (f"{bad}; to pass it, {remedy}",)
             raise bad
         self._count += 1
         if self._count <= _MOST_LOGGED:
@@ -344,13 +348,15 @@ class _BadRecords:
         if self._choice == ROW:
             return [_bad_record_batch(bad, reading.range, self._schema)]
         if self._archive is not None:
+            # A damaged message within a compressed one is at another offset than the row.
+            at = f"{bad.topic_partition} at offset {bad.offset}: "
             self._records.setdefault(reading, Quarantine(self._archive)).add(
                 SideRow(
                     topic=bad.topic_partition.topic,
                     partition=bad.topic_partition.partition,
                     offset=bad.offset,
                     end_offset=bad.next_offset,
-                    reason=str(bad),
+                    reason=str(bad).removeprefix(at).removeprefix(f"{bad.topic_partition} "),
                     found_at=datetime.now(UTC),
                     incarnation=reading.range.incarnation,
                     raw=bad.value if self._choice == QUARANTINE else None,
@@ -363,7 +369,8 @@ class _BadRecords:
         for each in self._records.values():
             each.flush()
         if self._count > _MOST_LOGGED:
-            log.error("%d bad records in this task; only the first %d have a line", self._count, _MOST_LOGGED)
+            found = counted(self._count, "bad record")
+            log.error("this task has %s; the log names only the first %s", found, _MOST_LOGGED)
 
 
 def _bad_record_batch(bad: DamagedRecordError, source: OffsetRange, schema: pa.Schema) -> pa.RecordBatch:

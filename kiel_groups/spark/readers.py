@@ -16,7 +16,8 @@ from pyspark.sql.types import StructType
 
 from kiel_groups.spark.cause_first import cause_first
 from kiel_groups.spark.checkpoint import Positions
-from kiel_groups.spark.options import INCARNATION, ReadOptions
+from kiel_groups.spark.columns import INCARNATION
+from kiel_groups.spark.options import ReadOptions
 from kiel_groups.spark.portable_pickle import PortablePickle
 from kiel_groups.spark.read_task import task_rows
 from kiel_groups.spark.task_planner import task_partitions

@@ -20,7 +20,8 @@ from kiel_groups.clients.produce.partitioners import hash_partitioner
 from kiel_groups.clients.producer import Producer, RecordMetadata
 from kiel_groups.errors import ConfigError
 from kiel_groups.spark.cause_first import cause_first
-from kiel_groups.spark.options import WriteColumns, WriteOptions
+from kiel_groups.spark.columns import WriteColumns
+from kiel_groups.spark.options import WriteOptions
 from kiel_groups.spark.portable_pickle import PortablePickle
 from kiel_groups.sync import LoopThread
 

@@ -33,6 +33,7 @@ __all__ = [
     "Quarantine",
     "SideRow",
     "check_side_tables",
+    "file_system",
     "read_rows",
     "record_loss",
     "write_rows",
@@ -124,7 +125,7 @@ def check_side_tables(archive: str) -> None:
     Raises:
         ConfigError: Arrow does not know the file system, or lacks a library for it.
     """
-    _file_system(archive)
+    file_system(archive)
 
 
 def write_rows(archive: str, table: str, rows: Sequence[SideRow]) -> None:
@@ -146,7 +147,7 @@ def write_rows(archive: str, table: str, rows: Sequence[SideRow]) -> None:
     first, schema = rows[0], _SCHEMAS[table]
     columns = {name: [getattr(row, name) for row in rows] for name in schema.names}
     columns["reason"] = [row.reason[:_MOST_REASON_CHARACTERS] for row in rows]
-    files, folder = _file_system(archive)
+    files, folder = file_system(archive)
     # Other names than this could begin with an underscore or a dot, and readers of Parquet ignore such files.
     name = f"offsets-{first.topic}-{first.partition}-{first.incarnation or 0}-{first.offset}.parquet"
     path, draft = f"{folder}/{table}/{name}", f"{folder}/{table}/.{name}-{uuid.uuid4().hex}"
@@ -184,7 +185,7 @@ def read_rows(archive: str, table: str, *, with_raw: bool = False) -> list[SideR
     from pyarrow.dataset import dataset
     from pyarrow.fs import FileType
 
-    files, folder = _file_system(archive)
+    files, folder = file_system(archive)
     try:
         if files.get_file_info(f"{folder}/{table}").type == FileType.NotFound:
             return []
@@ -197,8 +198,13 @@ def read_rows(archive: str, table: str, *, with_raw: bool = False) -> list[SideR
     return sorted(made, key=lambda row: (row.topic_partition, row.incarnation or 0, row.offset))
 
 
-def _file_system(archive: str) -> tuple[FileSystem, str]:
-    """Return the file system of a URI, and the path there."""
+def file_system(archive: str) -> tuple[FileSystem, str]:
+    """
+    Return Arrow's file system of a URI, and the path there.
+
+    Raises:
+        ConfigError: Arrow does not know the file system, or lacks a library for it.
+    """
     from pyarrow.fs import FileSystem, LocalFileSystem
 
     if archive.startswith("file://"):
@@ -210,9 +216,9 @@ def _file_system(archive: str) -> tuple[FileSystem, str]:
         found: tuple[FileSystem, str] = FileSystem.from_uri(quote(archive, safe=":/@?&=%+~"))
     except (pa.ArrowException, OSError) as error:
         raise ConfigError(
-            f"output: Python's workers cannot write beside {archive}, where bad records and losses are recorded:"
-            f" {str(error).splitlines()[0]}; name a folder of file:, hdfs:, s3: or gs:, with its libraries on every"
-            " worker"
+            f"output: {archive} cannot be reached from Python, which records bad records and losses there, and verifies"
+            f" archives: {str(error).splitlines()[0]}; name a folder of file:, hdfs:, s3: or gs:, with its libraries"
+            " here and on every worker"
         ) from error
     return found
 

@@ -44,20 +44,22 @@ class KielDataSource(PortablePickle, DataSource):
         return "kiel"
 
     def schema(self) -> StructType:
-        from kiel_groups.spark.options import READ_SCHEMA
+        from kiel_groups.spark.columns import READ_SCHEMA
 
         return READ_SCHEMA
 
     @cause_first
     def reader(self, schema: StructType) -> BatchReader:
-        from kiel_groups.spark.options import ReadOptions, check_read_schema
+        from kiel_groups.spark.columns import check_read_schema
+        from kiel_groups.spark.options import ReadOptions
         from kiel_groups.spark.readers import BatchReader
 
         return BatchReader(ReadOptions.parse(self.options, streaming=False), check_read_schema(schema))
 
     @cause_first
     def streamReader(self, schema: StructType) -> StreamReader:
-        from kiel_groups.spark.options import ReadOptions, check_read_schema
+        from kiel_groups.spark.columns import check_read_schema
+        from kiel_groups.spark.options import ReadOptions
         from kiel_groups.spark.readers import StreamReader
 
         read = ReadOptions.parse(self.options, streaming=True)

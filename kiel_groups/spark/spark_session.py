@@ -216,7 +216,7 @@ def _error_line(text: str) -> str:
     first = _JAVA_RAISED.sub("", lines[0])
     causes = [line.removeprefix(_CAUSED_BY) for line in lines if line.startswith(_CAUSED_BY)]
     cause = _JAVA_RAISED.sub("", f": {causes[-1]}") if causes else ""
-    return first if cause in first else f"{first}: {cause}"
+    return first if cause in first else f"{first.rstrip('.')}: {cause}"
 
 
 _MASTERS = "such as local[4], spark://host:7077, yarn or k8s://https://host:443"

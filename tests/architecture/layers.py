@@ -66,6 +66,7 @@ LAYERS = (
     "spark/portable_pickle",
     "spark/checkpoint",
     "spark/side_tables",
+    "spark/columns",
     "spark/options",
     "spark/log_view",
     "spark/log_identity",

@@ -10,7 +10,7 @@ from pyspark.sql.types import LongType, StructType
 
 from kiel_groups.model import TopicPartition
 from kiel_groups.spark.checkpoint import OffsetRange
-from kiel_groups.spark.options import READ_SCHEMA, arrow_schema, check_read_schema
+from kiel_groups.spark.columns import READ_SCHEMA, arrow_schema, check_read_schema
 from kiel_groups.spark.read_task import merged, record_batch
 from kiel_groups.wire.message_sets.columns import Columns
 from kiel_groups.wire.message_sets.decoder import decode_columns

@@ -16,7 +16,7 @@ from kiel_groups.config import HostPort
 from kiel_groups.errors import ConfigError, ProtocolError
 from kiel_groups.model import TopicPartition
 from kiel_groups.spark.batches import fair_shares, waits_for_more
-from kiel_groups.spark.checkpoint import Mark, OffsetRange, Positions, Span, ranges_between
+from kiel_groups.spark.checkpoint import Mark, OffsetRange, Positions, Span, ranges_between, without_reading
 from kiel_groups.spark.log_view import bytes_per_offset
 from kiel_groups.spark.task_planner import TaskBounds, plan_tasks, plan_topic_tasks
 from kiel_groups.wire.message_sets.encoder import encode_message_set
@@ -130,7 +130,7 @@ def test_a_topic_has_few_tasks_for_a_sink_of_files(
     tasks = plan_topic_tasks(ranges_of(wanted), leaders, asked, lambda each: 2.0)
     read = [each for task in tasks for each in task.ranges]
     assert sorted(read) == [each for each in ranges_of(wanted) if each.size]
-    assert all(task.leaders == {at: leaders[at] for at, _, _ in task.ranges} for task in tasks)
+    assert all(task.leaders == {at: leaders[at] for at, *_ in task.ranges} for task in tasks)
     assert len(tasks) <= parallelism
     for topic in ("clicks", "orders"):
         total = sum(size for partition, size in wanted.items() if partition.topic == topic)
@@ -285,3 +285,41 @@ def test_a_repeated_first_batch_starts_at_the_same_offset(end: Span, begins: int
 def test_unchanged_and_deleted_partitions_are_not_read() -> None:
     """Partitions with empty ranges get no tasks."""
     assert ranges_between(Positions({P0: Span(1, 5, 2), P1: Span(1, 5, 2)}), Positions({P0: Span(1, 5, 2)}), {}) == []
+
+
+@pytest.mark.parametrize(
+    ("start", "end", "left"),
+    [
+        ({}, {P0: Span(0, 9, 1)}, {P0: Span(0, 0, 1)}),
+        ({P0: Span(0, 9, 1, mark=Mark(8, 1))}, {P0: Span(0, 20, 1)}, {P0: Span(0, 9, 1, mark=Mark(8, 1))}),
+        ({P0: Span(0, 9, 1)}, {P0: Span(12, 20, 2)}, {P0: Span(0, 9, 1)}),
+        ({P0: Span(0, 9, 1)}, {}, {P0: Span(0, 9, 1)}),
+        ({P0: Span(9, 9)}, {P0: Span(20, 20)}, {P0: Span(9, 9)}),
+        ({}, {P0: Span(20, 20)}, {}),
+    ],
+    ids=[
+        "a new partition",
+        "the interval continues",
+        "another interval, after a loss",
+        "a deleted partition",
+        "no interval is known",
+        "a new partition without an interval",
+    ],
+)
+def test_a_changed_batch_reads_nothing_of_some_topics(
+    start: dict[TopicPartition, Span], end: dict[TopicPartition, Span], left: dict[TopicPartition, Span]
+) -> None:
+    """These topics keep their positions, as if the batch had not been planned. Others are read as planned."""
+    other = TopicPartition("orders", 0)
+    before, after = Positions({other: Span(0, 1, 3), **start}), Positions({other: Span(0, 7, 3), **end}, "q")
+    changed = without_reading({"clicks"}, before, after)
+    assert changed == Positions({other: Span(0, 7, 3), **left}, "q")
+    assert ranges_between(before, changed, {}) == [OffsetRange(other, 1, 7)]
+
+
+@pytest.mark.parametrize("end", [Span(5, 20, 1), Span(5, 20), Span(20, 20)])
+def test_a_changed_first_batch_keeps_its_start(end: Span) -> None:
+    """The first batch has the start of the query, even with Spark before 4.2, which does not pass it."""
+    changed = without_reading({"clicks"}, None, Positions({P0: end}))
+    assert changed.spans == {P0: end._replace(to=end.begin)}
+    assert ranges_between(Positions({P0: Span(30, 30)}, initial=True), changed, {}) == []

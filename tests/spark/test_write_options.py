@@ -7,7 +7,8 @@ from pyspark.sql.types import BinaryType, IntegerType, LongType, StringType, Str
 
 from kiel_groups.errors import ConfigError
 from kiel_groups.spark import KielDataSource
-from kiel_groups.spark.options import WriteColumns, WriteOptions
+from kiel_groups.spark.columns import WriteColumns
+from kiel_groups.spark.options import WriteOptions
 
 pytestmark = pytest.mark.spark
 

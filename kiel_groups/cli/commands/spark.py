@@ -27,7 +27,7 @@ from kiel_groups.cli.parameters.options import (
     verbose_option,
 )
 from kiel_groups.cli.terminal.messages import DONE, EPILOG, FAILED, WITH_LOSSES, Lines
-from kiel_groups.wording import counted
+from kiel_groups.wording import counted, some
 
 if TYPE_CHECKING:
     from kiel_groups.spark import ArchivePlan, ArchiveSettings, ArchiveSummary
@@ -47,6 +47,7 @@ _OPTIONS = {
     "maxOffsetsPerTrigger": "--batch-records",
     "interval_s": "--every",
     "set failOnDataLoss to false": "give --allow-loss",
+    "set bad_records to 'quarantine' or 'skip'": "give --bad-records quarantine or skip",
 }
 
 
@@ -59,6 +60,7 @@ _NAMES = {
     "roll": "--roll",
     "time_field": "--time-field",
     "schema": "--schema",
+    "bad_records": "--bad-records",
 }
 
 
@@ -137,6 +139,14 @@ def spark() -> None:
     is_flag=True,
     help="Continue with a warning if records were deleted before they were archived, by retention or with their topic.",
 )
+@click.option(
+    "--bad-records",
+    type=click.Choice(["fail", "skip", "quarantine"]),
+    default="fail",
+    show_default=True,
+    help="What to do with damaged messages: end the archiving of their topic; record their offsets in _quarantine; or"
+    " their bytes, too.",
+)
 @click.option("--every", metavar="TIME", help="Run until Ctrl-C, with a batch every 30s, 5m, …")
 @click.option("--master", metavar="URL", help="Where Spark runs.  [default: local[*]; in spark-submit, its own]")
 @click.option("--conf", "settings", multiple=True, metavar="NAME=VALUE", help="A setting of Spark; can be repeated.")
@@ -165,7 +175,8 @@ def archive(
     folders, by the date of the run or of --time-field. Ctrl-C ends after the current batch, a second Ctrl-C at once; in
     any case the next run continues without loss or repetition.
 
-    The exit status is 3 if the run has lost records, as --allow-loss permits.
+    A topic that cannot be read does not stop the others: the exit status is 1, and the next run tries again. It is 3 if
+    the run has lost records, as --allow-loss permits. Topics can be added and dropped by naming others.
     """
     from kiel_groups.cli.terminal.messages import show_logs
     from kiel_groups.cli.terminal.rendering import show_json
@@ -199,8 +210,10 @@ def archive(
                 wanted = replace(wanted, schema=parse_schema(schema))
             plan = plan_archive(wanted, session)
             if dry_run:
+                for loss in plan.lost:
+                    lines.say("warning", str(loss))
                 show_json(plan_document(plan)) if as_json else click.echo("\n".join(plan_lines(plan)))
-                return DONE
+                return FAILED if plan.not_archived else DONE
             session = session or start_session("archive", master=master, settings=settings, log=log)
             return _run(lines, session, wanted, plan, as_json=as_json, quiet=quiet)
         finally:
@@ -224,8 +237,8 @@ def verify(*, output: str, checkpoint: str | None, brokers: str | None, zookeepe
     --zookeeper tells topics apart that were created again. Prints each range that differs, and exits with 1 if nothing
     explains it. Needs no Spark, and changes nothing.
     """
-    from kiel_groups.cli.terminal.archive_report import verification_document, verification_lines
     from kiel_groups.cli.terminal.rendering import show, show_json
+    from kiel_groups.cli.terminal.verification_report import verification_document, verification_report
     from kiel_groups.spark.environment import check_libraries
 
     check_libraries()
@@ -236,7 +249,7 @@ def verify(*, output: str, checkpoint: str | None, brokers: str | None, zookeepe
     if as_json:
         show_json(verification_document(found))
     else:
-        show(*verification_lines(found))
+        show(*verification_report(found))
     return DONE if found.is_complete else FAILED
 
 
@@ -262,7 +275,9 @@ def _run(
         show_json(summary_document(summary))
     elif not quiet:
         click.echo("\n".join(summary_lines(summary)))
-    return ending.status or (WITH_LOSSES if summary.lost else DONE)
+    for topic, reason in summary.not_archived.items():
+        lines.say("error", f"{topic} is not archived to its end: {_translated(reason)}")
+    return ending.status or (FAILED if summary.not_archived else WITH_LOSSES if summary.lost else DONE)
 
 
 def _report_ending(lines: Lines, asked: threading.Event) -> None:
@@ -282,18 +297,21 @@ def _check(context: click.Context, options: dict[str, Any]) -> None:
 @contextmanager
 def _translated_errors() -> Iterator[None]:
     """Replace the names of settings in error messages by the options of the command line."""
-    from kiel_groups.errors import ConfigError, OffsetOutOfRangeError
+    from kiel_groups.errors import ConfigError, KielGroupsError, OffsetOutOfRangeError
 
     try:
         yield
-    except (ConfigError, OffsetOutOfRangeError) as error:
-        text = str(error)
-        for theirs, ours in _OPTIONS.items():
-            text = text.replace(theirs, ours)
-        name, colon, rest = text.partition(": ")
-        if colon and name in _NAMES:
-            text = f"{_NAMES[name]}: {rest}"
-        raise type(error)(text) from error
+    except KielGroupsError as error:
+        if type(error) is KielGroupsError or isinstance(error, ConfigError | OffsetOutOfRangeError):
+            raise type(error)(_translated(str(error))) from error
+        raise
+
+
+def _translated(text: str) -> str:
+    for theirs, ours in _OPTIONS.items():
+        text = text.replace(theirs, ours)
+    name, colon, rest = text.partition(": ")
+    return f"{_NAMES[name]}: {rest}" if colon and name in _NAMES else text
 
 
 @contextmanager
@@ -370,6 +388,9 @@ def plan_lines(plan: ArchivePlan) -> Iterator[str]:
     yield f"would read {counted(plan.records, 'record')} at most"
     yield from _topic_lines(plan.ranges)
     yield from _lost_lines(plan.lost)
+    for topic, reason in plan.not_archived.items():
+        yield f"not {topic}, which would be tried again: {_translated(reason)}"
+    yield from _dropped_lines(plan)
     yield f"into {plan.output}, {'a new' if plan.is_new else 'an existing'} archive; checkpoint {plan.checkpoint}"
 
 
@@ -379,6 +400,7 @@ def plan_document(plan: ArchivePlan) -> dict[str, Any]:
         "records": plan.records,
         "topics": _topics(plan.ranges),
         "lost": lost_document(plan.lost),
+        **_left_out_document(plan),
         "output": plan.output,
         "checkpoint": plan.checkpoint,
         "new": plan.is_new,
@@ -387,24 +409,41 @@ def plan_document(plan: ArchivePlan) -> dict[str, Any]:
 
 def summary_lines(summary: ArchiveSummary) -> Iterator[str]:
     """Yield lines that describe the archived records, the new files and the commit."""
+    bad = [row.loss for row in summary.bad_records]
     if not summary.records:
         yield f"archived nothing new in {summary.took_s:.1f} s"
-        yield from _topic_lines(summary.ranges, summary.lost)
+        yield from _topic_lines(summary.ranges, [*summary.lost, *bad])
         yield f"into {summary.output}: no new files"
     else:
         rate = summary.records / max(summary.took_s, 1e-3)
         yield f"archived {counted(summary.records, 'record')} in {summary.took_s:.1f} s, {rate:,.0f} records/s"
-        yield from _topic_lines(summary.ranges, summary.lost)
+        yield from _topic_lines(summary.ranges, [*summary.lost, *bad])
         yield f"into {summary.output}: {counted(summary.files, 'new file')}, {_size(summary.size_bytes)}"
     if summary.untimed:
         yield f"{counted(summary.untimed, 'record')} without a time in --time-field: in the folders of their arrival"
     if summary.misfits:
-        yield f"{counted(summary.misfits, 'value')} not of the schema: see --bad-records"
+        yield f"{counted(summary.misfits, 'value')} not fitting the schema: see the column misfit"
     if summary.group is not None:
         yield f"committed for the group {summary.group}"
     yield from _lost_lines(summary.lost)
     if summary.lost:
         yield f"each loss with its reason is in {summary.output}/_losses"
+    if bad:
+        yield from _lost_lines(bad, "bad records, not in the table: ")
+        yield f"each with its reason is in {summary.output}/_quarantine"
+    yield from _dropped_lines(summary)
+
+
+def _dropped_lines(report: ArchivePlan | ArchiveSummary) -> Iterator[str]:
+    if report.dropped:
+        yield f"no longer named, kept at the reached offsets: {some(report.dropped)}"
+
+
+def _left_out_document(report: ArchivePlan | ArchiveSummary) -> dict[str, Any]:
+    return {
+        "not_archived": {topic: _translated(reason) for topic, reason in report.not_archived.items()},
+        "dropped": list(report.dropped),
+    }
 
 
 def summary_document(summary: ArchiveSummary) -> dict[str, Any]:
@@ -413,6 +452,8 @@ def summary_document(summary: ArchiveSummary) -> dict[str, Any]:
         "records": summary.records,
         "topics": _topics(summary.ranges),
         "lost": lost_document(summary.lost),
+        "bad_records": lost_document([row.loss for row in summary.bad_records]),
+        **_left_out_document(summary),
         "output": summary.output,
         "files": summary.files,
         "bytes": summary.size_bytes,
@@ -424,7 +465,7 @@ def summary_document(summary: ArchiveSummary) -> dict[str, Any]:
 
 
 def _topic_lines(ranges: Iterable[OffsetRange], lost: Sequence[Loss] = ()) -> Iterator[str]:
-    """Yield a line for each topic; lost offsets in the ranges do not count."""
+    """Yield a line for each topic; lost offsets, and those of bad records, do not count."""
     for topic, found in groupby(ranges, lambda each: each.topic_partition.topic):
         parts = list(found)
         offsets = sum(each.size - _lost_offsets(lost, each) for each in parts)
@@ -434,12 +475,13 @@ def _topic_lines(ranges: Iterable[OffsetRange], lost: Sequence[Loss] = ()) -> It
         yield f"  {topic}: {counts} ({', '.join(shown)}{more})"
 
 
-def _lost_lines(lost: Sequence[Loss]) -> Iterator[str]:
+def _lost_lines(lost: Sequence[Loss], what: str = "lost ") -> Iterator[str]:
     """Yield a line with the number of lost offsets, and a line for each topic with the first ranges."""
     if not lost:
         return
-    least = "at least " if any(loss.end is None for loss in lost) else ""
-    yield f"lost {least}{counted(_lost_offsets(lost), 'offset')}:"
+    known = [counted(_lost_offsets(lost), "offset")] if any(loss.end is not None for loss in lost) else []
+    unknown = ["the rest of deleted logs"] if any(loss.end is None for loss in lost) else []
+    yield f"{what}{' and '.join(known + unknown)}:"
     for topic, found in groupby(lost, lambda each: each.topic_partition.topic):
         parts = [
             f"{each.topic_partition.partition}: {each.start}–{'?' if each.end is None else each.end}" for each in found

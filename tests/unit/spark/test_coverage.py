@@ -95,8 +95,8 @@ def test_all_rows_and_all_planned_offsets_are_accounted_for(
         assert each.rows == size(each.planned) - lacking.total() + beyond.total()
         there = there + (counted(each.planned) - lacking + beyond)
     assert there == counted(run for runs in rows.values() for run in runs)
-    for each in read:
-        assert not counted([each[:2]]) - counted(run for log in found for run in log.planned)
+    for interval in read:
+        assert not counted([interval[:2]]) - counted(run for log in found for run in log.planned)
 
 
 @quick
@@ -111,6 +111,24 @@ def test_each_offset_of_one_log_is_judged_as_if_alone(runs: list[Range], begin: 
         ("doubled", Counter({offset: count - 1 for offset, count in rows.items() if count > 1})),
     ):
         assert counted(each[1:3] for each in found.differences if each.kind == kind) == expected
+
+
+@quick
+@given(ranges, ranges, ranges, st.tuples(offsets, offsets))
+def test_each_missing_offset_is_judged_as_if_alone(
+    runs: list[Range], told: list[Range], present: list[Range], bounds: Range
+) -> None:
+    """A side table explains it, or compaction does if the log goes on without it; otherwise nothing explains it."""
+    log = (min(bounds), max(bounds))
+    accounts = [Account("lost", *each, "why") for each in told]
+    (files,) = coverages(VIEWS, [Interval(0, 13)], {None: Rows(runs, [])}, accounts, whole_history=True)
+    there = [each for layer in layers(present)[:1] for each in layer]
+    found = compared_with_log(files, log, common(there, missing_in_log(files, log)))
+    lacking = set(range(13)) - set(counted(runs))
+    lost = lacking & set(counted(told))
+    compacted = ((lacking - lost) & set(range(*log))) - set(counted(present))
+    for kind, expected in (("lost", lost), ("compacted", compacted), ("missing", lacking - lost - compacted)):
+        assert counted(each[1:3] for each in found.differences if each.kind == kind) == Counter(expected)
 
 
 def of(*runs: Range) -> Rows:
@@ -149,7 +167,8 @@ def test_rows_without_an_incarnation_count_for_the_log_that_lacks_them() -> None
 
 def test_skipped_offsets_need_an_account() -> None:
     """Between two intervals of one log, offsets were skipped: retention was faster than the archive."""
-    intervals, rows = [Interval(0, 10), Interval(40, 50)], {None: of((0, 10), (40, 45), (46, 50))}
+    intervals = [Interval(0, 10), Interval(40, 50)]
+    rows: dict[int | None, Rows] = {None: of((0, 10), (40, 45), (46, 50))}
     (found,) = coverages(VIEWS, intervals, rows, [], whole_history=True)
     assert differences(found) == [("missing", 10, 40), ("missing", 45, 46)]
     told = [Account("lost", 10, 40, "retention"), Account("quarantined", 45, 46, "the checksum is wrong")]
@@ -185,3 +204,5 @@ def test_a_log_that_does_not_fit_is_a_difference(log: Range, kind: str, start: i
     """The log ends before what was archived: it is another one. Or it begins after that: records are lost."""
     (files,) = coverages(VIEWS, [Interval(0, 60)], {None: of((0, 60))}, [], whole_history=True)
     assert differences(compared_with_log(files, log, [])) == [(kind, start, end)]
+    dropped = compared_with_log(files, log, [], continues=False)
+    assert (dropped.differences, dropped.waiting) == ((), None)

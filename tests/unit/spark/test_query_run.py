@@ -81,7 +81,7 @@ def test_the_error_of_a_worker_is_shown() -> None:
     error = plain_error("An error occurred while calling o1.start.\n: java.io.IOException: gone\n\tat java.A.b")
     assert str(error) == "Spark failed: gone"
     error = plain_error("An error occurred.\n\tat java.A.b\nCaused by: java.B: no\n\tat a.b\nCaused by: java.C: why\n")
-    assert str(error) == "Spark failed: An error occurred.: why"
+    assert str(error) == "Spark failed: An error occurred: why"
 
 
 @pytest.mark.parametrize(

@@ -6,13 +6,17 @@ from collections.abc import Iterator
 from itertools import groupby, islice
 from typing import TYPE_CHECKING, Any
 
+from rich.console import RenderableType
+from rich.padding import Padding
+from rich.text import Text
+
 from kiel_groups.wording import counted, some
 
 if TYPE_CHECKING:
     from kiel_groups.spark import Verification
     from kiel_groups.spark.coverage import Difference, LogCoverage
 
-__all__ = ["verification_document", "verification_lines"]
+__all__ = ["verification_document", "verification_report"]
 
 #: How many ranges of a topic are printed; the document has all of them.
 _MOST_RANGES = 20
@@ -22,14 +26,22 @@ _ONLY_FILES = (
 )
 
 
-def verification_lines(found: Verification) -> Iterator[str]:
-    """Yield the verdict, a line for each topic with its ranges, and the totals."""
+def verification_report(found: Verification) -> list[RenderableType]:
+    """Return the verdict, a line for each topic with its ranges, and the totals; wrapped lines keep their indent."""
+    lines = ((line.lstrip(), len(line) - len(line.lstrip())) for line in _lines(found))
+    return [Padding(Text(line), (0, 0, 0, indent), expand=False) for line, indent in lines]
+
+
+def _lines(found: Verification) -> Iterator[str]:
     unexplained = sum(len(each.unexplained) for each in found.logs)
     problems = [counted(unexplained, "range") + " unexplained"] if unexplained else []
     problems += [counted(found.unreadable, "file") + " unreadable"] if found.unreadable else []
     verdict = ", ".join(problems) or "complete"
-    batch = "no batch yet" if found.batch is None else f"up to batch {found.batch}"
-    yield f"{found.output}, {batch}: {verdict}"
+    yield (
+        f"{found.output}, up to batch {found.batch}: {verdict}"
+        if found.batch is not None
+        else (f"{found.output}: nothing is archived yet")
+    )
     for path, reason in islice(found.unreadable.items(), _MOST_RANGES):
         yield f"  {path.rpartition('/topic=')[2]} cannot be read: {_bounded(reason)}"
     if (more := len(found.unreadable) - _MOST_RANGES) > 0:
