@@ -87,6 +87,8 @@ class BatchBounds:
         self._sizes: dict[str, float] = {}
         #: The log ends of the last lookup, capped by ``within``, or None before the first lookup.
         self.seen: Positions | None = None
+        #: The partitions that the last call of ``continued`` has found lost: their positions are not to be committed.
+        self.lost: Collection[TopicPartition] = ()
         #: How many ranges were lost, and how many offsets as far as that is known.
         self.lost_ranges = 0
         self.lost_offsets = 0
@@ -145,6 +147,7 @@ class BatchBounds:
         for partition, first in firsts.items():
             if first > known[partition].to:
                 lost[partition] = f"the log begins at {first}: retention was faster"
+        self.lost = frozenset(lost)
         for partition, what in sorted(lost.items()):
             span = known[partition]
             what = f"offset {span.to} is to be read next, and {what}"

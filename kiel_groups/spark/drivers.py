@@ -172,6 +172,9 @@ class LogDriver(QueryDriver):
                 for each, offset in self._bounds.starts(partitions).items()
             }
             spans |= self._options.held.spans
+            if self._options.group is not None:
+                # Members do not trust these offsets either.
+                self._offsets.forget(self._identity.outdated_offsets(self._options.group, partitions))
             self._start = Positions(spans, self._query or uuid.uuid4().hex[:_QUERY_DIGITS], initial=True)
         return self._start
 
@@ -180,11 +183,15 @@ class LogDriver(QueryDriver):
         known = start or self._planned
         if known is None:
             return self._latest_of_unknown()
-        self.done(known)
         read = self._read(known).spans
         check_topics(self._options, read)
-        spans, ends = self._bounds.continued(read)
-        self._offsets.forget([partition for partition in read if partition not in spans])
+        try:
+            spans, ends = self._bounds.continued(read)
+        finally:
+            # Not before: this has found the positions in lost logs, which are not to be committed.
+            self.done(known)
+        self._offsets.forget(self._bounds.lost)
+        self._bounds.lost = ()
         spans |= self._beginnings([partition for partition in self._bounds.within(ends) if partition not in spans])
         advanced = self._bounds.advanced(spans, ends, limited=limited)
         identified = self._identity.identified(advanced, read)
@@ -238,7 +245,7 @@ class LogDriver(QueryDriver):
         if self._start is None or end.offsets() != self._start.offsets():
             # An offset of a deleted log would be taken for one of the new log, as it is younger than the topic.
             read = self._read(end)
-            outdated = self._identity.recreated(read.spans)
+            outdated = {*self._identity.recreated(read.spans), *self._bounds.lost}
             offsets = {partition: offset for partition, offset in read.offsets().items() if partition not in outdated}
             self._offsets.commit_soon(self._group(end), offsets)
 

@@ -53,8 +53,8 @@ class LogView:
         self._patient = patient
         self.loop = LoopThread("the Spark source's view of the brokers")
         self.cluster = ClusterMetadata(options.broker_config, Metrics())
-        #: The same brokers with connections of their own, for commits, which take long: a broker answers the requests of
-        #: a connection one after another, and lookups would wait.
+        #: The same brokers with connections of their own, for commits, which take long: a broker answers the requests
+        #: of a connection one after another, and lookups would wait.
         self.commit_cluster = ClusterMetadata(options.broker_config, Metrics())
 
     def __enter__(self) -> Self:

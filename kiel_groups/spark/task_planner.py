@@ -139,8 +139,8 @@ def plan_topic_tasks(
     for each in sorted(ranges):
         if each.size:
             by_topic[each.topic_partition.topic].append(each)
-    most = bounds.most_tasks or bounds.parallelism
     total = sum(each.size for pieces in by_topic.values() for each in pieces)
+    most = min(bounds.most_tasks or bounds.parallelism, -(-total // _OFFSETS_WORTH_A_TASK))
     parts: list[tuple[int, tuple[OffsetRange, ...]]] = []
     for pieces in by_topic.values():
         size = sum(each.size for each in pieces)

@@ -159,7 +159,8 @@ def test_a_planned_batch_is_not_read_from_another_log(
         assert values_of(lenient.trigger()) == NEW
 
 
-def test_offsets_of_an_earlier_log_are_not_committed(cluster_39: Cluster, unique: Unique) -> None:
+@pytest.mark.parametrize("size", [len(NEW), 50], ids=["grown past the position", "shorter"])
+def test_offsets_of_an_earlier_log_are_not_committed(cluster_39: Cluster, unique: Unique, size: int) -> None:
     """
     The commit of a batch that is done would be younger than the new topic, so that every consumer of the group took it
     for an offset of the new log. A query that starts at the group's offsets recognises the one of the old log.
@@ -171,23 +172,25 @@ def test_offsets_of_an_earlier_log_are_not_committed(cluster_39: Cluster, unique
         query.trigger()
         fill(cluster_39, topic, [b"100"])
         query.trigger()
-    recreate_topic(cluster_39, topic, 1, NEW)
+    recreate_topic(cluster_39, topic, 1, NEW[:size])
     by_group = {**options, "startingOffsets": "group"}
-    with running(Query(cluster_39, query.checkpoint, **options)) as strict:
-        with pytest.raises(OffsetOutOfRangeError, match="offset 101 is to be read next"):
-            strict.trigger()
-        with zookeeper(cluster_39) as client:
-            assert stored_offsets(client, group, topic) == {0: 100}
+    strict = Query(cluster_39, query.checkpoint, **options)
+    with running(strict), pytest.raises(OffsetOutOfRangeError, match="offset 101 is to be read next"):
+        strict.trigger()
+    with zookeeper(cluster_39) as client:
+        assert stored_offsets(client, group, topic) == {0: 100}
     znode = GroupLayout(group).offset(TopicPartition(topic, 0))
     outdated = f"{topic}:0: the group's offset 100 is from before the topic was .*'set {znode} 0' in zkCli"
     with running(Query(cluster_39, **by_group)) as strict, pytest.raises(OffsetOutOfRangeError, match=outdated):
         strict.trigger()
     batch = {name: text for name, text in by_group.items() if name != "startingOffsets"}
     found = read_batch(cluster_39, **batch, startingOffsets="group", failOnDataLoss="false")
-    assert values_of(found) == NEW
+    assert values_of(found) == NEW[:size]
     with running(Query(cluster_39, **by_group, failOnDataLoss="false")) as lenient:
-        assert values_of(lenient.trigger()) == NEW
+        assert values_of(lenient.trigger()) == NEW[:size]
         assert lenient.trigger() == []
+    with zookeeper(cluster_39) as client:
+        assert stored_offsets(client, group, topic) == {0: size}
 
 
 def test_a_message_that_cannot_be_compared_is_no_loss(cluster_39: Cluster, unique: Unique) -> None:

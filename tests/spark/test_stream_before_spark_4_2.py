@@ -22,6 +22,7 @@ from tests.helpers.spark.queries import (
     recreate_topic,
     source,
 )
+from tests.helpers.waiting import eventually_blocking
 
 pytestmark = pytest.mark.spark
 
@@ -63,7 +64,10 @@ def test_a_query_resumes_at_its_checkpoint(cluster_39: Cluster, topic: str) -> N
     assert size_of(first, end, later) == 1
     group = f"kiel-spark-{start['@query']}"
     with zookeeper(cluster_39) as client:
-        assert sum(stored_offsets(client, group, topic).values()) == len(VALUES)
+        # The commit is in the background.
+        eventually_blocking(
+            lambda: sum(stored_offsets(client, group, topic).values()) == len(VALUES), "the batch is committed"
+        )
     first.stop()
     ZooKeeperTopics(cluster_39.zk_hosts).grow(topic, 5)
     await_partitions(cluster_39, topic, 5)
