@@ -51,7 +51,7 @@ from kiel_groups.spark.task_planner import ReadTask
 __all__ = ["Verification", "verify_archive"]
 
 #: The topic in the path of a file of the archive.
-_TOPIC = re.compile(r"/topic=([^/]+)/[^?]*$")
+_TOPIC = re.compile(r".*/topic=([^/]+)/")
 #: How many rows of a file are in memory at once.
 _ROWS = 1 << 20
 #: The runs of a partition that are kept before those that touch are merged.
@@ -203,7 +203,7 @@ class _Table:
 
     def add(self, home: ArchiveFolders, path: str) -> None:
         """Read the offsets of a file."""
-        topic = _TOPIC.search(path)
+        topic = _TOPIC.match(path)
         try:
             if topic is None:
                 raise FolderError("its path names no topic")
