@@ -12,7 +12,8 @@ from kiel_groups.errors import BrokerConnectionError, KielGroupsError, RequestTi
 from kiel_groups.model import TopicPartition
 from kiel_groups.spark import read_task
 from kiel_groups.spark.checkpoint import OffsetRange
-from kiel_groups.spark.options import READ_SCHEMA, ReadOptions, arrow_schema
+from kiel_groups.spark.columns import READ_SCHEMA, arrow_schema
+from kiel_groups.spark.options import ReadOptions
 from kiel_groups.spark.task_planner import ReadTask
 
 pytestmark = pytest.mark.spark
