@@ -374,6 +374,7 @@ def _run_without_failing_topics(
                 raise error from refused
             log.warning("%s is not archived any more in this run: %s", topic, error)
             failed[topic] = str(error)
+            _sweep_after_failure(spark, home)
             if stopping.is_set():
                 return failed
 

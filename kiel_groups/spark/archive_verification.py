@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from urllib.parse import unquote
 
@@ -51,7 +51,7 @@ from kiel_groups.spark.task_planner import ReadTask
 __all__ = ["Verification", "verify_archive"]
 
 #: The topic in the path of a file of the archive.
-_TOPIC = re.compile(r"/topic=([^/]+)/[^?]*$")
+_TOPIC = re.compile(r".*/topic=([^/]+)/")
 #: How many rows of a file are in memory at once.
 _ROWS = 1 << 20
 #: The runs of a partition that are kept before those that touch are merged.
@@ -133,7 +133,7 @@ def verify_archive(
         table.add(home, path)
     history = {} if batch is None else home.history(batch)
     intervals = _intervals(history)
-    accounts = _accounts(home.settings.output_uri)
+    accounts = _accounts(home.settings.output_uri, intervals)
     found = [
         each
         for partition in sorted({*table.rows, *intervals, *accounts})
@@ -177,12 +177,20 @@ def _intervals(history: Mapping[int, Positions]) -> dict[TopicPartition, list[In
     return found
 
 
-def _accounts(output_uri: str) -> dict[TopicPartition, list[Account]]:
+def _accounts(
+    output_uri: str, intervals: Mapping[TopicPartition, Sequence[Interval]]
+) -> dict[TopicPartition, list[Account]]:
+    """Return the lines of the side tables, without bad records that a batch has found that is not done."""
     found: dict[TopicPartition, list[Account]] = defaultdict(list)
-    for table, kind in ((QUARANTINE, QUARANTINED), (LOSSES, LOST)):
-        for row in read_rows(output_uri, table):
-            account = Account(kind, row.offset, row.end_offset, row.reason, row.incarnation)
+    for row in read_rows(output_uri, QUARANTINE):
+        of_it = [each for each in intervals.get(row.topic_partition, ()) if each.incarnation == row.incarnation]
+        end = min(row.end_offset, max((each.reached for each in of_it), default=row.end_offset))
+        if row.offset < end:
+            account = Account(QUARANTINED, row.offset, end, row.reason, row.incarnation)
             found[row.topic_partition].append(account)
+    for row in read_rows(output_uri, LOSSES):
+        account = Account(LOST, row.offset, row.end_offset, row.reason, row.incarnation)
+        found[row.topic_partition].append(account)
     return found
 
 
@@ -195,7 +203,7 @@ class _Table:
 
     def add(self, home: ArchiveFolders, path: str) -> None:
         """Read the offsets of a file."""
-        topic = _TOPIC.search(path)
+        topic = _TOPIC.match(path)
         try:
             if topic is None:
                 raise FolderError("its path names no topic")

@@ -73,6 +73,8 @@ def test_each_difference_is_found(tmp_path: Path, capsys: pytest.CaptureFixture[
     archive.add({"0": span(30, 40, 2, 7), "1": span(0, 5, 1, 7)}, rows(0, 30, 35, 7), rows(0, 36, 40, 7))
     archive.add({"0": span(0, 2, 3, 9)}, rows(0, 0, 2, 9))
     archive.add_side_row(QUARANTINE, 35, 36, 7, "the checksum is wrong")
+    # A batch that is not done has found this one.
+    archive.add_side_row(QUARANTINE, 40, 41, 7, "the checksum is wrong")
     archive.add_side_row(LOSSES, 15, 30, 7, "retention was faster")
     archive.add_side_row(LOSSES, 40, 40, 7, "the topic was created again")
     listed = "topic=views/date=2026-11-28"
