@@ -12,8 +12,9 @@ docs/spark.rst. The figures are medians of the rounds, in which the ways to read
   the whole topic would take ten times as long as all the rest. ``arrow`` is the upper bound of any source in Python: it
   returns one ready-made Arrow batch again and again, in as many tasks. Planning, some tenths of a second for either
   source, is part of the time. ``to …`` is the rate divided by that of another way in the same round; above 1 is faster.
-- ``stream``: a query on 100 partitions, each of which gets a few messages between two micro-batches; the figures are
-  the times that Spark reports for a micro-batch and its parts, in milliseconds.
+- ``stream``: a query on 100 partitions, each of which gets a few messages between two micro-batches, and one of Spark's
+  own ``rate`` source with as many rows and tasks; the figures are the times that Spark reports for a micro-batch and
+  its parts, in milliseconds.
 
 kafka-python has an environment of its own (see ``benchmarks.peers``); if it cannot be installed, the benchmark says so
 and continues without it.
@@ -55,7 +56,7 @@ from benchmarks.members.spark_sources import (
 from benchmarks.peers import available_peer
 from kiel_groups import TopicPartition
 from kiel_groups.embedded import Cluster
-from kiel_groups.spark.options import READ_SCHEMA
+from kiel_groups.spark.columns import READ_SCHEMA
 
 REPOSITORY = Path(__file__).parents[1]
 CORES = os.cpu_count() or 1
@@ -184,27 +185,39 @@ def ratio(ones: Sequence[float], others: Sequence[float]) -> float:
 PARTS = {"triggerExecution": "total", "latestOffset": "offsets", "addBatch": "tasks", "walCommit": "log"}
 
 
-def stream(spark: SparkSession, feeder: Feeder, broker: str, rounds: int) -> Row:
-    """Measure a streaming query that gets new messages before each of its micro-batches."""
+def stream(spark: SparkSession, feeder: Feeder, broker: str, rounds: int) -> Iterator[Row]:
+    """Measure a streaming query that gets new messages before each of its micro-batches, and one of ``rate``."""
     topic = Topic(STREAM_PARTITIONS, 100, STREAM_MESSAGES)
     feeder.fill(topic)
     partitions = [TopicPartition(topic.name, number) for number in range(topic.partitions)]
     options = {"kafka.bootstrap.servers": broker, "subscribe": topic.name, "startingOffsets": "earliest"}
     table = spark.readStream.format("kiel").options(**options).load()
+
+    def feed() -> None:
+        feeder.append(partitions, STREAM_MESSAGES, topic.value_bytes)
+
+    yield {"way": "kiel", "partitions": topic.partitions, **micro_batches(table, rounds, topic.rows, feed)}
+    # So few messages are one task.
+    rate = spark.readStream.format("rate").options(rowsPerSecond=topic.rows, numPartitions=1).load()
+    yield {"way": "rate", "partitions": 1, **micro_batches(rate, rounds, topic.rows)}
+
+
+def micro_batches(table: DataFrame, rounds: int, rows: int, feed: Callable[[], None] = lambda: None) -> Row:
+    """Return the median times of the micro-batches with at least ``rows`` rows; ``feed`` is called before each."""
     with tempfile.TemporaryDirectory() as folder:
         writer = table.writeStream.format("noop").option("checkpointLocation", folder)
         query = writer.trigger(processingTime="1 second").start()
         try:
             found = [micro_batch(query, -1)]
             for _ in range(rounds):
-                feeder.append(partitions, STREAM_MESSAGES, topic.value_bytes)
+                feed()
                 found.append(micro_batch(query, found[-1]["batchId"]))
         finally:
             query.stop()
     # Leave out micro-batches that began while the messages were being written, because they lack some messages.
-    whole = [each["durationMs"] for each in found[1:] if each["numInputRows"] == topic.rows]
+    whole = [each["durationMs"] for each in found[1:] if each["numInputRows"] >= rows]
     figures = {name: round(median(each.get(part, 0) for each in whole)) for part, name in PARTS.items()}
-    return {"partitions": topic.partitions, "micro_batches": len(whole), **figures}
+    return {"micro_batches": len(whole), **figures}
 
 
 def micro_batch(query: StreamingQuery, last: int) -> Mapping[str, Any]:
@@ -256,7 +269,8 @@ def run(only: str | None, *, quick: bool) -> Iterator[Row]:
                     for row in read_in_turns(contest, topic, 1 if quick else 3):
                         yield {"what": "batch", **row}
         if only in (None, "stream"):
-            yield {"what": "stream", **stream(spark, feeder, broker, 5 if quick else 21)}
+            for row in stream(spark, feeder, broker, 5 if quick else 21):
+                yield {"what": "stream", **row}
 
 
 @click.command(help=__doc__.split("\n\n")[0])

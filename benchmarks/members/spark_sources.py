@@ -13,7 +13,8 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from kiel_groups.model import TopicPartition
-from kiel_groups.spark.options import READ_SCHEMA, arrow_schema
+from kiel_groups.spark.checkpoint import OffsetRange
+from kiel_groups.spark.columns import READ_SCHEMA, arrow_schema
 from kiel_groups.spark.read_task import record_batch
 from kiel_groups.wire.message_sets.decoder import decode_columns
 from kiel_groups.wire.message_sets.encoder import encode_message_set
@@ -90,7 +91,7 @@ class ReadyMadeReader(DataSourceReader):
         source = TopicPartition("ready-made", partition.value)
         count = messages_in(FETCHED_BYTES, self._value_bytes)
         columns = decode_columns(message_set(count, self._value_bytes), source, 0, max_decompressed_bytes=0)
-        batch = record_batch(columns, source, arrow_schema(READ_SCHEMA))
+        batch = record_batch(columns, OffsetRange(source, 0, count), arrow_schema(READ_SCHEMA))
         rows = self._rows // self._tasks
         for start in range(0, rows, count):
             yield batch.slice(0, min(count, rows - start))

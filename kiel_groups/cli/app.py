@@ -60,7 +60,7 @@ _SECTIONS = {
         "workers": "Run and show workers, which share connectors.",
         "connectors": "List, create and change the connectors of workers.",
         "connector-plugins": "List the connectors that are installed at a worker.",
-        "spark": "Run jobs on Spark: copy topics into Parquet.",
+        "spark": "Run jobs on Spark: copy topics into Parquet, and verify the copies.",
     },
     "Begin": {
         "cluster": "Run a real Kafka and ZooKeeper on this machine.",

@@ -13,17 +13,29 @@ from kiel_groups.spark.environment import check_libraries
 if TYPE_CHECKING:
     from kiel_groups.spark.archive_folders import ArchiveSettings
     from kiel_groups.spark.archive_job import ArchivePlan, ArchiveSummary, archive, plan_archive
+    from kiel_groups.spark.archive_verification import Verification, verify_archive
     from kiel_groups.spark.source import KielDataSource
 
-__all__ = ["ArchivePlan", "ArchiveSettings", "ArchiveSummary", "KielDataSource", "archive", "plan_archive"]
+__all__ = [
+    "ArchivePlan",
+    "ArchiveSettings",
+    "ArchiveSummary",
+    "KielDataSource",
+    "Verification",
+    "archive",
+    "plan_archive",
+    "verify_archive",
+]
 
 _HOMES = {
     "ArchivePlan": "kiel_groups.spark.archive_job",
     "ArchiveSettings": "kiel_groups.spark.archive_folders",
     "ArchiveSummary": "kiel_groups.spark.archive_job",
     "KielDataSource": "kiel_groups.spark.source",
+    "Verification": "kiel_groups.spark.archive_verification",
     "archive": "kiel_groups.spark.archive_job",
     "plan_archive": "kiel_groups.spark.archive_job",
+    "verify_archive": "kiel_groups.spark.archive_verification",
 }
 
 _get, __dir__ = lazy_exports(__name__, _HOMES)

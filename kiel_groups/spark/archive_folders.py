@@ -1,9 +1,6 @@
 """
 The settings of an archive, and its folders: its description, its completed batches and its files.
 
-A folder is on this machine, or on a file system that only Spark's Java process reaches. A path without a scheme is on
-this machine. Other folders are named by URIs, such as ``hdfs://namenode/archive``.
-
 Spark's sink writes files under their final names, and then a list of each batch's files into ``_spark_metadata``. Only
 listed files belong to the archive, and each batch is listed once. An interrupted batch leaves files that are not
 listed, and its records are written again into other files. Spark reads only listed files, but other readers read every
@@ -15,208 +12,44 @@ from __future__ import annotations
 
 import json
 import logging
-import os
-import re
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
-from tempfile import TemporaryDirectory
-from typing import Any, Final, Protocol
+from typing import Any, Final, Self
+from urllib.parse import unquote
 
 from py4j.protocol import Py4JJavaError
+from pyarrow import NativeFile
 from pyspark.sql import SparkSession
+from pyspark.sql.types import StructType
 
-from kiel_groups.errors import ConfigError, KielGroupsError, ProtocolError
-from kiel_groups.spark.checkpoint import Positions, Span
+from kiel_groups.errors import ConfigError
+from kiel_groups.spark import side_tables
+from kiel_groups.spark.archive_table import DAY, ROLLS, TimeField, check_schema, parse_schema, removed_or_changed
+from kiel_groups.spark.checkpoint import Positions, Span, without_reading
 from kiel_groups.spark.environment import can_bound_batches
-from kiel_groups.spark.options import ReadOptions
-from kiel_groups.wording import counted
+from kiel_groups.spark.folders import (
+    ArrowFolder,
+    draft_of,
+    local_path,
+    located,
+    make_folder_durably,
+    moved,
+    names_a_host,
+    obstacle,
+    open_folder,
+)
+from kiel_groups.spark.options import FAIL, QUARANTINE, SKIP, ReadOptions
+from kiel_groups.wording import counted, some
 
-__all__ = ["BATCH_RECORDS", "ArchiveFolders", "ArchiveSettings", "FolderError", "HadoopFolder", "LocalFolder"]
+__all__ = ["BATCH_RECORDS", "ArchiveFolders", "ArchiveSettings"]
 
 log = logging.getLogger(__name__)
 
-_SCHEME = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]+:")
-_LOCAL = "file:"
-
-
-def names_a_host(text: str) -> bool:
-    """Return whether ``text`` is a ``file:`` URI with a host; files on other hosts cannot be written."""
-    return re.match(r"file://[^/]", text) is not None
-
-
-def located(text: str) -> str:
-    """Return the absolute URI of a path or URI, for use in every process. Like Hadoop's URIs, it has no escapes."""
-    if _SCHEME.match(text) and not text.startswith(_LOCAL):
-        return text.rstrip("/")
-    path = re.sub(r"^file:(//)?(?=/)", "", text)
-    return f"{_LOCAL}//{Path(path).absolute()}"
-
-
-def local_path(uri: str) -> Path | None:
-    """Return the path of a URI on this machine, or None if the URI is on another file system."""
-    return Path(uri.removeprefix(f"{_LOCAL}//")) if uri.startswith(_LOCAL) else None
-
-
-def obstacle(folder: Path) -> str | None:
-    """Return the reason why a folder of this machine cannot be written or created, or None if it can."""
-    # Not Path.exists, which raises an error if this user may not list the parent folder.
-    there = next(each for each in (folder, *folder.parents) if os.path.exists(each))
-    if not there.is_dir():
-        return f"{there} is a file"
-    if not os.access(there, os.R_OK | os.W_OK | os.X_OK):
-        return f"this user may not write into {there}"
-    try:
-        # For root, os.access always succeeds; /proc, a full disk or a read-only one refuse only an actual write.
-        with TemporaryDirectory(dir=there, prefix=".probe-") as probe:
-            (Path(probe) / "probe").write_bytes(b"probe")
-    except OSError as error:
-        return f"nothing can be made in {there}: {error.strerror}"
-    return None
-
-
-def moved(source: Path, target: Path) -> None:
-    """
-    Move a file on this machine; even after a crash of the machine, the complete file is at one of the two paths.
-
-    A rename may reach the disk before the contents of the file, and may not reach it until the folders are synced.
-    """
-    _synced(source)
-    source.replace(target)
-    for folder in dict.fromkeys((target.parent, source.parent)):
-        _synced(folder)
-
-
-def make_folder_durably(path: Path) -> None:
-    """Create a folder on this machine, and its parents, so that they survive a crash of the machine."""
-    if not path.is_dir():
-        make_folder_durably(path.parent)
-        path.mkdir(exist_ok=True)
-        _synced(path.parent)
-
-
-def _synced(path: Path) -> None:
-    """Sync a file, or the entries of a folder, to the disk."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-class FolderError(KielGroupsError):
-    """A folder cannot be read or written; the message names it and the reason."""
-
-
-class Folder(Protocol):
-    """A folder, which may not exist yet. Names are paths relative to it. All methods may raise FolderError."""
-
-    def names(self, folder: str = "") -> list[str]:
-        """Return the names of the entries of ``folder``, in any order, or an empty list if there is no folder."""
-
-    def read(self, name: str) -> str | None:
-        """Return the text of a file, or None if the file does not exist."""
-
-    def write(self, name: str, text: str) -> None:
-        """Create or replace a file, and create its missing folders."""
-
-
-def draft_of(name: str) -> str:
-    """Return the name that a file has until it is complete; a killed process may leave a file of this name."""
-    return f".{name}.draft"
-
-
-class LocalFolder:
-    """A Folder on this machine."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-
-    def names(self, folder: str = "") -> list[str]:
-        path = self._path / folder
-        return [each.name for each in path.iterdir()] if path.is_dir() else []
-
-    def read(self, name: str) -> str | None:
-        path = self._path / name
-        return path.read_text(encoding="utf-8") if path.is_file() else None
-
-    def write(self, name: str, text: str) -> None:
-        path = self._path / name
-        try:
-            make_folder_durably(path.parent)
-            draft = path.with_name(draft_of(path.name))
-            draft.write_text(text, encoding="utf-8")
-            moved(draft, path)
-        except OSError as error:
-            raise FolderError(f"{path} cannot be written: {error.strerror or error}") from error
-
-
-class HadoopFolder:
-    """A Folder on any file system that Spark knows, through Spark's Java process."""
-
-    def __init__(self, spark: SparkSession, uri: str) -> None:
-        java: Any = spark._jvm
-        self._path_of = java.org.apache.hadoop.fs.Path
-        self._uri = uri
-        with self._reaching():
-            self._files = self._path_of(uri).getFileSystem(spark._jsc.hadoopConfiguration())
-
-    def names(self, folder: str = "") -> list[str]:
-        with self._reaching():
-            path = self._path(folder)
-            found: Iterable[Any] = self._files.listStatus(path) if self._files.exists(path) else ()
-            return [each.getPath().getName() for each in found]
-
-    def read(self, name: str) -> str | None:
-        with self._reaching():
-            path = self._path(name)
-            if not self._files.exists(path):
-                return None
-            stream = self._files.open(path)
-            try:
-                return bytes(stream.readAllBytes()).decode()
-            finally:
-                stream.close()
-
-    def write(self, name: str, text: str) -> None:
-        with self._reaching():
-            stream = self._files.create(self._path(name), True)
-            try:
-                stream.write(text.encode())
-            finally:
-                stream.close()
-
-    @contextmanager
-    def _reaching(self) -> Iterator[None]:
-        """Turn an exception of Java into a FolderError of one line."""
-        try:
-            yield
-        except Py4JJavaError as error:
-            reason = str(error.java_exception.toString()).partition("\n")[0]
-            raise FolderError(f"{self._uri} cannot be used: {reason}") from error
-
-    def _path(self, name: str) -> Any:
-        return self._path_of(f"{self._uri}/{name}" if name else self._uri)
-
-
-def open_folder(uri: str, spark: SparkSession | None) -> Folder:
-    """
-    Return the folder of a URI.
-
-    Args:
-        uri: An absolute URI, as ``located`` returns it.
-        spark: A session; needed for folders that are not on this machine.
-    """
-    path = local_path(uri)
-    if path is not None:
-        return LocalFolder(path)
-    assert spark is not None, f"{uri}: a session is needed to look there"
-    return HadoopFolder(spark, uri)
-
-
 #: Enough for files of a useful size; such a batch takes some seconds to half a minute.
 BATCH_RECORDS = 5_000_000
+#: Large enough for readers of Parquet, small enough for several tasks in a batch of the default size.
+FILE_MB = 128
 #: The default checkpoint within the output; readers of Parquet ignore names that begin with an underscore.
 _CHECKPOINT = "_checkpoint"
 
@@ -228,7 +61,7 @@ class ArchiveSettings:
 
     Args:
         topics: The names of the topics; empty if ``pattern`` is given.
-        pattern: A regular expression that matches the whole names of the topics, instead of ``topics``.
+        pattern: A regular expression that is found in the names of the topics, instead of ``topics``.
         output: The folder of the archive: a path of this machine, or a URI that Spark knows, such as ``hdfs://…``.
         brokers: Some brokers of the cluster, separated by commas.
         zookeeper: The cluster's ZooKeeper servers; needed if ``group`` is given.
@@ -239,6 +72,15 @@ class ArchiveSettings:
         batch_records: The most records of a batch, or None for no bound. Before Spark 4.2, no bound is possible.
         interval_s: The seconds from one batch to the next, until the run is stopped. None means that the run ends when
             it has read the existing records.
+        file_mb: The size of files to aim for, in MB of a topic's log (before Parquet compresses it). In each batch, a
+            topic has a file for every so many MB, and one at least.
+        roll: ``day`` or ``hour``: whether the records of a topic are in a folder for each day, or for each hour.
+        time_field: The field of JSON values that has the time that chooses the folder, as ``NAME`` or ``NAME:FORMAT``;
+            see ``archive_table.TimeField``. Without it, or in values without such a time, the batch's time is taken.
+        schema: The fields of JSON values that become columns; they may be added in later runs, but not removed.
+        bad_records: What happens to a message that is damaged: ``fail`` ends the archiving of its topic, ``skip``
+            records its offsets and the reason in ``_quarantine``, ``quarantine`` its bytes, too. If ``fail``, so does a
+            value that does not fit the schema.
         fail_on_data_loss: Whether to end the run if records were lost before they were archived. Otherwise, the run
             logs a warning and continues with the records that are left; a recreated topic is read from its beginning.
 
@@ -256,6 +98,11 @@ class ArchiveSettings:
     checkpoint: str | None = None
     batch_records: int | None = BATCH_RECORDS
     interval_s: float | None = None
+    file_mb: int = FILE_MB
+    roll: str = DAY
+    time_field: str | None = None
+    schema: StructType | None = None
+    bad_records: str = FAIL
     fail_on_data_loss: bool = True
 
     def __post_init__(self) -> None:
@@ -263,6 +110,13 @@ class ArchiveSettings:
             raise ConfigError("output: nothing given; name the folder of the archive")
         if self.interval_s is not None and self.interval_s <= 0:
             raise ConfigError(f"interval_s: {self.interval_s:g} given; expected seconds above 0")
+        if self.bad_records not in (FAIL, SKIP, QUARANTINE):
+            raise ConfigError(f"bad_records: {self.bad_records!r} given; expected {FAIL}, {SKIP} or {QUARANTINE}")
+        if self.roll not in ROLLS:
+            raise ConfigError(f"roll: {self.roll!r} given; expected {' or '.join(ROLLS)}")
+        if self.schema is not None:
+            check_schema(self.schema)
+        _ = self.event_time
         for name, text in (("output", self.output), ("checkpoint", self.checkpoint or "")):
             if names_a_host(text):
                 raise ConfigError(
@@ -291,6 +145,11 @@ class ArchiveSettings:
         """Whether both folders are on this machine, and so can be read without Spark."""
         return None not in (local_path(self.output_uri), local_path(self.checkpoint_uri))
 
+    @property
+    def event_time(self) -> TimeField | None:
+        """The field that has the times of events, parsed."""
+        return None if self.time_field is None else TimeField.parse(self.time_field)
+
     def source_options(self) -> dict[str, str]:
         """Return the settings as options of the data source."""
         named = {
@@ -301,7 +160,10 @@ class ArchiveSettings:
             "kafka.group.id": self.group,
             "kiel.zookeeper.connect": self.zookeeper,
             "failOnDataLoss": None if self.fail_on_data_loss else "false",
+            "kiel.archive.file.mb": str(self.file_mb),
             "maxOffsetsPerTrigger": str(self.batch_records) if self._is_bounded else None,
+            "kiel.onBadRecord": self.bad_records,
+            "kiel.archive.output": self.output_uri,
         }
         return {name: text for name, text in named.items() if text is not None}
 
@@ -313,6 +175,12 @@ class ArchiveSettings:
         Before Spark 4.2, the default bound is left out. Any other bound is passed on, and the source refuses it.
         """
         return self.batch_records is not None and (can_bound_batches() or self.batch_records != BATCH_RECORDS)
+
+    @property
+    def side_tables(self) -> tuple[str, ...]:
+        """The side tables that a run may write."""
+        quarantine = () if self.bad_records == FAIL else (side_tables.QUARANTINE,)
+        return quarantine if self.fail_on_data_loss else (*quarantine, side_tables.LOSSES)
 
     def read_options(self) -> ReadOptions:
         """
@@ -346,24 +214,66 @@ class ArchiveFolders:
     Args:
         settings: The folders, and the topics of the archive.
         spark: A session; needed if one of the folders is not on this machine.
+        writes: Whether to check that the folders can be written.
 
     Raises:
         ConfigError: The folders cannot be written, have lost files, belong to another archive or other topics, or are
             no archive and not empty; the message names the remedy.
     """
 
-    def __init__(self, settings: ArchiveSettings, spark: SparkSession | None) -> None:
+    def __init__(self, settings: ArchiveSettings, spark: SparkSession | None, *, writes: bool = True) -> None:
         self._settings = settings
-        _check_place("output", settings.output_uri)
-        _check_place("checkpoint", settings.checkpoint_uri)
+        if writes:
+            _check_place("output", settings.output_uri)
+            _check_place("checkpoint", settings.checkpoint_uri)
         self._output = open_folder(settings.output_uri, spark)
         self._checkpoint = open_folder(settings.checkpoint_uri, spark)
         self._known = self._recorded()
+
+    @classmethod
+    def existing(cls, output: str, checkpoint: str | None = None) -> Self:
+        """
+        Open the folders of an archive only to read them, without Spark.
+
+        Args:
+            output: A path or a URI.
+            checkpoint: A path or a URI, or None for the one that the archive's description names.
+
+        Raises:
+            ConfigError: There is no archive, or its folders do not fit each other.
+            FolderError: A folder cannot be read.
+        """
+        uri = located(output)
+        text = open_folder(uri, None).read(_IN_OUTPUT)
+        if text is None:
+            raise ConfigError(f"output: {uri} is no archive: {_IN_OUTPUT} is missing there; name the archive's folder")
+        known = _document(text, uri, _IN_OUTPUT)
+        settings = ArchiveSettings(
+            topics=tuple(known["topics"]),
+            pattern=known["pattern"],
+            output=output,
+            checkpoint=checkpoint or known["checkpoint"],
+            brokers=",".join(known["brokers"]),
+            roll=known.get("roll", DAY),
+            time_field=known.get("time_field"),
+            schema=_known_schema(known),
+        )
+        return cls(settings, None, writes=False)
+
+    @property
+    def settings(self) -> ArchiveSettings:
+        """The settings of the archive."""
+        return self._settings
 
     @property
     def is_new(self) -> bool:
         """Whether no run has started this archive yet."""
         return self._known is None
+
+    @property
+    def last_topics(self) -> frozenset[str]:
+        """The topics that the last run named; empty if there was none, or if it had a pattern."""
+        return frozenset(() if self._known is None else self._known["topics"])
 
     # ------------------------------------------------------------------ identity
 
@@ -385,7 +295,9 @@ class ArchiveFolders:
                 " Restore it, or begin a new archive in another folder"
             )
         self._check_topics(found[-1])
+        self._check_table(found[-1])
         self._check_batches()
+        self._check_checkpoint()
         return found[-1]
 
     def _check_batches(self) -> None:
@@ -414,6 +326,28 @@ class ArchiveFolders:
                 f"checkpoint: {settings.checkpoint_uri} does not know batch {newest}, which the output has: it was"
                 " emptied, or is an old one. Restore it, or begin a new archive in another folder"
             )
+
+    def _check_checkpoint(self) -> None:
+        """
+        Check that the files of the checkpoint with which Spark continues are whole.
+
+        Raises:
+            ConfigError: A file is damaged or missing; the message says whether it can be done without.
+        """
+        for batch in sorted(_numbers(self._checkpoint.names("offsets")))[-2:]:
+            self._planned(batch)
+        done = _numbers(self._checkpoint.names("commits"))
+        self._check_file("metadata", 'then write {"id": "…"} into it, with any UUID: it only names the query')
+        if done:
+            self._check_file(f"commits/{max(done)}", "the output has the batch, and the next run only records it again")
+
+    def _check_file(self, name: str, remedy: str) -> None:
+        text = self._checkpoint.read(name)
+        if text is not None and _json_object(text.strip().rpartition("\n")[2]) is None:
+            raise ConfigError(self._damaged(name, f"delete it and its .crc file; {remedy}"))
+
+    def _damaged(self, name: str, remedy: str) -> str:
+        return f"checkpoint: {self._settings.checkpoint_uri}/{name} is damaged or missing; restore it, or {remedy}"
 
     def _check_empty(self) -> None:
         """Check that the folders have no other files, not even hidden files: these may belong to a user."""
@@ -449,10 +383,36 @@ class ArchiveFolders:
         if known["pattern"] != pattern:
             selector = "names" if known["pattern"] is None else f"the pattern {known['pattern']!r}"
             raise ConfigError(f"topics: this archive was begun with {selector}; go on so, or name another output")
-        if missing := sorted(set(known["topics"]) - set(topics)):
+        if topics and not set(known["topics"]).intersection(topics):
             raise ConfigError(
-                f"topics: {', '.join(missing)} missing, which this archive has; name it too (others may be added), or"
-                " name another output"
+                f"topics: this archive is of {some(known['topics'], most=3)}, and none of them is named; name one of"
+                " them too (others may be added or dropped), or name another output"
+            )
+
+    def _check_table(self, known: dict[str, Any]) -> None:
+        """Check that the folders and columns of the table go on as earlier runs have begun them, if there are files."""
+        settings = self._settings
+        compacted, listed = self._lists()
+        if compacted < 0 and not listed:
+            return
+        if (roll := known.get("roll", DAY)) != settings.roll:
+            raise ConfigError(
+                f"roll: this archive has a folder for each {roll}, and readers know one kind in a table; go on with"
+                f" {roll!r}, or name another output"
+            )
+        if (event_time := known.get("time_field")) != _text(settings.event_time):
+            begun = "the time of arrival" if event_time is None else f"the event's time, {event_time!r}"
+            raise ConfigError(
+                f"time_field: {settings.time_field or 'none'} given; the folders of this archive are by {begun}. Go on"
+                " so, or name another output; or, if they may differ from now on, change 'time_field' in"
+                f" {settings.checkpoint_uri}/{_IN_CHECKPOINT}"
+            )
+        before = _known_schema(known)
+        if before and (taken := removed_or_changed(before, settings.schema or StructType())):
+            raise ConfigError(
+                f"schema: {taken}, and this archive has such a column; fields may be added only. Go on with this field,"
+                " or name another output; or, if no file has it, change 'schema' in"
+                f" {settings.checkpoint_uri}/{_IN_CHECKPOINT}"
             )
 
     def check_brokers(self, brokers: Collection[str]) -> None:
@@ -481,6 +441,9 @@ class ArchiveFolders:
             "topics": list(settings.topics),
             "pattern": settings.pattern,
             "brokers": sorted(brokers),
+            "roll": settings.roll,
+            "time_field": _text(settings.event_time),
+            "schema": None if settings.schema is None else settings.schema.jsonValue(),
         }
         text = f"{json.dumps(document, indent=2)}\n"
         # The checkpoint first: if only the output had a description, the checkpoint would seem to have been emptied.
@@ -525,7 +488,8 @@ class ArchiveFolders:
         if no batch is planned.
 
         Raises:
-            ProtocolError: The checkpoint has another form, or lacks a batch.
+            ConfigError: A batch is damaged or missing.
+        ProtocolError: The checkpoint has another form.
         """
         done = _numbers(self._checkpoint.names("commits"))
         if done:
@@ -538,10 +502,70 @@ class ArchiveFolders:
 
     def _planned(self, batch: int) -> Positions:
         """Return the end of a batch; the last line of its record in the checkpoint has the source's offsets."""
-        text = self._checkpoint.read(f"offsets/{batch}")
-        if text is None:
-            raise ProtocolError(f"{self._settings.checkpoint_uri}/offsets/{batch} is missing; restore the checkpoint")
-        return Positions.from_json(json.loads(text.splitlines()[-1]))
+        lines = (self._checkpoint.read(f"offsets/{batch}") or "").splitlines()
+        document = _json_object(lines[-1]) if len(lines) > 2 else None
+        if document is None:
+            compacted, listed = self._lists()
+            is_listed = batch <= max(listed, default=compacted)
+            remedy = (
+                "begin a new archive in another folder"
+                if is_listed
+                else "delete it and its .crc file; nothing of the batch is archived, and the next run plans it again"
+            )
+            raise ConfigError(self._damaged(f"offsets/{batch}", remedy))
+        return Positions.from_json(document)
+
+    def hold(self, topics: Collection[str]) -> dict[str, Any]:
+        """
+        Leave topics at their positions, and return these for the source's option ``kiel.archive.held``.
+
+        A batch that is planned and not done is changed, so that it reads nothing of these topics. That is safe within
+        ``locked`` only: nothing of this batch is listed, and no other run writes it.
+
+        Raises:
+            ConfigError: A batch has to be changed, and no lock excludes other runs on this file system.
+        """
+        number = max(_numbers(self._checkpoint.names("offsets")), default=None)
+        if number is None:
+            return {topic: {} for topic in topics}
+        planned = self._planned(number)
+        listed = self.listed_batch()
+        done = [*_numbers(self._checkpoint.names("commits")), -1 if listed is None else listed]
+        if number > max(done):
+            before = self._planned(number - 1) if number else None
+            changed = without_reading(topics, before, planned)
+            if changed != planned:
+                self._change_batch(number, changed)
+            planned = changed
+        held = Positions({each: span for each, span in planned.spans.items() if each.topic in topics}).to_json()
+        return {topic: held.get(topic, {}) for topic in topics}
+
+    def _change_batch(self, number: int, end: Positions) -> None:
+        checkpoint = local_path(self._settings.checkpoint_uri)
+        if checkpoint is None:
+            raise ConfigError(
+                f"checkpoint: batch {number} is planned and not done, and only a run with all of its topics can finish"
+                " it: without a lock, which needs a checkpoint on this machine, another run may be writing it"
+            )
+        lines = (self._checkpoint.read(f"offsets/{number}") or "").splitlines()
+        # Spark refuses a file that its checksum does not fit, and reads one without a checksum.
+        (checkpoint / "offsets" / f".{number}.crc").unlink(missing_ok=True)
+        self._checkpoint.write(f"offsets/{number}", "\n".join([*lines[:-1], json.dumps(end.to_json())]))
+
+    def listed_batch(self) -> int | None:
+        """Return the number of the last batch whose files are listed, or None before the first batch."""
+        compacted, listed = self._lists()
+        newest = max(listed, default=compacted)
+        return newest if newest >= 0 else None
+
+    def history(self, last: int) -> dict[int, Positions]:
+        """Return the ends of all batches up to ``last`` that the checkpoint still has; Spark deletes old ones."""
+        return {each: self._planned(each) for each in _numbers(self._checkpoint.names("offsets")) if each <= last}
+
+    def opened(self, path: str) -> NativeFile:
+        """Open a listed file. Its path is a URI with escapes. Reads may raise OSError."""
+        inside = f"topic={path.rpartition('/topic=')[2]}"
+        return ArrowFolder(self._settings.output_uri).opened(unquote(inside))
 
     def files(self) -> dict[str, int]:
         """Return the size in bytes of every listed file, by its path."""
@@ -577,7 +601,7 @@ class ArchiveFolders:
             return 0
         self._check_batches()
         listed = {path.rpartition("/")[2] for path in self.files()}
-        left = [path for path in output.glob("topic=*/date=*/part-*.parquet") if path.name not in listed]
+        left = [path for path in output.glob("topic=*/date=*/**/part-*.parquet") if path.name not in listed]
         for path in left:
             aside = output / _LEFTOVERS / path.relative_to(output)
             make_folder_durably(aside.parent)
@@ -596,14 +620,28 @@ def _check_place(name: str, uri: str) -> None:
         raise ConfigError(f"{name}: {found}; name a folder that can be written, or one that can be made")
 
 
+def _text(field: TimeField | None) -> str | None:
+    return None if field is None else str(field)
+
+
+def _known_schema(known: dict[str, Any]) -> StructType | None:
+    schema = known.get("schema")
+    return None if schema is None else parse_schema(json.dumps(schema))
+
+
 def _document(text: str, uri: str, name: str) -> dict[str, Any]:
-    try:
-        document: dict[str, Any] = json.loads(text)
-        if {"output", "checkpoint", "topics", "pattern", "brokers"} <= document.keys():
-            return document
-    except (ValueError, AttributeError, RecursionError):
-        pass
+    document = _json_object(text)
+    if document is not None and {"output", "checkpoint", "topics", "pattern", "brokers"} <= document.keys():
+        return document
     raise ConfigError(f"{uri}/{name} is not what an archive has written; restore it, or name another output")
+
+
+def _json_object(text: str) -> dict[str, Any] | None:
+    try:
+        document = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    return document if isinstance(document, dict) else None
 
 
 def _numbers(names: Collection[str]) -> list[int]:

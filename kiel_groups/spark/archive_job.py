@@ -1,37 +1,51 @@
 """
 Archive topics as Parquet files, every record exactly once.
 
-Files are in ``topic=…/date=…`` folders; the date is the day (UTC) on which the batch began. Spark's checkpoint records
-the offsets of each batch before the batch is read, and the lists of Spark's file sink record its files. So an
-interrupted batch is repeated with the same records and the same date, and its files are listed once.
+Files are in ``topic=…/date=…`` folders; the date is the day (UTC) on which the batch began, or that of the event.
+Spark's checkpoint records the offsets of each batch before the batch is read, and the lists of Spark's file sink record
+its files. So an interrupted batch is repeated with the same records and the same dates, and its files are listed once.
 """
 
 from __future__ import annotations
 
+import json
 import logging
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+import re
+from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from functools import partial
 from threading import Event
 from time import monotonic
+from typing import Any
 
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.functions import current_timestamp, current_timezone, to_date, to_utc_timestamp
+from py4j.protocol import Py4JError
+from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
+from kiel_groups.errors import ConfigError, KielGroupsError
 from kiel_groups.model import TopicPartition
 from kiel_groups.spark.archive_folders import ArchiveFolders, ArchiveSettings
+from kiel_groups.spark.archive_table import ROLLS, check_pattern, table_rows
 from kiel_groups.spark.batches import BatchBounds
-from kiel_groups.spark.checkpoint import OffsetRange, Positions, Span
+from kiel_groups.spark.checkpoint import Loss, OffsetRange, Positions, Span
+from kiel_groups.spark.columns import INCARNATION
 from kiel_groups.spark.drivers import group_name
+from kiel_groups.spark.log_identity import LogIdentity
 from kiel_groups.spark.log_view import LogView
-from kiel_groups.spark.offsets import GroupOffsets, handle_data_loss, refuse_live_group, resolve
-from kiel_groups.spark.options import ReadOptions
+from kiel_groups.spark.offsets import GroupOffsets, refuse_live_group
+from kiel_groups.spark.options import EARLIEST, FAIL, Held
+from kiel_groups.spark.side_tables import LOSSES, QUARANTINE, SideRow, check_side_tables, read_rows
 from kiel_groups.spark.spark_session import Batch, LateWorkerError, run_query, shortened_spark_errors
 from kiel_groups.wording import counted
 
 __all__ = ["ArchivePlan", "ArchiveSummary", "archive", "plan_archive"]
 
 log = logging.getLogger(__name__)
+
+#: How errors name partitions, and topics that do not exist.
+_PARTITIONS = re.compile(r"([\w.-]+):(\d{1,10})\b")
+_MISSING = re.compile(r"no broker knows the topic ([\w., -]+);")
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +54,9 @@ class ArchivePlan:
     The ranges that the next run of an archive would read if it started now.
 
     ``ranges`` has every partition, in ascending order, even if there is nothing to read. ``brokers`` are ``host:port``.
+    ``lost`` is what the run cannot read any more, if ``fail_on_data_loss`` is not set. ``not_archived`` has the reason
+    for each topic that the run would leave out, because it cannot be read. ``dropped`` are topics of earlier runs that
+    the settings do not name; they keep their positions.
     """
 
     ranges: tuple[OffsetRange, ...]
@@ -47,6 +64,9 @@ class ArchivePlan:
     checkpoint: str
     is_new: bool
     brokers: tuple[str, ...]
+    lost: tuple[Loss, ...] = ()
+    not_archived: Mapping[str, str] = field(default_factory=dict)
+    dropped: tuple[str, ...] = ()
 
     @property
     def records(self) -> int:
@@ -58,27 +78,78 @@ def plan_archive(settings: ArchiveSettings, spark: SparkSession | None = None) -
     """
     Look up the ranges that the next run of an archive would read, and check its folders, topics, brokers and group.
 
+    A topic that cannot be read does not stop the others, except in a first run that does not start at ``earliest``,
+    because the topic would be read from its beginning later.
+
     Args:
         settings: The archive.
         spark: A session; needed unless the folders are on this machine (``settings.is_local``).
 
     Raises:
-        ConfigError: A topic does not exist, a folder or the cluster is another archive's, or the group has live
-            members.
-        OffsetOutOfRangeError: The next messages to read are lost, and ``fail_on_data_loss`` is set.
+        ConfigError: A topic has never existed, a folder or the cluster is another archive's, the group has live
+            members, or side tables cannot be written.
+        OffsetOutOfRangeError: The next messages of the only topic are lost, and ``fail_on_data_loss`` is set.
         BrokerError: The brokers could not be reached.
     """
-    options = settings.read_options()
     home = ArchiveFolders(settings, spark)
-    refuse_live_group(options)
+    refuse_live_group(settings.read_options())
+    if settings.side_tables:
+        check_side_tables(settings.output_uri)
     reached = home.positions()
+    known = set() if reached is None else set(reached.spans)
+    dropped = sorted({each.topic for each in known} - set(settings.topics)) if settings.topics else []
+    failed: dict[str, str] = {}
+    while True:
+        try:
+            plan = _plan(settings, home, reached, {*dropped, *failed}, known)
+            return replace(plan, not_archived=failed, dropped=tuple(dropped))
+        except KielGroupsError as error:
+            topic = topic_of(str(error), known, home.last_topics)
+            others = {*settings.topics, *(each.topic for each in known)} - {topic, *dropped, *failed}
+            is_sound = reached is not None or settings.start == EARLIEST
+            if topic is None or topic in failed or not others or not is_sound:
+                raise
+            failed[topic] = str(error)
+
+
+def topic_of(error: str, known: Collection[TopicPartition], named: Collection[str] = ()) -> str | None:
+    """
+    Return the topic that an error is about, or None if it is not about a single topic.
+
+    Args:
+        error: The message. It may come from another process, so there is nothing but its text.
+        known: The partitions of the archive; an address of a broker looks like another partition.
+        named: Topics that existed when an earlier run named them.
+    """
+    if missing := _MISSING.search(error):
+        names = missing[1].split(", ")
+        return names[0] if set(names) <= set(named) else None
+    found = {TopicPartition(topic, int(number)) for topic, number in _PARTITIONS.findall(error)}
+    topics = {each.topic for each in found.intersection(known)}
+    return topics.pop() if len(topics) == 1 else None
+
+
+def _plan(
+    settings: ArchiveSettings,
+    home: ArchiveFolders,
+    reached: Positions | None,
+    left_out: Collection[str],
+    known: set[TopicPartition],
+) -> ArchivePlan:
+    """Plan a run without the topics ``left_out``, and add all partitions that exist to ``known``."""
+    options = replace(settings.read_options(), held=Held(frozenset(left_out)))
+    if reached is not None:
+        reached = replace(reached, spans={p: span for p, span in reached.spans.items() if p.topic not in left_out})
     with LogView(options, patient=False) as view:
         partitions = view.partitions(all_must_exist=reached is None)
+        known.update(partitions)
         brokers = {str(each) for each in (*view.cluster.brokers.values(), *options.brokers)}
         home.check_brokers(brokers)
-        starts = _starts(options, reached, partitions, view)
-        ranges = _planned_ranges(options, starts, view)
-        if not set(settings.topics) <= {each.topic for each in starts}:
+        lost: list[Loss] = []
+        bounds = BatchBounds(view, options, lost.append)
+        spans = _start_spans(bounds, reached, partitions, view)
+        ranges = _planned_ranges(bounds, spans, view)
+        if not set(settings.topics).difference(left_out) <= {each.topic for each in spans}:
             # A topic that was added to the settings does not exist: this raises. Lost topics were handled above.
             view.partitions()
     return ArchivePlan(
@@ -87,41 +158,37 @@ def plan_archive(settings: ArchiveSettings, spark: SparkSession | None = None) -
         checkpoint=settings.checkpoint_uri,
         is_new=home.is_new,
         brokers=tuple(sorted(brokers)),
+        lost=tuple(lost),
     )
 
 
-def _starts(
-    options: ReadOptions, reached: Positions | None, partitions: tuple[TopicPartition, ...], view: LogView
-) -> dict[TopicPartition, int]:
+def _start_spans(
+    bounds: BatchBounds, reached: Positions | None, partitions: tuple[TopicPartition, ...], view: LogView
+) -> dict[TopicPartition, Span]:
     """
-    Return the start offsets that the source would choose.
+    Return the starts that the source would choose.
 
     A new archive starts as the options say. A later run continues at its checkpoint, and reads newer partitions from
     their first offsets.
     """
-    if reached is not None:
-        known = reached.offsets()
-        return view.earliest([each for each in partitions if each not in known]) | known
-    return resolve("startingOffsets", options.starting, partitions, view, options.group)
+    if reached is None:
+        return {each: Span(start, start) for each, start in bounds.starts(partitions).items()}
+    added = view.earliest([each for each in partitions if each not in reached.spans])
+    return {each: Span(start, start) for each, start in added.items()} | dict(reached.spans)
 
 
 def _planned_ranges(
-    options: ReadOptions, starts: Mapping[TopicPartition, int], view: LogView
+    bounds: BatchBounds, spans: Mapping[TopicPartition, Span], view: LogView
 ) -> tuple[OffsetRange, ...]:
-    """Return the ranges from ``starts`` to the ends of the logs. Handle data loss as the source does."""
-    bounds = BatchBounds(view, options)
-    spans = {partition: Span(start, start) for partition, start in starts.items()}
-    ends = bounds.ends(spans)
-    spans = bounds.without_losses(spans, ends)
+    """Return the ranges from ``spans`` to the ends of the logs. Handle data loss as the source does."""
+    continued, ends = bounds.continued(spans)
     earliest = view.earliest(ends)
-    for partition, span in spans.items():
-        if span.to < earliest[partition]:
-            handle_data_loss(
-                f"{partition}: offset {span.to} is to be read next, and the log begins at {earliest[partition]}",
-                fail_on_data_loss=options.fail_on_data_loss,
-            )
+    for partition, span in continued.items():
+        if span.to < (first := earliest[partition]):
+            what = f"offset {span.to} is to be read next, and the log begins at {first}: retention was faster"
+            bounds.on_loss(partition, span.to, what, first, span.incarnation)
     return tuple(
-        OffsetRange(each, max(spans[each].to if each in spans else 0, earliest[each]), ends[each])
+        OffsetRange(each, max(continued[each].to if each in continued else 0, earliest[each]), ends[each])
         for each in sorted(ends)
     )
 
@@ -140,9 +207,17 @@ class ArchiveSummary:
         files: The number of files that the run added.
         size_bytes: The total size of these files.
         took_s: The time from the start of the query to its end, in seconds.
+        untimed: The number of read records without a time in ``time_field``; they went by arrival.
+        misfits: The number of read records whose values did not fit the schema.
         group: The group whose offsets were committed. None means that there was no batch yet, that the group's name is
             unknown, or that the offsets could not be committed.
         output: The URI of the archive.
+        lost: The losses that the run has recorded in ``_losses``, in ascending order.
+        bad_records: The damaged messages that the run has recorded in ``_quarantine``, in ascending order, without
+            their bytes.
+        not_archived: The topics that could not be read to the end, with the reasons. They keep their positions, and the
+            next run tries again.
+        dropped: Topics of earlier runs that the settings do not name, in ascending order.
     """
 
     ranges: tuple[OffsetRange, ...]
@@ -152,6 +227,12 @@ class ArchiveSummary:
     took_s: float
     group: str | None
     output: str
+    untimed: int = 0
+    misfits: int = 0
+    lost: tuple[Loss, ...] = ()
+    bad_records: tuple[SideRow, ...] = ()
+    not_archived: Mapping[str, str] = field(default_factory=dict)
+    dropped: tuple[str, ...] = ()
 
 
 def archive(
@@ -164,6 +245,8 @@ def archive(
     """
     Add the records since the last run to an archive. With ``interval_s``, continue until ``stopping`` is set.
 
+    If one of several topics cannot be read, the run continues without it, as the summary's ``not_archived`` says.
+
     Args:
         spark: The session to use; it is not stopped.
         settings: The topics to read, and the folders of the archive.
@@ -175,46 +258,152 @@ def archive(
 
     Raises:
         ConfigError: A setting, a topic or a folder is not valid; the message names the remedy.
-        OffsetOutOfRangeError: Records were lost before they were archived, and ``fail_on_data_loss`` is set.
+        OffsetOutOfRangeError: Records of the only topic were lost before they were archived, and ``fail_on_data_loss``
+            is set.
         BrokerError: The brokers could not be reached.
         KielGroupsError: Spark failed; completed batches remain, and the next run continues after them.
     """
-    brokers = plan_archive(settings, spark).brokers
+    plan = plan_archive(settings, spark)
+    if settings.event_time is not None:
+        check_pattern(spark, settings.event_time)
+    for topic, reason in plan.not_archived.items():
+        log.warning("%s is not archived in this run: %s", topic, reason)
     home = ArchiveFolders(settings, spark)
     batches: list[Batch] = []
-
-    def record_batch(batch: Batch) -> None:
-        batches.append(batch)
-        on_batch(batch)
 
     with shortened_spark_errors(), home.locked(spark):
         # Read the folders again: another run may have changed them before the lock was taken.
         home = ArchiveFolders(settings, spark)
-        home.claim(brokers)
+        home.claim(plan.brokers)
         home.sweep()
-        before, files = home.positions(), home.files()
+        before, files, side_rows = home.positions(), home.files(), _NewRows(settings)
+
+        def record_batch(batch: Batch) -> None:
+            batches.append(batch)
+            # A worker may replace a file that is read meanwhile. The last report is at the end of the run.
+            with suppress(KielGroupsError):
+                side_rows.report()
+            on_batch(batch)
+
         began_s = monotonic()
-        _run(lambda: _start_query(spark, settings), record_batch, stopping or Event())
+        try:
+            not_archived = _run_without_failing_topics(spark, settings, home, plan, record_batch, stopping or Event())
+        except KielGroupsError:
+            _sweep_after_failure(spark, home)
+            raise
         took_s = monotonic() - began_s
         home.sweep()
         after, added = home.positions(), home.files()
+        side_rows.report()
+    lost = tuple(row.loss for row in side_rows.of(LOSSES))
     return ArchiveSummary(
-        ranges=_ranges(before, after),
+        ranges=tuple(each for each in _ranges(before, after, lost) if each.topic_partition.topic not in plan.dropped),
         records=sum(batch.records for batch in batches),
         files=len(added.keys() - files.keys()),
         size_bytes=sum(added[path] for path in added.keys() - files.keys()),
         took_s=took_s,
-        group=None if after is None else _commit(settings, after),
+        untimed=sum(batch.counts.get("untimed", 0) for batch in batches),
+        misfits=sum(batch.counts.get("misfits", 0) for batch in batches),
+        group=None if after is None else _commit(settings, after, {*plan.dropped, *not_archived}),
         output=settings.output_uri,
+        lost=lost,
+        bad_records=tuple(row for row in side_rows.of(QUARANTINE) if after is not None and _is_done(row, after)),
+        not_archived=not_archived,
+        dropped=plan.dropped,
     )
 
 
-def _start_query(spark: SparkSession, settings: ArchiveSettings) -> StreamingQuery:
-    rows = spark.readStream.format("kiel").options(**settings.source_options()).load()
+class _NewRows:
+    """The rows that a run adds to the archive's side tables, in whichever process."""
+
+    def __init__(self, settings: ArchiveSettings) -> None:
+        self._output = settings.output_uri
+        self._known = {table: set(read_rows(self._output, table)) for table in settings.side_tables}
+        self._logged: set[SideRow] = set()
+
+    def of(self, table: str) -> list[SideRow]:
+        """Return the new rows of a table, in ascending order of partitions and offsets."""
+        known = self._known.get(table)
+        return [] if known is None else [row for row in read_rows(self._output, table) if row not in known]
+
+    def report(self) -> None:
+        """Log the rows that were added since the last call."""
+        for table in self._known:
+            for row in self.of(table):
+                if row not in self._logged:
+                    self._logged.add(row)
+                    bad = f"{row.topic_partition} at offset {row.offset}: {row.reason}"
+                    what = bad if table == QUARANTINE else str(row.loss)
+                    log.warning("%s; continuing with the messages that are left", what)
+
+
+def _is_done(row: SideRow, reached: Positions) -> bool:
+    """Return whether a bad record is of a batch that is done. A failed task has written its bad records, too."""
+    span = reached.spans.get(row.topic_partition)
+    return span is not None and (row.offset < span.to or row.incarnation != span.incarnation)
+
+
+def _run_without_failing_topics(
+    spark: SparkSession,
+    settings: ArchiveSettings,
+    home: ArchiveFolders,
+    plan: ArchivePlan,
+    on_batch: Callable[[Batch], None],
+    stopping: Event,
+) -> dict[str, str]:
+    """
+    Run the query to its end. Whenever it fails by one of several topics, go on without the topic.
+
+    Returns:
+        The topics that are not archived, with the reasons, those of the plan included.
+    """
+    failed = dict(plan.not_archived)
+    known = {each.topic_partition for each in plan.ranges}
+    held = home.hold({*plan.dropped, *failed})
+    while True:
+        try:
+            _run(partial(_start_query, spark, settings, held), on_batch, stopping)
+            return failed
+        except KielGroupsError as error:
+            topic = topic_of(str(error), known)
+            if topic is None or topic in held or not {each.topic for each in known} - {topic, *held}:
+                raise
+            try:
+                held = home.hold({*held, topic})
+            except ConfigError as refused:
+                raise error from refused
+            log.warning("%s is not archived any more in this run: %s", topic, error)
+            failed[topic] = str(error)
+            _sweep_after_failure(spark, home)
+            if stopping.is_set():
+                return failed
+
+
+def _sweep_after_failure(spark: SparkSession, home: ArchiveFolders) -> None:
+    """Move the files of the batch that failed aside, if the archive's lock is still held: Java has it."""
+    with suppress(Py4JError, ConnectionError, OSError, KielGroupsError):
+        java: Any = spark._jvm
+        java.java.lang.System.nanoTime()
+        home.sweep()
+
+
+#: The columns that an archive reads.
+_SCHEMA = f"topic STRING, partition INT, offset BIGINT, key BINARY, value BINARY, {INCARNATION} BIGINT"
+
+
+def _start_query(spark: SparkSession, settings: ArchiveSettings, held: Mapping[str, Any]) -> StreamingQuery:
+    options = {**settings.source_options(), "kiel.archive.held": json.dumps(held)}
+    rows = spark.readStream.format("kiel").schema(_SCHEMA).options(**options).load()
     writer = (
-        _columns(rows)
+        table_rows(
+            rows,
+            roll=settings.roll,
+            time_field=settings.event_time,
+            schema=settings.schema,
+            fails=settings.bad_records == FAIL,
+        )
         .writeStream.format("parquet")
-        .partitionBy("topic", "date")
+        .partitionBy("topic", *ROLLS[settings.roll])
         .option("checkpointLocation", settings.checkpoint_uri)
     )
     if settings.interval_s is None:
@@ -222,13 +411,6 @@ def _start_query(spark: SparkSession, settings: ArchiveSettings) -> StreamingQue
     else:
         writer = writer.trigger(processingTime=f"{settings.interval_s * 1000:.0f} milliseconds")
     return writer.start(settings.output_uri)
-
-
-def _columns(rows: DataFrame) -> DataFrame:
-    """Select the archive's columns. A repeated batch keeps its date, because Spark stores the time of the planning."""
-    now = current_timestamp()
-    date = to_date(to_utc_timestamp(now, current_timezone()))
-    return rows.select("topic", date.alias("date"), "partition", "offset", now.alias("archived_at"), "key", "value")
 
 
 def _run(start: Callable[[], StreamingQuery], on_batch: Callable[[Batch], None], stopping: Event) -> None:
@@ -246,30 +428,34 @@ def _run(start: Callable[[], StreamingQuery], on_batch: Callable[[Batch], None],
             query.stop()
 
 
-def _ranges(before: Positions | None, after: Positions | None) -> tuple[OffsetRange, ...]:
+def _ranges(before: Positions | None, after: Positions | None, lost: Collection[Loss]) -> tuple[OffsetRange, ...]:
     starts: Mapping[TopicPartition, Span] = {} if before is None else before.spans
     spans = {} if after is None else after.spans
+    new_logs = {loss.topic_partition for loss in lost if loss.end is None}
     return tuple(
-        OffsetRange(partition, _start(starts.get(partition), span), span.to)
-        for partition, span in sorted(spans.items())
+        OffsetRange(each, _start(starts.get(each), span, is_new=each in new_logs), span.to, span.incarnation)
+        for each, span in sorted(spans.items())
     )
 
 
-def _start(before: Span | None, after: Span) -> int:
-    """Return where the added offsets begin: at the previous end, or at the start of a new interval of reading."""
-    if before is None or after.token not in (None, before.token):
+def _start(before: Span | None, after: Span, *, is_new: bool) -> int:
+    """Return where the added offsets begin: at the previous end, or at the start of a new log."""
+    if before is None or is_new or (after.token not in (None, before.token) and after.begin < before.to):
         return after.begin
     return min(before.to, after.to)
 
 
-def _commit(settings: ArchiveSettings, reached: Positions) -> str | None:
+def _commit(settings: ArchiveSettings, reached: Positions, left_out: Collection[str]) -> str | None:
     """
-    Commit the end of the last batch, and return the name of the group.
+    Commit the end of the last batch, without the topics ``left_out``, and return the name of the group.
 
     Return None if the commit failed, commits are off, or the group's name is unknown. The query itself commits each
     batch only when it plans the next batch.
     """
     options = settings.read_options()
-    group = group_name(options.group, reached)
+    group = group_name(options, reached)
     with LogView(options) as view:
-        return group if GroupOffsets(view, options).commit(group, reached.offsets()) else None
+        spans = {partition: span for partition, span in reached.spans.items() if partition.topic not in left_out}
+        outdated = LogIdentity(view, options).recreated(spans)
+        offsets = {partition: span.to for partition, span in spans.items() if partition not in outdated}
+        return group if GroupOffsets(view, options).commit(group, offsets) else None

@@ -8,17 +8,19 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
+from functools import partial
 from itertools import count
 
 from kiel_groups.group.znodes.layout import GroupLayout
 from kiel_groups.model import TopicPartition
-from kiel_groups.spark.checkpoint import Positions, Span, ranges_between
+from kiel_groups.spark.checkpoint import Loss, OffsetRange, Positions, Span, ranges_between
+from kiel_groups.spark.log_identity import LogIdentity
 from kiel_groups.spark.log_view import LogView
-from kiel_groups.spark.offsets import check_bounds, handle_data_loss, resolve
+from kiel_groups.spark.offsets import UNKNOWN_CAUSE, account_loss, check_bounds, data_loss, resolve
 from kiel_groups.spark.options import GROUP, ReadOptions
-from kiel_groups.spark.task_planner import ReadTask, TaskBounds, plan_tasks
+from kiel_groups.spark.task_planner import ReadTask, TaskBounds, plan_tasks, plan_topic_tasks
 
 __all__ = ["BatchBounds", "fair_shares", "plan_batch", "waits_for_more"]
 
@@ -61,6 +63,8 @@ def waits_for_more(available: int, least: int | None, waited_ms: float, most_wai
 
 #: The least number of lookups of a log's end before an end below the query's position counts as data loss.
 _LOOKUPS = 3
+#: The assumed size of a message if no broker tells it.
+_UNKNOWN_BYTES = 1_024
 
 
 class BatchBounds:
@@ -70,19 +74,85 @@ class BatchBounds:
     Args:
         view: Looks up partitions and offsets.
         options: What a batch may read, and how to treat data loss.
+        record: Called with each loss that the options allow, in place of its log line and its row in ``_losses``.
     """
 
-    def __init__(self, view: LogView, options: ReadOptions) -> None:
+    def __init__(self, view: LogView, options: ReadOptions, record: Callable[[Loss], None] | None = None) -> None:
         self._view = view
         self._options = options
+        self.identity = LogIdentity(view, options)
         self._target: Mapping[TopicPartition, int] | None = None
         self._advanced_at_s = time.monotonic()
+        #: The average size of a message by topic.
+        self._sizes: dict[str, float] = {}
         #: The log ends of the last lookup, capped by ``within``, or None before the first lookup.
         self.seen: Positions | None = None
+        #: The partitions that the last call of ``continued`` has found lost: their positions are not to be committed.
+        self.lost: Collection[TopicPartition] = ()
+        #: How many ranges were lost, and how many offsets as far as that is known.
+        self.lost_ranges = 0
+        self.lost_offsets = 0
+        self._record = record or partial(account_loss, options.archive)
 
     def stop_at_current_ends(self) -> None:
         """From now on, read nothing beyond the present ends of the logs."""
         self._target = self._view.latest(self._view.partitions(all_must_exist=False))
+
+    def starts(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
+        """
+        Resolve ``startingOffsets``. Offsets that a group has stored before a topic was created again are lost ones.
+
+        Raises:
+            OffsetOutOfRangeError: A group's offset is of an earlier log, and ``failOnDataLoss`` is set.
+            KielGroupsError: As for ``resolve``.
+        """
+        options = self._options
+        starts = resolve("startingOffsets", options.starting, partitions, self._view, options.group)
+        if options.starting == GROUP and options.group is not None:
+            outdated = sorted(self.identity.outdated_offsets(options.group, starts))
+            for partition in outdated:
+                what = f"the group's offset {starts[partition]} is from before the topic was created again"
+                self.on_loss(partition, starts[partition], what)
+            starts |= self._view.earliest(outdated) if outdated else {}
+        return starts
+
+    def continued(
+        self, known: Mapping[TopicPartition, Span]
+    ) -> tuple[dict[TopicPartition, Span], dict[TopicPartition, int]]:
+        """
+        Return the spans that can be continued, and where the logs end, not capped by ``within``.
+
+        Spans are dropped whose log was deleted, is a new one, or does not have the next offset any more.
+
+        Args:
+            known: The position of the query.
+
+        Raises:
+            OffsetOutOfRangeError: A span must be dropped, and ``failOnDataLoss`` is set. Workers raise it for messages
+                that retention has removed.
+        """
+        lost: dict[TopicPartition, str] = self.identity.recreated(known)
+        ends = self.ends({partition: span for partition, span in known.items() if partition not in lost})
+        for partition, span in known.items():
+            if partition not in ends:
+                lost[partition] = f"there is no such partition: {UNKNOWN_CAUSE}"
+            elif partition not in lost and ends[partition] < span.to:
+                lost[partition] = f"the log ends at {ends[partition]}: {UNKNOWN_CAUSE}"
+        rest = {partition: span for partition, span in known.items() if partition not in lost}
+        advancing = [partition for partition, span in rest.items() if ends[partition] > span.to]
+        lost |= self.identity.replaced(rest, advancing)
+        firsts: Mapping[TopicPartition, int] = {}
+        if advancing and not self._options.fail_on_data_loss:
+            firsts = self._view.earliest([partition for partition in advancing if partition not in lost])
+        for partition, first in firsts.items():
+            if first > known[partition].to:
+                lost[partition] = f"the log begins at {first}: retention was faster"
+        self.lost = frozenset(lost)
+        for partition, what in sorted(lost.items()):
+            span = known[partition]
+            what = f"offset {span.to} is to be read next, and {what}"
+            self.on_loss(partition, span.to, what, firsts.get(partition), span.incarnation)
+        return {partition: span for partition, span in known.items() if partition not in lost}, ends
 
     def ends(self, known: Mapping[TopicPartition, Span]) -> dict[TopicPartition, int]:
         """
@@ -115,37 +185,38 @@ class BatchBounds:
             return dict(ends)
         return {partition: min(end, target[partition]) for partition, end in ends.items() if partition in target}
 
-    def without_losses(
-        self, known: Mapping[TopicPartition, Span], ends: Mapping[TopicPartition, int]
-    ) -> dict[TopicPartition, Span]:
+    def on_loss(
+        self,
+        partition: TopicPartition,
+        start: int,
+        what: str,
+        end: int | None = None,
+        incarnation: int | None = None,
+        *,
+        is_decided: bool = False,
+    ) -> None:
         """
-        Return the spans that can be continued. Drop spans whose log was deleted, or ends below the query's position.
+        Account for messages that are lost.
 
         Args:
-            known: The position of the query.
-            ends: Where the logs end, not capped by ``within``.
+            partition: The partition.
+            start: The first lost offset.
+            what: The reason, for the message.
+            end: The offset after the last lost one, or None if unknown.
+            incarnation: The topic's incarnation, or None if unknown.
+            is_decided: Whether the group of this query continues in any case.
 
         Raises:
-            OffsetOutOfRangeError: A span must be dropped, and ``failOnDataLoss`` is set.
+            OffsetOutOfRangeError: ``failOnDataLoss`` is set, and ``is_decided`` is not.
         """
-        spans = dict(known)
-        for partition, span in known.items():
-            if partition not in ends:
-                self._on_loss(partition, f"offset {span.to} is to be read next, and there is no such partition")
-                del spans[partition]
-            elif ends[partition] < span.to:
-                self._on_loss(partition, f"offset {span.to} is to be read next, and the log ends at {ends[partition]}")
-                del spans[partition]
-        return spans
-
-    def _on_loss(self, partition: TopicPartition, what: str) -> None:
         options = self._options
         group = options.group if options.joins or options.starting == GROUP else None
-        handle_data_loss(
-            f"{partition}: {what}",
-            fail_on_data_loss=options.fail_on_data_loss,
-            offset_znode=None if group is None else GroupLayout(group).offset(partition),
-        )
+        loss = Loss(partition, start, end, incarnation, what)
+        if options.fail_on_data_loss and not is_decided:
+            raise data_loss(loss, None if group is None else GroupLayout(group).offset(partition))
+        self._record(loss)
+        self.lost_ranges += 1
+        self.lost_offsets += loss.size
 
     def advanced(
         self, spans: Mapping[TopicPartition, Span], ends: Mapping[TopicPartition, int], *, limited: bool
@@ -178,33 +249,68 @@ class BatchBounds:
         Raises:
             OffsetOutOfRangeError: Messages are lost, and ``failOnDataLoss`` is set.
         """
+        spans = end.spans
         if not start.initial:
-            start = replace(start, spans=self._without_undetected_losses(start.spans, end.spans, blind))
-        unknown = [p for p, span in end.spans.items() if span.token is None and p not in start.spans]
-        ranges = ranges_between(start, end, self._view.earliest(unknown) if unknown else {})
+            start = replace(start, spans=self._without_undetected_losses(start.spans, spans, blind))
+        if not blind:
+            spans = self._unchanged(start, end)
+        unknown = [p for p, span in spans.items() if span.token is None and p not in start.spans]
+        ranges = ranges_between(start, replace(end, spans=spans), self._view.earliest(unknown) if unknown else {})
         leaders = self._view.leaders({each.topic_partition for each in ranges})
-        return plan_tasks(ranges, leaders, TaskBounds.of(self._options))
+        bounds = TaskBounds.of(self._options)
+        if bounds.file_bytes is not None:
+            return plan_topic_tasks(ranges, leaders, bounds, self._message_bytes)
+        return plan_tasks(ranges, leaders, bounds)
+
+    def _message_bytes(self, found: OffsetRange) -> float:
+        """Return the average size of a topic's messages, looked up once for each topic."""
+        topic = found.topic_partition.topic
+        if topic not in self._sizes:
+            self._sizes[topic] = self._view.message_bytes(found.topic_partition, found.start) or _UNKNOWN_BYTES
+        return self._sizes[topic]
+
+    def _unchanged(self, start: Positions, end: Positions) -> dict[TopicPartition, Span]:
+        """Drop the spans whose logs are other ones by now: this process may repeat a batch that it has not planned."""
+        ranges = ranges_between(start, end, dict.fromkeys(end.spans, 0))
+        spans = {each.topic_partition: end.spans[each.topic_partition] for each in ranges}
+        lost = self.identity.recreated(spans)
+        lost |= self.identity.replaced({p: span for p, span in spans.items() if p not in lost}, spans)
+        for each in ranges:
+            if (what := lost.get(each.topic_partition)) is not None:
+                what = f"offsets {each.start} to {each.end} are to be read, and {what}"
+                self.on_loss(each.topic_partition, each.start, what, each.end, each.incarnation)
+        return {partition: span for partition, span in end.spans.items() if partition not in lost}
 
     def _without_undetected_losses(
         self, known: Mapping[TopicPartition, Span], ends: Mapping[TopicPartition, Span], blind: bool
     ) -> dict[TopicPartition, Span]:
-        spans = dict(known)
+        lost: dict[TopicPartition, str] = {}
+        if blind:
+            lost = self.identity.recreated(known)
+            lost |= self.identity.replaced({p: span for p, span in known.items() if p not in lost and p in ends}, ends)
         for partition, start in known.items():
             end = ends.get(partition)
             if end is None:
                 if blind:
-                    self._on_loss(partition, f"offset {start.to} is to be read next, and there is no such partition")
+                    lost[partition] = f"there is no such partition: {UNKNOWN_CAUSE}"
             elif end.token in (None, start.token) and end.to < start.to:
-                self._on_loss(partition, f"offset {start.to} is to be read next, and the log ended at {end.to}")
-                if end.token is None:
-                    # Without a known start, the new log is read from its beginning.
-                    del spans[partition]
-        return spans
+                lost.setdefault(partition, f"the log ended at {end.to}: {UNKNOWN_CAUSE}")
+        for partition, what in sorted(lost.items()):
+            start = known[partition]
+            what = f"offset {start.to} is to be read next, and {what}"
+            self.on_loss(partition, start.to, what, incarnation=start.incarnation)
+        # Without a known start, the new log is read from its beginning.
+        restarted = {partition for partition in lost if partition in ends and ends[partition].token is None}
+        return {partition: span for partition, span in known.items() if partition not in restarted}
 
 
-def plan_batch(options: ReadOptions) -> list[ReadTask]:
+def plan_batch(options: ReadOptions, *, with_incarnations: bool = False) -> list[ReadTask]:
     """
     Look up the partitions and offsets of a batch, and plan its tasks.
+
+    Args:
+        options: What to read.
+        with_incarnations: Whether the ranges have the incarnations of their topics, if ZooKeeper is named.
 
     Raises:
         ConfigError: The given offsets do not fit the partitions.
@@ -213,7 +319,9 @@ def plan_batch(options: ReadOptions) -> list[ReadTask]:
     """
     with LogView(options) as view:
         partitions = view.partitions()
-        starts = resolve("startingOffsets", options.starting, partitions, view, options.group)
+        batch = BatchBounds(view, options)
+        created = batch.identity.incarnations({each.topic for each in partitions} if with_incarnations else ())
+        starts = batch.starts(partitions)
         ends = resolve("endingOffsets", options.ending, partitions, view)
         bounds = check_bounds(
             starts,
@@ -222,5 +330,5 @@ def plan_batch(options: ReadOptions) -> list[ReadTask]:
             view.latest(partitions),
             fail_on_data_loss=options.fail_on_data_loss,
         )
-        ranges = [bounds[partition] for partition in partitions]
+        ranges = [bounds[each]._replace(incarnation=created.get(each.topic)) for each in partitions]
         return plan_tasks(ranges, view.leaders(partitions), TaskBounds.of(options))

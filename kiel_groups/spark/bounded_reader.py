@@ -12,6 +12,7 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
+from kiel_groups.spark.cause_first import cause_first
 from kiel_groups.spark.readers import StreamReader
 
 __all__ = ["BoundedStreamReader"]
@@ -32,10 +33,17 @@ class BoundedStreamReader(StreamReader, SupportsTriggerAvailableNow):
         return not isinstance(limit, ReadAllAvailable)
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
-        """Return the log ends of the last look-up, for Spark's progress reports, or None before the first one."""
-        seen = self._driver.seen()
-        return None if seen is None else seen.to_json()
+        """
+        Return the log ends of the last look-up, for Spark's progress reports, or None before the first one.
 
+        ``@lost`` has the losses that the driver has found, if there are any. ``@behind`` has what Spark's own Kafka
+        source has in its metrics, which a Python source cannot add to.
+        """
+        seen = self._driver.seen()
+        notes = {"@behind": self._driver.behind(), "@lost": self._driver.lost()}
+        return None if seen is None else {**seen.to_json(), **{name: note for name, note in notes.items() if note}}
+
+    @cause_first
     def prepareForTriggerAvailableNow(self) -> None:
         """Bound the query by the present ends of the logs."""
         self._driver.stop_at_current_ends()

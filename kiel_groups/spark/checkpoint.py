@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import uuid
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
@@ -14,7 +15,19 @@ from urllib.parse import urlsplit
 from kiel_groups.errors import ConfigError, ProtocolError
 from kiel_groups.model import TopicPartition
 
-__all__ = ["OffsetRange", "Positions", "Span", "is_done", "local_folder", "new_token", "ranges_between"]
+__all__ = [
+    "Loss",
+    "Mark",
+    "OffsetRange",
+    "Positions",
+    "Span",
+    "is_done",
+    "local_folder",
+    "new_token",
+    "query_id",
+    "ranges_between",
+    "without_reading",
+]
 
 log = logging.getLogger(__name__)
 
@@ -28,14 +41,24 @@ log = logging.getLogger(__name__)
 # partition. So a repeated batch has the same records, even if a log has changed since. A member adds ``"group"``, the
 # offset that the group had committed when the batch was planned.
 #
-# ``"@query"``, which cannot be a topic's name, is the id of the query; the default name of its group contains that id.
-# ``"@initial"`` marks the start of a new query that is not a group member.
+# Names that begin with ``@`` are no topics. ``"@query"`` is the id of the query; the default name of its group contains
+# that id. ``"@initial"`` marks the start of a new query that is not a group member.
 
 
 # Names that no topic can have.
+_MARKED = "@"
 _QUERY = "@query"
 _INITIAL = "@initial"
 _TOKEN_BITS = 48
+#: An id that Spark has given to a query.
+_QUERY_ID = re.compile(r"[0-9a-f-]{36}")
+
+
+class Mark(NamedTuple):
+    """The offset of a message, and a checksum of its offset, key and value."""
+
+    offset: int
+    checksum: int
 
 
 class Span(NamedTuple):
@@ -46,29 +69,62 @@ class Span(NamedTuple):
     learn the query's position. Then ``token`` is None, and ``begin`` is the start of the first batch; in later batches
     it equals ``to``. ``group`` is the offset that the group had committed when the batch was planned: while it is
     unchanged, no other member has read the partition.
+
+    ``incarnation`` is the creation zxid of the topic in whose log the offsets are, or None if it is unknown, as without
+    ZooKeeper. Then ``mark`` identifies the log: a message before ``to``.
     """
 
     begin: int
     to: int
     token: int | None = None
     group: int | None = None
+    incarnation: int | None = None
+    mark: Mark | None = None
 
     def up_to(self, offset: int) -> Span:
         """Return this span with the next offset ``offset``. Without a token, the span also begins at this offset."""
-        return self._replace(to=offset) if self.token is not None else Span(offset, offset)
+        return self._replace(to=offset) if self.token is not None else self._replace(begin=offset, to=offset)
 
 
 class OffsetRange(NamedTuple):
-    """The messages of one partition from ``start`` (inclusive) to ``end`` (exclusive)."""
+    """
+    The messages of one partition from ``start`` (inclusive) to ``end`` (exclusive).
+
+    ``incarnation`` is the creation zxid of the topic, or None if it is unknown.
+    """
 
     topic_partition: TopicPartition
     start: int
     end: int
+    incarnation: int | None = None
 
     @property
     def size(self) -> int:
         """The number of offsets; a compacted log may have fewer messages."""
         return self.end - self.start
+
+
+class Loss(NamedTuple):
+    """
+    Messages of one partition that were lost before they were read, from ``start`` (inclusive) to ``end`` (exclusive).
+
+    ``end`` is None if it is unknown how far the log went, and ``incarnation`` if it is unknown which log it was.
+    ``reason`` says what was wanted, and what was there.
+    """
+
+    topic_partition: TopicPartition
+    start: int
+    end: int | None
+    incarnation: int | None
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.topic_partition}: {self.reason}"
+
+    @property
+    def size(self) -> int:
+        """The number of lost offsets; 0 if it is unknown."""
+        return 0 if self.end is None else self.end - self.start
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,11 +163,9 @@ class Positions:
         """
         try:
             spans = {
-                TopicPartition(topic, int(number)): Span(
-                    entry.get("from", entry["to"]), entry["to"], entry.get("token"), entry.get("group")
-                )
+                TopicPartition(topic, int(number)): _span(entry)
                 for topic, entries in document.items()
-                if topic not in (_QUERY, _INITIAL)
+                if not topic.startswith(_MARKED)
                 for number, entry in entries.items()
             }
         except (AttributeError, KeyError, TypeError, ValueError) as error:
@@ -127,11 +181,28 @@ def new_token() -> int:
     return uuid.uuid4().int & ((1 << _TOKEN_BITS) - 1)
 
 
-def _entry(span: Span) -> dict[str, int]:
-    if span.token is None:
-        return {"to": span.to} if span.begin == span.to else {"from": span.begin, "to": span.to}
-    interval = {"from": span.begin, "to": span.to, "token": span.token}
-    return interval if span.group is None else {**interval, "group": span.group}
+def _entry(span: Span) -> dict[str, Any]:
+    fields = {
+        "from": None if span.token is None and span.begin == span.to else span.begin,
+        "to": span.to,
+        "token": span.token,
+        "group": span.group,
+        "incarnation": span.incarnation,
+        "mark": span.mark and list(span.mark),
+    }
+    return {name: value for name, value in fields.items() if value is not None}
+
+
+def _span(entry: Mapping[str, Any]) -> Span:
+    mark = entry.get("mark")
+    return Span(
+        entry.get("from", entry["to"]),
+        entry["to"],
+        entry.get("token"),
+        entry.get("group"),
+        entry.get("incarnation"),
+        None if mark is None else Mark(*mark),
+    )
 
 
 def ranges_between(start: Positions, end: Positions, earliest: Mapping[TopicPartition, int]) -> list[OffsetRange]:
@@ -156,8 +227,28 @@ def ranges_between(start: Positions, end: Positions, earliest: Mapping[TopicPart
         else:
             begin = earliest[partition]
         if begin < span.to:
-            ranges.append(OffsetRange(partition, begin, span.to))
+            ranges.append(OffsetRange(partition, begin, span.to, span.incarnation))
     return ranges
+
+
+def without_reading(topics: Collection[str], start: Positions | None, end: Positions) -> Positions:
+    """
+    Return the end of a batch that reads nothing of some topics, and otherwise the same as the batch that ends at
+    ``end``.
+
+    Args:
+        topics: The names of the topics.
+        start: Where the batch starts; None for the first batch of a query.
+        end: Where the batch ends.
+    """
+    spans = {partition: span for partition, span in end.spans.items() if partition.topic not in topics}
+    for partition, span in end.spans.items():
+        # Without a token, a partition that appeared after the first batch has no known beginning. It appears again.
+        if partition.topic in topics and (start is None or span.token is not None):
+            spans[partition] = span._replace(to=span.begin, mark=None)
+    if start is not None:
+        spans |= {partition: span for partition, span in start.spans.items() if partition.topic in topics}
+    return replace(end, spans=spans)
 
 
 # Read from a query's checkpoint whether its last batch is done: Spark does not notify a source of that.
@@ -180,6 +271,16 @@ def local_folder(name: str, text: str) -> Path:
             " path or none at all: only the writer has to have it, and the last batch is committed by the next run"
         )
     return Path(location.path)
+
+
+def query_id(checkpoint: Path) -> str | None:
+    """Return the id that Spark has given to the query of a checkpoint, or None if the checkpoint does not show it."""
+    try:
+        found = _parsed((checkpoint / "metadata").read_text("utf-8"))
+    except (OSError, UnicodeDecodeError):
+        return None
+    named = found.get("id") if isinstance(found, dict) else None
+    return named if isinstance(named, str) and _QUERY_ID.fullmatch(named) else None
 
 
 def is_done(checkpoint: Path, end: Positions) -> bool:

@@ -10,25 +10,26 @@ import logging
 import re
 import uuid
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Coroutine
+from collections.abc import Collection, Coroutine, Mapping
 from dataclasses import replace
 from typing import Any, TypeVar, cast
 
 from kiel_groups.config import CLIENT_ID, GroupConfig, ResetPolicy
-from kiel_groups.errors import ConfigError, GroupConfigError
+from kiel_groups.errors import ConfigError, GroupConfigError, KielGroupsError
 from kiel_groups.group.znodes.contents import GroupSettings
 from kiel_groups.group.znodes.layout import SPARK_GROUPS
 from kiel_groups.model import TopicPartition
 from kiel_groups.ops.zookeeper_reader import read_settings
 from kiel_groups.spark.batches import BatchBounds
-from kiel_groups.spark.checkpoint import Positions, Span, is_done, new_token
+from kiel_groups.spark.checkpoint import Positions, Span, is_done, new_token, query_id
 from kiel_groups.spark.log_view import LogView
 from kiel_groups.spark.member import CLOSE_S, SETTLE_S, SparkMember, default_on_sigterm, on_sigterm
-from kiel_groups.spark.offsets import GroupOffsets, refuse_live_group, resolve
+from kiel_groups.spark.offsets import GroupOffsets, refuse_live_group
 from kiel_groups.spark.options import EARLIEST, GROUP, ReadOptions
 from kiel_groups.spark.task_planner import ReadTask
+from kiel_groups.wording import some
 
-__all__ = ["LogDriver", "MemberDriver", "QueryDriver", "group_config", "group_name", "open_driver"]
+__all__ = ["LogDriver", "MemberDriver", "QueryDriver", "check_topics", "group_config", "group_name", "open_driver"]
 
 log = logging.getLogger(__name__)
 
@@ -56,8 +57,11 @@ class QueryDriver(ABC):
         self._options = options
         self._view = LogView(options)
         self._bounds = BatchBounds(self._view, options)
+        self._identity = self._bounds.identity
         #: The end of the last batch that this process planned.
         self._planned: Positions | None = None
+        #: The end that ``latest`` returned last. Spark asks for a progress report before it plans that batch.
+        self._newest_end: Positions | None = None
         self._ending = False
 
     @abstractmethod
@@ -81,6 +85,20 @@ class QueryDriver(ABC):
         The ends are capped at the ends that ``stop_at_current_ends`` found.
         """
         return self._bounds.seen
+
+    def behind(self) -> dict[str, float]:
+        """Return how many offsets the next batch ends before its logs do, for progress reports."""
+        if self._newest_end is None or (seen := self.seen()) is None:
+            return {}
+        ends = seen.offsets()
+        behind = [max(0, ends[each] - at) for each, at in self._newest_end.offsets().items() if each in ends]
+        found = {"min": min(behind), "max": max(behind), "avg": sum(behind) / len(behind)} if behind else {}
+        return {f"{name}OffsetsBehindLatest": number for name, number in found.items()}
+
+    def lost(self) -> dict[str, int]:
+        """Return how many ranges the driver has found lost, and their offsets as far as known, for progress reports."""
+        bounds = self._bounds
+        return {"ranges": bounds.lost_ranges, "offsets": bounds.lost_offsets} if bounds.lost_ranges else {}
 
     def stop_at_current_ends(self) -> None:
         """From now on, read nothing beyond the present ends of the logs, as ``Trigger.AvailableNow`` asks."""
@@ -130,8 +148,8 @@ class LogDriver(QueryDriver):
         self._start: Positions | None = None
         self._start_is_stored = False
         #: The id of the query, in case the end of a batch does not contain it.
-        self._query: str | None = None
-        if options.checkpoint is not None:
+        self._query = None if options.checkpoint is None else query_id(options.checkpoint)
+        if options.commits:
             on_sigterm(self._end)
 
     # ------------------------------------------------------------------ positions
@@ -139,33 +157,55 @@ class LogDriver(QueryDriver):
     def initial(self) -> Positions:
         start = self._resolved()
         if not self._start_is_stored:
-            self._start_is_stored = self._offsets.commit(self._group(start), start.offsets(), only_missing=True)
+            offsets = self._read(start).offsets()
+            self._start_is_stored = self._offsets.commit(self._group(start), offsets, only_missing=True)
         return start
 
     def _resolved(self) -> Positions:
         if self._start is None:
             partitions = self._view.partitions()
-            starting, group = self._options.starting, self._options.group
-            offsets = resolve("startingOffsets", starting, partitions, self._view, group)
+            # Incarnations are read before offsets: if a topic is created again in between, that is noticed later.
+            created = self._identity.incarnations({each.topic for each in partitions})
             token = new_token()
-            spans = {partition: Span(offset, offset, token) for partition, offset in offsets.items()}
-            self._start = Positions(spans, uuid.uuid4().hex[:_QUERY_DIGITS], initial=True)
+            spans = {
+                each: Span(offset, offset, token, incarnation=created.get(each.topic))
+                for each, offset in self._bounds.starts(partitions).items()
+            }
+            spans |= self._options.held.spans
+            if self._options.group is not None:
+                # Members do not trust these offsets either.
+                self._offsets.forget(self._identity.outdated_offsets(self._options.group, partitions))
+            self._start = Positions(spans, self._query or uuid.uuid4().hex[:_QUERY_DIGITS], initial=True)
         return self._start
 
     def latest(self, start: Positions | None, *, limited: bool) -> Positions:
-        if start is not None:
-            self.done(start)
-        elif self._planned is not None:
-            # Spark before 4.2 asks for the next end only once the batch is done.
-            self.done(self._planned)
+        # Spark before 4.2 does not pass the start, and asks for the next end only once the planned batch is done.
         known = start or self._planned
         if known is None:
             return self._latest_of_unknown()
-        ends = self._bounds.ends(known.spans)
-        spans = self._bounds.without_losses(known.spans, ends)
-        self._offsets.forget([partition for partition in known.spans if partition not in spans])
+        read = self._read(known).spans
+        check_topics(self._options, read)
+        try:
+            spans, ends = self._bounds.continued(read)
+        finally:
+            # Not before: this has found the positions in lost logs, which are not to be committed.
+            self.done(known)
+        self._offsets.forget(self._bounds.lost)
+        self._bounds.lost = ()
         spans |= self._beginnings([partition for partition in self._bounds.within(ends) if partition not in spans])
-        return Positions(self._bounds.advanced(spans, ends, limited=limited), known.query or self._query)
+        advanced = self._bounds.advanced(spans, ends, limited=limited)
+        identified = self._identity.identified(advanced, read)
+        end = Positions({**identified, **self._options.held.spans}, known.query or self._query)
+        if end.offsets() == known.offsets():
+            # No batch delays the end of a query: it may be the last trigger of ``availableNow``.
+            self._offsets.flush()
+        self._newest_end = end
+        return end
+
+    def _read(self, positions: Positions) -> Positions:
+        """Leave out the topics that an archive's query does not read; nothing is asked about them."""
+        topics = self._options.held.topics
+        return replace(positions, spans={p: span for p, span in positions.spans.items() if p.topic not in topics})
 
     def _latest_of_unknown(self) -> Positions:
         """Return the end of the first batch. Before Spark 4.2, a new query looks like a resumed query here."""
@@ -176,43 +216,75 @@ class LogDriver(QueryDriver):
             # A new query fails in ``initialOffset``; a resumed one may have partitions that its options do not name.
             starts = {}
         ends = self._bounds.within(self._bounds.ends({}))
-        return Positions(
-            {partition: Span(min(starts.get(partition, end), end), end) for partition, end in ends.items()}
-        )
+        spans = {partition: Span(min(starts.get(partition, end), end), end) for partition, end in ends.items()}
+        return Positions({**self._identity.identified(spans, {}), **self._options.held.spans})
 
     def _beginnings(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, Span]:
         """Return spans of partitions that appeared later; they start at the first offsets, whatever the options are."""
         if not partitions:
             return {}
+        created = self._identity.incarnations({partition.topic for partition in partitions}, again=True)
         token = new_token()
-        return {partition: Span(first, first, token) for partition, first in self._view.earliest(partitions).items()}
+        return {
+            each: Span(first, first, token, incarnation=created.get(each.topic))
+            for each, first in self._view.earliest(partitions).items()
+        }
 
     # ------------------------------------------------------------------ batches
 
     def tasks(self, start: Positions, end: Positions) -> list[ReadTask]:
         self._planned = end
-        self._query = end.query or start.query
+        self._query = end.query or start.query or self._query
+        read = self._read(start)
+        check_topics(self._options, read.spans)
         # An end without the id of the query and without tokens was looked up without knowledge of the start.
         blind = end.query is None and all(span.token is None for span in end.spans.values())
-        return self._bounds.tasks(start, end, blind=blind)
+        return self._bounds.tasks(read, self._read(end), blind=blind)
 
     def done(self, end: Positions) -> None:
         if self._start is None or end.offsets() != self._start.offsets():
-            self._offsets.commit(self._group(end), end.offsets())
+            # An offset of a deleted log would be taken for one of the new log, as it is younger than the topic.
+            read = self._read(end)
+            outdated = {*self._identity.recreated(read.spans), *self._bounds.lost}
+            offsets = {partition: offset for partition, offset in read.offsets().items() if partition not in outdated}
+            self._offsets.commit_soon(self._group(end), offsets)
 
     def _leave(self, done: Positions | None) -> None:
-        if done is not None:
-            self.done(done)
+        try:
+            if done is not None:
+                self.done(done)
+            self._offsets.flush(2 * CLOSE_S)
+        except (KielGroupsError, TimeoutError) as error:
+            log.error("the last offsets may not be committed; the next run commits them: %s", error)
 
     def _group(self, positions: Positions) -> str | None:
-        return group_name(self._options.group, replace(positions, query=positions.query or self._query))
+        return group_name(self._options, replace(positions, query=positions.query or self._query))
 
 
-def group_name(named: str | None, positions: Positions) -> str | None:
-    """Return the group ``named`` in the options, or the query's own group, or None while the query's id is unknown."""
-    if named is not None or positions.query is None:
-        return named
-    return f"{SPARK_GROUPS}{positions.query}"
+def check_topics(options: ReadOptions, known: Collection[TopicPartition]) -> None:
+    """
+    Check that a checkpoint has topics of the query. Otherwise all of its records would seem to be lost.
+
+    Raises:
+        ConfigError: The options name none of the topics of the checkpoint.
+    """
+    read = {partition.topic for partition in known}
+    named = {*options.topics, *(partition.topic for partition in options.assigned)}
+    pattern = options.topic_pattern
+    if read and not any(topic in named or (pattern is not None and pattern.search(topic)) for topic in read):
+        wanted = some(sorted(named)) if pattern is None else f"topics that match {pattern.pattern!r}"
+        raise ConfigError(
+            f"checkpointLocation: this checkpoint is of {some(sorted(read))}, and the query reads {wanted}; give it a"
+            " checkpoint of its own"
+        )
+
+
+def group_name(options: ReadOptions, positions: Positions) -> str | None:
+    """Return the group that the options name, or the query's own group, or None while the query's id is unknown."""
+    if options.group is not None or positions.query is None:
+        return options.group
+    prefix = SPARK_GROUPS if options.group_prefix is None else f"{options.group_prefix}-"
+    return f"{prefix}{positions.query}"
 
 
 class MemberDriver(QueryDriver):
@@ -244,13 +316,23 @@ class MemberDriver(QueryDriver):
         # Before 4.2, Spark does not pass its position, but asks again only once the batch is done.
         reached = None if start is None else start.spans
         positions = self._on_loop(member.next_batch(self._topics(), reached, known.spans))
-        ends = self._bounds.ends(positions)
-        spans = self._bounds.without_losses(positions, ends)
+        spans, ends = self._bounds.continued(positions)
+        self._account_new_logs(known.spans, positions)
         if recreated := [partition for partition in positions if partition in ends and partition not in spans]:
             spans |= self._on_loop(member.restart(self._view.earliest(recreated), known.spans))
-        planned = Positions(self._on_loop(member.plan(self._bounds.advanced(spans, ends, limited=limited))))
-        self._planned = planned
+        advanced = self._bounds.advanced(spans, ends, limited=limited)
+        planned = Positions(self._on_loop(member.plan(self._identity.identified(advanced, known.spans))))
+        self._planned = self._newest_end = planned
         return planned
+
+    def _account_new_logs(self, known: Mapping[TopicPartition, Span], positions: Mapping[TopicPartition, Span]) -> None:
+        """Account for the logs of this query that the group has left for new ones, which the query cannot prevent."""
+        renewed = self._identity.recreated(known)
+        for partition in sorted(renewed.keys() & positions.keys()):
+            if positions[partition].incarnation is None:
+                span = known[partition]
+                what = f"offset {span.to} was to be read next, and {renewed[partition]}"
+                self._bounds.on_loss(partition, span.to, what, incarnation=span.incarnation, is_decided=True)
 
     # ------------------------------------------------------------------ batches
 

@@ -12,7 +12,7 @@ import sys
 
 from kiel_groups.errors import ConfigError
 
-__all__ = ["can_bound_batches", "check_java", "check_libraries"]
+__all__ = ["can_bound_batches", "check_java", "check_libraries", "check_python"]
 
 _LIBRARIES = ("pyspark", "pyarrow")
 _MIN_JAVA = 17
@@ -38,6 +38,21 @@ def check_libraries() -> None:
 def can_bound_batches() -> bool:
     """Return whether this Spark lets a Python source bound its micro-batches; Spark 4.2 and later do."""
     return importlib.util.find_spec("pyspark.sql.streaming.datasource") is not None
+
+
+def check_python() -> None:
+    """
+    Check that the Python of Spark's workers exists here: the driver's Java starts it, too, to plan what to read.
+
+    Raises:
+        ConfigError: ``PYSPARK_PYTHON`` names no program of this machine.
+    """
+    named = os.environ.get("PYSPARK_PYTHON")
+    if named and "PYSPARK_DRIVER_PYTHON" not in os.environ and shutil.which(named) is None:
+        raise ConfigError(
+            f"PYSPARK_PYTHON: {named} is no program on {socket.gethostname()}; name the Python that has"
+            f" kiel-groups[spark], on the driver and on every worker, such as {sys.executable}"
+        )
 
 
 def check_java() -> None:

@@ -17,7 +17,9 @@ from kiel_groups.metrics import Metrics
 from kiel_groups.model import INTERNAL_TOPICS, TopicPartition
 from kiel_groups.spark.options import ReadOptions
 from kiel_groups.sync import LoopThread
+from kiel_groups.wire.fetch import FetchPosition, FetchRequest
 from kiel_groups.wire.list_offsets import EARLIEST, LATEST
+from kiel_groups.wire.message_sets.message_layout import OVERHEAD_BYTES, offset_and_size_at
 from kiel_groups.wire.metadata import MetadataRequest
 
 __all__ = ["LogView"]
@@ -29,6 +31,9 @@ T = TypeVar("T")
 
 #: The time that a call may take in addition to its request, in seconds: lookups of leaders have retries of their own.
 _LEADER_LOOKUP_S = 30.0
+#: How many bytes of messages show their average size, and how long to wait for them, in milliseconds.
+_SAMPLE_BYTES = 64 << 10
+_SAMPLE_MS = 2_000
 
 
 class LogView:
@@ -48,6 +53,9 @@ class LogView:
         self._patient = patient
         self.loop = LoopThread("the Spark source's view of the brokers")
         self.cluster = ClusterMetadata(options.broker_config, Metrics())
+        #: The same brokers with connections of their own, for commits, which take long: a broker answers the requests
+        #: of a connection one after another, and lookups would wait.
+        self.commit_cluster = ClusterMetadata(options.broker_config, Metrics())
 
     def __enter__(self) -> Self:
         return self
@@ -60,6 +68,7 @@ class LogView:
     def close(self) -> None:
         """Close the connections, and stop the loop."""
         self.loop.post(self.cluster.close)
+        self.loop.post(self.commit_cluster.close)
         self.loop.stop()
 
     def partitions(self, *, all_must_exist: bool = True) -> tuple[TopicPartition, ...]:
@@ -88,14 +97,26 @@ class LogView:
         nodes = {partition: self.cluster.leader_of(partition) for partition in partitions}
         return {partition: None if node is None else brokers.get(node) for partition, node in nodes.items()}
 
+    def message_bytes(self, partition: TopicPartition, offset: int) -> float | None:
+        """Return about how many bytes of the log a message takes, as seen at ``offset``, or None if unknown."""
+        request = FetchRequest(0, 1, {partition: FetchPosition(offset, _SAMPLE_BYTES)})
+        try:
+            answer = self.run(lambda: self.cluster.send(partition, request, timeout_ms=_SAMPLE_MS))
+        except KielGroupsError as error:
+            log.info("the size of %s's messages is unknown: %s", partition.topic, error)
+            return None
+        found = answer.partitions.get(partition)
+        return None if found is None else bytes_per_offset(found.message_set)
+
     def run(self, ask: Callable[[], Awaitable[T]]) -> T:
         """Run ``ask`` on the loop once, within the time of one lookup attempt."""
-        return self.loop.run(_as_coroutine(ask), self._timeout_s)
+        return self.loop.run(_as_coroutine(ask), self.timeout_s)
 
     # ------------------------------------------------------------------ asking
 
     @property
-    def _timeout_s(self) -> float:
+    def timeout_s(self) -> float:
+        """How long one lookup attempt may take, in seconds."""
         return self._options.request_timeout_ms / 1000 + _LEADER_LOOKUP_S
 
     def _run(self, lookup: Callable[[], Awaitable[T]]) -> T:
@@ -106,7 +127,7 @@ class LogView:
         timeout.
         """
         retries_s = self._options.offset_retries * self._options.offset_retry_interval_ms / 1000
-        return self.loop.run(self._retry(lookup), (self._options.offset_retries + 2) * self._timeout_s + retries_s)
+        return self.loop.run(self._retry(lookup), (self._options.offset_retries + 2) * self.timeout_s + retries_s)
 
     async def _retry(self, lookup: Callable[[], Awaitable[T]]) -> T:
         until_s = time.monotonic() + self._options.request_timeout_ms / 1000
@@ -129,7 +150,8 @@ class LogView:
         topics = set(options.topics) or {partition.topic for partition in options.assigned}
         if options.topic_pattern is not None:
             named = set(await self._topics()) - INTERNAL_TOPICS
-            topics = {topic for topic in named if options.topic_pattern.fullmatch(topic)}
+            topics = {topic for topic in named if options.topic_pattern.search(topic)}
+        topics -= options.held.topics
         # Without ``all_must_exist``, the caller itself repeats the lookup. AGE makes each refresh ask another broker
         # than the last one: a broker that is cut off from ZooKeeper would repeat its outdated answer.
         await (self.cluster.await_topics(topics) if all_must_exist else self.cluster.refresh(topics, AGE))
@@ -147,6 +169,27 @@ class LogView:
         if answer is None or not answer.brokers:
             raise RetriableBrokerError("the brokers do not say which topics there are")
         return [topic.topic for topic in answer.topics]
+
+
+def bytes_per_offset(messages: memoryview) -> float | None:
+    """
+    Return the size of a message set divided by its number of offsets, or None if it has no message.
+
+    The set may end within a message. Compressed messages count with their compressed size.
+    """
+    # A compressed message has the offset of its last record. So the first one only tells where the next one begins.
+    ends: list[tuple[int, int]] = []
+    position = 0
+    while position + OVERHEAD_BYTES <= len(messages):
+        offset, size = offset_and_size_at(messages, position)
+        if size <= 0 or (ends and offset <= ends[-1][0]):
+            break
+        position += OVERHEAD_BYTES + size
+        ends.append((offset, position))
+    if not ends:
+        return None
+    (first, begin), (last, end) = ends[0], ends[-1]
+    return (end - begin) / (last - first) if last > first else end
 
 
 async def _as_coroutine(lookup: Callable[[], Awaitable[T]]) -> T:

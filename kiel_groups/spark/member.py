@@ -208,10 +208,10 @@ class BatchHandler(GroupBrokers):
             if before is not None and before.token == interval.token:
                 spans[partition] = before
                 continue
-            begin, to = interval.begin, state.finished
-            if before is not None and not interval.planned and before.group == state.committed and before.to > to:
-                begin = to = before.to
-            spans[partition] = Span(begin, to, interval.token, state.committed)
+            span = Span(interval.begin, state.finished, interval.token, state.committed)
+            if before is not None and not interval.planned and before.group == state.committed and before.to > span.to:
+                span = span._replace(begin=before.to, to=before.to, incarnation=before.incarnation)
+            spans[partition] = span
         return spans
 
     def plan(self, wanted: Mapping[TopicPartition, Span], *, may_read: bool) -> dict[TopicPartition, Span]:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
 from collections.abc import Collection, Mapping
+from typing import NamedTuple
 
 from kiel_groups.clients.net.offset_requests import check_offset_api, commit_offsets, fetch_offsets
 from kiel_groups.config import BROKER_V1, check_name
@@ -15,13 +17,14 @@ from kiel_groups.metrics import Metrics
 from kiel_groups.model import TopicPartition
 from kiel_groups.ops.zookeeper_client import zookeeper
 from kiel_groups.ops.zookeeper_reader import read_group, refuse_programs
-from kiel_groups.spark.checkpoint import OffsetRange
+from kiel_groups.spark.checkpoint import Loss, OffsetRange
 from kiel_groups.spark.log_view import LogView
 from kiel_groups.spark.options import EARLIEST, EARLIEST_OFFSET, GROUP, LATEST, LATEST_OFFSET, Place, ReadOptions
+from kiel_groups.spark.side_tables import record_loss
 from kiel_groups.wire.error_codes import NO_ERROR
 from kiel_groups.wording import counted, some
 
-__all__ = ["GroupOffsets", "check_bounds", "handle_data_loss", "refuse_live_group", "resolve"]
+__all__ = ["UNKNOWN_CAUSE", "GroupOffsets", "account_loss", "check_bounds", "data_loss", "refuse_live_group", "resolve"]
 
 log = logging.getLogger(__name__)
 
@@ -107,36 +110,42 @@ def check_bounds(
         end, first, last = ends[partition], earliest[partition], latest[partition]
         if start > end and end < last:
             raise ConfigError(f"endingOffsets: {partition} ends at offset {end}, before it starts at {start}")
-        if start < first or max(start, end) > last:
-            handle_data_loss(
-                f"{partition}: offsets {start} to {end} are to be read, and the log has {first} to {last}",
-                fail_on_data_loss=fail_on_data_loss,
-            )
+        what = f"offsets {start} to {end} are to be read, and the log has {first} to {last}: {UNKNOWN_CAUSE}"
+        losses = [Loss(partition, start, min(first, max(start, end)), None, what)] if start < first else []
+        if max(start, end) > last:
+            losses.append(Loss(partition, max(start, last), end if end > start else None, None, what))
+        for loss in losses:
+            if fail_on_data_loss:
+                raise data_loss(loss)
+            account_loss(None, loss)
         found[partition] = OffsetRange(partition, min(max(start, first), last), min(end, last))
     return found
 
 
-def handle_data_loss(what: str, *, fail_on_data_loss: bool, offset_znode: str | None = None) -> None:
+#: The cause of most losses, which cannot be told apart without the topic's incarnation.
+UNKNOWN_CAUSE = "retention was faster, or the topic was deleted and created again"
+
+
+def data_loss(loss: Loss, offset_znode: str | None = None) -> OffsetOutOfRangeError:
     """
-    Raise an error or log a warning, as the options say, because messages were lost before they were read.
+    Return the error of messages that were lost before they were read, with the remedies.
 
     Args:
-        what: The partition and the missing offsets, for the message.
-        fail_on_data_loss: Whether to raise.
+        loss: The lost messages, and the reason.
         offset_znode: The znode of the group's offset, if a query with a new checkpoint would start at that offset.
-
-    Raises:
-        OffsetOutOfRangeError: ``fail_on_data_loss`` is set.
     """
-    if fail_on_data_loss:
-        first = "" if offset_znode is None else f"set the group's offset ('set {offset_znode} 0' in zkCli) and "
-        start = f"{first}start with a new checkpoint"
-        raise OffsetOutOfRangeError(
-            f"{what}: retention was faster, or the topic was deleted and created again."
-            f" {start[0].upper()}{start[1:]} (a batch: with other offsets; an archive: in another folder), or set"
-            " failOnDataLoss to false to go on with what there is"
-        )
-    log.warning("%s; continuing with the messages that are left, as failOnDataLoss is false", what)
+    first = "" if offset_znode is None else f"set the group's offset ('set {offset_znode} 0' in zkCli) and "
+    start = f"{first}start with a new checkpoint"
+    return OffsetOutOfRangeError(
+        f"{loss}. {start[0].upper()}{start[1:]} (a batch: with other offsets; an archive: in another folder), or"
+        " set failOnDataLoss to false to go on with what there is"
+    )
+
+
+def account_loss(archive: str | None, loss: Loss) -> None:
+    """Log messages that were lost before they were read, and record them in the archive of the query, if it has one."""
+    log.warning("%s; continuing with the messages that are left, as failOnDataLoss is false", loss)
+    record_loss(archive, loss)
 
 
 def _names(partitions: list[TopicPartition]) -> str:
@@ -205,9 +214,20 @@ def _live_members(znodes: Snapshot, group: str) -> list[str]:
     return sorted({path.rpartition("/")[2] for path in znodes if path.startswith(folders)})
 
 
+class _Commit(NamedTuple):
+    """Offsets to commit, and the partitions that were created again since the commit before."""
+
+    group: str | None
+    offsets: Mapping[TopicPartition, int]
+    recreated: Collection[TopicPartition]
+
+
 class GroupOffsets:
     """
     Commits the offsets of one query that is not a member of its group.
+
+    A commit takes longer than planning a batch: brokers write one znode after another. So ``commit_soon`` commits on
+    the view's loop while the next batch runs.
 
     Args:
         view: The brokers that store the offsets.
@@ -226,6 +246,69 @@ class GroupOffsets:
         self._recreated: set[TopicPartition] = set()
         self._warned_ahead: set[TopicPartition] = set()
         self._next_check_s = time.monotonic()
+        #: The partitions that ``forget`` named since the last commit.
+        self._forgotten: set[TopicPartition] = set()
+        # The newest offsets that are not being committed yet, and the task that commits, both used on the loop only.
+        self._newest: _Commit | None = None
+        self._committing: asyncio.Task[None] | None = None
+        #: Why a background commit failed; the next call raises it.
+        self._failure: Exception | None = None
+
+    def commit_soon(self, group: str | None, offsets: Mapping[TopicPartition, int]) -> None:
+        """
+        Commit offsets in the background as ``commit`` does. If a commit is running, the newest offsets are next.
+
+        Raises:
+            KielGroupsError: An earlier commit in the background failed, and ``failOnCommitError`` is set.
+        """
+        self._raise_failure()
+        if not self._options.commits:
+            return
+        wanted = _Commit(group, offsets, frozenset(self._forgotten))
+        self._forgotten.clear()
+        self._view.loop.start()
+        self._view.loop.post(lambda: self._note(wanted))
+
+    def flush(self, limit_s: float | None = None) -> None:
+        """
+        Wait until the background has committed all offsets that it was given.
+
+        Args:
+            limit_s: How long to wait, in seconds. By default, as long as one commit may take.
+
+        Raises:
+            KielGroupsError: A commit in the background failed, and ``failOnCommitError`` is set.
+            TimeoutError: The time has passed.
+        """
+        self._view.loop.run(self._settled(), limit_s or 2 * self._view.timeout_s)
+        self._raise_failure()
+
+    def _raise_failure(self) -> None:
+        failure, self._failure = self._failure, None
+        if failure is not None:
+            raise failure
+
+    def _note(self, wanted: _Commit) -> None:
+        if self._newest is not None:
+            wanted = wanted._replace(recreated={*self._newest.recreated, *wanted.recreated})
+        self._newest = wanted
+        if self._committing is None:
+            self._committing = asyncio.get_running_loop().create_task(self._commit_newest())
+
+    async def _commit_newest(self) -> None:
+        try:
+            while (wanted := self._newest) is not None:
+                self._newest = None
+                self._recreated.update(wanted.recreated)
+                await self._commit(wanted.group, wanted.offsets, only_missing=False)
+        except Exception as error:
+            self._failure = error
+        finally:
+            self._committing = None
+
+    async def _settled(self) -> None:
+        while self._committing is not None:
+            await asyncio.wait([self._committing])
 
     def commit(self, group: str | None, offsets: Mapping[TopicPartition, int], *, only_missing: bool = False) -> bool:
         """
@@ -248,25 +331,33 @@ class GroupOffsets:
         """
         if not self._options.commits:
             return False
+        return self._view.loop.run(self._commit(group, offsets, only_missing=only_missing))
+
+    async def _commit(self, group: str | None, offsets: Mapping[TopicPartition, int], *, only_missing: bool) -> bool:
         if group is None:
             if not self._warned_no_group:
                 self._warned_no_group = True
                 log.warning("this query commits nothing, as Spark before 4.2 hides its own group; use kafka.group.id")
             return False
         try:
-            return self._store(group, offsets, only_missing=only_missing)
-        except KielGroupsError as error:
+            async with asyncio.timeout(self._view.timeout_s):
+                return await self._store(group, offsets, only_missing=only_missing)
+        except (KielGroupsError, TimeoutError) as error:
             if self._options.fail_on_commit_error:
                 raise
-            log.error("group %s: the offsets of this query are not committed, and lag behind: %s", group, error)
+            log.error(
+                "group %s: the offsets of this query are not committed, and lag behind: %s",
+                group,
+                str(error) or "no answer in time",
+            )
             return False
 
-    def _store(self, group: str, offsets: Mapping[TopicPartition, int], *, only_missing: bool) -> bool:
-        if not self._is_offset_api_served(group):
+    async def _store(self, group: str, offsets: Mapping[TopicPartition, int], *, only_missing: bool) -> bool:
+        if not await self._is_offset_api_served(group):
             return False
         if self._ahead(offsets, only_missing):
             # Other queries of the group, tools and new members may have committed since.
-            found = self._view.run(lambda: fetch_offsets(self._view.cluster, group, list(offsets)))
+            found = await fetch_offsets(self._view.commit_cluster, group, list(offsets))
             self._stored |= dict.fromkeys(offsets, _NOTHING) | found
         if not only_missing:
             self._warn_of_later_offsets(group, offsets)
@@ -274,9 +365,9 @@ class GroupOffsets:
         if not ahead:
             return True
         if time.monotonic() >= self._next_check_s:
-            refuse_live_group(self._options)
+            await asyncio.to_thread(refuse_live_group, self._options)
             self._next_check_s = time.monotonic() + _CHECK_INTERVAL_S
-        answers = self._view.run(lambda: commit_offsets(self._view.cluster, Metrics(), group, ahead, ""))
+        answers = await commit_offsets(self._view.commit_cluster, Metrics(), group, ahead, "")
         written = {partition: ahead[partition] for partition, answer in answers.items() if answer == NO_ERROR}
         self._stored |= written
         self._recreated -= written.keys()
@@ -319,13 +410,17 @@ class GroupOffsets:
         )
 
     def forget(self, partitions: Collection[TopicPartition]) -> None:
-        """Allow lower offsets to replace the stored offsets: the logs of these partitions were deleted or recreated."""
-        self._recreated.update(partitions)
+        """
+        Allow lower offsets to replace the stored offsets: the logs of these partitions were deleted or recreated.
 
-    def _is_offset_api_served(self, group: str) -> bool:
+        This applies to later calls of ``commit_soon``.
+        """
+        self._forgotten.update(partitions)
+
+    async def _is_offset_api_served(self, group: str) -> bool:
         if self._stores_offsets is None:
             try:
-                self._view.run(lambda: check_offset_api(self._view.cluster, group))
+                await check_offset_api(self._view.commit_cluster, group)
                 self._stores_offsets = True
             except ConfigError:
                 if self._options.fail_on_commit_error:

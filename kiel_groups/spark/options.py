@@ -4,25 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import logging
 import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, Final, TypeAlias
-
-import pyarrow as pa
-from pyspark.sql.types import (
-    BinaryType,
-    DataType,
-    IntegerType,
-    LongType,
-    StringType,
-    StructField,
-    StructType,
-    TimestampType,
-)
+from typing import Any, NamedTuple, TypeAlias
 
 from kiel_groups.config import (
     CLIENT_ID,
@@ -35,24 +24,27 @@ from kiel_groups.config import (
 )
 from kiel_groups.errors import ConfigError
 from kiel_groups.model import TopicPartition
-from kiel_groups.spark.checkpoint import local_folder
+from kiel_groups.spark.checkpoint import Positions, Span, local_folder
 
 __all__ = [
     "EARLIEST",
     "EARLIEST_OFFSET",
+    "FAIL",
     "GROUP",
+    "Held",
     "LATEST",
     "LATEST_OFFSET",
     "OPTION_NAMES",
-    "READ_SCHEMA",
+    "QUARANTINE",
+    "ROW",
+    "SKIP",
     "Place",
     "ReadOptions",
-    "WriteColumns",
     "WriteOptions",
-    "arrow_schema",
-    "check_read_schema",
     "duration_ms",
 ]
+
+log = logging.getLogger(__name__)
 
 
 #: Spark's own options, which it passes to every source and sink.
@@ -78,7 +70,6 @@ _REFUSED = {
     "endingtimestamp": _NO_TIME,
     "startingoffsetsbytimestamp": _NO_TIME,
     "endingoffsetsbytimestamp": _NO_TIME,
-    "groupidprefix": "name the whole group with kafka.group.id; without it, each query has one of its own",
     "kafka.auto.offset.reset": "startingOffsets says where a new query starts",
     "kafka.enable.auto.commit": _SPARK_DOES,
     "kafka.auto.commit": _SPARK_DOES,
@@ -100,6 +91,34 @@ _REFUSED = {
     "kafka.metadata.broker.list": _BROKERS,
     "group": "the option is called kafka.group.id",
 }
+#: Settings of Kafka's own clients that change no result, and have no meaning for this source. They are ignored with a
+#: warning, because programs for Spark's own Kafka source have them.
+_TUNING = {
+    f"kafka.{name}"
+    for name in (
+        "batch.size",
+        "buffer.memory",
+        "client.rack",
+        "connections.max.idle.ms",
+        "default.api.timeout.ms",
+        "delivery.timeout.ms",
+        "fetch.max.wait.ms",
+        "fetch.min.bytes",
+        "heartbeat.interval.ms",
+        "max.block.ms",
+        "max.partition.fetch.bytes",
+        "max.poll.interval.ms",
+        "max.poll.records",
+        "metadata.max.age.ms",
+        "receive.buffer.bytes",
+        "reconnect.backoff.ms",
+        "retry.backoff.ms",
+        "send.buffer.bytes",
+        "session.timeout.ms",
+    )
+}
+#: Options of streams that Spark's own Kafka source ignores in batches, with a warning.
+_IGNORED_IN_BATCHES = {"groupidprefix", "maxoffsetspertrigger", "minoffsetspertrigger", "maxtriggerdelay"}
 
 
 def _spelled(name: str) -> str:
@@ -109,7 +128,7 @@ def _spelled(name: str) -> str:
 
 def _check_known(options: Iterable[str], kind: str) -> None:
     """
-    Check that every option applies to this kind of query.
+    Check that every option applies to this kind of query, or is ignored as Spark's own Kafka source ignores it.
 
     Args:
         options: The names of the options, in any case.
@@ -118,10 +137,15 @@ def _check_known(options: Iterable[str], kind: str) -> None:
     Raises:
         ConfigError: An option does not apply; the message has the reason, or suggests a similar option.
     """
-    known = {name.lower() for name in OPTION_NAMES[kind]}
-    for name in sorted(name.lower() for name in options):
-        if name not in known and name not in _SPARKS_OWN:
+    known = {name.lower() for name in OPTION_NAMES[kind]} | _SPARKS_OWN | (set() if kind == "write" else _OF_ARCHIVES)
+    without_effect = _TUNING | (_IGNORED_IN_BATCHES if kind == "batch" else set())
+    ignored = []
+    for name in sorted({name.lower() for name in options} - known):
+        if name not in without_effect:
             raise ConfigError(f"{_spelled(name)}: {_reason(name, kind)}")
+        ignored.append(_spelled(name))
+    if ignored:
+        log.warning("ignoring options without an effect when %s: %s", _KINDS[kind], ", ".join(ignored))
 
 
 def _reason(name: str, kind: str) -> str:
@@ -138,6 +162,9 @@ def _reason(name: str, kind: str) -> str:
 
 _KINDS = {"batch": "reading a batch", "stream": "reading a stream", "write": "writing"}
 
+
+#: The kind of options that only the archive job gives to its query.
+_ARCHIVE = "archive"
 
 #: Offsets by partition, as errors show them.
 _OFFSETS_EXAMPLE = '{"topic": {"0": 23, "1": -1}}'
@@ -195,7 +222,7 @@ def _refuse_headers(name: str, text: str) -> None:
 
 
 def _pattern(name: str, text: str) -> re.Pattern[str]:
-    """Parse a regular expression for whole topic names; blanks around the expression are removed."""
+    """Parse a regular expression for topics' names; blanks around the expression are removed."""
     expression = text.strip()
     if not expression:
         raise ConfigError(f"{name}: {text!r} is blank, and no topic has such a name; expected such as 'logs-.*'")
@@ -274,52 +301,6 @@ def _is_number(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
-_COLUMNS: Final[dict[str, tuple[DataType, pa.DataType]]] = {
-    "key": (BinaryType(), pa.binary()),
-    "value": (BinaryType(), pa.binary()),
-    "topic": (StringType(), pa.string()),
-    "partition": (IntegerType(), pa.int32()),
-    "offset": (LongType(), pa.int64()),
-    # Messages of magic 0 have no timestamp: the column is null, and the type is -1.
-    "timestamp": (TimestampType(), pa.timestamp("us", tz="UTC")),
-    "timestampType": (IntegerType(), pa.int32()),
-}
-
-#: The schema of a read if the user gives none.
-READ_SCHEMA = StructType([StructField(name, kind, True) for name, (kind, _) in _COLUMNS.items()])
-
-
-def check_read_schema(schema: StructType) -> StructType:
-    """
-    Check that a user's schema consists of known columns, in any order, and return it.
-
-    Raises:
-        ConfigError: A column is unknown, given twice, or has another type; the message names the known columns or type.
-    """
-    for field in schema.fields:
-        known = _COLUMNS.get(field.name)
-        if known is None:
-            raise ConfigError(f"schema: there is no column {field.name!r}; there are {', '.join(_COLUMNS)}")
-        if field.dataType != known[0]:
-            raise ConfigError(
-                f"schema: {field.name} is given as {field.dataType.simpleString()}, and is {known[0].simpleString()};"
-                " cast it after reading"
-            )
-        if not field.nullable and field.name in ("key", "value", "timestamp"):
-            raise ConfigError(f"schema: {field.name} is given as not nullable, and may be null")
-    names = schema.fieldNames()
-    if twice := sorted({name for name in names if names.count(name) > 1}):
-        raise ConfigError(f"schema: {twice[0]} is named twice")
-    if not names:
-        raise ConfigError(f"schema: no column is named; there are {', '.join(_COLUMNS)}")
-    return schema
-
-
-def arrow_schema(schema: StructType) -> pa.Schema:
-    """Return the Arrow schema that Spark expects of every batch, with equal names, order, types and nullability."""
-    return pa.schema([pa.field(each.name, _COLUMNS[each.name][1], each.nullable) for each in schema.fields])
-
-
 # Parse the options of a read, check them against each other, and refuse invalid options with the reason.
 #
 # Options have the names and meanings of Spark's own Kafka source, as far as they apply to Kafka 0.8. Spark passes names
@@ -328,6 +309,9 @@ def arrow_schema(schema: StructType) -> pa.Schema:
 
 #: Where to start or end: a word, or an offset for each partition (-2 for the earliest, -1 for the latest).
 Place: TypeAlias = str | Mapping[TopicPartition, int]
+
+#: How long a broker may take to accept a connection, in milliseconds: what a dead computer costs a lookup.
+_CONNECT_MS = 3_000
 
 EARLIEST = "earliest"
 LATEST = "latest"
@@ -387,6 +371,28 @@ def _zookeeper(name: str, text: str) -> ZooKeeperConfig:
         raise ConfigError(str(error).replace("zk_hosts", name)) from error
 
 
+#: What happens to a bad record: an error, nothing, a row without a value, or, for an archive, a row of ``_quarantine``.
+FAIL, SKIP, ROW, QUARANTINE = "fail", "skip", "row", "quarantine"
+
+
+def _on_bad_record(name: str, text: str) -> str:
+    word = text.strip().lower()
+    return word if word == QUARANTINE else _one_of(name, text, (FAIL, SKIP, ROW))
+
+
+class Held(NamedTuple):
+    """Topics that an archive's query does not read, and the positions at which they stay in its checkpoint."""
+
+    topics: frozenset[str] = frozenset()
+    spans: Mapping[TopicPartition, Span] = {}
+
+    @classmethod
+    def parse(cls, _: str, text: str) -> Held:
+        """Parse positions as in a checkpoint, which also has topics without a position."""
+        document = json.loads(text)
+        return cls(frozenset(document), Positions.from_json(document).spans)
+
+
 def _joins(name: str, text: str) -> bool:
     return _one_of(name, text, ("none", "join")) == "join"
 
@@ -429,7 +435,8 @@ def _option(
         parse: Called with the name, the text and ``arguments``.
         default: The value if the option is not given.
         arguments: The further arguments of ``parse``.
-        only: The kind of query that has the option. None means every kind whose class has the field.
+        only: The kind of query that has the option. None means every kind whose class has the field. ``_ARCHIVE``
+            means that the archive job gives it to its query, and that users are not told of it.
     """
     return dataclasses.field(metadata={"name": name, "how": (parse, default, *arguments), "only": only})
 
@@ -440,7 +447,7 @@ class ReadOptions:
     The options of a batch or a stream; times in milliseconds, sizes in bytes.
 
     Exactly one of ``topics``, ``topic_pattern`` and ``assigned`` is given. ``group`` is None if the options name no
-    group.
+    group. ``archive`` is the URI of the archive's output, beside which side tables are written, or None.
     """
 
     brokers: tuple[HostPort, ...]
@@ -450,6 +457,7 @@ class ReadOptions:
     starting: Place
     ending: Place = _option("endingOffsets", _end, LATEST, only="batch")
     fail_on_data_loss: bool = _option("failOnDataLoss", _flag, True)
+    on_bad_record: str = _option("kiel.onBadRecord", _on_bad_record, FAIL)
     min_partitions: int | None = _option("minPartitions", whole_number, None, 1)
     max_partitions: int | None = _option("maxPartitions", whole_number, None, 1)
     max_records_per_partition: int | None = _option("maxRecordsPerPartition", whole_number, None, 1)
@@ -459,6 +467,7 @@ class ReadOptions:
     offset_retries: int = _option("fetchOffset.numRetries", whole_number, 3, 0)
     offset_retry_interval_ms: int = _option("fetchOffset.retryIntervalMs", whole_number, 1_000, 0)
     group: str | None = _option("kafka.group.id", _name)
+    group_prefix: str | None = _option("groupIdPrefix", _name, only="stream")
     zookeeper: ZooKeeperConfig | None = _option("kiel.zookeeper.connect", _zookeeper)
     joins: bool = _option("membership", _joins, False, only="stream")
     commits: bool = _option("kiel.commit", _flag, True, only="stream")
@@ -469,11 +478,19 @@ class ReadOptions:
     poll_timeout_ms: int = _option("kafkaConsumer.pollTimeoutMs", whole_number, 120_000, 1)
     fetch_max_bytes: int = _option("kafka.fetch.max.bytes", whole_number, 1 << 20, 1)
     max_message_bytes: int = _option("kiel.max.message.bytes", whole_number, 64 << 20, 1)
+    archive: str | None = _option("kiel.archive.output", _text, only=_ARCHIVE)
+    file_mb: int | None = _option("kiel.archive.file.mb", whole_number, None, 1, only=_ARCHIVE)
+    held: Held = _option("kiel.archive.held", Held.parse, Held(), only=_ARCHIVE)
 
     @property
     def broker_config(self) -> BrokerConfig:
         """The settings of connections to the brokers."""
-        return BrokerConfig(hosts=self.brokers, client_id=self.client_id, request_timeout_ms=self.request_timeout_ms)
+        return BrokerConfig(
+            hosts=self.brokers,
+            client_id=self.client_id,
+            request_timeout_ms=self.request_timeout_ms,
+            connect_timeout_ms=_CONNECT_MS,
+        )
 
     @classmethod
     def parse(cls, options: Mapping[str, str], *, streaming: bool) -> ReadOptions:
@@ -508,6 +525,12 @@ def _check_together(read: ReadOptions, texts: _OptionTexts) -> None:
         raise ConfigError(f"one of subscribe, subscribePattern and assign says what to read; {given} given")
     if read.starting == GROUP and read.group is None:
         raise ConfigError("startingOffsets: 'group' is where a group has got to; name it with kafka.group.id")
+    if read.group is not None and read.group_prefix is not None:
+        raise ConfigError("groupIdPrefix: is for a query without kafka.group.id; drop one")
+    if read.on_bad_record == QUARANTINE and read.archive is None:
+        raise ConfigError(
+            f"kiel.onBadRecord: {QUARANTINE!r} needs an archive, whose command has it; expected {FAIL}, {SKIP} or {ROW}"
+        )
     _check_bounds(read, texts)
     _check_membership(read)
     if read.fail_on_commit_error and not read.commits:
@@ -545,16 +568,6 @@ def _check_membership(read: ReadOptions) -> None:
 
 _ACKS = {"all": -1, "-1": -1, "0": 0, "1": 1}
 _CODECS = ("none", "gzip", "snappy", "lz4")
-
-_TEXT_OR_BYTES: tuple[DataType, ...] = (StringType(), BinaryType())
-_ALLOWED: Mapping[str, tuple[DataType, ...]] = {
-    "key": _TEXT_OR_BYTES,
-    "value": _TEXT_OR_BYTES,
-    "topic": (StringType(),),
-    "partition": (IntegerType(),),
-}
-#: Columns of a read that are ignored, because a written message has no such field.
-_IGNORED = ("offset", "timestamp", "timestamptype")
 
 
 def _acks(name: str, text: str) -> int:
@@ -612,50 +625,7 @@ OPTION_NAMES = {
     "stream": (*_EVERYWHERE, "startingOffsets", "checkpointLocation", *_names("stream", ReadOptions)),
     "write": (*_EVERYWHERE, "kiel.zookeeper.connect", *_names("write", WriteOptions)),
 }
+_OF_ARCHIVES = {
+    each.metadata["name"].lower() for each in dataclasses.fields(ReadOptions) if each.metadata.get("only") == _ARCHIVE
+}
 _SPELLING = {name.lower(): name for names in OPTION_NAMES.values() for name in names}
-
-
-@dataclass(frozen=True, slots=True)
-class WriteColumns:
-    """The indexes of the columns in a row: None for a missing column, or for ``topic`` if an option names the topic."""
-
-    value: int
-    key: int | None
-    topic: int | None
-    partition: int | None
-
-    @classmethod
-    def of(cls, schema: StructType, topic: str | None) -> WriteColumns:
-        """
-        Find the columns by their names, in any case.
-
-        Args:
-            schema: The schema of the rows.
-            topic: The topic of the options, which takes precedence over a column.
-
-        Raises:
-            ConfigError: There is no value column; neither an option nor a column names the topic; or a column is
-                unknown, occurs twice, or has a type that is not allowed.
-        """
-        places: dict[str, int] = {}
-        for place, field in enumerate(schema.fields):
-            name = field.name.lower()
-            if name in _IGNORED:
-                continue
-            allowed = _ALLOWED.get(name)
-            if allowed is None:
-                raise ConfigError(
-                    f"column {field.name}: has no place in a message; select {', '.join(_ALLOWED)} only"
-                    f" ({', '.join(sorted(_IGNORED))} are ignored)"
-                )
-            if field.dataType not in allowed:
-                kinds = " or ".join(kind.simpleString() for kind in allowed)
-                raise ConfigError(f"column {field.name}: is {field.dataType.simpleString()}, expected {kinds}; cast it")
-            if name in places:
-                raise ConfigError(f"column {field.name}: there are two of that name; select one")
-            places[name] = place
-        if "value" not in places:
-            raise ConfigError("there is no column 'value', which every message needs; null is a value, too")
-        if topic is None and "topic" not in places:
-            raise ConfigError("nothing says which topic to write to; give the option topic, or a column of that name")
-        return cls(places["value"], places.get("key"), None if topic else places.get("topic"), places.get("partition"))

@@ -29,10 +29,15 @@ def unpacked(packed: bytes) -> Any:
     try:
         kind, state = cloudpickle.loads(packed)
     except ModuleNotFoundError as error:
-        raise RuntimeError(
+        # Its own copy is its cause: so the text that Spark shows begins with it, as ``cause_first`` explains.
+        names = {
+            "__module__": "builtins",
+            "__cause__": property(lambda self: RuntimeError(*self.args), lambda *_: None),
+        }
+        raise type("RuntimeError", (RuntimeError,), names)(
             f"the Spark worker on {platform.node()} (Python {platform.python_version()}, {sys.executable}) has no"
-            f" module {error.name}: install kiel-groups[spark] there, or send it along with --py-files (the package)"
-            " and --archives (an environment, for what is compiled)"
+            f" module {error.name}: install kiel-groups[spark] there, or ship it with the job, as docs/spark.rst shows"
+            " under 'Installing it'"
         ) from None
     made = object.__new__(kind)
     made.__dict__.update(state)

@@ -15,6 +15,7 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import Final, NamedTuple
 
 import pyarrow as pa
@@ -22,10 +23,12 @@ from pyspark.sql.datasource import InputPartition
 from pyspark.sql.types import StructType
 
 from kiel_groups.backoff import Backoff, shortening
-from kiel_groups.clients.fetch.partition_fetch import MessageSizes, fill_answer
+from kiel_groups.clients.fetch.partition_fetch import MessageSizes, damage_at, fill_answer
 from kiel_groups.config import HostPort
 from kiel_groups.errors import (
+    BrokerConnectionError,
     BrokerError,
+    DamagedRecordError,
     KielGroupsError,
     MessageTooLargeError,
     NoBrokersError,
@@ -34,17 +37,21 @@ from kiel_groups.errors import (
     RequestTimeoutError,
     RetriableBrokerError,
 )
-from kiel_groups.model import TopicPartition
-from kiel_groups.spark.checkpoint import OffsetRange
-from kiel_groups.spark.options import ReadOptions, arrow_schema
+from kiel_groups.model import Record, TopicPartition
+from kiel_groups.spark.checkpoint import Loss, OffsetRange
+from kiel_groups.spark.columns import INCARNATION, arrow_schema
+from kiel_groups.spark.options import FAIL, QUARANTINE, ROW, ReadOptions
+from kiel_groups.spark.side_tables import Quarantine, SideRow, record_loss
 from kiel_groups.spark.task_planner import ReadTask
 from kiel_groups.spark.worker_connections import BrokerSocket, borrowed, find_leaders, freeze_collector
 from kiel_groups.wire.error_codes import LEADER_NOT_AVAILABLE, NO_ERROR, OFFSET_OUT_OF_RANGE, UNKNOWN
 from kiel_groups.wire.fetch import FetchedPartition, FetchPosition, FetchRequest, FetchResponse
 from kiel_groups.wire.list_offsets import EARLIEST, LATEST, ListOffsetsRequest, OffsetQuery
 from kiel_groups.wire.message_sets.arrow_arrays import binary_array, offset_array
-from kiel_groups.wire.message_sets.columns import Columns
+from kiel_groups.wire.message_sets.columns import Columns, columns_of
 from kiel_groups.wire.message_sets.decoder import NoRecords, PartialMessage, decode_columns
+from kiel_groups.wire.message_sets.message_layout import DamagedMessage
+from kiel_groups.wording import counted
 
 __all__ = ["RangeReader", "ask_for", "merged", "record_batch", "task_rows"]
 
@@ -67,16 +74,19 @@ class RangeReader:
 
     ``position`` is the next offset to fetch. ``sizes`` has the size of the messages read so far. ``needed_bytes`` is
     the fetch size for the next message, or 0 if an ordinary share is enough. ``empty_answers`` counts answers in a row
-    without a message, although the broker's high watermark covered the whole range.
+    without a message, although the broker's high watermark covered the whole range. ``suspect`` is a damaged message
+    that was received once, so that its log may be whole.
     """
 
     range: OffsetRange
     fail_on_data_loss: bool
     max_message_bytes: int
+    archive: str | None = None
     position: int = 0
     needed_bytes: int = 0
     sizes: MessageSizes = field(default_factory=MessageSizes)
     empty_answers: int = 0
+    suspect: bytes | None = None
 
     def __post_init__(self) -> None:
         self.position = self.range.start
@@ -102,9 +112,11 @@ class RangeReader:
         rest_bytes = self.sizes.expected_bytes(self.range.end - self.position, _ASSUMED_BYTES)
         return FetchPosition(self.position, min(share_bytes, rest_bytes))
 
-    def take(self, fetched: FetchedPartition | None, asked: FetchPosition) -> Columns | None:
+    def take(self, fetched: FetchedPartition | None, asked: FetchPosition) -> Columns | DamagedRecordError | None:
         """
         Decode the messages of an answer, and advance the position. Return None if there are no messages to pass on.
+
+        If the first message is damaged in two answers, advance the position past it, and return the error.
 
         Raises:
             RetriableBrokerError: The broker sent nothing although its high watermark covers the range; the caller
@@ -112,7 +124,7 @@ class RangeReader:
             OffsetOutOfRangeError: The broker sent nothing several times in a row, and ``fail_on_data_loss`` is set.
             BrokerError: The broker refuses; the error has its code.
             MessageTooLargeError: The next message is larger than ``max_message_bytes``.
-            ProtocolError: The messages cannot be decoded.
+            ProtocolError: The messages cannot be decoded, and it is not known where the damage ends.
         """
         if fetched is None:
             raise UNKNOWN.exception(f"{self.topic_partition} is left out of the broker's answer")
@@ -138,6 +150,17 @@ class RangeReader:
             self.needed_bytes = min(2 * asked.max_bytes, self.max_message_bytes)
             self.position = min(error.next_offset, self.range.end)
             return None
+        except DamagedMessage as damage:
+            bad = damage_at(damage, self.topic_partition, self.position, fetched.high_watermark)
+            if not isinstance(bad, DamagedRecordError):
+                raise bad from damage
+            if damage.message != self.suspect:
+                # The network may have damaged the bytes. If the log has, the next answer is the same.
+                self.suspect = damage.message
+                return None
+            self.needed_bytes = self.empty_answers = 0
+            bad.next_offset = self.position = min(bad.next_offset, self.range.end)
+            return bad
         if columns.next_offset == self.position:
             raise ProtocolError(
                 f"{self.topic_partition} at offset {self.position}: the broker sends older messages only"
@@ -157,23 +180,26 @@ class RangeReader:
         # Brokers of 3.x send nothing of a message that is larger than the fetch.
         self.needed_bytes = self.max_message_bytes
         what = (
-            f"{self.topic_partition}: offsets {self.position} to {self.range.end} are to be read, and the broker has a"
+            f"offsets {self.position} to {self.range.end} are to be read, and the broker has a"
             f" log of up to {high_watermark} and sends no message"
         )
         if self.empty_answers < _MAX_EMPTY_ANSWERS:
-            raise RetriableBrokerError(f"{what}; asked {self.empty_answers} times")
+            raise RetriableBrokerError(f"{self.topic_partition}: {what}; asked {self.empty_answers} times")
         self._on_loss(
             f"{what}, asked {self.empty_answers} times: they are lost, unless compaction has removed the last messages"
             f" of the log, or the next one is larger than kiel.max.message.bytes, {self.max_message_bytes}",
             remedy="Wait for a later message, which proves that, or set failOnDataLoss to false to go on without them",
+            end=self.range.end,
         )
         self.position = self.range.end
 
-    def _on_loss(self, what: str, remedy: str) -> None:
-        """Raise an error because messages are lost, or log a warning if the options allow losses."""
+    def _on_loss(self, what: str, remedy: str, end: int) -> None:
+        """Raise an error because messages up to ``end`` are lost, or log and record that if the options allow it."""
+        loss = Loss(self.topic_partition, self.position, end, self.range.incarnation, what)
         if self.fail_on_data_loss:
-            raise OffsetOutOfRangeError(f"{what}. {remedy}")
-        log.warning("%s; continuing without them, as failOnDataLoss is false", what)
+            raise OffsetOutOfRangeError(f"{loss}. {remedy}")
+        log.warning("%s; continuing without them, as failOnDataLoss is false", loss)
+        record_loss(self.archive, loss)
 
     def _enlarge_fetch(self, asked_bytes: int, partial: PartialMessage) -> None:
         needed, most = partial.needed_bytes or 0, self.max_message_bytes
@@ -194,16 +220,16 @@ class RangeReader:
                 and the remedy.
         """
         what = (
-            f"{self.topic_partition}: offsets {self.position} to {self.range.end} are to be read, and the log has"
-            f" {earliest} to {latest}: retention was faster, or the topic was deleted and created again"
+            f"offsets {self.position} to {self.range.end} are to be read, and the log has {earliest} to {latest}:"
+            " retention was faster, or the topic was deleted and created again"
         )
+        following = earliest if self.position < earliest < self.range.end else self.range.end
         self._on_loss(
-            what, remedy="Start with a new checkpoint, or set failOnDataLoss to false to go on with what there is"
+            what,
+            remedy="Start with a new checkpoint, or set failOnDataLoss to false to go on with what there is",
+            end=following,
         )
-        if self.position < earliest < self.range.end:
-            self.position = earliest
-        else:
-            self.position = self.range.end
+        self.position = following
 
 
 def ask_for(readings: Iterable[RangeReader], most_bytes: int) -> dict[RangeReader, FetchPosition]:
@@ -231,19 +257,19 @@ _NO_TIMESTAMP_TYPE = -1
 _BATCH_ROWS = 8_192
 
 
-def record_batch(columns: Columns, topic_partition: TopicPartition, schema: pa.Schema) -> pa.RecordBatch:
+def record_batch(columns: Columns, source: OffsetRange, schema: pa.Schema) -> pa.RecordBatch:
     """
     Return messages as a record batch.
 
     Args:
         columns: The messages; the batch shares their buffers.
-        topic_partition: The partition of the messages.
-        schema: Some of the columns of Spark's Kafka source, in any order.
+        source: The range of the messages.
+        schema: Some of the columns of Spark's Kafka source, in any order, ``incarnation``, ``error`` and ``raw``.
 
     Raises:
         KeyError: The schema has an unknown column.
     """
-    arrays = [_COLUMNS[field.name](columns, topic_partition) for field in schema]
+    arrays = [_COLUMNS[field.name](columns, source) for field in schema]
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
@@ -268,19 +294,94 @@ def _merge(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
     return whole
 
 
-def _repeated(value: str | int, kind: pa.DataType, count: int) -> pa.Array:
+def _repeated(value: str | int | None, kind: pa.DataType, count: int) -> pa.Array:
     return pa.repeat(pa.scalar(value, kind), count)
 
 
-_COLUMNS: Final[dict[str, Callable[[Columns, TopicPartition], pa.Array]]] = {
+_COLUMNS: Final[dict[str, Callable[[Columns, OffsetRange], pa.Array]]] = {
     "key": lambda columns, _: binary_array(columns.keys, range(len(columns))),
     "value": lambda columns, _: binary_array(columns.values, range(len(columns))),
-    "topic": lambda columns, source: _repeated(source.topic, pa.string(), len(columns)),
-    "partition": lambda columns, source: _repeated(source.partition, pa.int32(), len(columns)),
+    "topic": lambda columns, source: _repeated(source.topic_partition.topic, pa.string(), len(columns)),
+    "partition": lambda columns, source: _repeated(source.topic_partition.partition, pa.int32(), len(columns)),
     "offset": lambda columns, _: offset_array(columns, range(len(columns))),
     "timestamp": lambda columns, _: pa.nulls(len(columns), pa.timestamp("us", tz="UTC")),
     "timestampType": lambda columns, _: _repeated(_NO_TIMESTAMP_TYPE, pa.int32(), len(columns)),
+    INCARNATION: lambda columns, source: _repeated(source.incarnation, pa.int64(), len(columns)),
+    "error": lambda columns, _: pa.nulls(len(columns), pa.string()),
+    "raw": lambda columns, _: pa.nulls(len(columns), pa.binary()),
 }
+
+
+#: How to pass a bad record, at the end of its error.
+_BAD_RECORD_REMEDY = "set kiel.onBadRecord to 'skip', or to 'row' for a row without a value"
+_BAD_RECORD_REMEDY_OF_ARCHIVES = "set bad_records to 'quarantine' or 'skip'"
+#: So many bad records of a task are logged one by one.
+_MOST_LOGGED = 10
+
+
+class _BadRecords:
+    """Does with the bad records of one task what ``kiel.onBadRecord`` says, and counts them."""
+
+    def __init__(self, options: ReadOptions, schema: pa.Schema) -> None:
+        self._choice = options.on_bad_record
+        self._archive = options.archive
+        self._schema = schema
+        self._records: dict[RangeReader, Quarantine] = {}
+        self._count = 0
+
+    def handle(self, bad: DamagedRecordError, reading: RangeReader) -> list[pa.RecordBatch]:
+        """
+        Return the rows to read instead of a bad record of this range: one, or none.
+
+        Raises:
+            DamagedRecordError: ``kiel.onBadRecord`` is ``fail``.
+        """
+        if self._choice == FAIL:
+            remedy = _BAD_RECORD_REMEDY if self._archive is None else _BAD_RECORD_REMEDY_OF_ARCHIVES
+            bad.args = (f"{bad}; to pass it, {remedy}",)
+            raise bad
+        self._count += 1
+        if self._count <= _MOST_LOGGED:
+            last = bad.next_offset - 1
+            place = f"offset {last}" if last == bad.offset else f"offsets {bad.offset} to {last}"
+            log.error("%s: skipping %s: %s", bad.topic_partition, place, bad)
+        if self._choice == ROW:
+            return [_bad_record_batch(bad, reading.range, self._schema)]
+        if self._archive is not None:
+            # A damaged message within a compressed one is at another offset than the row.
+            at = f"{bad.topic_partition} at offset {bad.offset}: "
+            self._records.setdefault(reading, Quarantine(self._archive)).add(
+                SideRow(
+                    topic=bad.topic_partition.topic,
+                    partition=bad.topic_partition.partition,
+                    offset=bad.offset,
+                    end_offset=bad.next_offset,
+                    reason=str(bad).removeprefix(at).removeprefix(f"{bad.topic_partition} "),
+                    found_at=datetime.now(UTC),
+                    incarnation=reading.range.incarnation,
+                    raw=bad.value if self._choice == QUARANTINE else None,
+                )
+            )
+        return []
+
+    def finish(self) -> None:
+        """Write what the archive records of bad records. The task must not end before this is done."""
+        for each in self._records.values():
+            each.flush()
+        if self._count > _MOST_LOGGED:
+            found = counted(self._count, "bad record")
+            log.error("this task has %s; the log names only the first %s", found, _MOST_LOGGED)
+
+
+def _bad_record_batch(bad: DamagedRecordError, source: OffsetRange, schema: pa.Schema) -> pa.RecordBatch:
+    """Return one row at the first offset of a bad record, without key and value."""
+    columns = columns_of([Record(*bad.topic_partition, bad.offset, None, None)], bad.next_offset)
+    batch = record_batch(columns, source, schema)
+    for index, column in enumerate(schema):
+        if column.name in ("error", "raw"):
+            found = str(bad) if column.name == "error" else bad.value
+            batch = batch.set_column(index, column, pa.array([found], column.type))
+    return batch
 
 
 _LANES = 2
@@ -301,7 +402,8 @@ def task_rows(partition: InputPartition, options: ReadOptions, schema: StructTyp
     Raises:
         OffsetOutOfRangeError: A log lacks a range or a part of it, and ``fail_on_data_loss`` is set.
         BrokerError: A broker refuses for good, or no broker has sent anything for ``poll_timeout_ms``.
-        ProtocolError: Messages cannot be decoded.
+        DamagedRecordError: A message is damaged, and ``kiel.onBadRecord`` is ``fail``.
+        ProtocolError: Messages cannot be decoded, and it is not known where the damage ends.
     """
     freeze_collector()
     return _TaskReader(partition.value, options, arrow_schema(schema)).batches()
@@ -320,12 +422,12 @@ class _TaskReader:
     def __init__(self, task: ReadTask, options: ReadOptions, schema: pa.Schema) -> None:
         self._options = options
         self._schema = schema
+        self._bad = _BadRecords(options, schema)
         self._readings = [
-            RangeReader(each, options.fail_on_data_loss, options.max_message_bytes) for each in task.ranges
+            RangeReader(each, options.fail_on_data_loss, options.max_message_bytes, options.archive)
+            for each in task.ranges
         ]
-        self._leaders: Mapping[TopicPartition, HostPort | None] = {
-            each.topic_partition: task.leader for each in task.ranges
-        }
+        self._leaders = task.leaders
         self._topics = {each.topic_partition.topic for each in task.ranges}
         #: Ranges that a broker has reported as out of range, or of which nothing has arrived for too long.
         self._out_of_range: list[RangeReader] = []
@@ -345,6 +447,7 @@ class _TaskReader:
                 except KielGroupsError as error:
                     self._recover(error)
                     break
+        self._bad.finish()
 
     def _read_from(self, leader: HostPort | None, readings: Sequence[RangeReader]) -> Iterator[pa.RecordBatch]:
         if leader is None:
@@ -400,15 +503,17 @@ class _TaskReader:
         for reading, position in asked.items():
             partition = reading.topic_partition
             try:
-                columns = reading.take(answer.partitions.get(partition), position)
+                found = reading.take(answer.partitions.get(partition), position)
             except BrokerError as error:
                 if error.code == OFFSET_OUT_OF_RANGE.number:
                     self._out_of_range.append(reading)
                 errors.append(error)
                 continue
-            if columns is not None:
-                batches.append(record_batch(columns, partition, self._schema))
-            if columns is not None or reading.finished:
+            if isinstance(found, DamagedRecordError):
+                batches += self._bad.handle(found, reading)
+            elif found is not None:
+                batches.append(record_batch(found, reading.range, self._schema))
+            if found is not None or reading.finished:
                 self._failures, self._progressed_at_s = 0, time.monotonic()
         if not errors and self._waited_s > self._most_wait_s:
             self._out_of_range += asked
@@ -433,7 +538,7 @@ class _TaskReader:
         self._failures += 1
         log.info("retrying to read (failure %d): %s", self._failures, error)
         time.sleep(_BACKOFF.delay_s(self._failures - 1))
-        self._refresh_leaders()
+        self._refresh_leaders(error)
         for reading in out_of_range:
             try:
                 self._check_bounds(reading)
@@ -447,9 +552,11 @@ class _TaskReader:
                 f" {self._options.poll_timeout_ms}); the last reason: {error}"
             ) from error
 
-    def _refresh_leaders(self) -> None:
+    def _refresh_leaders(self, failure: KielGroupsError) -> None:
         known = filter(None, self._leaders.values())
-        addresses = list(dict.fromkeys([*self._options.brokers, *known]))
+        # A broker that does not accept connections is asked last: its computer may be down, and each try take seconds.
+        down = (failure.host, failure.port) if isinstance(failure, BrokerConnectionError) else None
+        addresses = sorted(dict.fromkeys([*self._options.brokers, *known]), key=lambda each: each == down)
         # If no broker answers, the known leaders are kept; the next failure counts towards the limit, too.
         with suppress(NoBrokersError):
             self._leaders = find_leaders(addresses, self._options.client_id, self._topics)

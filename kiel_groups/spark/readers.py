@@ -14,7 +14,9 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.types import StructType
 
+from kiel_groups.spark.cause_first import cause_first
 from kiel_groups.spark.checkpoint import Positions
+from kiel_groups.spark.columns import INCARNATION
 from kiel_groups.spark.options import ReadOptions
 from kiel_groups.spark.portable_pickle import PortablePickle
 from kiel_groups.spark.read_task import task_rows
@@ -35,13 +37,15 @@ class BatchReader(PortablePickle, DataSourceReader):
         self._options = options
         self._schema = schema
 
+    @cause_first
     def partitions(self) -> list[InputPartition]:
         """Plan the tasks of the batch. Raises the errors of ``batches.plan_batch``."""
         # Imported here: workers load this module for ``read``, and their first task would wait for this import.
         from kiel_groups.spark.batches import plan_batch
 
-        return task_partitions(plan_batch(self._options))
+        return task_partitions(plan_batch(self._options, with_incarnations=INCARNATION in self._schema.fieldNames()))
 
+    @cause_first
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the messages of one task; runs on a worker."""
         return task_rows(partition, self._options, self._schema)
@@ -68,10 +72,12 @@ class StreamReader(PortablePickle, DataSourceStreamReader):
             self._opened = open_driver(self._options)
         return self._opened
 
+    @cause_first
     def initialOffset(self) -> dict[str, Any]:
         """Return where a new query starts."""
         return self._driver.initial().to_json()
 
+    @cause_first
     def latestOffset(self, start: dict[str, Any] | None = None, limit: Any = None) -> dict[str, Any]:
         """
         Return the end of the next batch, equal to ``start`` if there is nothing to read.
@@ -86,14 +92,17 @@ class StreamReader(PortablePickle, DataSourceStreamReader):
     def _is_limited(self, limit: Any) -> bool:
         return True
 
+    @cause_first
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         """Plan the tasks of the batch between two offsets."""
         return task_partitions(self._driver.tasks(Positions.from_json(start), Positions.from_json(end)))
 
+    @cause_first
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the messages of one task; runs on a worker."""
         return task_rows(partition, self._options, self._schema)
 
+    @cause_first
     def commit(self, end: dict[str, Any]) -> None:
         """Record that everything before ``end`` was processed; Spark calls this while it builds the next batch."""
         self._driver.done(Positions.from_json(end))

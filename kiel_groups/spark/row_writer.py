@@ -19,7 +19,9 @@ from pyspark.sql.types import StructType
 from kiel_groups.clients.produce.partitioners import hash_partitioner
 from kiel_groups.clients.producer import Producer, RecordMetadata
 from kiel_groups.errors import ConfigError
-from kiel_groups.spark.options import WriteColumns, WriteOptions
+from kiel_groups.spark.cause_first import cause_first
+from kiel_groups.spark.columns import WriteColumns
+from kiel_groups.spark.options import WriteOptions
 from kiel_groups.spark.portable_pickle import PortablePickle
 from kiel_groups.sync import LoopThread
 
@@ -43,6 +45,7 @@ class _RowWriter(PortablePickle):
         self._options = options
         self._columns = WriteColumns.of(schema, options.topic)
 
+    @cause_first
     def write(self, iterator: Iterator[Sequence[Any]]) -> WriterCommitMessage:
         """
         Send the rows of a task, and wait until the brokers have acknowledged every record, as ``kafka.acks`` says.

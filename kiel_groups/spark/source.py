@@ -14,6 +14,7 @@ from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import StructType
 
 from kiel_groups.errors import ConfigError
+from kiel_groups.spark.cause_first import cause_first
 from kiel_groups.spark.environment import can_bound_batches, check_libraries
 from kiel_groups.spark.portable_pickle import PortablePickle
 
@@ -33,6 +34,7 @@ class KielDataSource(PortablePickle, DataSource):
             that needs a later Spark, and a mode that would replace records.
     """
 
+    @cause_first
     def __init__(self, options: MutableMapping[str, str]) -> None:
         check_libraries()
         super().__init__(options)
@@ -42,18 +44,22 @@ class KielDataSource(PortablePickle, DataSource):
         return "kiel"
 
     def schema(self) -> StructType:
-        from kiel_groups.spark.options import READ_SCHEMA
+        from kiel_groups.spark.columns import READ_SCHEMA
 
         return READ_SCHEMA
 
+    @cause_first
     def reader(self, schema: StructType) -> BatchReader:
-        from kiel_groups.spark.options import ReadOptions, check_read_schema
+        from kiel_groups.spark.columns import check_read_schema
+        from kiel_groups.spark.options import ReadOptions
         from kiel_groups.spark.readers import BatchReader
 
         return BatchReader(ReadOptions.parse(self.options, streaming=False), check_read_schema(schema))
 
+    @cause_first
     def streamReader(self, schema: StructType) -> StreamReader:
-        from kiel_groups.spark.options import ReadOptions, check_read_schema
+        from kiel_groups.spark.columns import check_read_schema
+        from kiel_groups.spark.options import ReadOptions
         from kiel_groups.spark.readers import StreamReader
 
         read = ReadOptions.parse(self.options, streaming=True)
@@ -68,6 +74,7 @@ class KielDataSource(PortablePickle, DataSource):
             )
         return StreamReader(read, check_read_schema(schema))
 
+    @cause_first
     def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
         from kiel_groups.spark.options import WriteOptions
         from kiel_groups.spark.row_writer import BatchWriter
@@ -75,6 +82,7 @@ class KielDataSource(PortablePickle, DataSource):
         _refuse(overwrite, "mode: 'overwrite'")
         return BatchWriter(WriteOptions.parse(self.options), schema)
 
+    @cause_first
     def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:
         from kiel_groups.spark.options import WriteOptions
         from kiel_groups.spark.row_writer import StreamWriter

@@ -6,12 +6,13 @@ import json
 import logging
 import os
 import re
+import socket
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Event
 from typing import Any
@@ -24,12 +25,15 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from kiel_groups import errors
 from kiel_groups.errors import ConfigError, KielGroupsError, OffsetOutOfRangeError
+from kiel_groups.spark.archive_table import OBSERVED
 from kiel_groups.spark.checkpoint import Positions
-from kiel_groups.spark.environment import check_java
+from kiel_groups.spark.environment import check_java, check_python
 
 __all__ = [
     "Batch",
     "LateWorkerError",
+    "cause_in",
+    "check_master",
     "plain_error",
     "run_query",
     "shortened_spark_errors",
@@ -52,7 +56,17 @@ _JAVA_RAISED = re.compile(r"^: (?:[\w.$]+: )?")
 _NO_WORKER = ("Error from python worker:", "PYTHONPATH was:")
 _NO_SOURCE = "Failed to find the data source: kiel"
 _REMEDY = "set PYSPARK_PYTHON to one that has kiel-groups[spark], on the driver and on every worker"
+#: The end of a message that a query has raised by ``raise_error``.
+_SQL_STATES = re.compile(r"( SQLSTATE: \w{5})+$")
 _OF_THE_CALL = "An error occurred while calling "
+_CAUSED_BY = "Caused by: "
+#: What the source's pickles raise on a worker without this package (``portable_pickle``).
+_NO_PACKAGE = re.compile(r"RuntimeError: (the Spark worker on .+)")
+_NO_PROGRAM = re.compile(r'(?:\((\S+) executor \S+\).*)?Cannot run program "([^"]+)"')
+_FULL = re.compile(r"(?:No space left on device|Disk quota exceeded|File too large|not enough space on the disk)")
+_NOT_A_MASTER = re.compile(r"Could not parse Master URL: (.+)")
+#: What Spark reports to callers after it has given up on a master, which it tries for a minute, and logs only.
+_NO_MASTER = ("All masters are unresponsive", "Cannot call methods on a stopped SparkContext")
 #: The errors that callers distinguish from other failures.
 _DISTINGUISHED = (ConfigError, OffsetOutOfRangeError)
 #: What Spark reports if a Python process took longer to start than Spark's limit, which is fixed.
@@ -73,11 +87,13 @@ class Batch:
     A completed batch of a query.
 
     ``records`` is its number of records. ``left`` is the number of offsets still to be read, or None if unknown.
+    ``counts`` has the numbers that the query observes, by their names.
     """
 
     number: int
     records: int
     left: int | None
+    counts: Mapping[str, int] = field(default_factory=dict)
 
 
 def run_query(query: StreamingQuery, on_batch: Callable[[Batch], None], stopping: Event) -> None:
@@ -110,7 +126,9 @@ def _report_batches(query: StreamingQuery, last: int, on_batch: Callable[[Batch]
     for progress in query.recentProgress:
         if progress.batchId > last and progress.numInputRows:
             last = progress.batchId
-            on_batch(Batch(last, progress.numInputRows, _left(json.loads(progress.json))))
+            document = json.loads(progress.json)
+            counts = document.get("observedMetrics", {}).get(OBSERVED, {})
+            on_batch(Batch(last, progress.numInputRows, _left(document), counts))
     return last
 
 
@@ -141,7 +159,8 @@ def shortened_spark_errors() -> Iterator[None]:
             " what was done stays: run it again, with more memory or smaller batches if need be"
         ) from error
     except (PySparkException, Py4JError) as error:
-        raise plain_error(str(error)) from error
+        # A captured exception's own text lacks the causes further down in Java's stack.
+        raise plain_error(f"{error}\n{getattr(error, '_stackTrace', None) or ''}") from error
 
 
 def plain_error(text: str) -> KielGroupsError:
@@ -154,13 +173,36 @@ def plain_error(text: str) -> KielGroupsError:
         name, message = found[-1]
         kind = getattr(errors, name, KielGroupsError)
         raised_as = next((each for each in _DISTINGUISHED if issubclass(kind, each)), KielGroupsError)
-        return raised_as(message.strip())
+        return raised_as(_SQL_STATES.sub("", message.strip()))
     _, found_start, printed = text.rpartition(_NO_WORKER[1])[0].rpartition(_NO_WORKER[0])
     if found_start and printed.strip():
         return ConfigError(f"Spark's Python does not start: {printed.strip().splitlines()[-1].strip()}; {_REMEDY}")
     if _NO_SOURCE in text:
         return ConfigError(f"Spark's Python knows no data source 'kiel'; {_REMEDY}")
-    return KielGroupsError(f"Spark failed: {_error_line(text)}")
+    return _known_failure(text) or KielGroupsError(f"Spark failed: {_error_line(text)}")
+
+
+def _known_failure(text: str) -> KielGroupsError | None:
+    """Return the error for a failure of the machine or of the cluster whose remedy is known, or None."""
+    if found := _NO_PACKAGE.search(text):
+        return ConfigError(found[1].strip())
+    if found := _NO_PROGRAM.search(text):
+        host, program = found.groups()
+        where = f"on {host}, there is" if host else "there is"
+        return ConfigError(f"PYSPARK_PYTHON: {where} no program {program} that can be run; {_REMEDY}")
+    if found := _FULL.search(text):
+        return KielGroupsError(
+            f"a disk is full ({found[0]}): that of the archive, of its checkpoint or of Spark's temporary files"
+            " (spark.local.dir). Completed batches stay; free some space, and run it again"
+        )
+    if found := _NOT_A_MASTER.search(text):
+        return ConfigError(f"--master: {found[1].strip()} given; expected {_MASTERS}")
+    if any(words in text for words in _NO_MASTER):
+        return KielGroupsError(
+            "Spark's master did not accept this job within a minute, or has ended it; is it of the same release as this"
+            " Spark, and does it run?"
+        )
+    return None
 
 
 def _error_line(text: str) -> str:
@@ -169,8 +211,18 @@ def _error_line(text: str) -> str:
     raised = [found[1] for line in lines if (found := _PYTHON_RAISED.fullmatch(line))]
     if raised:
         return raised[-1]
-    return _JAVA_RAISED.sub("", lines[0]) if lines else "it does not say why"
+    if not lines:
+        return "it does not say why"
+    first = _JAVA_RAISED.sub("", lines[0])
+    causes = [line.removeprefix(_CAUSED_BY) for line in lines if line.startswith(_CAUSED_BY)]
+    cause = _JAVA_RAISED.sub("", f": {causes[-1]}") if causes else ""
+    return first if cause in first else f"{first.rstrip('.')}: {cause}"
 
+
+_MASTERS = "such as local[4], spark://host:7077, yarn or k8s://https://host:443"
+_STANDALONE = "spark://"
+#: How long a master may take to accept a connection, in seconds.
+_CONNECT_S = 5.0
 
 #: Set if spark-submit has started Java for this process, with the master and the settings of its command line.
 _SUBMITTED = "PYSPARK_GATEWAY_PORT"
@@ -203,19 +255,21 @@ def start_session(name: str, *, master: str | None, settings: Sequence[str] = ()
         log: The file for the standard error of Java and the workers. None lets them share this process's own.
 
     Raises:
-        ConfigError: There is no Java, it is too old, or a setting is not valid.
-        KielGroupsError: Spark did not start; the message has the last line of its log.
+        ConfigError: There is no Java, it is too old, there is no Python for workers, or a setting is not valid.
+        KielGroupsError: No master can be reached, or Spark did not start; the message has the cause in its log.
     """
     pairs = dict(_pair(each) for each in settings)
     if _SUBMITTED not in os.environ:
         check_java()
         master = master or "local[*]"
+    check_python()
     local = master is not None and master.startswith("local")
     if local:
         # Otherwise workers would use the first python3 in the path.
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     builder = SparkSession.builder.appName(name)
     if master is not None:
+        check_master(master)
         builder = builder.master(master)
     for key, value in {**_SETTINGS, **(_LOCAL_SETTINGS if local else {}), **pairs}.items():
         builder = builder.config(key, value)
@@ -225,7 +279,7 @@ def start_session(name: str, *, master: str | None, settings: Sequence[str] = ()
         except PySparkException as error:
             if error.getCondition() != "JAVA_GATEWAY_EXITED":
                 raise
-            raise KielGroupsError(f"Spark did not start: {_last_line(log)}") from error
+            raise KielGroupsError(f"Spark did not start: {cause_in(log)}") from error
 
 
 def stop_session(spark: SparkSession) -> None:
@@ -291,6 +345,37 @@ def _errors_to(log: Path | None) -> Iterator[None]:
         os.close(kept)
 
 
-def _last_line(log: Path | None) -> str:
-    lines = log.read_text(encoding="utf-8", errors="replace").split("\n") if log is not None else []
-    return next((line.strip() for line in reversed(lines) if line.strip()), "see its output above")
+#: What precedes the cause of a failed start in the log of Java, or in the output of its launcher.
+_START_FAILED = re.compile(r"(?:Exception in thread \S+ |Caused by: |Error: )(?:[\w.$]+: )?(.+)")
+
+
+def cause_in(log: Path | None) -> str:
+    """Return the line of Spark's log that says why it did not start: the last cause, or the last line."""
+    text = log.read_text(encoding="utf-8", errors="replace") if log is not None else ""
+    lines = [line.strip() for line in text.split("\n") if line.strip()]
+    causes = [found[1] for line in lines if (found := _START_FAILED.match(line))]
+    return (causes or lines or ["see its output above"])[-1]
+
+
+def check_master(master: str) -> None:
+    """
+    Check that one of the masters of a standalone cluster can be reached, because Spark would try that for a minute.
+
+    Raises:
+        ConfigError: The URL has no host and port.
+        KielGroupsError: No master accepts a connection; the message has the reason for each one.
+    """
+    if not master.startswith(_STANDALONE):
+        return
+    failures = []
+    for each in master.removeprefix(_STANDALONE).split(","):
+        host, _, port = each.rpartition(":")
+        if not host or not port.isdecimal():
+            raise ConfigError(f"--master: {master!r} given; expected {_MASTERS}")
+        try:
+            socket.create_connection((host.strip("[]"), int(port)), _CONNECT_S).close()
+        except (OSError, OverflowError, UnicodeError) as error:
+            failures.append(f"{each}: {getattr(error, 'strerror', None) or error}")
+        else:
+            return
+    raise KielGroupsError(f"--master: no Spark master can be reached ({'; '.join(failures)}); is it running there?")

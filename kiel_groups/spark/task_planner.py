@@ -4,14 +4,18 @@ Plan the tasks that read ranges of offsets: merge small ranges, and split large 
 A Spark task costs tens of milliseconds of overhead, and a topic may have a hundred partitions with a few messages each.
 So ranges whose partitions have the same leader share tasks, of about equal size, about as many as can run at once.
 A range is split only if the user asks for that, because its messages would no longer be read in order.
+
+A sink of files writes at least one file for each topic of a task. For such sinks, a topic has as few tasks as its size
+allows, whatever its leaders.
 """
 
 from __future__ import annotations
 
 import heapq
+import math
 import os
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -23,12 +27,16 @@ from kiel_groups.model import TopicPartition
 from kiel_groups.spark.checkpoint import OffsetRange
 from kiel_groups.spark.options import ReadOptions
 
-__all__ = ["ReadTask", "TaskBounds", "plan_tasks", "task_partitions"]
+__all__ = ["ReadTask", "TaskBounds", "plan_tasks", "plan_topic_tasks", "task_partitions"]
 
 #: The most tasks that ``maxRecordsPerPartition`` may cause: Spark's driver keeps every task of a batch in memory.
 _MOST_TASKS = 10_000
 #: Tasks of a batch for each core: with more than one, tasks of different lengths still keep all cores busy.
 _TASKS_PER_CORE = 2
+#: A batch has one task for each so many offsets, at most: reading fewer takes less time than the overhead of a task.
+#: The number is not larger because messages may be large.
+_OFFSETS_WORTH_A_TASK = 1_000
+_MB = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,13 +45,14 @@ class TaskBounds:
     The bounds on the tasks of a batch, from the options and the machine.
 
     ``parallelism`` is the number of tasks without other bounds. ``most_records`` bounds the offsets of a task: larger
-    ranges are split, and ranges are not merged beyond it.
+    ranges are split, and ranges are not merged beyond it. ``file_bytes`` asks for few files of about this size.
     """
 
     parallelism: int
     least_tasks: int | None = None
     most_tasks: int | None = None
     most_records: int | None = None
+    file_bytes: int | None = None
 
     @classmethod
     def of(cls, options: ReadOptions) -> TaskBounds:
@@ -58,6 +67,7 @@ class TaskBounds:
             least_tasks=options.min_partitions,
             most_tasks=options.max_partitions,
             most_records=options.max_records_per_partition,
+            file_bytes=None if options.file_mb is None else options.file_mb * _MB,
         )
 
 
@@ -66,10 +76,10 @@ class ReadTask:
     """
     The ranges that one task reads.
 
-    ``leader`` is the broker that led all these partitions when the task was planned, or None if it was unknown.
+    ``leaders`` has the broker that led each partition when the task was planned, or None if it was unknown.
     """
 
-    leader: HostPort | None
+    leaders: Mapping[TopicPartition, HostPort | None]
     ranges: tuple[OffsetRange, ...]
 
     @property
@@ -97,8 +107,54 @@ def plan_tasks(
     wanted = _task_counts(by_leader, bounds)
     tasks = []
     for leader in sorted(by_leader, key=lambda leader: (leader is None, leader)):
-        tasks += [ReadTask(leader, bin_) for bin_ in _pack(by_leader[leader], wanted[leader], bounds.most_records)]
+        tasks += [_task(bin_, leaders) for bin_ in _pack(by_leader[leader], wanted[leader], bounds.most_records)]
     return tasks
+
+
+def _task(ranges: Iterable[OffsetRange], leaders: Mapping[TopicPartition, HostPort | None]) -> ReadTask:
+    found = tuple(sorted(ranges))
+    return ReadTask({each.topic_partition: leaders.get(each.topic_partition) for each in found}, found)
+
+
+def plan_topic_tasks(
+    ranges: Sequence[OffsetRange],
+    leaders: Mapping[TopicPartition, HostPort | None],
+    bounds: TaskBounds,
+    message_bytes: Callable[[OffsetRange], float],
+) -> list[ReadTask]:
+    """
+    Plan tasks for a sink of files, which writes a file for each topic of a task; ``file_bytes`` must be given.
+
+    A topic has one task for each ``file_bytes`` of its messages, and no more than its share of all tasks. Small topics
+    share tasks.
+
+    Args:
+        ranges: The ranges of the batch.
+        leaders: The leader of each partition.
+        bounds: The number of tasks, and the size of files.
+        message_bytes: Returns the average size of a range's messages. It is called for topics with a large share only.
+    """
+    assert bounds.file_bytes is not None
+    by_topic: dict[str, list[OffsetRange]] = defaultdict(list)
+    for each in sorted(ranges):
+        if each.size:
+            by_topic[each.topic_partition.topic].append(each)
+    total = sum(each.size for pieces in by_topic.values() for each in pieces)
+    most = min(bounds.most_tasks or bounds.parallelism, -(-total // _OFFSETS_WORTH_A_TASK))
+    parts: list[tuple[int, tuple[OffsetRange, ...]]] = []
+    for pieces in by_topic.values():
+        size = sum(each.size for each in pieces)
+        count = min(len(pieces), round(most * size / total))
+        if count > 1:
+            topic_bytes = size * message_bytes(max(pieces, key=lambda each: each.size))
+            count = min(count, math.ceil(topic_bytes / bounds.file_bytes))
+        parts += [(sum(each.size for each in part), part) for part in _pack(pieces, max(1, count), None)]
+    # The largest part first, into the smallest task.
+    tasks: list[tuple[int, int, list[OffsetRange]]] = [(0, number, []) for number in range(min(most, len(parts)))]
+    for size, part in sorted(parts, reverse=True):
+        load, number, found = tasks[0]
+        heapq.heapreplace(tasks, (load + size, number, [*found, *part]))
+    return [_task(found, leaders) for _, _, found in sorted(tasks, key=lambda each: each[1])]
 
 
 def _check_size(total: int, most_records: int | None) -> None:
@@ -133,7 +189,8 @@ def _task_counts(
 ) -> dict[HostPort | None, int]:
     """Return the number of tasks for each leader: first one each, then more where the tasks would be largest."""
     sizes = {leader: sum(piece.size for piece in pieces) for leader, pieces in by_leader.items()}
-    wanted = bounds.most_tasks or max(bounds.parallelism, bounds.least_tasks or 0)
+    worthwhile = -(-sum(sizes.values()) // _OFFSETS_WORTH_A_TASK)
+    wanted = max(min(bounds.most_tasks or bounds.parallelism, worthwhile), bounds.least_tasks or 0)
     counts = dict.fromkeys(by_leader, 1)
     for _ in range(wanted - len(counts)):
         divisible = [leader for leader, pieces in by_leader.items() if counts[leader] < len(pieces)]
@@ -160,4 +217,4 @@ def _pack(pieces: Sequence[OffsetRange], tasks: int, most_records: int | None) -
 
 def task_partitions(tasks: Sequence[ReadTask]) -> list[InputPartition]:
     """Wrap tasks for Spark. If there are none, return an empty task, or Spark would create a task of its own."""
-    return [InputPartition(task) for task in tasks] or [InputPartition(ReadTask(None, ()))]
+    return [InputPartition(task) for task in tasks] or [InputPartition(ReadTask({}, ()))]

@@ -148,7 +148,8 @@ class BrokerSocket:
         return BrokerConnectionError(f"{self.address}: {why}", host=host, port=port)
 
 
-_CONNECT_S = 5.0
+#: How long a broker may take to accept a connection, or to answer from memory, in seconds: what a dead computer costs.
+_CONNECT_S = 3.0
 _MAX_ANSWER_BYTES = 64 << 20
 
 #: Unused connections, by the process that opened them, broker and client id.

@@ -11,7 +11,7 @@ from kazoo.client import KazooClient
 
 from kiel_groups.clients import Producer, hash_partitioner
 from kiel_groups.embedded import Cluster
-from kiel_groups.group.znodes.layout import GroupLayout
+from kiel_groups.group.znodes.layout import GroupLayout, topic_path
 from kiel_groups.wire.error_codes import NO_ERROR
 from kiel_groups.wire.primitives import Writer
 from kiel_groups.wire.topic_changes import CreateTopicsRequest, NewTopic
@@ -22,6 +22,7 @@ __all__ = [
     "await_committed",
     "committed",
     "create_compacted_topic",
+    "incarnation_of",
     "members",
     "owners",
     "produce",
@@ -86,6 +87,12 @@ def stored_offsets(client: KazooClient, group: str, topic: str) -> dict[int, int
     if client.exists(folder) is None:
         return {}
     return {int(name): int(client.get(f"{folder}/{name}")[0]) for name in client.get_children(folder)}
+
+
+def incarnation_of(cluster: Cluster, topic: str) -> int:
+    """Return the creation zxid of a topic."""
+    with zookeeper(cluster) as client:
+        return int(client.get(topic_path(topic))[1].czxid)
 
 
 def committed(cluster: Cluster, group: str, topic: str) -> int:

@@ -19,13 +19,11 @@ from kiel_groups.errors import (
     RecordDeserializationError,
 )
 from kiel_groups.model import Record, TopicPartition
-from kiel_groups.wire.fetch import FetchRequest
 from tests.helpers.cluster_data import committed, zookeeper
 from tests.helpers.commands import kiel_groups
 from tests.helpers.group_backends import GroupBackend
 from tests.helpers.waiting import eventually
-from tests.proxies import KafkaProxy
-from tests.proxies.kafka_proxy import Exchange, Reply
+from tests.proxies import KafkaProxy, damaging
 
 pytestmark = pytest.mark.integration
 
@@ -199,19 +197,6 @@ async def test_consume_skips_by_default(backend: GroupBackend, unique: Unique) -
         assert await consumer.consume(topic) == [0, 1, 3, 4]
         await consumer.commit_offsets()
         await backend.await_committed(group, topic, 5)
-
-
-def damaging(*marks: bytes) -> Callable[[Exchange], Reply]:
-    """Damage each message that contains one of these bytes, in every answer, as a failing disk does."""
-
-    def answer(exchange: Exchange) -> Reply:
-        response = exchange.response
-        if exchange.api_key == FetchRequest.API_KEY:
-            for mark in marks:
-                response = response.replace(mark, mark[:-1] + bytes([mark[-1] ^ 1]))
-        return response
-
-    return answer
 
 
 #: The first bytes of a gzip stream: its magic, its method and its flags.

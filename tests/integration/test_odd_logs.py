@@ -8,6 +8,7 @@ import random
 import re
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import suppress
+from pathlib import Path
 from typing import Any, TypeAlias
 
 import pytest
@@ -16,7 +17,9 @@ from kiel_groups import GroupedConsumer, Producer, SingleConsumer
 from kiel_groups.embedded import Cluster
 from kiel_groups.errors import MessageTooLargeError
 from kiel_groups.model import Record, TopicPartition
+from kiel_groups.spark import verify_archive
 from tests.helpers.cluster_data import create_compacted_topic
+from tests.helpers.spark.archive_folder import Archive
 from tests.helpers.waiting import eventually
 
 pytestmark = pytest.mark.integration
@@ -83,11 +86,12 @@ async def read(consumer: SingleConsumer, count: int) -> list[Record]:
 
 @pytest.mark.parametrize(("kafka", "codec"), COMPACTED)
 async def test_gaps_of_a_compacted_log_are_passed(
-    cleaning_clusters: Callable[[str], Cluster], unique: Unique, kafka: str, codec: str | None
+    cleaning_clusters: Callable[[str], Cluster], unique: Unique, kafka: str, codec: str | None, tmp_path: Path
 ) -> None:
     """
     What compaction has left is delivered once, in order, at its own offsets, however small the answers are. A seek into
-    a gap resumes at the next message. In the end there is no lag.
+    a gap resumes at the next message. In the end there is no lag. An archive lacks what compaction has removed, which
+    ``verify_archive`` tells from a message that is in the log.
     """
     cluster, topic = cleaning_clusters(kafka), unique("topic")
     small_segments = {"segment.bytes": "4096", "min.cleanable.dirty.ratio": "0.01"}
@@ -121,6 +125,17 @@ async def test_gaps_of_a_compacted_log_are_passed(
         assert [record.offset for record in await read(consumer, 1)] == [len(pairs) - 1]
         assert consumer.highwater(partition) == await consumer.position(partition) == len(pairs)
         assert not consumer.metrics.total("fetches_unreadable")
+
+    archive = Archive(tmp_path, topic, cluster.brokers)
+    there = {record.offset for record in left} - {before.offset}
+    archive.add({"0": {"from": 0, "to": 1_000, "token": 1}}, [(0, offset, None) for offset in sorted(there)])
+    result = await asyncio.to_thread(verify_archive, str(archive.output), brokers=",".join(cluster.brokers))
+    # Compaction may have gone on meanwhile, and have removed more.
+    assert result.totals()["compacted"] + result.totals()["missing"] == 1_000 - len(there)
+    assert {(each.start, each.reason) for each in result.logs[0].unexplained} <= {
+        (before.offset, "in the log of today")
+    }
+    assert (result.logs[0].log, result.logs[0].waiting) == ((0, 1_000), 0)
 
 
 @pytest.mark.parametrize("codec", CODECS)

@@ -289,7 +289,7 @@ MUTANTS = (
     Mutant(
         "a damaged offset is passed wherever it is",
         "clients/fetch/partition_fetch.py",
-        "if not self.position <= damage.offset < (self.high_watermark or 0):",
+        "if not position <= damage.offset < high_watermark:",
         "if damage.offset < 0:",
         "tests/unit/clients/fetch/test_put_back.py",
     ),

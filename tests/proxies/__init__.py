@@ -7,7 +7,7 @@ They need no privileges, and change only those answers of brokers that the calle
 """
 
 from tests.proxies.fault_proxy import Direction, FaultProxy, Side
-from tests.proxies.kafka_proxy import Exchange, KafkaProxy, NextFailures, NextRefusals, Partial, failing
+from tests.proxies.kafka_proxy import Exchange, KafkaProxy, NextFailures, NextRefusals, Partial, damaging, failing
 
 __all__ = [
     "FaultProxy",
@@ -18,5 +18,6 @@ __all__ = [
     "NextRefusals",
     "Exchange",
     "Partial",
+    "damaging",
     "failing",
 ]

@@ -17,11 +17,22 @@ from typing import TypeAlias
 
 from kiel_groups.config import HostPort, parse_hosts
 from kiel_groups.errors import ProtocolError
+from kiel_groups.wire.fetch import FetchRequest
 from kiel_groups.wire.framing import SIZE_BYTES, decode_size, split_response
 from tests.proxies.fault_proxy import Direction, FaultProxy, Link, Side
 from tests.proxies.faulty_answers import refusal, understands, with_addresses, with_error
 
-__all__ = ["KafkaProxy", "Exchange", "Partial", "Reply", "Answer", "NextFailures", "NextRefusals", "failing"]
+__all__ = [
+    "KafkaProxy",
+    "Exchange",
+    "Partial",
+    "Reply",
+    "Answer",
+    "damaging",
+    "NextFailures",
+    "NextRefusals",
+    "failing",
+]
 
 _REQUEST_HEAD = struct.Struct(">hhi")
 _RESPONSE_HEAD = struct.Struct(">ii")
@@ -97,6 +108,19 @@ def failing(api_key: int, code: int, *, times: int | None = None) -> Answer:
         if times is not None and exchange.number > times:
             return exchange.response
         return _failed(exchange, api_key, code)
+
+    return answer
+
+
+def damaging(*marks: bytes) -> Answer:
+    """Damage each message that contains one of these bytes, in every answer, as a failing disk does."""
+
+    def answer(exchange: Exchange) -> Reply:
+        response = exchange.response
+        if exchange.api_key == FetchRequest.API_KEY:
+            for mark in marks:
+                response = response.replace(mark, mark[:-1] + bytes([mark[-1] ^ 1]))
+        return response
 
     return answer
 

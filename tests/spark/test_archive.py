@@ -7,6 +7,7 @@ import json
 import socket
 from collections.abc import Callable
 from dataclasses import replace
+from datetime import UTC
 from pathlib import Path
 from threading import Event
 from typing import Any
@@ -19,12 +20,15 @@ from kiel_groups.embedded import Cluster
 from kiel_groups.errors import ConfigError, KielGroupsError, OffsetOutOfRangeError, UnknownTopicError
 from kiel_groups.model import TopicPartition
 from kiel_groups.ops.actions.topics import ZooKeeperTopics
-from kiel_groups.spark import ArchiveSettings, archive, plan_archive
-from kiel_groups.spark.archive_folders import ArchiveFolders, FolderError, HadoopFolder
+from kiel_groups.spark import ArchiveSettings, ArchiveSummary, archive, plan_archive, verify_archive
+from kiel_groups.spark.archive_folders import ArchiveFolders
+from kiel_groups.spark.archive_table import TimeField, check_pattern, parse_schema
 from kiel_groups.spark.checkpoint import OffsetRange
-from tests.helpers.cluster_data import stored_offsets, zookeeper
+from kiel_groups.spark.folders import FolderError, HadoopFolder
+from tests.helpers.cluster_data import incarnation_of, stored_offsets, zookeeper
 from tests.helpers.spark.archives import assert_complete, settings
-from tests.helpers.spark.queries import await_partitions, brokers_of, fill, filled
+from tests.helpers.spark.queries import await_partitions, brokers_of, fill, filled, recreate_topic
+from tests.proxies import KafkaProxy, damaging
 
 # The session takes seconds to start, and a minute on a busy computer.
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600), pytest.mark.xdist_group("spark-session")]
@@ -49,6 +53,8 @@ def test_each_run_adds_new_records(spark: SparkSession, cluster_39: Cluster, top
     first = archive(spark, wanted, on_batch=batches.append)
     assert ([batch.records for batch in batches], [batch.left for batch in batches]) == ([25, 25, 10], [35, 10, 0])
     assert (first.records, sum(each.size for each in first.ranges), first.group) == (60, 60, f"lake-{topic}")
+    # The partitions of a topic share a file, unless a batch has more of it than the wanted size.
+    assert first.files == 3
     assert_complete(spark, cluster_39, topic, tmp_path)
 
     fill(cluster_39, topic, [b"60", b"61", None], partition=1)
@@ -57,6 +63,8 @@ def test_each_run_adds_new_records(spark: SparkSession, cluster_39: Cluster, top
     assert [each.size for each in second.ranges] == [0, 3, 0]
     assert_complete(spark, cluster_39, topic, tmp_path)
     assert archive(spark, wanted).files == 0
+    verified = verify_archive(wanted.output, brokers=brokers_of(cluster_39))
+    assert ([log.rows for log in verified.logs], verified.is_complete) == ([each.end for each in second.ranges], True)
     ends = {each.topic_partition.partition: each.end for each in second.ranges}
     with zookeeper(cluster_39) as client:
         assert stored_offsets(client, f"lake-{topic}", topic) == ends
@@ -66,11 +74,109 @@ def test_a_table_has_the_day_of_the_run(spark: SparkSession, cluster_39: Cluster
     """The table has the day of the run, and the other documented columns. The summary has the size of the files."""
     summary = archive(spark, settings(cluster_39, topic, tmp_path))
     rows = spark.read.parquet(str(tmp_path / "archive"))
-    assert set(rows.columns) == {"topic", "date", "partition", "offset", "archived_at", "key", "value"}
+    columns = {"topic", "date", "partition", "offset", "archived_at", "key", "value", "incarnation"}
+    assert set(rows.columns) == columns
     in_utc = "to_utc_timestamp(archived_at, current_timezone())"
     assert rows.where(f"date = to_date({in_utc})").count() == len(VALUES)
     files = list((tmp_path / "archive" / f"topic={topic}").rglob("*.parquet"))
     assert (summary.files, summary.size_bytes) == (len(files), sum(path.stat().st_size for path in files))
+
+
+SECONDS = 1_795_871_100  # 2026-11-28 13:05:00 UTC
+
+
+def test_times_are_in_utc_whatever_the_session_says(spark: SparkSession) -> None:
+    """A text without a zone is UTC. What is no time is null, and so is a time without a date."""
+    cases: dict[str, dict[Any, int | None]] = {
+        "at": {
+            "2026-11-28T13:05:00Z": SECONDS,
+            "2026-11-28T13:05:00.123456789Z": SECONDS,
+            "2026-11-28T14:05:00+01:00": SECONDS,
+            "2026-11-28T14:05:00+0100": SECONDS,
+            "2026-11-28T14:05+01": SECONDS,
+            " 2026-11-28 13:05:00 ": SECONDS,
+            "2026-11-28T13:05": SECONDS,
+            "2026-11-28": SECONDS - 13 * 3600 - 300,
+            # Not in Berlin, where clocks are put forward.
+            "2026-03-29T02:30:00": 1_774_751_400,
+            "13:05:00Z": None,
+            "2026": None,
+            "yesterday": None,
+            "": None,
+            SECONDS: None,
+        },
+        "at:s": {SECONDS: SECONDS, f"{SECONDS}.5": SECONDS, 1.7958711e9: SECONDS, "NaN": None, -1: None},
+        "at:ms": {SECONDS * 1000 + 999: SECONDS, "x": None, SECONDS * 10**6: None, "9" * 40: None},
+        "at:dd/MM/yyyy HH:mm": {"28/11/2026 13:05": SECONDS, "28/11/2026": None, "28/11/2026 13:05 X": None},
+        "at:dd/MMM/yyyy:HH:mm:ss Z": {"28/Nov/2026:14:05:00 +0100": SECONDS},
+    }
+    before = spark.conf.get("spark.sql.session.timeZone")
+    spark.conf.set("spark.sql.session.timeZone", "Europe/Berlin")
+    try:
+        for text, times in cases.items():
+            field = TimeField.parse(text)
+            check_pattern(spark, field)
+            values = spark.createDataFrame([(json.dumps({"at": each}),) for each in times], "value string")
+            found = values.select(field.seconds(values["value"]).alias("s")).collect()
+            assert dict(zip(times, (row["s"] for row in found), strict=True)) == times
+        for pattern in ("YYYY", "hour'", "QQQQQQ"):
+            with pytest.raises(ConfigError, match=r"^time_field: .* is no pattern with which Spark parses times"):
+                check_pattern(spark, TimeField("at", pattern))
+    finally:
+        spark.conf.set("spark.sql.session.timeZone", before)
+
+
+def test_fields_of_values_become_columns(
+    spark: SparkSession, cluster_39: Cluster, unique: Unique, tmp_path: Path
+) -> None:
+    """
+    A run fails at a value that does not fit the schema, and leaves no files; or it keeps the record without fields.
+    Records are in the hour of their event, or of their arrival if they have no time. The schema may grow.
+    """
+    topic = filled(cluster_39, unique("topic"), 1, [])
+    values = [
+        b'{"user": "ann", "amount": 1.5, "at": "2026-11-01T10:30:00+01:00", "more": {"n": 1}}',
+        b'{"user": "bob", "amount": "x", "at": "2026-11-02"}',
+        b"\xff no JSON",
+        None,
+        b'{"user": "eve", "at": "2026-11-01T23:59:00Z"}',
+    ]
+    for value in values:
+        fill(cluster_39, topic, [value], partition=0)
+    schema = parse_schema("user STRING, amount DOUBLE")
+    wanted = settings(cluster_39, topic, tmp_path, schema=schema, time_field="at", roll="hour")
+    with pytest.raises(
+        KielGroupsError, match=f'^{topic}:0: offset 1: the value does not fit the schema: {{"user": "b.*}}$'
+    ):
+        archive(spark, wanted)
+    output = tmp_path / "archive"
+    assert not list(output.glob("topic=*/**/part-*"))
+    summary = archive(spark, replace(wanted, bad_records="quarantine"))
+    assert (summary.records, summary.misfits, summary.untimed) == (5, 2, 2)
+
+    fill(cluster_39, topic, [b'{"user": "joe", "more": {"n": 2}, "at": "1970-01-01"}'], partition=0)
+    archive(spark, replace(wanted, schema=parse_schema("more STRUCT<n: INT>, user STRING, amount DOUBLE")))
+    rows = spark.read.option("mergeSchema", True).parquet(str(output)).orderBy("offset").collect()
+    assert [(row.user, row.amount, row.more, row.misfit) for row in rows] == [
+        ("ann", 1.5, None, False),
+        (None, None, None, True),
+        (None, None, None, True),
+        (None, None, None, False),
+        ("eve", None, None, False),
+        ("joe", None, (2,), False),
+    ]
+    times = [(str(row.date), row.hour) for row in rows]
+    (batch,) = {row.archived_at.astimezone(UTC) for row in rows[2:4]}
+    arrived = (f"{batch:%Y-%m-%d}", batch.hour)
+    assert times == [
+        ("2026-11-01", 9),
+        ("2026-11-02", 0),
+        arrived,
+        arrived,
+        ("2026-11-01", 23),
+        ("1970-01-01", 0),
+    ]
+    assert_complete(spark, cluster_39, topic, tmp_path)
 
 
 def test_a_stopped_run_ends_after_its_batch(
@@ -160,6 +266,61 @@ def test_a_folder_that_spark_cannot_use_gives_one_line(spark: SparkSession, tmp_
         HadoopFolder(spark, f"file://{tmp_path}/file").write("in/a", "text")
 
 
+# ---------------------------------------------------------------------- topics that fail
+
+
+def test_a_failing_topic_does_not_stop_the_others(
+    spark: SparkSession, cluster_39: Cluster, unique: Unique, tmp_path: Path
+) -> None:
+    """
+    Damaged messages end the archiving of two topics, of one in the first batch and of the other in a later one. The
+    third topic is archived to its end. A run that does not name the two leaves them where they are. With
+    ``bad_records="quarantine"`` all topics are archived, and the side table has the damaged messages.
+    """
+    values = [b"%d" % number for number in range(30)]
+    first = filled(cluster_39, unique("first"), 1, [b"spoilt?", *values[1:]])
+    later = filled(cluster_39, unique("later"), 1, [*values[:25], b"spoilt?", *values[26:]])
+    whole = filled(cluster_39, unique("whole"), 1, values)
+
+    def ends(summary: ArchiveSummary) -> dict[str, int]:
+        return {each.topic_partition.topic: each.end for each in summary.ranges}
+
+    with KafkaProxy(cluster_39.brokers[0], damaging(b"spoilt?")) as proxy:
+        wanted = ArchiveSettings(
+            topics=(first, later, whole), output=str(tmp_path / "archive"), brokers=proxy.address, batch_records=30
+        )
+        summary = archive(spark, wanted)
+        assert list(summary.not_archived) == [first, later]
+        cause = "a message that does not match its CRC; to pass it, set bad_records to 'quarantine' or 'skip'"
+        assert summary.not_archived[first] == f"{first}:0 at offset 0: {cause}"
+        assert summary.not_archived[later] == f"{later}:0 at offset 25: {cause}"
+        assert (ends(summary)[first], ends(summary)[whole]) == (0, 30)
+        assert summary.records == sum(ends(summary).values())
+        assert verify_archive(wanted.output).is_complete
+
+        fill(cluster_39, whole, [b"30"])
+        dropping = archive(spark, replace(wanted, topics=(whole,)))
+        assert (dropping.dropped, dropping.not_archived) == (tuple(sorted([first, later])), {})
+        assert (dropping.records, ends(dropping)) == (1, {whole: 31})
+
+        words = ["spark", "archive", first, later, whole, "--brokers", proxy.address, "--output", wanted.output]
+        again = archive(spark, replace(wanted, bad_records="quarantine"))
+        assert (again.not_archived, ends(again)) == ({}, {first: 30, later: 30, whole: 31})
+        assert [(row.topic, row.offset, row.end_offset) for row in again.bad_records] == sorted(
+            [(first, 0, 1), (later, 25, 26)]
+        )
+        assert run([*words, "--dry-run", "--bad-records", "skip"]) == 0
+    rows = spark.read.parquet(wanted.output).select("topic", "offset").collect()
+    assert sorted(map(tuple, rows)) == sorted(
+        [(first, offset) for offset in range(1, 30)]
+        + [(later, offset) for offset in range(30) if offset != 25]
+        + [(whole, offset) for offset in range(31)]
+    )
+    bad = spark.read.parquet(f"{wanted.output}/_quarantine").collect()
+    assert [bytes(row["raw"]).endswith(b"spoilt>") for row in bad] == [True, True]
+    assert verify_archive(wanted.output).is_complete
+
+
 # ---------------------------------------------------------------------- losses
 
 
@@ -171,7 +332,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ArchiveSettings, "source_options", lambda settings: {**given(settings), **quick})
 
 
-def test_a_recreated_topic_ends_a_run(
+def test_losses_are_accounted(
     spark: SparkSession,
     cluster_39: Cluster,
     unique: Unique,
@@ -180,41 +341,84 @@ def test_a_recreated_topic_ends_a_run(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """
-    The error names the lost offset and the remedies, also in a dry run. With --allow-loss, the run reads the new log.
+    A topic is created again twice: the first new log is shorter than the old one, the second one has grown past it. A
+    run and a dry run fail with the offset and the remedies. With ``fail_on_data_loss=False``, the new log is archived
+    from its beginning, and the losses are in the summary and in ``_losses``. An archive with ZooKeeper, which has no
+    run between the two, has the incarnation in each row and each loss; the one without tells logs apart by a message.
     """
     topic = filled(cluster_39, unique("topic"), 1, VALUES)
-    archive(spark, settings(cluster_39, topic, tmp_path))
-    ZooKeeperTopics(cluster_39.zk_hosts).delete(topic)
-    ZooKeeperTopics(cluster_39.zk_hosts).create(topic, 1)
-    await_partitions(cluster_39, topic, 1)
-    fill(cluster_39, topic, [b"a", b"b"])
-    words = ["spark", "archive", topic, "--brokers", brokers_of(cluster_39), "--output", str(tmp_path / "archive")]
-    for further in (["--dry-run"], []):
-        assert run([*words, *further]) == 1
-        error = capsys.readouterr().err.splitlines()[-1]
-        assert error.startswith(f"error: {topic}:0: offset 60 is to be read next, and the log ends at 2: ")
-        assert "an archive: in another folder" in error
-        assert error.endswith("or give --allow-loss to go on with what there is")
-    with pytest.raises(OffsetOutOfRangeError, match=f"{topic}:0: offset 60 is to be read next"):
-        archive(spark, settings(cluster_39, topic, tmp_path))
-    lenient = settings(cluster_39, topic, tmp_path, fail_on_data_loss=False)
-    assert plan_archive(lenient).ranges == (OffsetRange(TopicPartition(topic, 0), 0, 2),)
-    summary = archive(spark, lenient)
-    assert (summary.records, summary.ranges) == (2, (OffsetRange(TopicPartition(topic, 0), 0, 2),))
-    assert archive(spark, settings(cluster_39, topic, tmp_path)).records == 0
-    rows = spark.read.parquet(str(tmp_path / "archive")).select("offset", "value").collect()
-    assert sorted(rows) == sorted([*enumerate(VALUES), (0, b"a"), (1, b"b")])
+    informed = settings(cluster_39, topic, tmp_path / "informed", zookeeper=cluster_39.zk_hosts)
+    plain = settings(cluster_39, topic, tmp_path / "plain")
+    for wanted in (informed, plain):
+        archive(spark, wanted)
+    shorter, longer = [b"a", b"b"], [b"%d" % number for number in range(500, 580)]
+    before = incarnation_of(cluster_39, topic)
+
+    def lose(wanted: ArchiveSettings, reached: int, new_log: list[bytes], old: int | None, new: int | None) -> None:
+        words = ["spark", "archive", topic, "--brokers", brokers_of(cluster_39), "--output", wanted.output]
+        words += [] if wanted.zookeeper is None else ["--zookeeper", wanted.zookeeper]
+        for further in (["--dry-run"], []):
+            assert run([*words, *further]) == 1
+            error = capsys.readouterr().err.splitlines()[-1]
+            assert error.startswith(f"error: {topic}:0: offset {reached} is to be read next, and ")
+            assert (f"(incarnation {old}, and now {new})" in error) == (old is not None)
+            assert "an archive: in another folder" in error
+            assert error.endswith("or give --allow-loss to go on with what there is")
+        with pytest.raises(OffsetOutOfRangeError, match=f"{topic}:0: offset {reached} is to be read next"):
+            archive(spark, wanted)
+        assert run([*words, "--dry-run", "--allow-loss", "--json"]) == 0
+        (lost,) = json.loads(capsys.readouterr().out)["lost"]["topics"][topic]["0"]
+        assert (lost["from"], lost["to"], lost["incarnation"]) == (reached, None, old)
+        summary = archive(spark, replace(wanted, fail_on_data_loss=False))
+        assert summary.records == len(new_log)
+        assert summary.ranges == (OffsetRange(TopicPartition(topic, 0), 0, len(new_log), new),)
+        assert [(loss.start, loss.end, loss.incarnation) for loss in summary.lost] == [(reached, None, old)]
+
+    recreate_topic(cluster_39, topic, 1, shorter)
+    lose(plain, len(VALUES), shorter, None, None)
+    recreate_topic(cluster_39, topic, 1, longer)
+    now = incarnation_of(cluster_39, topic)
+    lose(plain, len(shorter), longer, None, None)
+    lose(informed, len(VALUES), longer, before, now)
+    again = archive(spark, informed)
+    assert (again.records, again.lost) == (0, ())
+
+    def rows_of(wanted: ArchiveSettings, table: str, *columns: str) -> list[tuple[Any, ...]]:
+        rows = spark.read.parquet(f"{wanted.output}{table}").select(*columns).collect()
+        return sorted(tuple(bytes(each) if isinstance(each, bytearray) else each for each in row) for row in rows)
+
+    assert rows_of(informed, "", "incarnation", "offset", "value") == [
+        (zxid, *row) for zxid, log in ((before, VALUES), (now, longer)) for row in enumerate(log)
+    ]
+    assert rows_of(plain, "", "offset", "value") == sorted(
+        row for log in (VALUES, shorter, longer) for row in enumerate(log)
+    )
+    assert rows_of(informed, "/_losses", "incarnation", "offset", "end_offset") == [(before, 60, 60)]
+    assert rows_of(plain, "/_losses", "incarnation", "offset", "end_offset") == [(None, 2, 2), (None, 60, 60)]
+    for wanted, expected in (
+        (informed, [(before, 60, [("lost", 60, 60)]), (now, 80, [])]),
+        (plain, [(None, 142, [("lost", 2, 2), ("lost", 60, 60)])]),
+    ):
+        verified = verify_archive(wanted.output, brokers=brokers_of(cluster_39), zookeeper=cluster_39.zk_hosts)
+        found = [(log.incarnation, log.rows, [each[:3] for each in log.differences]) for log in verified.logs]
+        assert (found, verified.is_complete) == (expected, True)
 
 
-def test_a_deleted_topic_ends_a_run(cluster_39: Cluster, unique: Unique, tmp_path: Path, impatient: None) -> None:
-    """The error reports lost records and not an unknown topic, even if another topic exists."""
+def test_a_deleted_topic_is_not_archived(cluster_39: Cluster, unique: Unique, tmp_path: Path, impatient: None) -> None:
+    """
+    The reason reports lost records and not an unknown topic. Another topic is archived. A topic that has never existed
+    ends the run.
+    """
     gone, kept = filled(cluster_39, unique("gone"), 1, VALUES), filled(cluster_39, unique("kept"), 1, VALUES)
     wanted = ArchiveSettings(topics=(gone, kept), output=str(tmp_path / "archive"), brokers=brokers_of(cluster_39))
     write_started(wanted, {gone: 60, kept: 50})
     ZooKeeperTopics(cluster_39.zk_hosts).delete(gone)
     await_partitions(cluster_39, gone, 0)
-    with pytest.raises(OffsetOutOfRangeError, match=f"^{gone}:0: offset 60 is to be read next, and there is no such"):
-        plan_archive(wanted)
+    plan = plan_archive(wanted)
+    assert plan.ranges == (OffsetRange(TopicPartition(kept, 0), 50, 60),)
+    assert list(plan.not_archived) == [gone]
+    assert plan.not_archived[gone].startswith(f"{gone}:0: offset 60 is to be read next, and there is no such partition")
+    assert plan_archive(replace(wanted, topics=(kept,))).dropped == (gone,)
     lenient = replace(wanted, fail_on_data_loss=False)
     assert plan_archive(lenient).ranges == (OffsetRange(TopicPartition(kept, 0), 50, 60),)
     with pytest.raises(UnknownTopicError, match="no broker knows"):

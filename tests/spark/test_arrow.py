@@ -6,9 +6,11 @@ from itertools import pairwise
 
 import pyarrow as pa
 import pytest
+from pyspark.sql.types import LongType, StructType
 
 from kiel_groups.model import TopicPartition
-from kiel_groups.spark.options import READ_SCHEMA, arrow_schema
+from kiel_groups.spark.checkpoint import OffsetRange
+from kiel_groups.spark.columns import READ_SCHEMA, arrow_schema, check_read_schema
 from kiel_groups.spark.read_task import merged, record_batch
 from kiel_groups.wire.message_sets.columns import Columns
 from kiel_groups.wire.message_sets.decoder import decode_columns
@@ -18,6 +20,7 @@ from tests.helpers.reference_codec import encode
 pytestmark = pytest.mark.spark
 
 SOURCE = TopicPartition("clicks", 3)
+RANGE = OffsetRange(SOURCE, 0, 1, 7)
 SCHEMA = arrow_schema(READ_SCHEMA)
 
 
@@ -27,7 +30,7 @@ def columns_of(messages: list[tuple[int, bytes | None, bytes | None]]) -> Column
 
 def test_a_batch_has_the_columns_of_sparks_source() -> None:
     """Null keys and values stay null, and empty ones empty. The timestamp is null, and the timestamp type is -1."""
-    batch = record_batch(columns_of(PLAIN), SOURCE, SCHEMA)
+    batch = record_batch(columns_of(PLAIN), RANGE, SCHEMA)
     batch.validate(full=True)
     assert batch.schema == SCHEMA
     assert batch.to_pylist() == [
@@ -48,15 +51,24 @@ def test_a_batch_has_the_columns_of_sparks_source() -> None:
 def test_a_schema_chooses_columns_and_their_order(names: tuple[str, ...]) -> None:
     """The batch has only the columns of the schema."""
     schema = pa.schema([SCHEMA.field(name) for name in names])
-    batch = record_batch(columns_of(PLAIN), SOURCE, schema)
+    batch = record_batch(columns_of(PLAIN), RANGE, schema)
     assert batch.schema == schema
     assert batch.num_rows == len(PLAIN)
-    assert batch.to_pydict()[names[0]] == record_batch(columns_of(PLAIN), SOURCE, SCHEMA).to_pydict()[names[0]]
+    assert batch.to_pydict()[names[0]] == record_batch(columns_of(PLAIN), RANGE, SCHEMA).to_pydict()[names[0]]
+
+
+@pytest.mark.parametrize("incarnation", [7, None])
+def test_the_incarnation_is_a_column_on_demand(incarnation: int | None) -> None:
+    """The column has the incarnation of the range, and is null if that is unknown."""
+    schema = arrow_schema(check_read_schema(StructType().add("offset", LongType()).add("incarnation", LongType())))
+    batch = record_batch(columns_of(PLAIN), RANGE._replace(incarnation=incarnation), schema)
+    batch.validate(full=True)
+    assert batch["incarnation"].to_pylist() == [incarnation] * len(PLAIN)
 
 
 def test_no_rows_make_an_empty_batch() -> None:
     """Without rows, the batch is empty and has all columns."""
-    batch = record_batch(columns_of([]), SOURCE, SCHEMA)
+    batch = record_batch(columns_of([]), RANGE, SCHEMA)
     batch.validate(full=True)
     assert (batch.num_rows, batch.schema) == (0, SCHEMA)
 
@@ -64,7 +76,7 @@ def test_no_rows_make_an_empty_batch() -> None:
 def test_values_are_not_copied() -> None:
     """The batch refers to the decoder's memory, so values are not copied."""
     columns = columns_of(PLAIN)
-    batch = record_batch(columns, SOURCE, SCHEMA)
+    batch = record_batch(columns, RANGE, SCHEMA)
     assert batch["value"].buffers()[2].address == pa.py_buffer(columns.values.data).address
     assert batch["offset"].buffers()[1].address == pa.py_buffer(columns.offsets).address
 
@@ -77,7 +89,7 @@ def test_small_batches_are_merged(sizes: list[int]) -> None:
     """
     batches, start = [], 0
     for size in sizes:
-        batches.append(record_batch(columns_of([(start + n, None, b"v") for n in range(size)]), SOURCE, SCHEMA))
+        batches.append(record_batch(columns_of([(start + n, None, b"v") for n in range(size)]), RANGE, SCHEMA))
         start += size
     found = list(merged(batches))
     for batch in found:

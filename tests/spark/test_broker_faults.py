@@ -15,6 +15,7 @@ from kiel_groups.config import HostPort
 from kiel_groups.embedded import Cluster
 from kiel_groups.errors import OffsetOutOfRangeError
 from kiel_groups.ops.actions.topics import ZooKeeperTopics
+from kiel_groups.spark.side_tables import LOSSES, read_rows
 from kiel_groups.spark.task_planner import ReadTask
 from tests.helpers.spark.queries import Query, batch_tasks, brokers_of, fill, filled, records, running
 from tests.proxies import KafkaProxy
@@ -80,25 +81,40 @@ def test_a_query_survives_a_restart_of_its_broker(
     assert found == [*VALUES, b"afterwards"]
 
 
-def test_a_truncated_log_is_a_loss(own_cluster: Cluster, topic: str) -> None:
+def test_a_truncated_log_is_a_loss(own_cluster: Cluster, topic: str, tmp_path: Path) -> None:
     """
     If retention has deleted records before the query read them, the error has the remedy. With failOnDataLoss=false,
-    the query reads the remaining records.
+    the query reads the remaining records. Every lost offset is accounted, whether the worker finds the loss, in a batch
+    that was planned before, or the driver.
     """
     options = {"subscribe": topic, "startingOffsets": "earliest", **PATIENT}
     with running(Query(own_cluster, **options, maxOffsetsPerTrigger="10")) as query:
         query.trigger()
+        planned = query.trigger(fails=True)
     asyncio.run(lose_first_segments(own_cluster, topic))
     with running(Query(own_cluster, query.checkpoint, **options)) as strict:
         expected = rf"{topic}:[01]: offsets \d+ to \d+ are to be read, and the log has [1-9]\d* to .* failOnDataLoss"
         with pytest.raises(OffsetOutOfRangeError, match=expected):
             strict.trigger()
-    with running(Query(own_cluster, query.checkpoint, **options, failOnDataLoss="false")) as lenient:
+    archive = tmp_path.as_uri()
+    options |= {"failOnDataLoss": "false", "kiel_archive_output": archive}
+    with running(Query(own_cluster, query.checkpoint, **options)) as lenient:
+        assert lenient.trigger() == []
+        in_workers = [row.loss for row in read_rows(archive, LOSSES)]
+        assert sum(loss.size for loss in in_workers) == len(planned)
+        assert "@lost" not in (lenient.reader.reportLatestOffset() or {})
         found = lenient.trigger()
+        losses = [row.loss for row in read_rows(archive, LOSSES)]
+        in_driver = sum(loss.size for loss in losses) - len(planned)
+        assert lenient.reader.reportLatestOffset()["@lost"] == {"ranges": 2, "offsets": in_driver}
     for partition in (0, 1):
+        lost = [(loss.start, loss.end) for loss in losses if loss.topic_partition.partition == partition]
+        (before, first), (second, after) = lost
+        assert first == second
         offsets = [record.offset for record in found if record.partition == partition]
-        assert offsets[0] > 10
-        assert offsets == list(range(offsets[0], offsets[-1] + 1))
+        assert offsets == list(range(after, offsets[-1] + 1))
+        assert before < first < after
+    assert sum(loss.size for loss in losses) + len(found) + 10 == len(VALUES)
 
 
 def emptied(exchange: Exchange) -> bytes:
@@ -120,8 +136,9 @@ def test_an_empty_answer_skips_nothing(own_cluster: Cluster, unique: Unique, tim
         proxy.answer = lambda exchange: (
             emptied(exchange) if exchange.api_key == FETCH and exchange.number <= times else exchange.response
         )
-        task.value = ReadTask(HostPort("127.0.0.1", proxy.port), task.value.ranges)
-        reader._options = replace(reader._options, brokers=(task.value.leader,))
+        address = HostPort("127.0.0.1", proxy.port)
+        task.value = ReadTask(dict.fromkeys(task.value.leaders, address), task.value.ranges)
+        reader._options = replace(reader._options, brokers=(address,))
         if times < 5:
             assert [record.value for record in records(reader, task)] == VALUES
         else:

@@ -39,9 +39,12 @@ except ConfigError as error:
 """
 
 _UNPACK = """
-import pickle, sys
+import pickle, sys, traceback
 sys.modules["kiel_groups"] = None
-pickle.load(sys.stdin.buffer)
+try:
+    pickle.load(sys.stdin.buffer)
+except Exception as error:
+    traceback.print_exception(error)
 """
 
 
@@ -115,7 +118,8 @@ def test_a_worker_without_the_package_is_a_clear_error(tmp_path: Path) -> None:
             capture_output=True,
             check=False,
         )
-        last = done.stderr.decode().strip().splitlines()[-1]
+        first, *_, last = done.stderr.decode().strip().splitlines()
+        assert first == last
         assert last.startswith("RuntimeError: the Spark worker on ")
         assert "has no module kiel_groups" in last
-        assert "install kiel-groups[spark] there, or send it along with --py-files" in last
+        assert "install kiel-groups[spark] there, or ship it with the job" in last

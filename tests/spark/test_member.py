@@ -15,6 +15,7 @@ from kiel_groups.errors import GroupConfigError, OffsetOutOfRangeError
 from kiel_groups.group.znodes.layout import GroupLayout
 from kiel_groups.model import Record, TopicPartition
 from kiel_groups.ops.actions.topics import ZooKeeperTopics
+from kiel_groups.spark import log_identity
 from kiel_groups.sync import GroupedConsumer
 from tests.helpers.cluster_data import committed, members, owners, zookeeper
 from tests.helpers.commands import Running
@@ -241,10 +242,12 @@ def test_an_operators_reset_is_adopted(cluster_39: Cluster, topic: str, group: s
     assert committed(cluster_39, group, topic) == 12
 
 
-def test_a_topic_recreated_while_no_query_ran_is_a_loss(cluster_39: Cluster, topic: str, group: str) -> None:
+@pytest.mark.parametrize("size", [7, 150], ids=["shorter", "grown past the position"])
+def test_a_topic_recreated_while_no_query_ran_is_a_loss(cluster_39: Cluster, topic: str, group: str, size: int) -> None:
     """
-    A topic that was recreated while no query ran is a loss. The failed query commits nothing, so both remedies in its
-    error work: a reset of the offset, and failOnDataLoss=false. The group then reads the new log.
+    A topic that was recreated while no query ran is a loss, however many records its new log has. The failed query
+    commits nothing, so both remedies in its error work: a reset of the offset, and failOnDataLoss=false. The group then
+    reads the new log.
     """
     impatient = {"fetchOffset_retryIntervalMs": "10", "kafka_request_timeout_ms": "1000"}
     fill(cluster_39, topic, numbered(0, 100), partition=0)
@@ -255,7 +258,7 @@ def test_a_topic_recreated_while_no_query_ran_is_a_loss(cluster_39: Cluster, top
     ZooKeeperTopics(cluster_39.zk_hosts).delete(topic)
     ZooKeeperTopics(cluster_39.zk_hosts).create(topic, PARTITIONS)
     await_partitions(cluster_39, topic, PARTITIONS)
-    fill(cluster_39, topic, numbered(0, 7), partition=0)
+    fill(cluster_39, topic, numbered(1_000, 1_000 + size), partition=0)
     znode = GroupLayout(group).offset(TopicPartition(topic, 0))
     for _ in range(2):
         with running(joining(cluster_39, topic, group, query.checkpoint, **impatient)) as strict:
@@ -264,23 +267,27 @@ def test_a_topic_recreated_while_no_query_ran_is_a_loss(cluster_39: Cluster, top
                 strict.trigger()
     before = Checkpoint(list(query.checkpoint.ends), query.checkpoint.done)
     with running(joining(cluster_39, topic, group, before, **impatient, failOnDataLoss="false")) as lenient:
-        assert values_of(lenient.trigger()) == numbered(0, 7)
+        assert values_of(lenient.trigger()) == numbered(1_000, 1_000 + size)
         assert lenient.trigger() == []
-        assert committed(cluster_39, group, topic) == 7
+        assert committed(cluster_39, group, topic) == size
     with zookeeper(cluster_39) as client:
         client.set(znode, b"0")
     with running(joining(cluster_39, topic, group, **impatient)) as fresh:
-        assert values_of(fresh.trigger()) == numbered(0, 7)
+        assert values_of(fresh.trigger()) == numbered(1_000, 1_000 + size)
         assert fresh.trigger() == []
-    assert committed(cluster_39, group, topic) == 7
+    assert committed(cluster_39, group, topic) == size
 
 
-def test_a_running_query_continues_in_a_recreated_topic(cluster_39: Cluster, topic: str, group: str) -> None:
+@pytest.mark.parametrize("size", [7, 150], ids=["shorter", "grown past the position"])
+def test_a_running_query_continues_in_a_recreated_topic(
+    cluster_39: Cluster, topic: str, group: str, size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """
     A running query with failOnDataLoss=false reads the new log, whether the query or the group detects the new topic
-    first.
+    first. It is accounted.
     """
     options = {"fetchOffset_retryIntervalMs": "10", "kafka_request_timeout_ms": "1000", "failOnDataLoss": "false"}
+    monkeypatch.setattr(log_identity, "_INCARNATIONS_S", 0.0)
     fill(cluster_39, topic, numbered(0, 100), partition=0)
     with running(joining(cluster_39, topic, group, **options)) as query:
         query.trigger()
@@ -288,9 +295,10 @@ def test_a_running_query_continues_in_a_recreated_topic(cluster_39: Cluster, top
         ZooKeeperTopics(cluster_39.zk_hosts).delete(topic)
         ZooKeeperTopics(cluster_39.zk_hosts).create(topic, PARTITIONS)
         await_partitions(cluster_39, topic, PARTITIONS)
-        fill(cluster_39, topic, numbered(0, 7), partition=0)
-        got = trigger_until(query, lambda: committed(cluster_39, group, topic) == 7, "the new log is read")
-        assert set(values_of(got)) == set(numbered(0, 7))
+        fill(cluster_39, topic, numbered(1_000, 1_000 + size), partition=0)
+        got = trigger_until(query, lambda: committed(cluster_39, group, topic) == size, "the new log is read")
+        assert set(values_of(got)) == set(numbered(1_000, 1_000 + size))
+        assert query.reader.reportLatestOffset()["@lost"]["ranges"] >= 1
 
 
 def test_a_group_with_another_reset_policy_refuses_the_query(cluster_39: Cluster, topic: str, group: str) -> None:

@@ -127,7 +127,7 @@ REFUSED = [
     ({"startingOffsetsByTimestamp": "{}"}, "carry no time"),
     ({"endingOffsetsByTimestamp": "{}"}, "carry no time"),
     ({"endingTimestamp": "1"}, "carry no time"),
-    ({"groupIdPrefix": "x"}, "name the whole group with kafka.group.id"),
+    ({"groupIdPrefix": "x", "kafka.group.id": "g"}, "is for a query without kafka.group.id"),
     ({"kafka.auto.offset.reset": "latest"}, "startingOffsets says where"),
     ({"kafka.enable.auto.commit": "true"}, "Spark's checkpoint keeps the place"),
     ({"kafka.key.deserializer": "x"}, "keys and values are binary columns"),
@@ -149,7 +149,6 @@ REFUSED = [
     ({"zookeeper": "h:1"}, "zookeeper: refused: the option is called kiel.zookeeper.connect"),
     ({"zk_hosts": "h:1"}, "zk_hosts: refused: the option is called kiel.zookeeper.connect"),
     ({"group": "g"}, "group: refused: the option is called kafka.group.id"),
-    ({"groupIdPrefix": "g"}, "refused: name the whole group with kafka.group.id"),
 ]
 
 
@@ -186,7 +185,7 @@ def test_unsupported_options_of_a_member_are_refused(options: dict[str, str | No
         ({"endingOffsets": "earliest"}, "a batch that ends at 'earliest' has nothing to read"),
         ({"endingOffsets": '{"clicks": {"0": -2}}'}, "expected 0 or more, -1"),
         ({"startingOffsets": '{"clicks": {"0": -1}}'}, "the offset -1 of clicks:0 cannot be; expected 0 or more, -2,"),
-        ({"maxOffsetsPerTrigger": "5"}, "maxOffsetsPerTrigger: has no meaning when reading a batch"),
+        ({"kiel.commit": "true"}, "kiel.commit: has no meaning when reading a batch"),
         ({"membership": "join"}, "membership: has no meaning when reading a batch"),
     ],
 )
@@ -194,6 +193,13 @@ def test_unsupported_options_of_a_batch_are_refused(options: dict[str, str], rea
     """These are options of streams, and ranges that are always empty."""
     with pytest.raises(ConfigError, match=reason):
         ReadOptions.parse({**LEAST, **options}, streaming=False)
+
+
+def test_options_that_change_no_result_are_ignored_with_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+    """Spark's own Kafka source accepts them, too: options of streams in a batch, and settings of Kafka's clients."""
+    ReadOptions.parse({**LEAST, "maxOffsetsPerTrigger": "5", "kafka.max.poll.records": "9"}, streaming=False)
+    (warning,) = caplog.messages
+    assert warning.endswith("when reading a batch: kafka.max.poll.records, maxOffsetsPerTrigger")
 
 
 @pytest.mark.parametrize("missing", list(LEAST))

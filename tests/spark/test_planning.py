@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import struct
 from collections import Counter
 from dataclasses import replace
 from itertools import pairwise
@@ -15,8 +16,10 @@ from kiel_groups.config import HostPort
 from kiel_groups.errors import ConfigError, ProtocolError
 from kiel_groups.model import TopicPartition
 from kiel_groups.spark.batches import fair_shares, waits_for_more
-from kiel_groups.spark.checkpoint import OffsetRange, Positions, Span, ranges_between
-from kiel_groups.spark.task_planner import TaskBounds, plan_tasks
+from kiel_groups.spark.checkpoint import Mark, OffsetRange, Positions, Span, ranges_between, without_reading
+from kiel_groups.spark.log_view import bytes_per_offset
+from kiel_groups.spark.task_planner import TaskBounds, plan_tasks, plan_topic_tasks
+from kiel_groups.wire.message_sets.encoder import encode_message_set
 
 pytestmark = pytest.mark.spark
 
@@ -57,8 +60,9 @@ def test_every_offset_is_in_exactly_one_task_of_its_leader(
     ends: dict[TopicPartition, list[tuple[int, int]]] = {}
     for task in plan_tasks(ranges_of(wanted), leaders, asked):
         assert task.size > 0
+        assert len(set(task.leaders.values())) == 1
+        assert task.leaders == {each.topic_partition: leaders[each.topic_partition] for each in task.ranges}
         for each in task.ranges:
-            assert leaders[each.topic_partition] == task.leader
             covered[each.topic_partition] += each.size
             ends.setdefault(each.topic_partition, []).append((each.start, each.end))
     assert covered == Counter({partition: size for partition, size in wanted.items() if size})
@@ -97,9 +101,11 @@ def test_a_plan_does_not_depend_on_the_order_of_its_input(wanted: dict[TopicPart
 
 def test_a_hundred_partitions_share_a_few_tasks_of_the_same_size() -> None:
     """Small ranges share tasks, because each task costs tens of milliseconds, whatever its size."""
-    wanted = {TopicPartition("clicks", number): 10 for number in range(100)}
-    tasks = plan_tasks(ranges_of(wanted), dict.fromkeys(wanted, BROKERS[0]), TaskBounds(4))
-    assert [task.size for task in tasks] == [250] * 4
+    for size, tasks in ((10, 1), (25, 3), (100, 4)):
+        wanted = {TopicPartition("clicks", number): size for number in range(100)}
+        found = plan_tasks(ranges_of(wanted), dict.fromkeys(wanted, BROKERS[0]), TaskBounds(4))
+        assert len(found) == tasks
+        assert max(task.size for task in found) - min(task.size for task in found) <= size
 
 
 def test_a_large_partition_is_split_only_on_demand() -> None:
@@ -109,6 +115,58 @@ def test_a_large_partition_is_split_only_on_demand() -> None:
     assert len(plan_tasks(ranges, leaders, TaskBounds(8))) == 1
     assert [task.size for task in plan_tasks(ranges, leaders, TaskBounds(1, least_tasks=4))] == [250] * 4
     assert sorted(task.size for task in plan_tasks(ranges, leaders, TaskBounds(1, most_records=400))) == [333, 333, 334]
+
+
+@few_cases
+@given(sizes, st.integers(1, 16), st.integers(1, 500))
+def test_a_topic_has_few_tasks_for_a_sink_of_files(
+    wanted: dict[TopicPartition, int], parallelism: int, file_bytes: int
+) -> None:
+    """
+    Every offset is in one task, with the leader of its partition. There are at most as many tasks as can run at once,
+    and a topic has at most one task for each file of the wanted size.
+    """
+    leaders, asked = leaders_of(wanted), TaskBounds(parallelism, file_bytes=file_bytes)
+    tasks = plan_topic_tasks(ranges_of(wanted), leaders, asked, lambda each: 2.0)
+    read = [each for task in tasks for each in task.ranges]
+    assert sorted(read) == [each for each in ranges_of(wanted) if each.size]
+    assert all(task.leaders == {at: leaders[at] for at, *_ in task.ranges} for task in tasks)
+    assert len(tasks) <= parallelism
+    for topic in ("clicks", "orders"):
+        total = sum(size for partition, size in wanted.items() if partition.topic == topic)
+        found = sum(any(each.topic_partition.topic == topic for each in task.ranges) for task in tasks)
+        assert found <= max(1, -(-2 * total // file_bytes))
+
+
+def test_a_large_topic_has_more_tasks_than_small_ones() -> None:
+    """The large topic keeps all cores busy. The small ones are not looked at, and share tasks."""
+    wanted = {TopicPartition("clicks", number): 1_000 for number in range(8)}
+    wanted |= {TopicPartition(f"small-{topic}", number): 1 for topic in range(6) for number in range(8)}
+    looked_at = []
+
+    def message_bytes(found: OffsetRange) -> float:
+        looked_at.append(found.topic_partition)
+        return 100.0
+
+    for file_bytes, files in ((1, 4), (400_000, 2), (800_000, 1)):
+        tasks = plan_topic_tasks(
+            ranges_of(wanted), leaders_of(wanted), TaskBounds(4, file_bytes=file_bytes), message_bytes
+        )
+        topics = Counter(topic for task in tasks for topic in {each.topic_partition.topic for each in task.ranges})
+        assert topics == {"clicks": files, **{f"small-{topic}": 1 for topic in range(6)}}
+        assert len(tasks) == 4
+    assert set(looked_at) == {TopicPartition("clicks", 0)}
+
+
+def test_the_size_of_messages_is_that_of_a_set() -> None:
+    """The set may end within a message. Without a message, the size is unknown."""
+    data = encode_message_set([(None, b"x" * 74)] * 8)
+    positions = [(number, 100 * number) for number in range(8)]
+    data = b"".join(struct.pack(">q", offset) + data[at + 8 : at + 100] for offset, at in positions)
+    assert len(data) == 800
+    for size in (800, 750, 100, 20):
+        assert bytes_per_offset(memoryview(data[:size])) == 100
+    assert bytes_per_offset(memoryview(data[:8])) is None
 
 
 def test_a_split_into_too_many_tasks_is_refused() -> None:
@@ -150,7 +208,13 @@ def test_a_trigger_waits_for_enough_messages_for_a_bounded_time() -> None:
 spans = st.one_of(
     st.builds(lambda at: Span(at, at), st.integers(0, 99)),
     st.builds(
-        lambda at, more, token: Span(at, at + more, token), st.integers(0, 99), st.integers(0, 99), st.integers(0, 9)
+        lambda at, more, *identity: Span(at, at + more, *identity),
+        st.integers(0, 99),
+        st.integers(0, 99),
+        st.integers(0, 9),
+        st.none() | st.integers(0, 9),
+        st.none() | st.integers(1, 9),
+        st.none() | st.builds(Mark, st.integers(0, 99), st.integers(0, 9)),
     ),
 )
 positions = st.builds(Positions, st.dictionaries(partitions, spans), st.none() | st.just("3f9c"), st.booleans())
@@ -221,3 +285,41 @@ def test_a_repeated_first_batch_starts_at_the_same_offset(end: Span, begins: int
 def test_unchanged_and_deleted_partitions_are_not_read() -> None:
     """Partitions with empty ranges get no tasks."""
     assert ranges_between(Positions({P0: Span(1, 5, 2), P1: Span(1, 5, 2)}), Positions({P0: Span(1, 5, 2)}), {}) == []
+
+
+@pytest.mark.parametrize(
+    ("start", "end", "left"),
+    [
+        ({}, {P0: Span(0, 9, 1)}, {P0: Span(0, 0, 1)}),
+        ({P0: Span(0, 9, 1, mark=Mark(8, 1))}, {P0: Span(0, 20, 1)}, {P0: Span(0, 9, 1, mark=Mark(8, 1))}),
+        ({P0: Span(0, 9, 1)}, {P0: Span(12, 20, 2)}, {P0: Span(0, 9, 1)}),
+        ({P0: Span(0, 9, 1)}, {}, {P0: Span(0, 9, 1)}),
+        ({P0: Span(9, 9)}, {P0: Span(20, 20)}, {P0: Span(9, 9)}),
+        ({}, {P0: Span(20, 20)}, {}),
+    ],
+    ids=[
+        "a new partition",
+        "the interval continues",
+        "another interval, after a loss",
+        "a deleted partition",
+        "no interval is known",
+        "a new partition without an interval",
+    ],
+)
+def test_a_changed_batch_reads_nothing_of_some_topics(
+    start: dict[TopicPartition, Span], end: dict[TopicPartition, Span], left: dict[TopicPartition, Span]
+) -> None:
+    """These topics keep their positions, as if the batch had not been planned. Others are read as planned."""
+    other = TopicPartition("orders", 0)
+    before, after = Positions({other: Span(0, 1, 3), **start}), Positions({other: Span(0, 7, 3), **end}, "q")
+    changed = without_reading({"clicks"}, before, after)
+    assert changed == Positions({other: Span(0, 7, 3), **left}, "q")
+    assert ranges_between(before, changed, {}) == [OffsetRange(other, 1, 7)]
+
+
+@pytest.mark.parametrize("end", [Span(5, 20, 1), Span(5, 20), Span(20, 20)])
+def test_a_changed_first_batch_keeps_its_start(end: Span) -> None:
+    """The first batch has the start of the query, even with Spark before 4.2, which does not pass it."""
+    changed = without_reading({"clicks"}, None, Positions({P0: end}))
+    assert changed.spans == {P0: end._replace(to=end.begin)}
+    assert ranges_between(Positions({P0: Span(30, 30)}, initial=True), changed, {}) == []

@@ -6,14 +6,15 @@ import logging
 
 import pytest
 
-from kiel_groups.errors import OffsetOutOfRangeError, RetriableBrokerError
+from kiel_groups.errors import DamagedRecordError, OffsetOutOfRangeError, ProtocolError, RetriableBrokerError
 from kiel_groups.model import TopicPartition
 from kiel_groups.spark.checkpoint import OffsetRange
 from kiel_groups.spark.read_task import RangeReader, ask_for
 from kiel_groups.wire.error_codes import NO_ERROR
 from kiel_groups.wire.fetch import FetchedPartition
-from tests.helpers.message_sets import filler
-from tests.helpers.reference_codec import encode
+from tests.helpers.message_sets import WAYS, WRAPPED, filler, with_flipped_bit
+from tests.helpers.message_sets import reading as decoding
+from tests.helpers.reference_codec import encode, message, wrapper
 
 pytestmark = pytest.mark.spark
 
@@ -124,6 +125,45 @@ def test_compacted_offsets_are_skipped() -> None:
     each = reading(0, 3, 10)
     assert take(each, answer(11, 12, 100)) is None
     assert each.finished
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_damage_is_returned_with_its_range(way: str) -> None:
+    """
+    Messages before the damage are read first. A damaged wrapper concerns all its offsets, but none outside of the
+    range, which may end within it.
+    """
+    plain, packed = message(5, None, b"five"), with_flipped_bit(wrapper(WRAPPED, 12), 40)
+    fetched = FetchedPartition(NO_ERROR, 20, memoryview(plain + packed))
+    each = reading(0, 5, 11)
+    with decoding(way):
+        assert take(each, fetched) is not None
+        fetched = FetchedPartition(NO_ERROR, 20, memoryview(packed))
+        assert take(each, fetched) is None, "the network may have damaged it"
+        bad = take(each, fetched)
+    assert isinstance(bad, DamagedRecordError)
+    assert (bad.offset, bad.next_offset, bad.value, each.finished) == (6, 11, packed, True)
+    assert "t:0 at offset 12: " in str(bad)
+    assert str(bad).endswith("; this concerns the offsets 6 to 12")
+
+
+def test_damage_by_the_network_is_read_again() -> None:
+    """A message that is damaged in one answer, and then in another way, is not bad."""
+    each = reading(0, 5, 6)
+    whole = message(5, None, b"five")
+    for position in (29, 28):
+        assert take(each, FetchedPartition(NO_ERROR, 6, memoryview(with_flipped_bit(whole, position)))) is None
+    assert take(each, FetchedPartition(NO_ERROR, 6, memoryview(whole))) is not None
+    assert each.finished
+
+
+def test_damage_without_a_certain_end_is_an_error() -> None:
+    """Nothing is skipped by an offset that the log does not have, or that may be damaged itself."""
+    each = reading(0, 5, 11)
+    far = FetchedPartition(NO_ERROR, 20, memoryview(with_flipped_bit(message(99, None, b"far"), 28)))
+    with pytest.raises(ProtocolError, match=r"t:0 at offset 99: .* its offset is not plausible"):
+        take(each, far)
+    assert each.position == 5
 
 
 def test_long_ranges_are_read_one_after_the_other() -> None:

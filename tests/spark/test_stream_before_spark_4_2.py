@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 from kiel_groups.embedded import Cluster
 from kiel_groups.errors import OffsetOutOfRangeError
 from kiel_groups.ops.actions.topics import ZooKeeperTopics
+from kiel_groups.spark.checkpoint import Positions, without_reading
 from kiel_groups.spark.options import ReadOptions
 from kiel_groups.spark.readers import StreamReader
 from tests.helpers.cluster_data import stored_offsets, zookeeper
@@ -20,6 +22,7 @@ from tests.helpers.spark.queries import (
     recreate_topic,
     source,
 )
+from tests.helpers.waiting import eventually_blocking
 
 pytestmark = pytest.mark.spark
 
@@ -61,7 +64,10 @@ def test_a_query_resumes_at_its_checkpoint(cluster_39: Cluster, topic: str) -> N
     assert size_of(first, end, later) == 1
     group = f"kiel-spark-{start['@query']}"
     with zookeeper(cluster_39) as client:
-        assert sum(stored_offsets(client, group, topic).values()) == len(VALUES)
+        # The commit is in the background.
+        eventually_blocking(
+            lambda: sum(stored_offsets(client, group, topic).values()) == len(VALUES), "the batch is committed"
+        )
     first.stop()
     ZooKeeperTopics(cluster_39.zk_hosts).grow(topic, 5)
     await_partitions(cluster_39, topic, 5)
@@ -125,3 +131,58 @@ def test_a_new_process_detects_deleted_and_recreated_topics(cluster_39: Cluster,
     with pytest.raises(OffsetOutOfRangeError, match=f"{topic}:0: .* there is no such partition"):
         planned()
     assert planned(failOnDataLoss="false") == 1
+
+
+@pytest.mark.parametrize("with_zookeeper", [True, False])
+def test_a_new_process_detects_a_log_that_has_grown_past_its_position(
+    cluster_39: Cluster, unique: Unique, with_zookeeper: bool
+) -> None:
+    """The end of a process's first batch identifies the log, too."""
+    name = filled(cluster_39, unique("recreated"), 1, VALUES)
+    options = {"startingOffsets": "earliest", **IMPATIENT}
+    if with_zookeeper:
+        options["kiel_zookeeper_connect"] = cluster_39.zk_hosts
+    first = reader_of_spark_4_0(cluster_39, name, **options)
+    end = first.latestOffset()
+    first.stop()
+    recreate_topic(cluster_39, name, 1, [b"x"] * (len(VALUES) + 1))
+    strict = reader_of_spark_4_0(cluster_39, name, **options)
+    with pytest.raises(
+        OffsetOutOfRangeError, match=f"{name}:0: offset 100 is to be .*(incarnation|at offset 99 the log has)"
+    ):
+        strict.partitions(end, strict.latestOffset())
+    strict.stop()
+    lenient = reader_of_spark_4_0(cluster_39, name, **options, failOnDataLoss="false")
+    later = lenient.latestOffset()
+    assert size_of(lenient, end, later) == len(VALUES) + 1
+    lenient.stop()
+
+
+def test_a_topic_that_an_archive_leaves_out_keeps_its_position(cluster_39: Cluster, topic: str, unique: Unique) -> None:
+    """
+    The query neither reads the topic nor asks for it, and each end has its position: after a first batch that was
+    changed to leave it out, and in later batches. A query that reads it again continues there.
+    """
+    kept = filled(cluster_39, unique("kept"), 1, VALUES)
+    options = {"subscribePattern": f"{topic}|{kept}", "startingOffsets": "earliest", **IMPATIENT}
+    first = reader_of_spark_4_0(cluster_39, topic, **options)
+    end = first.latestOffset()
+    first.initialOffset()
+    first.stop()
+    changed = without_reading({topic}, None, Positions.from_json(end)).to_json()
+    ZooKeeperTopics(cluster_39.zk_hosts).delete(topic)
+    await_partitions(cluster_39, topic, 0)
+    held = json.dumps({topic: changed[topic]})
+    second = reader_of_spark_4_0(cluster_39, topic, **options, kiel_archive_held=held)
+    latest = second.latestOffset()
+    assert latest[topic] == changed[topic]
+    assert size_of(second, second.initialOffset(), changed) == len(VALUES)
+    fill(cluster_39, kept, [b"100"])
+    later = second.latestOffset()
+    assert size_of(second, changed, later) == 1
+    assert later[topic] == changed[topic]
+    second.stop()
+    third = reader_of_spark_4_0(cluster_39, topic, **options)
+    with pytest.raises(OffsetOutOfRangeError, match=f"{topic}:0: offset 0 is to be read next, .* no such partition"):
+        size_of(third, later, third.latestOffset())
+    third.stop()

@@ -103,6 +103,11 @@ def test_a_bound_is_divided_in_proportion(cluster_39: Cluster, unique: Unique) -
     with running(Query(cluster_39, **options)) as query:
         query.trigger()
         assert offsets_of(query) == {name: {"0": 45, "1": 5}}
+        assert query.reader.reportLatestOffset()["@behind"] == {
+            "minOffsetsBehindLatest": 5,
+            "maxOffsetsBehindLatest": 45,
+            "avgOffsetsBehindLatest": 25,
+        }
 
 
 def test_a_trigger_waits_for_min_offsets(cluster_39: Cluster, topic: str) -> None:
@@ -164,10 +169,13 @@ def test_topics_that_appear_later_match_a_pattern_too(cluster_39: Cluster, topic
 
 
 def test_a_hundred_partitions_share_a_few_tasks(cluster_39: Cluster, unique: Unique) -> None:
-    """maxPartitions sets the number of tasks."""
+    """A small batch has one task for each leader, whatever maxPartitions allows. minPartitions asks for more."""
     name = unique("topic")
     ZooKeeperTopics(cluster_39.zk_hosts).create(name, 100)
     fill(cluster_39, name, VALUES)
     with running(Query(cluster_39, subscribe=name, startingOffsets="earliest", maxPartitions="4")) as query:
         assert values_of(query.trigger()) == VALUES
+        assert len(query.tasks()) == 1
+    with running(Query(cluster_39, subscribe=name, startingOffsets="earliest", minPartitions="4")) as query:
+        query.trigger()
         assert len(query.tasks()) == 4

@@ -7,7 +7,8 @@ from pyspark.sql.types import BinaryType, IntegerType, LongType, StringType, Str
 
 from kiel_groups.errors import ConfigError
 from kiel_groups.spark import KielDataSource
-from kiel_groups.spark.options import WriteColumns, WriteOptions
+from kiel_groups.spark.columns import WriteColumns
+from kiel_groups.spark.options import WriteOptions
 
 pytestmark = pytest.mark.spark
 
@@ -61,6 +62,13 @@ def test_the_topic_option_overrides_the_column() -> None:
     assert WriteColumns.of(columns("value STRING, topic STRING"), "t").topic is None
 
 
+def test_other_columns_are_ignored_with_one_warning(caplog: pytest.LogCaptureFixture) -> None:
+    """Spark's own Kafka sink ignores other columns without a word."""
+    found = WriteColumns.of(columns("one INT, value STRING, two BIGINT, offset BIGINT"), "t")
+    assert found == WriteColumns(value=1, key=None, topic=None, partition=None)
+    assert caplog.messages == ["ignoring columns that have no place in a message: one, two"]
+
+
 @pytest.mark.parametrize(
     ("schema", "reason"),
     [
@@ -68,7 +76,7 @@ def test_the_topic_option_overrides_the_column() -> None:
         ("value STRING", "nothing says which topic to write to"),
         ("value INT, topic STRING", "column value: is int, expected string or binary; cast it"),
         ("value STRING, topic STRING, partition BIGINT", "column partition: is bigint, expected int"),
-        ("value STRING, topic STRING, headers STRING", "column headers: has no place in a message"),
+        ("value STRING, topic STRING, headers STRING", "column headers: messages of Kafka 0.8 have no headers"),
         ("value STRING, VALUE STRING, topic STRING", "column VALUE: there are two of that name"),
     ],
 )

@@ -7,11 +7,13 @@ import os
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from itertools import groupby
+from operator import attrgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 import click
 
@@ -19,16 +21,17 @@ from kiel_groups.cli.parameters.cluster_address import complete_groups, complete
 from kiel_groups.cli.parameters.options import (
     brokers_option,
     json_option,
+    optional_brokers_option,
     optional_zookeeper_option,
     quiet_option,
     verbose_option,
 )
-from kiel_groups.cli.terminal.messages import DONE, EPILOG, Lines
-from kiel_groups.wording import counted
+from kiel_groups.cli.terminal.messages import DONE, EPILOG, FAILED, WITH_LOSSES, Lines
+from kiel_groups.wording import counted, some
 
 if TYPE_CHECKING:
     from kiel_groups.spark import ArchivePlan, ArchiveSettings, ArchiveSummary
-    from kiel_groups.spark.checkpoint import OffsetRange
+    from kiel_groups.spark.checkpoint import Loss, OffsetRange
     from kiel_groups.spark.spark_session import Batch
 
 __all__ = ["spark"]
@@ -44,11 +47,21 @@ _OPTIONS = {
     "maxOffsetsPerTrigger": "--batch-records",
     "interval_s": "--every",
     "set failOnDataLoss to false": "give --allow-loss",
+    "set bad_records to 'quarantine' or 'skip'": "give --bad-records quarantine or skip",
 }
 
 
 #: The settings with which errors begin, and the options of this command.
-_NAMES = {"output": "--output", "checkpoint": "--checkpoint", "brokers": "--brokers", "topics": "TOPIC"}
+_NAMES = {
+    "output": "--output",
+    "checkpoint": "--checkpoint",
+    "brokers": "--brokers",
+    "topics": "TOPIC",
+    "roll": "--roll",
+    "time_field": "--time-field",
+    "schema": "--schema",
+    "bad_records": "--bad-records",
+}
 
 
 @click.group(epilog=EPILOG)
@@ -59,7 +72,9 @@ def spark() -> None:
 @spark.command(epilog=EPILOG)
 @click.argument("topics", nargs=-1, metavar="[TOPIC]...", shell_complete=complete_topics)
 @click.option(
-    "--pattern", metavar="REGEX", help="Instead of TOPIC: all topics whose whole name matches, but none of Kafka's own."
+    "--pattern",
+    metavar="REGEX",
+    help="Instead of TOPIC: all topics in whose name this is found, but none of Kafka's own.",
 )
 @click.option(
     "--output",
@@ -94,9 +109,43 @@ def spark() -> None:
     help="The most records in a batch; with --every it limits the rate.  [default: 5,000,000; needs Spark 4.2]",
 )
 @click.option(
+    "--file-mb",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="A topic has a file for each N MB of its log in a batch, one at least.  [default: 128]",
+)
+@click.option(
+    "--roll",
+    type=click.Choice(["day", "hour"]),
+    default="day",
+    show_default=True,
+    help="Folders of a topic: one for each day, or for each hour.",
+)
+@click.option(
+    "--time-field",
+    metavar="NAME[:FORMAT]",
+    help="The field of JSON values whose time chooses the folder. FORMAT: iso, s, ms, or a pattern of Spark."
+    "  [default: by arrival; FORMAT: iso]",
+)
+@click.option(
+    "--schema",
+    "schema_file",
+    type=click.File(encoding="utf-8"),
+    metavar="FILE",
+    help="Make columns of the fields of JSON values that FILE names, as 'user STRING, amount DOUBLE'.",
+)
+@click.option(
     "--allow-loss",
     is_flag=True,
     help="Continue with a warning if records were deleted before they were archived, by retention or with their topic.",
+)
+@click.option(
+    "--bad-records",
+    type=click.Choice(["fail", "skip", "quarantine"]),
+    default="fail",
+    show_default=True,
+    help="What to do with damaged messages: end the archiving of their topic; record their offsets in _quarantine; or"
+    " their bytes, too.",
 )
 @click.option("--every", metavar="TIME", help="Run until Ctrl-C, with a batch every 30s, 5m, …")
 @click.option("--master", metavar="URL", help="Where Spark runs.  [default: local[*]; in spark-submit, its own]")
@@ -116,14 +165,18 @@ def archive(
     as_json: bool,
     quiet: bool,
     verbose: bool,
+    schema_file: IO[str] | None,
     **options: Any,
 ) -> int:
     """
     Copy topics into Parquet, every record exactly once.
 
     The first run copies what the topics have, each later run what has arrived since. Files are in topic=…/date=…
-    folders, by the date of the run. Ctrl-C ends after the current batch, a second Ctrl-C at once; in any case the next
-    run continues without loss or repetition.
+    folders, by the date of the run or of --time-field. Ctrl-C ends after the current batch, a second Ctrl-C at once; in
+    any case the next run continues without loss or repetition.
+
+    A topic that cannot be read does not stop the others: the exit status is 1, and the next run tries again. It is 3 if
+    the run has lost records, as --allow-loss permits. Topics can be added and dropped by naming others.
     """
     from kiel_groups.cli.terminal.messages import show_logs
     from kiel_groups.cli.terminal.rendering import show_json
@@ -138,23 +191,66 @@ def archive(
     _check(context, options)
     every = options.pop("every")
     options["fail_on_data_loss"] = not options.pop("allow_loss")
-    if options["batch_records"] is None:
-        del options["batch_records"]
+    for name in ("batch_records", "file_mb"):
+        if options[name] is None:
+            del options[name]
+    schema = None if schema_file is None else schema_file.read()
     with _translated_errors(), _spark_log(lines, verbose=verbose) as log:
         from kiel_groups.spark import ArchiveSettings, plan_archive
+        from kiel_groups.spark.archive_table import is_json, parse_schema
         from kiel_groups.spark.spark_session import start_session, stop_session
 
         wanted = ArchiveSettings(interval_s=every and duration_ms("--every", every) / 1000, **options)
-        session = None if wanted.is_local else start_session("archive", master=master, settings=settings, log=log)
-        plan = plan_archive(wanted, session)
-        if dry_run:
-            show_json(plan_document(plan)) if as_json else click.echo("\n".join(plan_lines(plan)))
-            return DONE
-        session = session or start_session("archive", master=master, settings=settings, log=log)
+        session = None
         try:
+            # Only Spark can read other folders, and schemas that are no JSON.
+            if not wanted.is_local or (schema is not None and not is_json(schema)):
+                session = start_session("archive", master=master, settings=settings, log=log)
+            if schema is not None:
+                wanted = replace(wanted, schema=parse_schema(schema))
+            plan = plan_archive(wanted, session)
+            if dry_run:
+                for loss in plan.lost:
+                    lines.say("warning", str(loss))
+                show_json(plan_document(plan)) if as_json else click.echo("\n".join(plan_lines(plan)))
+                return FAILED if plan.not_archived else DONE
+            session = session or start_session("archive", master=master, settings=settings, log=log)
             return _run(lines, session, wanted, plan, as_json=as_json, quiet=quiet)
         finally:
-            stop_session(session)
+            if session is not None:
+                stop_session(session)
+
+
+@spark.command(epilog=EPILOG)
+@click.option("--output", required=True, metavar="FOLDER", help="The archive: a path, or a URI, as s3://…")
+@click.option(
+    "--checkpoint", metavar="FOLDER", help="The progress of the archive.  [default: where the archive says that it is]"
+)
+@optional_brokers_option
+@optional_zookeeper_option
+@json_option
+def verify(*, output: str, checkpoint: str | None, brokers: str | None, zookeeper: str | None, as_json: bool) -> int:
+    """
+    Check by offsets that an archive has every record once, or an account of it.
+
+    Compares what the batches planned with the files, the quarantine and the losses and, with --brokers, with the logs;
+    --zookeeper tells topics apart that were created again. Prints each range that differs, and exits with 1 if nothing
+    explains it. Needs no Spark, and changes nothing.
+    """
+    from kiel_groups.cli.terminal.rendering import show, show_json
+    from kiel_groups.cli.terminal.verification_report import verification_document, verification_report
+    from kiel_groups.spark.environment import check_libraries
+
+    check_libraries()
+    with _translated_errors():
+        from kiel_groups.spark import verify_archive
+
+        found = verify_archive(output, checkpoint=checkpoint, brokers=brokers, zookeeper=zookeeper)
+    if as_json:
+        show_json(verification_document(found))
+    else:
+        show(*verification_report(found))
+    return DONE if found.is_complete else FAILED
 
 
 def _is_not_from_py4j(record: logging.LogRecord) -> bool:
@@ -179,7 +275,9 @@ def _run(
         show_json(summary_document(summary))
     elif not quiet:
         click.echo("\n".join(summary_lines(summary)))
-    return ending.status or DONE
+    for topic, reason in summary.not_archived.items():
+        lines.say("error", f"{topic} is not archived to its end: {_translated(reason)}")
+    return ending.status or (FAILED if summary.not_archived else WITH_LOSSES if summary.lost else DONE)
 
 
 def _report_ending(lines: Lines, asked: threading.Event) -> None:
@@ -199,18 +297,21 @@ def _check(context: click.Context, options: dict[str, Any]) -> None:
 @contextmanager
 def _translated_errors() -> Iterator[None]:
     """Replace the names of settings in error messages by the options of the command line."""
-    from kiel_groups.errors import ConfigError, OffsetOutOfRangeError
+    from kiel_groups.errors import ConfigError, KielGroupsError, OffsetOutOfRangeError
 
     try:
         yield
-    except (ConfigError, OffsetOutOfRangeError) as error:
-        text = str(error)
-        for theirs, ours in _OPTIONS.items():
-            text = text.replace(theirs, ours)
-        name, colon, rest = text.partition(": ")
-        if colon and name in _NAMES:
-            text = f"{_NAMES[name]}: {rest}"
-        raise type(error)(text) from error
+    except KielGroupsError as error:
+        if type(error) is KielGroupsError or isinstance(error, ConfigError | OffsetOutOfRangeError):
+            raise type(error)(_translated(str(error))) from error
+        raise
+
+
+def _translated(text: str) -> str:
+    for theirs, ours in _OPTIONS.items():
+        text = text.replace(theirs, ours)
+    name, colon, rest = text.partition(": ")
+    return f"{_NAMES[name]}: {rest}" if colon and name in _NAMES else text
 
 
 @contextmanager
@@ -286,6 +387,10 @@ def plan_lines(plan: ArchivePlan) -> Iterator[str]:
     """Yield lines that describe the offsets to read and the folders to write."""
     yield f"would read {counted(plan.records, 'record')} at most"
     yield from _topic_lines(plan.ranges)
+    yield from _lost_lines(plan.lost)
+    for topic, reason in plan.not_archived.items():
+        yield f"not {topic}, which would be tried again: {_translated(reason)}"
+    yield from _dropped_lines(plan)
     yield f"into {plan.output}, {'a new' if plan.is_new else 'an existing'} archive; checkpoint {plan.checkpoint}"
 
 
@@ -294,6 +399,8 @@ def plan_document(plan: ArchivePlan) -> dict[str, Any]:
     return {
         "records": plan.records,
         "topics": _topics(plan.ranges),
+        "lost": lost_document(plan.lost),
+        **_left_out_document(plan),
         "output": plan.output,
         "checkpoint": plan.checkpoint,
         "new": plan.is_new,
@@ -302,17 +409,41 @@ def plan_document(plan: ArchivePlan) -> dict[str, Any]:
 
 def summary_lines(summary: ArchiveSummary) -> Iterator[str]:
     """Yield lines that describe the archived records, the new files and the commit."""
+    bad = [row.loss for row in summary.bad_records]
     if not summary.records:
         yield f"archived nothing new in {summary.took_s:.1f} s"
-        yield from _topic_lines(summary.ranges)
+        yield from _topic_lines(summary.ranges, [*summary.lost, *bad])
         yield f"into {summary.output}: no new files"
     else:
         rate = summary.records / max(summary.took_s, 1e-3)
         yield f"archived {counted(summary.records, 'record')} in {summary.took_s:.1f} s, {rate:,.0f} records/s"
-        yield from _topic_lines(summary.ranges)
+        yield from _topic_lines(summary.ranges, [*summary.lost, *bad])
         yield f"into {summary.output}: {counted(summary.files, 'new file')}, {_size(summary.size_bytes)}"
+    if summary.untimed:
+        yield f"{counted(summary.untimed, 'record')} without a time in --time-field: in the folders of their arrival"
+    if summary.misfits:
+        yield f"{counted(summary.misfits, 'value')} not fitting the schema: see the column misfit"
     if summary.group is not None:
         yield f"committed for the group {summary.group}"
+    yield from _lost_lines(summary.lost)
+    if summary.lost:
+        yield f"each loss with its reason is in {summary.output}/_losses"
+    if bad:
+        yield from _lost_lines(bad, "bad records, not in the table: ")
+        yield f"each with its reason is in {summary.output}/_quarantine"
+    yield from _dropped_lines(summary)
+
+
+def _dropped_lines(report: ArchivePlan | ArchiveSummary) -> Iterator[str]:
+    if report.dropped:
+        yield f"no longer named, kept at the reached offsets: {some(report.dropped)}"
+
+
+def _left_out_document(report: ArchivePlan | ArchiveSummary) -> dict[str, Any]:
+    return {
+        "not_archived": {topic: _translated(reason) for topic, reason in report.not_archived.items()},
+        "dropped": list(report.dropped),
+    }
 
 
 def summary_document(summary: ArchiveSummary) -> dict[str, Any]:
@@ -320,22 +451,73 @@ def summary_document(summary: ArchiveSummary) -> dict[str, Any]:
     return {
         "records": summary.records,
         "topics": _topics(summary.ranges),
+        "lost": lost_document(summary.lost),
+        "bad_records": lost_document([row.loss for row in summary.bad_records]),
+        **_left_out_document(summary),
         "output": summary.output,
         "files": summary.files,
         "bytes": summary.size_bytes,
         "took_s": round(summary.took_s, 3),
+        "untimed": summary.untimed,
+        "misfits": summary.misfits,
         "group": summary.group,
     }
 
 
-def _topic_lines(ranges: Iterable[OffsetRange]) -> Iterator[str]:
+def _topic_lines(ranges: Iterable[OffsetRange], lost: Sequence[Loss] = ()) -> Iterator[str]:
+    """Yield a line for each topic; lost offsets, and those of bad records, do not count."""
     for topic, found in groupby(ranges, lambda each: each.topic_partition.topic):
         parts = list(found)
-        offsets = sum(each.size for each in parts)
+        offsets = sum(each.size - _lost_offsets(lost, each) for each in parts)
         shown = [f"{each.topic_partition.partition}: {each.start}–{each.end}" for each in parts[:_MOST_PARTITIONS]]
         more = ", …" if len(parts) > _MOST_PARTITIONS else ""
         counts = f"{counted(offsets, 'offset')} in {counted(len(parts), 'partition')}"
         yield f"  {topic}: {counts} ({', '.join(shown)}{more})"
+
+
+def _lost_lines(lost: Sequence[Loss], what: str = "lost ") -> Iterator[str]:
+    """Yield a line with the number of lost offsets, and a line for each topic with the first ranges."""
+    if not lost:
+        return
+    known = [counted(_lost_offsets(lost), "offset")] if any(loss.end is not None for loss in lost) else []
+    unknown = ["the rest of deleted logs"] if any(loss.end is None for loss in lost) else []
+    yield f"{what}{' and '.join(known + unknown)}:"
+    for topic, found in groupby(lost, lambda each: each.topic_partition.topic):
+        parts = [
+            f"{each.topic_partition.partition}: {each.start}–{'?' if each.end is None else each.end}" for each in found
+        ]
+        more = ", …" if len(parts) > _MOST_PARTITIONS else ""
+        yield f"  {topic}: {', '.join(parts[:_MOST_PARTITIONS])}{more}"
+
+
+def _lost_offsets(lost: Iterable[Loss], within: OffsetRange | None = None) -> int:
+    """Count lost offsets as far as they are known, each once; with ``within``, those in that range of the same log."""
+    count, logs = 0, attrgetter("topic_partition", "incarnation")
+    by_log: dict[Any, list[tuple[int, int]]] = {}
+    for loss in lost:
+        if loss.end is not None and (within is None or logs(loss) == logs(within)):
+            by_log.setdefault(logs(loss), []).append((loss.start, loss.end))
+    for ranges in by_log.values():
+        reached, last = (0, None) if within is None else (within.start, within.end)
+        for start, end in sorted(ranges):
+            end = end if last is None else min(end, last)
+            count += max(0, end - max(start, reached))
+            reached = max(reached, end)
+    return count
+
+
+def lost_document(lost: Sequence[Loss]) -> dict[str, Any]:
+    """
+    Return losses as a JSON document.
+
+    ``offsets`` is their number as far as it is known. ``topics`` has the ranges by topic and partition; ``to`` is
+    exclusive, and null if it is unknown how far the lost log went.
+    """
+    topics: dict[str, dict[str, list[dict[str, Any]]]] = {}
+    for loss in lost:
+        ranges = topics.setdefault(loss.topic_partition.topic, {}).setdefault(str(loss.topic_partition.partition), [])
+        ranges.append({"from": loss.start, "to": loss.end, "incarnation": loss.incarnation, "reason": loss.reason})
+    return {"offsets": _lost_offsets(lost), "topics": topics}
 
 
 def _topics(ranges: Iterable[OffsetRange]) -> dict[str, dict[str, dict[str, int]]]:

@@ -15,6 +15,7 @@ __all__ = [
     "DONE",
     "FAILED",
     "WRONG",
+    "WITH_LOSSES",
     "INTERRUPTED",
     "READER_GONE",
     "TERMINATED",
@@ -29,6 +30,8 @@ DONE: Final = 0
 FAILED: Final = 1
 #: A wrong option, setting, name or file; the caller can fix it.
 WRONG: Final = 2
+#: An archive is done, and records were lost before it could read them, as ``--allow-loss`` permits.
+WITH_LOSSES: Final = 3
 #: 128 plus the number of the signal: SIGINT (Ctrl-C), SIGPIPE (the reader of the output is gone), SIGTERM.
 INTERRUPTED: Final = 130
 READER_GONE: Final = 141

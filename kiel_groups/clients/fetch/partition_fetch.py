@@ -32,6 +32,7 @@ __all__ = [
     "PartitionFetch",
     "Phase",
     "Truncated",
+    "damage_at",
 ]
 
 
@@ -319,6 +320,34 @@ _MARKED_ANSWERS = 4096
 _IDLE = Backoff(first_s=0.001, longest_s=0.1)
 
 
+def damage_at(
+    damage: DamagedMessage, topic_partition: TopicPartition, position: int, high_watermark: int, remedy: str = ""
+) -> ProtocolError:
+    """
+    Return the error for a damaged message: a DamagedRecordError if a fetch from its ``next_offset`` skips the message.
+
+    No CRC covers the offset of a message. An offset outside of the log's messages may be damaged, too. In this case,
+    nothing can be skipped safely.
+
+    Args:
+        damage: What the decoder found.
+        topic_partition: The partition of the message.
+        position: The offset of the fetch.
+        high_watermark: The end of the log's messages, as the broker has answered.
+        remedy: The end of the message of a DamagedRecordError.
+    """
+    if not position <= damage.offset < high_watermark:
+        return ProtocolError(f"{damage}; its offset is not plausible, so it cannot be skipped; seek past it")
+    concerned = f"; this concerns the offsets {position} to {damage.offset}" if damage.offset > position else ""
+    return DamagedRecordError(
+        f"{damage}{concerned}{remedy}",
+        topic_partition=topic_partition,
+        offset=position,
+        next_offset=damage.offset + 1,
+        value=damage.message,
+    )
+
+
 class Demand(Enum):
     """What is known of the messages of a partition that are not fetched yet."""
 
@@ -492,29 +521,10 @@ class PartitionFetch:
                 yield run
                 is_empty = is_empty and run is None
         except DamagedMessage as damage:
-            raise self._damaged(damage) from damage
+            remedy = f"; to pass it, seek to {damage.offset + 1}, or set on_bad_record to 'skip' or to a function"
+            raise damage_at(damage, tp, position, self.high_watermark or 0, remedy) from damage
         if is_empty:
             raise ProtocolError(f"{tp} at offset {position}: the broker sends older messages only")
-
-    def _damaged(self, damage: DamagedMessage) -> ProtocolError:
-        """
-        Return the error for a damaged message.
-
-        No CRC covers the offset of a message. An offset outside of the log's messages may be damaged, too. In this
-        case, nothing can be skipped safely.
-        """
-        if not self.position <= damage.offset < (self.high_watermark or 0):
-            return ProtocolError(f"{damage}; its offset is not plausible, so it cannot be skipped; seek past it")
-        is_range = damage.offset > self.position
-        concerned = f"; this concerns the offsets {self.position} to {damage.offset}" if is_range else ""
-        following = damage.offset + 1
-        return DamagedRecordError(
-            f"{damage}{concerned}; to pass it, seek to {following}, or set on_bad_record to 'skip' or to a function",
-            topic_partition=self.topic_partition,
-            offset=self.position,
-            next_offset=following,
-            value=damage.message,
-        )
 
     def grow(self, share: int, needed_bytes: int, most: int) -> None:
         """

@@ -35,7 +35,7 @@ def main(brokers: str, topic: str, folder: Path) -> None:
             yield bytes(row["value"]).decode()
 
     reader = spark.read.format("kiel").option("kafka.bootstrap.servers", brokers).option("subscribe", topic)
-    values = reader.option("maxPartitions", "4").load().rdd.mapPartitions(block).collect()
+    values = reader.option("minPartitions", "4").load().rdd.mapPartitions(block).collect()
     print(json.dumps(sorted(values)), flush=True)  # noqa: T201
     spark.stop()
 

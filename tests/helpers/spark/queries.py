@@ -46,11 +46,19 @@ def brokers_of(cluster: Cluster) -> str:
     return ",".join(cluster.brokers)
 
 
-def fill(cluster: Cluster, topic: str, values: Iterable[bytes | None], partition: int | None = None) -> None:
+def fill(
+    cluster: Cluster,
+    topic: str,
+    values: Iterable[bytes | None],
+    partition: int | None = None,
+    compression: str | None = None,
+) -> None:
     """Produce values. Each value is also the key, which determines the partition unless ``partition`` is given."""
 
     async def produce() -> None:
-        async with Producer(cluster.brokers, partitioner=hash_partitioner, linger_ms=1, batch_size=1_000) as producer:
+        async with Producer(
+            cluster.brokers, partitioner=hash_partitioner, linger_ms=1, batch_size=1_000, compression=compression
+        ) as producer:
             await asyncio.gather(*(producer.produce(topic, value, value, partition) for value in values))
 
     asyncio.run(produce())
@@ -172,6 +180,10 @@ class Query:
     def _read(self, start: dict[str, Any], end: dict[str, Any]) -> list[Record]:
         reader = sent(self.reader)
         return [record for task in self.reader.partitions(start, end) for record in records(reader, sent(task))]
+
+    def await_commits(self) -> None:
+        """Wait until the background has committed what the query has done. Raise a commit's failure that is fatal."""
+        self.reader._driver._offsets.flush()
 
     def stop(self) -> None:
         """Stop the reader, as Spark does when a query ends."""

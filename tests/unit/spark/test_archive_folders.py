@@ -8,11 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.sql.types import LongType, StringType, StructType
 
-from kiel_groups.errors import ConfigError, ProtocolError
+from kiel_groups.errors import ConfigError
 from kiel_groups.model import TopicPartition
 from kiel_groups.spark import ArchiveSettings
-from kiel_groups.spark.archive_folders import ArchiveFolders, FolderError, LocalFolder, local_path, located
+from kiel_groups.spark.archive_folders import ArchiveFolders
+from kiel_groups.spark.folders import FolderError, LocalFolder, local_path, located
 
 pytestmark = pytest.mark.unit
 
@@ -250,17 +252,51 @@ def test_output_and_checkpoint_belong_together(tmp_path: Path) -> None:
         folders(settings(tmp_path, "views", checkpoint=str(tmp_path / "checkpoint")))
 
 
-def test_topics_may_be_added_but_not_omitted(tmp_path: Path) -> None:
+def test_topics_may_be_added_and_dropped(tmp_path: Path) -> None:
     """
-    Topics may be added to an archive. Omitting a topic is refused, because the source would report it as lost data, and
-    so is a pattern instead of names.
+    Topics may be added to an archive, and dropped. Only other topics are refused, as they may belong to another
+    archive, and so is a pattern instead of names.
     """
     existing_archive(tmp_path, "views", "orders")
     folders(settings(tmp_path, "orders", "views", "payments"))
-    with pytest.raises(ConfigError, match=r"^topics: orders missing.*name it too"):
-        folders(settings(tmp_path, "views"))
+    assert folders(settings(tmp_path, "views")).last_topics == {"views", "orders"}
+    with pytest.raises(ConfigError, match=r"^topics: this archive is of views, orders, and none of them is named"):
+        folders(settings(tmp_path, "clicks"))
     with pytest.raises(ConfigError, match=r"^topics: this archive was begun with names"):
         folders(settings(tmp_path, pattern="views|orders"))
+
+
+def test_the_table_goes_on_as_it_was_begun(tmp_path: Path) -> None:
+    """
+    Other folders are refused, and so is a removed or changed field; fields may be added. An archive of an earlier
+    release has days of arrival, and no fields.
+    """
+    schema = StructType().add("user", StringType())
+    existing_archive(tmp_path, "views", time_field="at", roll="hour", schema=schema)
+    # Until there are files, everything may be changed.
+    folders(settings(tmp_path, "views"))
+    write_lists(tmp_path, _0=["a"])
+    write_batches(tmp_path, [10], done=1)
+    begun = {"time_field": "at:iso", "roll": "hour", "schema": StructType().add("amount", LongType()).add(schema[0])}
+    folders(settings(tmp_path, "views", **begun))
+    for changed, message in (
+        ({"roll": "day"}, "roll: this archive has a folder for each hour, .* go on with 'hour'"),
+        ({"time_field": None}, "time_field: none given; .* by the event's time, 'at:iso'.*change 'time_field' in"),
+        ({"time_field": "at:s"}, "time_field: at:s given"),
+        ({"schema": StructType().add("user", LongType())}, "schema: user was string and is bigint, and this archive"),
+        ({"schema": None}, "schema: user is removed"),
+    ):
+        with pytest.raises(ConfigError, match=f"^{message}"):
+            folders(settings(tmp_path, "views", **(begun | changed)))
+    opened = ArchiveFolders.existing(str(tmp_path / "archive")).settings
+    assert (opened.roll, opened.time_field, opened.schema) == ("hour", "at:iso", schema)
+    path = tmp_path / "archive" / "_checkpoint" / "archive.json"
+    known = json.loads(path.read_text())
+    earlier = ("output", "checkpoint", "topics", "pattern", "brokers")
+    path.write_text(json.dumps({name: known[name] for name in earlier}))
+    folders(settings(tmp_path, "views", schema=schema))
+    with pytest.raises(ConfigError, match="time_field: at given; the folders of this archive are by the time of arr"):
+        folders(settings(tmp_path, "views", time_field="at"))
 
 
 def test_another_cluster_is_refused(tmp_path: Path) -> None:
@@ -317,8 +353,32 @@ def test_a_missing_batch_is_an_error(tmp_path: Path) -> None:
     write_batches(tmp_path, [10, 20, 30], done=2)
     write_lists(tmp_path, _0=["a"], _1=["b"])
     (tmp_path / "archive" / "_checkpoint" / "offsets" / "1").unlink()
-    with pytest.raises(ProtocolError, match="offsets/1 is missing"):
+    with pytest.raises(ConfigError, match="offsets/1 is damaged or missing"):
         folders(archive_settings).positions()
+
+
+@pytest.mark.parametrize(
+    ("name", "remedy"),
+    [
+        ("metadata", 'delete it and its .crc file; then write {"id": "…"} into it'),
+        ("offsets/0", "begin a new archive in another folder"),
+        ("offsets/1", "begin a new archive in another folder"),
+        ("offsets/2", "delete it and its .crc file; nothing of the batch is archived"),
+        ("commits/1", "delete it and its .crc file; the output has the batch"),
+    ],
+)
+@pytest.mark.parametrize("text", [b"", b'v1\n{"from', b"\xff\x00\xfe", b"v1\n[]", b"v1\n{}\n-"])
+def test_a_damaged_checkpoint_is_named(tmp_path: Path, name: str, remedy: str, text: bytes) -> None:
+    """The error says whether the archive can do without the file: not if the output has the batch already."""
+    archive_settings = existing_archive(tmp_path, "views")
+    write_batches(tmp_path, [10, 20, 30], done=2)
+    write_lists(tmp_path, _0=["a"], _1=["b"])
+    checkpoint = tmp_path / "archive" / "_checkpoint"
+    (checkpoint / "metadata").write_text('{"id":"a"}\n')
+    folders(archive_settings)
+    (checkpoint / name).write_bytes(text)
+    with pytest.raises(ConfigError, match=f"^checkpoint: .*/{name} is damaged or missing; restore it, or {remedy}"):
+        folders(archive_settings).history(2)
 
 
 def test_only_listed_files_count(tmp_path: Path) -> None:
@@ -334,21 +394,22 @@ def test_only_listed_files_count(tmp_path: Path) -> None:
     assert set(found.values()) == {7}
 
 
-def test_leftovers_are_moved_aside(tmp_path: Path) -> None:
+@pytest.mark.parametrize("hour", ["", "hour=07"])
+def test_leftovers_are_moved_aside(tmp_path: Path, hour: str) -> None:
     """
     Files that Spark has written but not listed are moved aside, and their checksums deleted. Listed files, and files
     that Spark has not written, stay.
     """
     archive_settings = existing_archive(tmp_path, "views")
-    day = tmp_path / "archive" / "topic=views" / "date=2026-11-21"
+    day = tmp_path / "archive" / "topic=views" / "date=2026-11-21" / hour
     day.mkdir(parents=True)
     for name in ("part-0-x.snappy.parquet", "part-1-y.snappy.parquet", "notes.txt"):
         (day / name).touch()
         (day / f".{name}.crc").touch()
-    write_lists(tmp_path, _0=["topic=views/date=2026-11-21/part-0-x.snappy.parquet"])
+    write_lists(tmp_path, _0=[f"{day.relative_to(tmp_path / 'archive')}/part-0-x.snappy.parquet"])
     write_batches(tmp_path, [10], done=1)
     assert folders(archive_settings).sweep() == 1
-    leftovers = tmp_path / "archive" / "_leftovers" / "topic=views" / "date=2026-11-21"
+    leftovers = tmp_path / "archive" / "_leftovers" / day.relative_to(tmp_path / "archive")
     assert [path.name for path in leftovers.iterdir()] == ["part-1-y.snappy.parquet"]
     assert sorted(path.name for path in day.iterdir()) == [
         ".notes.txt.crc",
@@ -416,6 +477,9 @@ def test_an_unfinished_listed_batch_is_accepted(tmp_path: Path) -> None:
     [
         ({"output": " "}, "output: nothing given"),
         ({"interval_s": 0}, "interval_s: 0 given"),
+        ({"roll": "week"}, "roll: 'week' given; expected day or hour"),
+        ({"time_field": "at:"}, "time_field: 'at:' given"),
+        ({"schema": StructType()}, "schema: it has no fields"),
         ({"start": "noon"}, "startingOffsets: 'noon'"),
         ({"pattern": "v.*"}, "one of subscribe, subscribePattern and assign"),
         ({"checkpoint": "archive/done", "output": "archive"}, "checkpoint: archive/done is among the records"),
@@ -434,3 +498,47 @@ def test_a_file_uri_with_a_host_is_refused(tmp_path: Path, name: str) -> None:
     """
     with pytest.raises(ConfigError, match=rf"^{name}: 'file://lake/views' names a host; .* 'file:///folder'"):
         settings(tmp_path, "views", **{name: "file://lake/views"})
+
+
+# --- topics that are left out ---
+
+
+@pytest.mark.parametrize("listed", [True, False])
+@pytest.mark.parametrize("done", [0, 1])
+def test_a_planned_batch_reads_nothing_of_topics_that_are_left_out(tmp_path: Path, done: int, listed: bool) -> None:
+    """
+    A batch that is planned and not done is changed, and its checksum removed, which Spark would compare. A batch that
+    is done, or whose files are listed, stays as it is.
+    """
+    archive = folders(existing_archive(tmp_path, "views", "orders"))
+    write_batches(tmp_path, [40, 70], done=done)
+    write_lists(tmp_path, **{f"_{number}": [] for number in range(2 if listed else done)})
+    checkpoint = tmp_path / "archive" / "_checkpoint" / "offsets"
+    texts = [(checkpoint / str(number)).read_text() for number in range(2)]
+    held = archive.hold({"views", "never"})
+    expected = 70 if listed else 40
+    assert held == {"views": {"0": {"from": 5, "to": expected, "token": 1}}, "never": {}}
+    assert (checkpoint / "0").read_text() == texts[0]
+    first, changed = texts[1].splitlines()[:-1], (checkpoint / "1").read_text().splitlines()
+    assert changed[:-1] == first
+    assert json.loads(changed[-1]) == {"@query": "abc", "views": {"0": {"from": 5, "to": expected, "token": 1}}}
+    assert (checkpoint / ".1.crc").exists() == listed
+
+
+def test_the_first_batch_keeps_the_start_of_topics_that_are_left_out(tmp_path: Path) -> None:
+    """What ``latest`` meant in the first run stays in the checkpoint. Before the first batch, there is no position."""
+    archive = folders(existing_archive(tmp_path, "views"))
+    assert archive.hold({"views"}) == {"views": {}}
+    write_batches(tmp_path, [40], done=0)
+    assert archive.hold(set()) == {}
+    assert archive.hold({"views"}) == {"views": {"0": {"from": 5, "to": 5, "token": 1}}}
+
+
+def test_a_planned_batch_is_not_changed_without_a_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On other file systems than this machine's, another run may be writing the batch."""
+    archive = folders(existing_archive(tmp_path, "views"))
+    write_batches(tmp_path, [40, 70], done=1)
+    monkeypatch.setattr("kiel_groups.spark.archive_folders.local_path", lambda uri: None)
+    assert archive.hold({"orders"}) == {"orders": {}}
+    with pytest.raises(ConfigError, match=r"^checkpoint: batch 1 is planned and not done, and only a run with all"):
+        archive.hold({"views"})

@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
+from kiel_groups.errors import ConfigError
 from kiel_groups.model import TopicPartition
-from kiel_groups.spark import drivers
-from kiel_groups.spark.drivers import LogDriver
+from kiel_groups.spark import batches, drivers
+from kiel_groups.spark.drivers import LogDriver, check_topics
 from kiel_groups.spark.options import ReadOptions
 
 pytestmark = pytest.mark.unit
@@ -46,9 +47,30 @@ def test_a_start_that_was_not_stored_is_stored_by_the_next_call(monkeypatch: pyt
     """
     monkeypatch.setattr(drivers, "LogView", LogViewOfOnePartition)
     monkeypatch.setattr(drivers, "GroupOffsets", OffsetsThatFailOnce)
-    monkeypatch.setattr(drivers, "resolve", lambda *arguments: {P0: 7})
+    monkeypatch.setattr(batches, "resolve", lambda *arguments: {P0: 7})
     options = ReadOptions.parse({"kafka.bootstrap.servers": "h:1", "subscribe": "t"}, streaming=True)
     driver: Any = LogDriver(options)
     first = driver.initial()
     assert [driver.initial() for _ in range(2)] == [first, first]
     assert [offsets for _, offsets in driver._offsets.attempts] == [{P0: 7}, {P0: 7}]
+
+
+@pytest.mark.parametrize(
+    ("named", "wanted"),
+    [
+        ({"subscribe": "d.new,d.old"}, "d.new, d.old"),
+        ({"subscribePattern": "n.*"}, "topics that match 'n.*'"),
+        ({"assign": '{"d.new": [0]}'}, "d.new"),
+    ],
+)
+def test_the_checkpoint_of_another_topic_is_named(named: dict[str, str], wanted: str) -> None:
+    """Otherwise its records would seem to be lost, and failOnDataLoss=false would hide the mistake."""
+    options = ReadOptions.parse({"kafka.bootstrap.servers": "h:1", **named}, streaming=True)
+    with pytest.raises(ConfigError) as found:
+        check_topics(options, [TopicPartition("d.mid", 0)])
+    assert str(found.value) == (
+        f"checkpointLocation: this checkpoint is of d.mid, and the query reads {wanted}; give it a checkpoint of its"
+        " own"
+    )
+    check_topics(options, [])
+    check_topics(options, [TopicPartition(each, 0) for each in ("d.new", "d.mid", "n1")])

@@ -76,11 +76,48 @@ def test_the_error_of_a_worker_is_shown() -> None:
         "RuntimeError: the Spark worker on lake-7 has no module kiel_groups: install it there\n\tat java.A.b\n"
         "Caused by: java.io.IOException: gone"
     )
-    assert str(error) == "Spark failed: the Spark worker on lake-7 has no module kiel_groups: install it there"
-    error = plain_error(
-        "An error occurred while calling o1.start.\n: java.io.IOException: no space left\n\tat java.A.b"
-    )
-    assert str(error) == "Spark failed: no space left"
+    assert isinstance(error, ConfigError)
+    assert str(error) == "the Spark worker on lake-7 has no module kiel_groups: install it there"
+    error = plain_error("An error occurred while calling o1.start.\n: java.io.IOException: gone\n\tat java.A.b")
+    assert str(error) == "Spark failed: gone"
+    error = plain_error("An error occurred.\n\tat java.A.b\nCaused by: java.B: no\n\tat a.b\nCaused by: java.C: why\n")
+    assert str(error) == "Spark failed: An error occurred: why"
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "message"),
+    [
+        (
+            "[TASK_WRITE_FAILED] Task failed while writing rows to file:/lake. SQLSTATE: 58030\n\tat java.A.b\n"
+            "Caused by: java.io.IOException: No space left on device\n\tat java.A.b",
+            KielGroupsError,
+            "a disk is full (No space left on device): that of the archive, of its checkpoint or of Spark's temporary",
+        ),
+        (
+            "An error occurred while calling o5.start.\n: org.apache.spark.SparkException: Lost task 0.0 in stage 0.0"
+            ' (TID 0) (10.0.0.7 executor 3): java.io.IOException: Cannot run program "/opt/py": error=2, No such file',
+            ConfigError,
+            "PYSPARK_PYTHON: on 10.0.0.7, there is no program /opt/py that can be run; set PYSPARK_PYTHON to one",
+        ),
+        (
+            ": org.apache.spark.SparkException: Could not parse Master URL: 'sparkk://x'\n\tat java.A.b",
+            ConfigError,
+            "--master: 'sparkk://x' given; expected such as local[4], spark://host:7077",
+        ),
+        (
+            ": java.lang.IllegalStateException: Cannot call methods on a stopped SparkContext.\n\tat java.A.b",
+            KielGroupsError,
+            "Spark's master did not accept this job within a minute, or has ended it",
+        ),
+    ],
+)
+def test_failures_of_the_machine_and_the_cluster_have_a_remedy(
+    text: str, kind: type[KielGroupsError], message: str
+) -> None:
+    """The texts are those of Spark 4.3."""
+    error = plain_error(text)
+    assert type(error) is kind
+    assert str(error).startswith(message)
 
 
 def test_another_error_is_shown_in_one_line() -> None:

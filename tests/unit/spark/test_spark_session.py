@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import socket
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +11,8 @@ import pytest
 from pyspark import SparkContext, java_gateway
 from pyspark.sql import SparkSession
 
-from kiel_groups.errors import ConfigError
-from kiel_groups.spark.spark_session import start_session
+from kiel_groups.errors import ConfigError, KielGroupsError
+from kiel_groups.spark.spark_session import cause_in, check_master, start_session
 
 pytestmark = pytest.mark.unit
 
@@ -30,6 +31,55 @@ def test_an_invalid_spark_setting_is_refused(text: str) -> None:
     """Spark itself would ignore the setting."""
     with pytest.raises(ConfigError, match=f"--conf: '{text}' given; expected such as"):
         start_session("archive", master=None, settings=[text], log=None)
+
+
+def test_a_missing_python_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Otherwise Spark would say that there is no data source 'kiel'."""
+    monkeypatch.setenv("PYSPARK_PYTHON", str(tmp_path / "python"))
+    monkeypatch.delenv("PYSPARK_DRIVER_PYTHON", raising=False)
+    with pytest.raises(ConfigError, match=f"^PYSPARK_PYTHON: {tmp_path}/python is no program on "):
+        start_session("archive", master="local[1]", log=None)
+
+
+@pytest.mark.parametrize("url", ["spark://master", "spark://:7077", "spark://a:1,b"])
+def test_the_url_of_a_master_needs_a_port(url: str) -> None:
+    """Spark itself would start Java before it reports that."""
+    with pytest.raises(ConfigError, match=f"^--master: '{url}' given; expected such as local"):
+        start_session("archive", master=url, log=None)
+
+
+def test_masters_that_do_not_answer_are_named() -> None:
+    """Spark would try for a minute. With several masters, one that answers is enough: Spark finds the active one."""
+    with socket.socket() as closed, socket.socket() as listening:
+        closed.bind(("127.0.0.1", 0))
+        listening.bind(("127.0.0.1", 0))
+        listening.listen()
+        dead, live = (f"127.0.0.1:{each.getsockname()[1]}" for each in (closed, listening))
+        with pytest.raises(KielGroupsError) as found:
+            start_session("archive", master=f"spark://{dead},no-such-host.invalid:7077", log=None)
+        assert str(found.value).startswith(
+            f"--master: no Spark master can be reached ({dead}: Connection refused; no-such"
+        )
+        check_master(f"spark://{dead},{live}")
+
+
+@pytest.mark.parametrize(
+    ("lines", "cause"),
+    [
+        (
+            'WARN Utils: Set SPARK_LOCAL_IP\nException in thread "main" org.apache.spark.SparkException: When running'
+            " with master 'yarn' either A or B must be set.\n\tat org.apache.spark.A.main(A.scala)\n",
+            "When running with master 'yarn' either A or B must be set.",
+        ),
+        ("Error: Could not find or load main class x\nCaused by: java.lang.ClassNotFoundException: x\n", "x"),
+        ("something\nelse\n\n", "else"),
+        ("", "see its output above"),
+    ],
+)
+def test_the_cause_of_a_failed_start_is_found_in_the_log(tmp_path: Path, lines: str, cause: str) -> None:
+    """The last lines of a log are stack frames."""
+    (tmp_path / "log").write_text(lines)
+    assert cause_in(tmp_path / "log") == cause
 
 
 @pytest.mark.parametrize("is_connected", [False, True])

@@ -6,6 +6,7 @@ import importlib.util
 from pathlib import Path
 
 import pytest
+from pyspark.sql.types import StringType, StructType
 
 from kiel_groups.cli.app import run
 
@@ -34,6 +35,10 @@ def refused(capsys: pytest.CaptureFixture[str], *words: str) -> str:
         ("views --output out --every soon", "error: --every: 'soon' given"),
         ("views --output out --every 0s", "error: --every: 0 given"),
         ("views --output out --checkpoint out/done", "error: --checkpoint: out/done is among the records"),
+        ("views --output out --time-field at:", "error: --time-field: 'at:' given"),
+        ("views --output out --schema nosuch.json", "error: Invalid value for '--schema': 'nosuch.json'"),
+        ("views --output out --schema bad.json", "error: --schema: '{}' is no schema"),
+        ("views --output out --schema taken.json", "error: --schema: the table has a column key already"),
         ("views", "error: Missing option '--output'"),
     ],
 )
@@ -43,8 +48,10 @@ def test_invalid_options_are_refused(
     """The error is one line with exit status 2, printed before any request or write."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("KIEL_GROUPS_ZOOKEEPER", raising=False)
+    Path("bad.json").write_text("{}")
+    Path("taken.json").write_text(StructType().add("key", StringType()).json())
     assert refused(capsys, *words.split()).startswith(message)
-    assert list(tmp_path.iterdir()) == []
+    assert {path.name for path in tmp_path.iterdir()} == {"bad.json", "taken.json"}
 
 
 def test_a_missing_library_is_named(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,147 @@
+"""The columns of a read and of a write: check a user's schema, and find its columns in rows."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+import pyarrow as pa
+from pyspark.sql.types import (
+    BinaryType,
+    DataType,
+    IntegerType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+from kiel_groups.errors import ConfigError
+
+__all__ = ["INCARNATION", "READ_SCHEMA", "WriteColumns", "arrow_schema", "check_read_schema"]
+
+log = logging.getLogger(__name__)
+
+
+#: The column that identifies the topic's incarnation.
+INCARNATION = "incarnation"
+
+_COLUMNS: Final[dict[str, tuple[DataType, pa.DataType]]] = {
+    "key": (BinaryType(), pa.binary()),
+    "value": (BinaryType(), pa.binary()),
+    "topic": (StringType(), pa.string()),
+    "partition": (IntegerType(), pa.int32()),
+    "offset": (LongType(), pa.int64()),
+    # Messages of magic 0 have no timestamp: the column is null, and the type is -1.
+    "timestamp": (TimestampType(), pa.timestamp("us", tz="UTC")),
+    "timestampType": (IntegerType(), pa.int32()),
+    # The creation zxid of the topic; null without ZooKeeper.
+    INCARNATION: (LongType(), pa.int64()),
+    # Null but in the rows of bad records, with ``kiel.onBadRecord`` set to ``row``.
+    "error": (StringType(), pa.string()),
+    "raw": (BinaryType(), pa.binary()),
+}
+
+#: Columns that only a schema that names them has.
+_OPTIONAL_COLUMNS = (INCARNATION, "error", "raw")
+
+#: The schema of a read if the user gives none.
+READ_SCHEMA = StructType(
+    [StructField(name, kind, True) for name, (kind, _) in _COLUMNS.items() if name not in _OPTIONAL_COLUMNS]
+)
+
+
+def check_read_schema(schema: StructType) -> StructType:
+    """
+    Check that a user's schema consists of known columns, in any order, and return it.
+
+    Raises:
+        ConfigError: A column is unknown, given twice, or has another type; the message names the known columns or type.
+    """
+    for field in schema.fields:
+        known = _COLUMNS.get(field.name)
+        if known is None:
+            raise ConfigError(f"schema: there is no column {field.name!r}; there are {', '.join(_COLUMNS)}")
+        if field.dataType != known[0]:
+            raise ConfigError(
+                f"schema: {field.name} is given as {field.dataType.simpleString()}, and is {known[0].simpleString()};"
+                " cast it after reading"
+            )
+        if not field.nullable and field.name in ("key", "value", "timestamp", *_OPTIONAL_COLUMNS):
+            raise ConfigError(f"schema: {field.name} is given as not nullable, and may be null")
+    names = schema.fieldNames()
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        raise ConfigError(f"schema: {twice[0]} is named twice")
+    if not names:
+        raise ConfigError(f"schema: no column is named; there are {', '.join(_COLUMNS)}")
+    return schema
+
+
+def arrow_schema(schema: StructType) -> pa.Schema:
+    """Return the Arrow schema that Spark expects of every batch, with equal names, order, types and nullability."""
+    return pa.schema([pa.field(each.name, _COLUMNS[each.name][1], each.nullable) for each in schema.fields])
+
+
+_TEXT_OR_BYTES: tuple[DataType, ...] = (StringType(), BinaryType())
+_ALLOWED: Mapping[str, tuple[DataType, ...]] = {
+    "key": _TEXT_OR_BYTES,
+    "value": _TEXT_OR_BYTES,
+    "topic": (StringType(),),
+    "partition": (IntegerType(),),
+}
+#: Columns of a read that are ignored, because a written message has no such field.
+_IGNORED = ("offset", "timestamp", "timestamptype")
+#: The column for which Spark's own Kafka sink writes headers.
+_HEADERS = "headers"
+
+
+@dataclass(frozen=True, slots=True)
+class WriteColumns:
+    """The indexes of the columns in a row: None for a missing column, or for ``topic`` if an option names the topic."""
+
+    value: int
+    key: int | None
+    topic: int | None
+    partition: int | None
+
+    @classmethod
+    def of(cls, schema: StructType, topic: str | None) -> WriteColumns:
+        """
+        Find the columns by their names, in any case. Warn of columns that are not written.
+
+        Args:
+            schema: The schema of the rows.
+            topic: The topic of the options, which takes precedence over a column.
+
+        Raises:
+            ConfigError: There is no value column; neither an option nor a column names the topic; there are headers; or
+                a column occurs twice, or has a type that is not allowed.
+        """
+        places: dict[str, int] = {}
+        extra = []
+        for place, field in enumerate(schema.fields):
+            name = field.name.lower()
+            if name in _IGNORED:
+                continue
+            allowed = _ALLOWED.get(name)
+            if name == _HEADERS:
+                raise ConfigError(f"column {field.name}: messages of Kafka 0.8 have no headers; drop it")
+            if allowed is None:
+                extra.append(field.name)
+                continue
+            if field.dataType not in allowed:
+                kinds = " or ".join(kind.simpleString() for kind in allowed)
+                raise ConfigError(f"column {field.name}: is {field.dataType.simpleString()}, expected {kinds}; cast it")
+            if name in places:
+                raise ConfigError(f"column {field.name}: there are two of that name; select one")
+            places[name] = place
+        if "value" not in places:
+            raise ConfigError("there is no column 'value', which every message needs; null is a value, too")
+        if topic is None and "topic" not in places:
+            raise ConfigError("nothing says which topic to write to; give the option topic, or a column of that name")
+        if extra:
+            log.warning("ignoring columns that have no place in a message: %s", ", ".join(extra))
+        return cls(places["value"], places.get("key"), None if topic else places.get("topic"), places.get("partition"))

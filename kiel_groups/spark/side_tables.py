@@ -1,0 +1,257 @@
+"""
+The side tables of an archive: ranges of offsets that its own table lacks, each with the reason, as Parquet files.
+
+``_quarantine`` has messages that could not be decoded, ``_losses`` has messages that were gone. The process that finds
+such a range writes it: a worker, or the driver's runner. Spark repeats failed tasks and batches, so the name of a file
+follows from its rows, and a repeated task replaces the files of the first one: each range is in the table once. A
+file's place in the table shows nothing about its batch: of a batch that is not done, there may be rows of ranges that
+the archive has not reached yet.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, fields
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Final
+from urllib.parse import quote
+
+import pyarrow as pa
+
+from kiel_groups.errors import ConfigError, KielGroupsError
+from kiel_groups.model import TopicPartition
+from kiel_groups.spark.checkpoint import Loss
+
+if TYPE_CHECKING:
+    from pyarrow.fs import FileSystem
+
+__all__ = [
+    "LOSSES",
+    "QUARANTINE",
+    "Quarantine",
+    "SideRow",
+    "check_side_tables",
+    "file_system",
+    "read_rows",
+    "record_loss",
+    "write_rows",
+]
+
+#: The names of the tables, which are folders in the output of an archive.
+QUARANTINE: Final = "_quarantine"
+LOSSES: Final = "_losses"
+
+_SCHEMA: Final = pa.schema(
+    [
+        pa.field("topic", pa.string(), nullable=False),
+        pa.field("partition", pa.int32(), nullable=False),
+        pa.field("offset", pa.int64(), nullable=False),
+        pa.field("end_offset", pa.int64(), nullable=False),
+        pa.field("incarnation", pa.int64()),
+        pa.field("reason", pa.string(), nullable=False),
+        pa.field("found_at", pa.timestamp("us", tz="UTC"), nullable=False),
+        pa.field("raw", pa.binary()),
+    ]
+)
+_SCHEMAS: Final = {QUARANTINE: _SCHEMA, LOSSES: _SCHEMA.remove(_SCHEMA.get_field_index("raw"))}
+_MOST_REASON_CHARACTERS: Final = 1_000
+#: Names that Spark uses for S3; Arrow knows only ``s3``.
+_S3: Final = ("s3a://", "s3n://")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SideRow:
+    """
+    The offsets from ``offset`` to ``end_offset`` (exclusive) of one partition, which the archive's table lacks.
+
+    ``end_offset`` is ``offset`` where it is unknown how far a lost log went. ``incarnation`` is that of the topic, or
+    None if it is unknown. ``raw`` is the damaged message with its header; None if its bytes were not kept, and in
+    ``_losses``.
+    """
+
+    topic: str
+    partition: int
+    offset: int
+    end_offset: int
+    reason: str
+    found_at: datetime
+    incarnation: int | None = None
+    raw: bytes | None = None
+
+    @property
+    def topic_partition(self) -> TopicPartition:
+        return TopicPartition(self.topic, self.partition)
+
+    @property
+    def loss(self) -> Loss:
+        """The loss that a row of ``_losses`` records."""
+        end = self.end_offset if self.end_offset > self.offset else None
+        return Loss(self.topic_partition, self.offset, end, self.incarnation, self.reason)
+
+
+def record_loss(archive: str | None, loss: Loss) -> None:
+    """
+    Write a loss into an archive's ``_losses``, whether the driver or a worker has found it.
+
+    Args:
+        archive: The absolute URI of the archive's output, or None for other queries, whose log has the loss.
+        loss: The loss; one that begins at the same offset is replaced.
+
+    Raises:
+        KielGroupsError: As ``write_rows``.
+    """
+    if archive is not None:
+        row = SideRow(
+            topic=loss.topic_partition.topic,
+            partition=loss.topic_partition.partition,
+            offset=loss.start,
+            end_offset=loss.start if loss.end is None else loss.end,
+            reason=loss.reason,
+            found_at=datetime.now(UTC),
+            incarnation=loss.incarnation,
+        )
+        write_rows(archive, LOSSES, [row])
+
+
+def check_side_tables(archive: str) -> None:
+    """
+    Check that this process can write side tables of an archive; write nothing.
+
+    Args:
+        archive: The absolute URI of the archive's output.
+
+    Raises:
+        ConfigError: Arrow does not know the file system, or lacks a library for it.
+    """
+    file_system(archive)
+
+
+def write_rows(archive: str, table: str, rows: Sequence[SideRow]) -> None:
+    """
+    Write rows of one partition as one file, which replaces the file of a repeated task.
+
+    Args:
+        archive: The absolute URI of the archive's output.
+        table: ``QUARANTINE`` or ``LOSSES``.
+        rows: At least one row, in the order of the offsets. A repeated task must write rows from the same first one.
+
+    Raises:
+        ConfigError: As ``check_side_tables``.
+        KielGroupsError: The file cannot be written.
+    """
+    # Imported here: most tasks write no row, and these imports would take a part of their time.
+    from pyarrow.parquet import write_table
+
+    first, schema = rows[0], _SCHEMAS[table]
+    columns = {name: [getattr(row, name) for row in rows] for name in schema.names}
+    columns["reason"] = [row.reason[:_MOST_REASON_CHARACTERS] for row in rows]
+    files, folder = file_system(archive)
+    # Other names than this could begin with an underscore or a dot, and readers of Parquet ignore such files.
+    name = f"offsets-{first.topic}-{first.partition}-{first.incarnation or 0}-{first.offset}.parquet"
+    path, draft = f"{folder}/{table}/{name}", f"{folder}/{table}/.{name}-{uuid.uuid4().hex}"
+    try:
+        files.create_dir(f"{folder}/{table}")
+        write_table(pa.table(columns, schema), draft, filesystem=files)
+        _replace(files, draft, path)
+    except OSError as error:
+        raise KielGroupsError(f"{archive}/{table}/{name} cannot be written: {error}") from error
+
+
+def _replace(files: FileSystem, draft: str, path: str) -> None:
+    try:
+        files.move(draft, path)
+    except OSError:
+        # HDFS moves no file to the name of another one.
+        with suppress(FileNotFoundError):
+            files.delete_file(path)
+        files.move(draft, path)
+
+
+def read_rows(archive: str, table: str, *, with_raw: bool = False) -> list[SideRow]:
+    """
+    Return the rows of a table in ascending order of partitions and offsets, or an empty list if there is no table.
+
+    Args:
+        archive: The absolute URI of the archive's output.
+        table: ``QUARANTINE`` or ``LOSSES``.
+        with_raw: Whether to read the bytes of damaged messages, too.
+
+    Raises:
+        ConfigError: As ``check_side_tables``.
+        KielGroupsError: The table cannot be read.
+    """
+    from pyarrow.dataset import dataset
+    from pyarrow.fs import FileType
+
+    files, folder = file_system(archive)
+    try:
+        if files.get_file_info(f"{folder}/{table}").type == FileType.NotFound:
+            return []
+        found = dataset(f"{folder}/{table}", filesystem=files, format="parquet", schema=_SCHEMAS[table])
+        names = [field.name for field in fields(SideRow) if field.name in found.schema.names]
+        rows = found.to_table(columns=[name for name in names if with_raw or name != "raw"]).to_pylist()
+    except (OSError, pa.ArrowException) as error:
+        raise KielGroupsError(f"{archive}/{table} cannot be read: {error}") from error
+    made = (SideRow(**row) for row in rows)
+    return sorted(made, key=lambda row: (row.topic_partition, row.incarnation or 0, row.offset))
+
+
+def file_system(archive: str) -> tuple[FileSystem, str]:
+    """
+    Return Arrow's file system of a URI, and the path there.
+
+    Raises:
+        ConfigError: Arrow does not know the file system, or lacks a library for it.
+    """
+    from pyarrow.fs import FileSystem, LocalFileSystem
+
+    if archive.startswith("file://"):
+        return LocalFileSystem(), archive.removeprefix("file://")
+    for spelled in _S3:
+        archive = archive.replace(spelled, "s3://", 1) if archive.startswith(spelled) else archive
+    try:
+        # Like Hadoop's URIs, that of an archive has no escapes.
+        found: tuple[FileSystem, str] = FileSystem.from_uri(quote(archive, safe=":/@?&=%+~"))
+    except (pa.ArrowException, OSError) as error:
+        raise ConfigError(
+            f"output: {archive} cannot be reached from Python, which records bad records and losses there, and verifies"
+            f" archives: {str(error).splitlines()[0]}; name a folder of file:, hdfs:, s3: or gs:, with its libraries"
+            " here and on every worker"
+        ) from error
+    return found
+
+
+#: A file has rows of one block of offsets: a repeated task has the same files, even if it ends at another offset.
+_BLOCK_OFFSETS: Final = 1_000
+#: So many bytes of damaged messages wait for their file.
+_MOST_WAITING_BYTES: Final = 32 << 20
+
+
+class Quarantine:
+    """
+    Collects the bad records of one range of offsets, and writes them into the archive's ``_quarantine``.
+
+    Args:
+        archive: The absolute URI of the archive's output.
+    """
+
+    def __init__(self, archive: str) -> None:
+        self._archive = archive
+        self._waiting: list[SideRow] = []
+        self._waiting_bytes = 0
+
+    def add(self, row: SideRow) -> None:
+        """Add the next bad record of the range."""
+        is_other = bool(self._waiting) and self._waiting[0].offset // _BLOCK_OFFSETS != row.offset // _BLOCK_OFFSETS
+        if is_other or self._waiting_bytes > _MOST_WAITING_BYTES:
+            self.flush()
+        self._waiting.append(row)
+        self._waiting_bytes += len(row.raw or b"")
+
+    def flush(self) -> None:
+        """Write the rows that wait. The task must not end before this is done."""
+        if self._waiting:
+            write_rows(self._archive, QUARANTINE, self._waiting)
+            self._waiting, self._waiting_bytes = [], 0
