@@ -163,7 +163,7 @@ def run_allocator(allocator: Allocator | None, group: GroupSpec) -> AllocationOu
     owned: dict[Slot, frozenset[TopicPartition]] = dict.fromkeys(group.members, frozenset())
     try:
         if allocator is None or allocator is round_robin:
-            results = _whole(group, partial(round_robin_by_topic, eligible, map(str, group.assignable)))
+            results = _whole(group, partial(round_robin_by_topic, eligible, group.assignable))
         elif isinstance(offered, GroupAllocator):
             results = _whole(group, partial(offered.allocate, group))
         else:

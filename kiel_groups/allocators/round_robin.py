@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from itertools import cycle
 
+from kiel_groups.model import TopicPartition
+
 __all__ = ["round_robin", "round_robin_by_topic"]
 
 
@@ -28,7 +30,7 @@ def round_robin(members: list[str], partitions: list[str]) -> dict[str, dict[str
 
 
 def round_robin_by_topic(
-    eligible: Mapping[str, Collection[str]], partitions: Iterable[str]
+    eligible: Mapping[str, Collection[str]], partitions: Iterable[TopicPartition]
 ) -> dict[str, dict[str, list[int]]]:
     """
     Assign partitions to members that may subscribe to different topics.
@@ -39,26 +41,30 @@ def round_robin_by_topic(
 
     Args:
         eligible: The members that may own a topic's partitions, 1 or more, for every topic in ``partitions``.
-        partitions: The partitions as ``topic:partition``.
+        partitions: The partitions.
 
     Returns:
         Partition ids by topic by member, with an entry for every member.
     """
-    topics: dict[str, list[str]] = {}
-    for partition in partitions:
-        topic, _, digits = partition.rpartition(":")
-        topics.setdefault(topic, []).append(digits)
-    shared: dict[tuple[str, ...], list[str]] = {}
+    topics: dict[str, list[int]] = {}
+    for topic, number in partitions:
+        topics.setdefault(topic, []).append(number)
+    shared: dict[frozenset[str], list[str]] = {}
     # The order is that of the partitions as text; to sort these would take longer.
     for topic in sorted(topics, key=lambda topic: f"{topic}:"):
-        shared.setdefault(tuple(sorted(eligible[topic])), []).append(topic)
+        shared.setdefault(frozenset(eligible[topic]), []).append(topic)
     owned: dict[str, dict[str, list[int]]] = {member: {} for members in shared for member in members}
     counts = dict.fromkeys(owned, 0)
-    for members in sorted(shared, key=lambda members: (len(members), members)):
+    for members in sorted(shared, key=lambda members: (len(members), sorted(members))):
         turns = _turns(counts, members)
         for topic in shared[members]:
-            for digits, member in zip(sorted(topics[topic]), turns, strict=False):
-                owned[member].setdefault(topic, []).append(int(digits))
+            for number, member in zip(sorted(topics[topic], key=str), turns, strict=False):
+                its = owned[member]
+                # setdefault() would make a list for each of a hundred thousand partitions.
+                if topic in its:
+                    its[topic].append(number)
+                else:
+                    its[topic] = [number]
     return owned
 
 

@@ -150,10 +150,10 @@ async def test_a_killed_server_is_reported_and_restarted_and_a_killed_supervisor
     assert "has ended" in table
     assert (status, errors) == (1, f"error: kafka-0 of cluster 'default' has ended; its log is {broker['log']}\n")
     assert max(map(len, table.splitlines())) <= 80
-    status, out, err = cluster("restart", "kafka-0")
+    status, out, err = cluster("restart", "kafka-0", "--json")
     zookeeper, restarted = only(cluster)["servers"]
     text = f"info: kafka-0 serves at {broker['address']} again, as process {restarted['pid']}\n"
-    assert (status, out, err) == (0, "", text)
+    assert (status, json.loads(out), err) == (0, restarted, text)
     assert cluster("status")[0] == 0
     assert cluster("restart", "kafka-1")[::2] == (
         1,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import signal
 import subprocess
 from collections.abc import Callable
@@ -133,10 +134,18 @@ def test_a_group_begins_at_the_offsets_of_another_one(cluster_39: Cluster, uniqu
         plan_import(source, new, file).apply(source)
         assert source.read(new).has_settings
         assert plan_copy(source, old, new, overwrite=True).lost == {first: 1}
+        with zookeeper(cluster_39) as client:
+            for folder in (GroupLayout(old).topic_owners(topic), GroupLayout(old).topic_offsets(topic)):
+                client.ensure_path(folder)
+        if store == "broker-v1":
+            with pytest.raises(ConfigError, match=f"these are older; name all partitions of {topic}, so that"):
+                plan_delete(source, old, {topic: frozenset({0})})
         remark = plan_delete(source, old, {topic: None}).apply(source)
         assert ("Kafka keeps the offsets" in remark) == (store == "broker-v1")
         with zookeeper(cluster_39) as client:
             assert not client.exists(GroupLayout(old).topic_starts(topic))
+            assert not client.exists(GroupLayout(old).topic_owners(topic))
+            assert source.read(old).topics == {}, "the topic is still listed"
             # Kafka hides the offsets of a topic that is gone; what the group notes of it is deleted all the same.
             gone, starts = unique("gone"), FirstOffsets(1, 0, {0: 0, 1: 5}).encode()
             client.create(GroupLayout(new).topic_starts(gone), starts, makepath=True)
@@ -225,6 +234,53 @@ async def test_live_members_set_the_offsets_of_their_topics(
         session.session.abandon("killed by the test")
 
 
+async def test_a_reset_that_is_killed_leaves_each_offset_old_or_ordered(
+    cluster_39: Cluster, unique: Unique, tmp_path: Path
+) -> None:
+    """
+    One owner has performed its order, the other one is slow, when the command gets kill -9. The rest of the order ends
+    with the command's session. ``offsets show`` has the offsets that count, and both partitions are consumed on.
+    """
+    topic, name = unique("topic"), unique("group")
+    await topic_with_records(cluster_39, topic, 20)
+    at, folder = in_zookeeper(cluster_39), GroupLayout(name).orders
+    words = ["-m", "kiel_groups", "offsets", "reset", name, "--topic", topic, "--to-earliest", "--yes", *at]
+    async with group_of(cluster_39, name, [topic], auto_offset_reset="earliest") as group:
+        await group.join()
+        await group.join()
+        await group.balanced(topic, 2)
+        await eventually(lambda: len(group.values) == 20, "all is delivered")
+        for member in group.members:
+            await member.consumer.commit()
+            member.go_on.clear()  # What is delivered from now on stays in flight, so that no commit follows.
+        prompt, slow = group.members
+        ends = {
+            number: await member.consumer.position(TopicPartition(topic, number))
+            for member in group.members
+            for number in member.partitions(topic)
+        }
+        writing = slow.consumer._lifecycle.connected.member._member_session.role.offsets.owned.writing  # type: ignore[union-attr]
+        try:
+            with zookeeper(cluster_39) as client:
+                async with writing:
+                    with Running(words, folder=tmp_path) as running:
+                        await asyncio.to_thread(running.wait_for_error, "info: waiting for ")
+                        await eventually(lambda: len(client.get_children(folder)) == 1, "one order is performed")
+                        running.process.kill()
+                    await eventually(lambda: client.get_children(folder) == [], "the order ends with the session")
+                ((first,), (second,)) = prompt.partitions(topic), slow.partitions(topic)
+                shown = await asyncio.to_thread(kiel_groups, "offsets", "show", name, "--json", *at)
+                committed = {each["partition"]: each["committed"] for each in json.loads(shown.stdout)["partitions"]}
+                assert committed == {first: 0, second: ends[second]} == stored_offsets(client, name, topic)
+        finally:
+            for member in group.members:
+                member.go_on.set()
+        await produce(cluster_39, topic, 20)
+        await eventually(lambda: len(group.values) == 40 + ends[first], "both partitions are consumed on")
+        again = await asyncio.to_thread(kiel_groups, *words[2:], folder=tmp_path)
+        assert again.returncode == 0, again.stderr
+
+
 async def test_offsets_of_a_group_that_brokers_coordinate(
     coordinating_cluster: Cluster, coordinating_version: str, unique: Unique, tmp_path: Path
 ) -> None:
@@ -259,6 +315,7 @@ async def test_offsets_of_a_group_that_brokers_coordinate(
         assert (status, printed) == (2, "")
         assert "has 1 live member: kiel-groups-" in errors
         assert (await offsets("copy", name, f"{name}-2", "--yes"))[0] == 0
+    files = os.listdir(tmp_path)
     status, _, errors = await offsets("delete", name, "--topic", other, "--yes")
     if kafka_release(coordinating_version).version >= "2.4":
         assert status == 0, errors
@@ -266,4 +323,5 @@ async def test_offsets_of_a_group_that_brokers_coordinate(
     else:
         assert status == 2
         assert "brokers delete single offsets on request from Kafka 2.4 on" in errors
+        assert os.listdir(tmp_path) == files, "a restore file of offsets that are still there"
         assert await stored() == ends

@@ -65,8 +65,14 @@ async def test_a_topic_is_created_grown_described_and_deleted(release_cluster: C
     assert {"topic": topic, "partitions": 3, "replication": 1} in listed
     if release_cluster.kafka[0].version != "0.8.0":
         assert topics(release_cluster, "delete", topic, "--yes") == (0, "", f"info: topic {topic} deleted\n")
-        assert topics(release_cluster, "create", other := unique("quiet"), "-q") == (0, "", "")
-        assert topics(release_cluster, "create", other, "-q", "--if-missing") == (0, "", "")
+        other = unique("quiet")
+        assert topics(release_cluster, "create", other, "-q") == (0, "", "")
+        status, out, err = topics(release_cluster, "create", other, f"{other}-2", "-q", "--if-missing", "--json")
+        assert (status, err) == (0, "")
+        assert json.loads(out) == [
+            {"topic": other, "partitions": 1, "replication": 1, "created": False},
+            {"topic": f"{other}-2", "partitions": 1, "replication": 1, "created": True},
+        ]
         assert topics(release_cluster, "grow", other, "-q", "--partitions=2", "--yes") == (0, "", "")
         assert topics(release_cluster, "delete", other, "-q", "--yes") == (0, "", "")
         with zookeeper(release_cluster) as client:

@@ -15,7 +15,7 @@ from kiel_groups.cli.terminal.messages import DONE, EPILOG, FAILED, INTERRUPTED,
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from kiel_groups.embedded.named_clusters import RunningCluster
+    from kiel_groups.embedded.named_clusters import RunningCluster, RunningServer
 
 __all__ = ["cluster"]
 
@@ -143,16 +143,20 @@ def down(*, name: str) -> int:
 @cluster.command(epilog=EPILOG)
 @click.argument("server", metavar="SERVER", shell_complete=complete_servers)
 @_name_option
+@json_option
 @click.pass_obj
-def restart(lines: Lines, /, *, server: str, name: str) -> int:
+def restart(lines: Lines, /, *, server: str, name: str, as_json: bool) -> int:
     """
     Restart a server on its data and port, and wait until it serves; or start it if it has ended.
 
     'kiel-groups cluster status' shows the servers, such as kafka-0.
     """
+    from kiel_groups.cli.terminal.rendering import show_json
     from kiel_groups.embedded.named_clusters import restart_server
 
     restarted = restart_server(_running(name), server)
+    if as_json:
+        show_json(_server_as_json(restarted))
     lines.say("info", f"{server} serves at {restarted.address} again, as process {restarted.pid}")
     return DONE
 
@@ -248,10 +252,17 @@ def _exports(running: RunningCluster) -> tuple[str, str, str]:
 
 
 def _as_json(running: RunningCluster) -> dict[str, Any]:
-    servers = [
-        {"name": s.name, "address": s.address, "pid": s.pid, "alive": s.is_alive, "log": s.log} for s in running.servers
-    ]
-    return running.to_json() | {"servers": servers}
+    return running.to_json() | {"servers": [_server_as_json(server) for server in running.servers]}
+
+
+def _server_as_json(server: RunningServer) -> dict[str, Any]:
+    return {
+        "name": server.name,
+        "address": server.address,
+        "pid": server.pid,
+        "alive": server.is_alive,
+        "log": server.log,
+    }
 
 
 def _title(running: RunningCluster) -> str:

@@ -22,7 +22,7 @@ def history(lines: Lines, *, group: str, zookeeper: str, as_json: bool, limit: i
     """
     Show the plans of a group: when, why, by which leader, and how much moved.
 
-    The newest is first. A group keeps its last 100 plans.
+    The newest is first. A group keeps its last 100 plans. Without a terminal, long causes are cut; --json has them.
     """
     from kiel_groups.cli.terminal import rendering
     from kiel_groups.ops.views.documents import history_document
@@ -39,7 +39,8 @@ def history(lines: Lines, *, group: str, zookeeper: str, as_json: bool, limit: i
     if as_json:
         rendering.show_json(history_document(group, entries))
     elif entries:
-        rendering.show(history_table(entries))
+        # A terminal wraps a long cause. In a file or a pipe, each plan is one line, of at most 160 characters.
+        rendering.show(history_table(entries) if rendering.console().is_terminal else history_table(entries, 80))
     else:
         lines.say("info", f"group {group} has no plans")
     return DONE

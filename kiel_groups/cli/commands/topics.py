@@ -105,6 +105,7 @@ def brokers(*, cluster: ClusterAddress, as_json: bool) -> int:
     metavar="SECONDS",
     help="How long to wait until enough brokers are registered.  [default: do not wait]",
 )
+@json_option
 @quiet_option
 @click.pass_obj
 def create(
@@ -117,30 +118,36 @@ def create(
     replication: int,
     if_missing: bool,
     wait_s: float | None,
+    as_json: bool,
     quiet: bool,
 ) -> int:
     """Create topics, and wait until every partition has a leader."""
-    from kiel_groups.ops.actions.topics import check_absent, check_topic
+    from kiel_groups.cli.terminal.rendering import show_json
+    from kiel_groups.ops.actions.topics import TopicSize, check_absent, check_topic
 
     wanted, found = list(dict.fromkeys(names)), cluster.topics()
     for name in wanted:
         check_topic(name, partitions)
     if wait_s is not None:
         found.await_brokers(replication, wait_s)
-    existing: dict[str, int] = {}
+    existing: dict[str, TopicSize] = {}
     if if_missing:
-        existing = {name: size.partitions for name, size in found.sizes().items() if name in wanted}
+        existing = {name: size for name, size in found.sizes().items() if name in wanted}
     else:
         check_absent(wanted, found.names())
     source = click.get_current_context().get_parameter_source("partitions")
     asked = None if source is click.core.ParameterSource.DEFAULT else partitions
     for name in wanted:
         if name in existing:
-            _say_existing(lines, name, existing[name], asked, quiet=quiet)
+            _say_existing(lines, name, existing[name].partitions, asked, quiet=quiet)
             continue
         found.create(name, partitions, replication)
         if not quiet:
             lines.say("info", f"topic {name} created with {_partitions(partitions)}")
+    if as_json:
+        made = TopicSize(partitions, replication)
+        sizes = {name: existing.get(name, made)._asdict() for name in wanted}
+        show_json([{"topic": name, **size, "created": name not in existing} for name, size in sizes.items()])
     return DONE
 
 

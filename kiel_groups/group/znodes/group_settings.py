@@ -10,6 +10,7 @@ from difflib import get_close_matches
 from typing import Any, NamedTuple, TypeAlias
 
 from kiel_groups.allocators import named_allocator
+from kiel_groups.allocators.registry import ENTRY_POINTS
 from kiel_groups.config import DebounceConfig, check_name, check_rack
 from kiel_groups.errors import ConfigError, ProtocolError
 from kiel_groups.group.znodes.contents import (
@@ -157,6 +158,12 @@ def _allocator(given: Any) -> str | None:
         return None
     if not isinstance(given, str):
         raise ConfigError(f"allocator: {given!r:.80} given; expected a name")
+    if ":" in given:
+        raise ConfigError(
+            f"allocator: {given!r:.80} given; expected a name: any process of the group may lead, and must not import"
+            " code because a znode names it; install a package in all of them that offers the function by a name, as"
+            f" an entry point of {ENTRY_POINTS!r}, or pass the function to each member as partition_allocator"
+        )
     named_allocator(given, "allocator")
     return given
 

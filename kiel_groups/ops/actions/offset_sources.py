@@ -198,6 +198,20 @@ class ZooKeeperOffsets:
                 _note_starts(client, layout, new)
             return self._delete_in_kafka(client, layout, found, deleted) if deleted else ""
 
+    def check_deletion(self, found: GroupOffsets, deleted: Collection[TopicPartition]) -> None:
+        """Raise ConfigError if the offsets are in Kafka, and its brokers cannot delete some of a topic's offsets."""
+        kept = {each.topic for each in found.offsets.keys() - set(deleted)}
+        left = kept & {each.topic for each in deleted}
+        if found.is_in_kafka and left and not self._can_delete_in_kafka(found):
+            raise ConfigError(
+                "brokers delete single offsets in Kafka on request from 2.4 on, and these are older; name all"
+                f" partitions of {some(sorted(left))}, so that the group no longer counts the topic as its own"
+            )
+
+    def _can_delete_in_kafka(self, found: GroupOffsets) -> bool:
+        brokers = ",".join(map(str, found.brokers))
+        return in_session(brokers, self._timeout_s, _deletes_offsets, of_groups=False)
+
     def _delete_in_kafka(
         self, client: Client, layout: GroupLayout, found: GroupOffsets, deleted: Collection[TopicPartition]
     ) -> str:
@@ -209,19 +223,15 @@ class ZooKeeperOffsets:
         topics = {each.topic for each in deleted} - {each.topic for each in found.offsets.keys() - set(deleted)}
         remark = ""
         brokers, in_kafka = ",".join(map(str, found.brokers)), found.offsets.keys() & set(deleted)
-        try:
-            if in_kafka:
-                in_session(brokers, self._timeout_s, lambda session: _delete(session, found.group, in_kafka))
-        except ConfigError:  # The brokers are too old.
-            if left := {each.topic for each in deleted} - topics:
-                raise ConfigError(
-                    "brokers delete single offsets in Kafka on request from 2.4 on, and these are older; name all"
-                    f" partitions of {some(sorted(left))}, so that the group no longer counts the topic as its own"
-                ) from None
+        if in_kafka and self._can_delete_in_kafka(found):
+            in_session(brokers, self._timeout_s, lambda session: _delete(session, found.group, in_kafka))
+        elif in_kafka:
             remark = "Kafka keeps the offsets until they expire; the group no longer counts the topic as its own"
         for topic in sorted(topics):
-            with suppress(NoNodeError):
-                client.delete(layout.topic_starts(topic))
+            # A topic with one of the other folders counts as the group's, too. A member that joins creates them again.
+            for folder in (layout.topic_starts(topic), layout.topic_offsets(topic), layout.topic_owners(topic)):
+                with suppress(NoNodeError, NotEmptyError):
+                    client.delete(folder)
         return remark
 
 
@@ -267,7 +277,6 @@ class BrokerOffsets:
         Write changes; groups of brokers have no ``znodes``. Return "".
 
         Raises:
-            ConfigError: The brokers are too old to delete offsets.
             BrokerError: The coordinator refuses, because the group has got members, or does not answer.
         """
         new, deleted = _divided(changes)
@@ -280,6 +289,15 @@ class BrokerOffsets:
 
         in_session(self._brokers, self._timeout_s, write)
         return ""
+
+    def check_deletion(self, found: GroupOffsets, deleted: Collection[TopicPartition]) -> None:
+        """Raise ConfigError if the brokers are too old to delete offsets."""
+        if not in_session(self._brokers, self._timeout_s, _deletes_offsets):
+            raise ConfigError(
+                "brokers delete single offsets on request from Kafka 2.4 on, and these are older; the offsets of a"
+                " group without members expire after the brokers' offsets.retention.minutes, and from 1.1 on"
+                f" 'kiel-groups groups delete {found.group}' deletes all of them"
+            )
 
 
 OffsetSource: TypeAlias = ZooKeeperOffsets | BrokerOffsets
@@ -395,6 +413,8 @@ def _write_znodes(
         if all(each.after is None for each in listed):
             with suppress(NoNodeError, NotEmptyError):  # Other partitions have offsets.
                 client.delete(layout.topic_offsets(topic))
+                # The topic would still count as the group's. A member that joins creates the folder again.
+                client.delete(layout.topic_owners(topic))
 
 
 def _operation(path: str, version: int | None, offset: int | None) -> Operation:
@@ -433,14 +453,12 @@ def _note_starts(client: Client, layout: GroupLayout, new: Mapping[TopicPartitio
             client.create(layout.topic_starts(topic), first.encode())
 
 
+async def _deletes_offsets(session: BrokerSession) -> bool:
+    return OffsetDeleteRequest.API_KEY in session.ranges
+
+
 async def _delete(session: BrokerSession, group: str, partitions: Collection[TopicPartition]) -> None:
-    """Delete offsets in Kafka. Raise ConfigError if the brokers are too old for that."""
-    if OffsetDeleteRequest.API_KEY not in session.ranges:
-        raise ConfigError(
-            "brokers delete single offsets on request from Kafka 2.4 on, and these are older; the offsets of a group"
-            " without members expire after the brokers' offsets.retention.minutes, and from 1.1 on"
-            f" 'kiel-groups groups delete {group}' deletes all of them"
-        )
+    """Delete offsets in Kafka. Raise BrokerError if the coordinator refuses, or does not answer."""
     request = OffsetDeleteRequest(group, tuple(partitions))
     _, answer = await ask_coordinator(session, group, request, lambda found: (found.error, *found.partitions.values()))
     if answer.error != NO_ERROR:

@@ -269,13 +269,14 @@ def plan_delete(
 
     Raises:
         UnknownGroupError: The group does not exist.
-        ConfigError: The group has no such offset; or as for ``read``.
+        ConfigError: The group has no such offset, or its brokers are too old to delete offsets; or as for ``read``.
     """
     found = source.read(group, selection or (), store=store, with_logs=False)
     partitions = select(found, selection, stored=True)
     check_selected(found, selection, partitions)
     if not partitions:
         raise ConfigError(f"group {group} has no offset")
+    source.check_deletion(found, partitions)
     changes = tuple(OffsetChange(each, found.offsets.get(each), None) for each in partitions)
     return OffsetsPlan(found, changes, is_deletion=True)
 

@@ -401,7 +401,8 @@ def preview_report(preview: PlanPreview, *, only_moves: bool) -> Iterator[Render
     """Yield the moves in one line, the notes, the balance of members, and the partitions; of these only the moved."""
     moves = preview.moves
     first, last = (sum(each.before is None for each in moves), sum(each.after is None for each in moves))
-    text = f"group {preview.group}, allocated by {preview.allocator}: "
+    allocated = "whose allocator fails" if preview.fallback else f"allocated by {preview.allocator}"
+    text = f"group {preview.group}, {allocated}: "
     text += counted(len(moves) - first - last, "partition moves", "partitions move")
     text += f", {first:,} had no owner" if first else ""
     yield Text(text + (f", {last:,} have none afterwards" if last else ""))

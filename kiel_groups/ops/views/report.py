@@ -474,15 +474,25 @@ def _history(entries: Iterable[HistoryEntry], now_ms: int) -> Table:
     return report_table(columns, entries)
 
 
-def history_table(entries: Iterable[HistoryEntry]) -> Table:
-    """Return the table of a group's plans, with their times in UTC, for comparison with logs."""
+def history_table(entries: Iterable[HistoryEntry], most_of_cause: int = 500) -> Table:
+    """
+    Return the table of a group's plans, with their times in UTC, for comparison with logs.
+
+    Args:
+        entries: The plans.
+        most_of_cause: The number of characters to which a cause is cut.
+    """
+
+    def cause(entry: HistoryEntry) -> str:
+        return entry.cause if len(entry.cause) <= most_of_cause else f"{entry.cause[: most_of_cause - 1]}…"
+
     columns = (
         Column[HistoryEntry]("plan", lambda entry: str(entry.generation), is_right=True),
         Column[HistoryEntry]("time (UTC)", lambda entry: _utc(entry.created_at_ms)),
         Column[HistoryEntry]("leader", lambda entry: short_name(entry.leader), most_width=16),
         Column[HistoryEntry]("members", lambda entry: f"{entry.members:,}", is_right=True),
         Column[HistoryEntry]("moved", lambda entry: f"{entry.moved:,}", is_right=True),
-        Column[HistoryEntry]("cause", lambda entry: f"{entry.cause:.500}"),
+        Column[HistoryEntry]("cause", cause),
     )
     return report_table(columns, entries)
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from kiel_groups.model import TopicPartition
 from kiel_groups.ops.views.checks import Finding, ProgressTracker, check_group
 from kiel_groups.ops.views.group_view import GroupView
+from kiel_groups.wording import counted
 
 __all__ = ["Verification"]
 
@@ -28,6 +30,8 @@ class Verification:
         self._window_ms = window_ms
         self._progress = ProgressTracker(window_ms, window_ms)
         self._settled_ms: int | None = None
+        #: The committed offsets in the first view.
+        self._first: dict[TopicPartition, int | None] | None = None
         self._found: tuple[Finding, ...] = ()
         self._lasting: frozenset[str] = frozenset()
         self._state = ""
@@ -66,6 +70,8 @@ class Verification:
         if view.state == "empty" and all(finding.kind != "unconsumed" for finding in found):
             text = "the group has no members, so no partition has an owner"
             found.append(Finding("no-members", text, "start a member; if it is no longer needed, delete the group"))
+        unattended = self._unattended(view) if self._window_ms and view.state == "memberless" else []
+        found += unattended
         lasting = frozenset(finding.kind for finding in found if not finding.passing)
         # Servers are read one after the other: what a change meanwhile makes look wrong is well in the next view.
         is_confirmed, self._lasting = lasting == self._lasting, lasting
@@ -79,4 +85,23 @@ class Verification:
         if self._settled_ms is None:
             self._settled_ms = now_ms
         is_over = now_ms - self._settled_ms >= self._window_ms
-        return is_over or not self._progress.is_awaited(self._settled_ms)
+        return is_over or not (unattended or self._progress.is_awaited(self._settled_ms))
+
+    def _unattended(self, view: GroupView) -> list[Finding]:
+        """Return the lag that nobody works off, unless a program that joins no group has committed since."""
+        committed = {each.topic_partition: each.committed for each in view.partitions}
+        if self._first is None:
+            self._first = committed
+        behind = [each for each in view.partitions if each.lag]
+        if not behind or committed != self._first:
+            return []
+        return [
+            Finding(
+                "unconsumed",
+                f"no member has joined the group, and no program commits; its lag is"
+                f" {sum(each.lag or 0 for each in behind):,}, in {counted(behind, 'partition')}",
+                "start a member, or the program that commits these offsets, such as a Spark job; if the group is no"
+                " longer needed, delete it",
+                partitions=tuple(each.topic_partition for each in behind),
+            )
+        ]

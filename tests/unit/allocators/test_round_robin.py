@@ -49,7 +49,7 @@ def test_round_robin_balances_the_total_of_each_member() -> None:
     """Round robin gives fewer partitions of a shared topic to a member that is another topic's only subscriber."""
     owned = round_robin_by_topic(
         {"shared": ["a", "b", "c"], "only-a": ["a"]},
-        [*map(str, partitions("shared", 6)), *map(str, partitions("only-a", 3))],
+        [*partitions("shared", 6), *partitions("only-a", 3)],
     )
     assert {member: sum(map(len, topics.values())) for member, topics in owned.items()} == {"a": 3, "b": 3, "c": 3}
     assert owned["a"] == {"only-a": [0, 1, 2]}

@@ -46,6 +46,10 @@ def test_a_field_takes_precedence() -> None:
             "/config: allocator: there is no allocator 'stiky'; expected one of round_robin, st",
         ),
         (b'{"allocator":7}', "/config: allocator: 7 given; expected a name"),
+        (
+            b'{"allocator":"os:getpid"}',
+            "/config: allocator: 'os:getpid' given; expected a name: any process of the g",
+        ),
         (b'{"debounce":5}', "/config: debounce: 5 given; expected an object with quiet_ms, bound_ms, initial_delay_ms"),
         (b'{"debounce":{"quiet":5}}', "/config: debounce: {'quiet': 5} given; expected an object with quiet_ms"),
         (b'{"debounce":{"quiet_ms":-1}}', "/config: debounce.quiet_ms: -1 given; expected milliseconds, 0 or more"),

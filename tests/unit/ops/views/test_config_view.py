@@ -128,6 +128,17 @@ def test_the_tables_fit_80_columns() -> None:
     assert text.count("#") == 300
 
 
+def test_a_plan_is_one_line_of_at_most_160_characters_in_a_pipe() -> None:
+    """A long cause is cut. The other columns are as wide as they can be."""
+    most = replace(ENTRY, leader="x" * 255, generation=10**9, members=10_000, moved=10**6, cause="c" * 1_000)
+    console = Console(file=io.StringIO(), width=100_000)
+    console.print(history_table([most], 80))
+    assert isinstance(console.file, io.StringIO)
+    (row,) = [line.rstrip() for line in console.file.getvalue().splitlines() if "ccc" in line]
+    assert row.endswith("c" * 79 + "…")
+    assert len(row) <= 160
+
+
 @pytest.mark.parametrize(
     ("znodes", "expected"),
     [

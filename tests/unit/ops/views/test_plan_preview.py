@@ -177,7 +177,11 @@ def test_a_failing_allocator_is_replaced_as_by_a_leader() -> None:
     def failing(members: list[str], partitions: list[str]) -> dict[str, dict[str, list[int]]]:
         raise RuntimeError("no idea")
 
-    assert preview(GroupChange(), failing).fallback.startswith("last plan kept: allocator failing: it raised Runtime")
+    kept = preview(GroupChange(), failing)
+    assert kept.fallback.startswith("last plan kept: allocator failing: it raised Runtime")
+    assert text(kept).startswith(
+        "group g, whose allocator fails: 0 partitions move\n  last plan kept: allocator failing"
+    )
     found = preview(GroupChange(removed=(B,)), failing)
     assert found.after == {A: some(*range(6))}
     assert "sticky used: allocator failing" in text(found)

@@ -115,3 +115,30 @@ def test_a_group_whose_members_have_left_is_not_well() -> None:
         verification.take(view_group("g", left | offsets, ends), LATER_MS)
         assert verification.take(view_group("g", left | offsets, ends), LATER_MS + 1000)
         assert kinds(verification) == expected
+
+
+@pytest.mark.parametrize("is_of_brokers", [False, True])
+def test_a_group_that_no_member_has_joined_is_well_if_a_program_commits(*, is_of_brokers: bool) -> None:
+    """A Spark job commits between two views. If no program does while there is lag, nobody consumes."""
+
+    def memberless(offset: int) -> GroupView:
+        znodes = {f"/consumers/g/offsets/t/{each}": Znode(b"12") for each in (0, 2)}
+        znodes |= {path: HEALTHY[path] for path in ("/brokers/topics/t", "/consumers/g/offsets/t")}
+        found = view_group("g", znodes | {"/consumers/g/offsets/t/1": Znode(b"%d" % offset)}, LOG_ENDS)
+        coordinator = CoordinatorView("", "Empty", "") if is_of_brokers else None
+        return replace(found, coordinator=coordinator, protocol_type="" if is_of_brokers else found.protocol_type)
+
+    assert memberless(5).state == "memberless"
+    left, read = Verification(WINDOW_MS), Verification(WINDOW_MS)
+    for verification in (left, read):
+        assert not verification.take(memberless(5), LATER_MS)
+        assert not verification.take(memberless(5), LATER_MS + 1000)
+    assert left.take(memberless(5), LATER_MS + 1000 + WINDOW_MS)
+    assert kinds(left) == ["unconsumed"]
+    assert "no program commits; its lag is 7, in 1 partition" in left.findings[0].text
+    assert not read.take(memberless(6), LATER_MS + 2000)
+    assert read.take(memberless(6), LATER_MS + 3000)
+    assert read.findings == ()
+    idle = Verification(WINDOW_MS)
+    assert idle.take(memberless(12), LATER_MS)
+    assert idle.findings == ()
