@@ -87,10 +87,17 @@ def test_a_schema_may_have_some_of_the_columns(spark: SparkSession, cluster_39: 
 
 
 def test_a_refusal_reaches_the_user(spark: SparkSession, cluster_39: Cluster, topic: str) -> None:
-    """The data source's error text reaches the user through all of Spark's layers."""
+    """The data source's error is in the first line of Spark's, before tracebacks: of a wrong option, and of a task."""
     reader = spark.read.format("kiel").option("kafka.bootstrap.servers", brokers_of(cluster_39))
-    with pytest.raises(Exception, match="did you mean subscribePattern"):
+    with pytest.raises(Exception, match="did you mean subscribePattern") as found:
         reader.option("subscribePatern", topic).load().collect()
+    assert "kiel_groups.errors.ConfigError: subscribepatern: " in str(found.value).splitlines()[0]
+    writer = spark.range(1).selectExpr("'x' AS value", "7 AS partition").write.format("kiel").mode("append")
+    with pytest.raises(Exception, match="kiel_groups") as found:
+        writer.option("kafka.bootstrap.servers", brokers_of(cluster_39)).option("topic", topic).save()
+    lines = str(found.value).splitlines()
+    (first,) = [number for number, line in enumerate(lines) if line.startswith("kiel_groups.errors.")][:1]
+    assert not [line for line in lines[:first] if "Traceback" in line]
 
 
 def test_a_stopped_query_resumes_at_its_checkpoint(
