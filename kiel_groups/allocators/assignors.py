@@ -219,7 +219,12 @@ class _RoundRobinAssignor:
 
 
 def _java_order(text: str) -> bytes:
-    """Return a key that sorts as Java does: by UTF-16 code units. A client id, and so a member id, may be any text."""
+    """
+    Return a key that sorts text as Java does, by UTF-16 code units.
+
+    Python's order differs for characters beyond U+FFFF. A member id may have them: it begins with the client id, which
+    may be any text.
+    """
     return text.encode("utf-16-be", "surrogatepass")
 
 

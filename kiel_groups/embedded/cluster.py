@@ -241,7 +241,7 @@ class Cluster(Startable):
         return KRaftBroker(self._cluster_id, number, controller=self._controller, **settings)
 
     def _overrides_of(self, number: int) -> dict[str, object]:
-        """Return the lines of a broker's ``server.properties`` that replace those of its release."""
+        """Return the properties to add to a broker's ``server.properties``, or to replace there."""
         return self._overrides
 
     def _kind(self) -> dict[str, object]:

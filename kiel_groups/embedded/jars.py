@@ -203,8 +203,11 @@ def _copy_out(archive: tarfile.TarFile, member: tarfile.TarInfo, file: Path) -> 
 
 def _run(command: Sequence[str], folder: Path, missing: str) -> Iterator[str]:
     """
-    Run a tool, and yield its output line by line. Raise ServerError if the tool is missing, or with its last lines if
-    it fails.
+    Run a tool, and yield its output line by line.
+
+    Raises:
+        ServerError: The tool is not installed, and the text is ``missing``; or it failed, and the text has lines of its
+            output.
     """
     if shutil.which(command[0]) is None:
         raise ServerError(missing)

@@ -374,9 +374,11 @@ class OffsetTracker:
 
     def ordered(self, partition: TopicPartition, stored: StoredOffset) -> None:
         """
-        Continue delivery at an operator's offset, which this consumer has stored under its claim (rule 10).
+        Continue delivery at the offset of an operator's order, which this consumer has stored under its claim
+        (rule 10).
 
-        The order names the topic's incarnation. So the offset is not ``adopted``: it does not survive a new log.
+        An order applies to one incarnation of the topic. So its offset is not marked as ``adopted``, and is not kept if
+        the topic is created again.
         """
         self._follow(partition, stored, StartOrigin.ORDERED)
 

@@ -87,7 +87,13 @@ def _surplus(
 
 
 def members_by_slot(registered: Iterable[tuple[int, MemberInfo]]) -> dict[Slot, MemberInfo]:
-    """Return the members by slot. Of two members with one slot, take the one with the higher zxid, registered later."""
+    """
+    Return the members by slot. If two members have the same slot, keep the one that registered later.
+
+    Args:
+        registered: The members, each with the creation zxid of its znode; a member that registers later has a higher
+            one.
+    """
     newest: dict[Slot, tuple[int, MemberInfo]] = {}
     for zxid, info in registered:
         if info.slot not in newest or newest[info.slot][0] < zxid:

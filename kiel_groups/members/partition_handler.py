@@ -25,9 +25,10 @@ __all__ = [
 
 class Work(NamedTuple):
     """
-    A piece of work in the application. When it has made progress, ``token`` is another object.
+    A piece of work that the application has in progress.
 
-    ``hook`` is the name of the listener's hook if the work is a hook that runs.
+    The watchdog compares ``token`` by identity: another object means that the application has made progress. ``hook``
+    is the name of the listener's hook that is running, or "" if the work is not a hook.
     """
 
     token: object
@@ -37,7 +38,7 @@ class Work(NamedTuple):
 
 
 class LogOffsets(NamedTuple):
-    """The result of looking up log offsets: the offsets ``found``, and the error of each other partition."""
+    """The result of a lookup of log offsets. ``failures`` has an error for each partition that is not in ``found``."""
 
     found: Mapping[TopicPartition, int]
     failures: Mapping[TopicPartition, KielGroupsError]

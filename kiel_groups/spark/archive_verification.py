@@ -63,15 +63,15 @@ _NEAR = 10_000
 @dataclass(frozen=True, slots=True)
 class Verification:
     """
-    What an archive has, and how that differs from what its batches planned.
+    The result of comparing an archive's records with those that its batches planned.
 
     Args:
         output: The URI of the archive.
         checkpoint: The URI of its checkpoint.
-        batch: The number of the last batch whose files are listed, or None without batches.
+        batch: The number of the last batch whose files the archive lists, or None if it lists none.
         logs: The result for each partition and incarnation, in ascending order.
         files: The number of files.
-        unreadable: The files that are listed, and cannot be read, with the reasons. Their records are missing.
+        unreadable: The listed files that cannot be read, with the reasons. The records of these files count as missing.
         compared_with_log: Whether the logs of the brokers were compared, too.
     """
 

@@ -263,7 +263,7 @@ class BatchBounds:
         return plan_tasks(ranges, leaders, bounds)
 
     def _message_bytes(self, found: OffsetRange) -> float:
-        """Return the average size of a topic's messages, looked up once for each topic."""
+        """Return the estimated size of a topic's messages: the average of one sample for each topic, or a default."""
         topic = found.topic_partition.topic
         if topic not in self._sizes:
             self._sizes[topic] = self._view.message_bytes(found.topic_partition, found.start) or _UNKNOWN_BYTES

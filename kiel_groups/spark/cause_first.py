@@ -22,7 +22,11 @@ Self = TypeVar("Self")
 
 
 def cause_first(method: Callable[Concatenate[Self, P], T]) -> Callable[Concatenate[Self, P], T]:
-    """Decorate a method that Spark calls, so that its errors state their cause first, also while it yields rows."""
+    """
+    Decorate a method that Spark calls, so that Spark's report of a KielGroupsError begins with the error's own line.
+
+    If the method returns an iterator, this also applies to errors that the iterator raises.
+    """
 
     @wraps(method)
     def call(self: Self, /, *args: P.args, **named: P.kwargs) -> T:

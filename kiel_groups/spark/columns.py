@@ -81,7 +81,11 @@ def check_read_schema(schema: StructType) -> StructType:
 
 
 def arrow_schema(schema: StructType) -> pa.Schema:
-    """Return the Arrow schema that Spark expects of every batch, with equal names, order, types and nullability."""
+    """
+    Return the Arrow schema for a schema of Spark.
+
+    Spark expects every batch to have the same names, order, types and nullability as its schema.
+    """
     return pa.schema([pa.field(each.name, _COLUMNS[each.name][1], each.nullable) for each in schema.fields])
 
 

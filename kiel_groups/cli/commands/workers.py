@@ -170,7 +170,12 @@ async def _run(settings: WorkerSettings) -> int:
 
 
 def _end_at_once(works: Sequence[object]) -> None:
-    """End the process without its ZooKeeper session: the claims of work that does not stop must outlast the work."""
+    """
+    End the process without closing its ZooKeeper session.
+
+    Some work has not stopped, and its claims must not be released while it runs. They end after the process, at the
+    session timeout.
+    """
     from kiel_groups.cli.terminal.termination import end_process
 
     log.error(

@@ -121,9 +121,10 @@ def defer(client: object) -> None:
 
 def restore(client: object) -> None:
     """
-    Restore Python's own handler when no client needs this module's handler any more.
+    Record that a client no longer needs this module's handler of SIGINT.
 
-    Do not replace a handler that the program has set. Only a call on the main thread can restore the handler.
+    If no other client needs it, Python's own handler is restored. A handler that the program has set stays. Only a call
+    on the main thread can restore the handler.
     """
     _interrupts.wanted.discard(client)
     on_main = threading.current_thread() is threading.main_thread()

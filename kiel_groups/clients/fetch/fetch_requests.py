@@ -469,7 +469,12 @@ class BulkTurns:
         self._waiting: dict[int, BrokerLanes] = {}
 
     def plan(self, broker: BrokerLanes, room: Room) -> PlannedFetch | None:
-        """Return the bulk request to send to a broker now, or None if there is none, or it is another broker's turn."""
+        """
+        Return the bulk request to send to a broker now, or None if nothing is to be sent.
+
+        While another broker is first in the queue, the request has only new partitions, and partitions that callers
+        wait for.
+        """
         first = next(iter(self._waiting), broker.node_id)
         planned = broker.plan_bulk(room if first == broker.node_id else room._replace(is_turn=False))
         if broker.is_held_back:

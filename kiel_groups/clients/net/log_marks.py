@@ -56,7 +56,11 @@ class ReadLog(NamedTuple):
 async def look_at_logs(
     cluster: ClusterMetadata, logs: Mapping[TopicPartition, ReadLog]
 ) -> Mapping[TopicPartition, LogSight]:
-    """Compare logs with what was read from them. Partitions whose leaders do not answer are left out."""
+    """
+    Return the present range of offsets of each log, and whether the log still has the message that was read first.
+
+    Partitions whose leaders do not answer are left out.
+    """
     starts = (await policy_offsets(cluster, logs, "earliest")).found
     ends = (await policy_offsets(cluster, starts, "latest")).found if starts else {}
     marks = {partition: mark for partition in ends if (mark := logs[partition].mark) is not None}

@@ -139,9 +139,10 @@ class StartPositions:
 
     async def _are_renewed(self, topics: Collection[str], numbers: Mapping[str, int]) -> bool:
         """
-        Return whether a topic whose offsets the coordinator lacks is another incarnation than ``numbers`` says.
+        Return whether one of these topics was created again since ``numbers``, its incarnation's number, was read.
 
-        Coordinators from 0.10 on forget the offsets of a deleted topic, whose id changes if it is created again.
+        The coordinator lacks offsets of these topics: from Kafka 0.10 on, it deletes those of a deleted topic. If the
+        topic is created again, it has another id. Topics without ids are not checked.
         """
         lacking = {topic for topic in topics if self._seen.has_id(topic)}
         if lacking:

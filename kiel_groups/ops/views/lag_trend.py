@@ -57,7 +57,7 @@ class Sample(NamedTuple):
 
 
 class Trend(NamedTuple):
-    """The verdict on a partition, and the reason as text; "" for ``ok``."""
+    """The verdict on a partition's lag. ``why`` is the reason as text, or "" if the verdict is ``ok``."""
 
     verdict: Verdict
     why: str = ""

@@ -91,9 +91,10 @@ class TaskContext(Protocol):
 
     def report_problem(self, problem: str) -> None:
         """
-        Show in the status of the task why it makes no progress, such as a system that does not answer.
+        Show in the status of the task why it makes no progress: for example, another system does not answer.
 
-        The task stays RUNNING; commands that check it name the problem. A call with ``""`` ends the problem.
+        The task stays RUNNING, and commands that check the task report the problem. Call this with ``""`` when the
+        problem is over.
 
         Args:
             problem: One line, or "".

@@ -280,7 +280,12 @@ class RestOperations:
         self._version = version
 
     async def get_worker(self, call: RestCall) -> Answer:
-        """Answer with the worker's version, and with other keys that clients expect; Kafka 0.8 has no cluster id."""
+        """
+        Answer with the worker's version.
+
+        Clients also expect ``commit`` and ``kafka_cluster_id``. The latter is null, because Kafka 0.8 has no cluster
+        id.
+        """
         return Answer({"version": self._version, "commit": "unknown", "kafka_cluster_id": None})
 
     # ------------------------------------------------------------------ connectors

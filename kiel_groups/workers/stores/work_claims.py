@@ -50,13 +50,14 @@ class WorkClaims:
     """
     The claims of one worker on one session.
 
-    A caller has one request for a piece of work at a time. It must release claimed work before it claims it again.
+    For each piece of work, a caller may have only one request in progress. It must release claimed work before it
+    claims it again.
 
     Args:
         session: The worker's session.
-        writer: Writes on that session with the worker's proof.
+        writer: Writes on that session, on the condition that the worker's znode exists.
         layout: The paths of the group's workers.
-        worker_id: The id of this worker, for operators.
+        worker_id: The id of this worker. Owner znodes have it, so that operators see who owns the work.
     """
 
     def __init__(self, session: Session, writer: FencedWriter, layout: WorkerLayout, worker_id: str) -> None:
