@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import gc
 import os
+import select
 import socket
 from collections import deque
 from collections.abc import Collection, Iterator, Sequence
@@ -66,6 +67,16 @@ class BrokerSocket:
         except (OSError, OverflowError, ValueError) as error:
             # A host or a port that cannot be one raises the latter two.
             raise self._broken(f"cannot connect: {getattr(error, 'strerror', None) or error}") from error
+
+    def is_dropped(self) -> bool:
+        """
+        Return whether the broker has closed the connection, as brokers do with unused ones after ten minutes.
+
+        Call this only while no answer is in flight: a connection without one has nothing else to read.
+        """
+        poll = select.poll()
+        poll.register(self._socket, select.POLLIN)
+        return bool(poll.poll(0))
 
     def send(self, request: Request[T], *, most_bytes: int, timeout_s: float) -> None:
         """
@@ -167,7 +178,11 @@ def borrowed(address: HostPort, client_id: str) -> Iterator[BrokerSocket]:
         BrokerConnectionError: The connection could not be opened.
     """
     key = (os.getpid(), address, client_id)
-    broker = _idle.pop(key, None) or BrokerSocket(address, client_id, connect_timeout_s=_CONNECT_S)
+    broker = _idle.pop(key, None)
+    if broker is not None and broker.is_dropped():
+        broker.close()
+        broker = None
+    broker = broker or BrokerSocket(address, client_id, connect_timeout_s=_CONNECT_S)
     try:
         yield broker
     except BaseException:
