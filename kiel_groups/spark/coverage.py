@@ -361,7 +361,7 @@ def compared_with_log(
         for kind, reason, ranges in (
             (MISSING, "the log of today begins later", common(missing, [(0, first)])),
             (MISSING, "in the log of today", there),
-            (COMPACTED, "the log goes on without them", minus(common(missing, [log]), there)),
+            (COMPACTED, "the log continues without them", minus(common(missing, [log]), there)),
             (MISSING, "the log of today ends before", common(missing, [(following, _NO_OFFSET)])),
         ):
             differences += [Difference(kind, *each, reason) for each in ranges]

@@ -100,7 +100,7 @@ def test_a_new_log_that_has_grown_past_the_position_is_a_loss(
 def test_a_running_query_notices_a_new_log(
     cluster_39: Cluster, unique: Unique, with_zookeeper: bool, at_once: None
 ) -> None:
-    """Each partition with messages is noticed; one without goes on as a new one."""
+    """Each partition with messages is noticed; one without is read as a new one."""
     topic = filled(cluster_39, unique("topic"), 2, OLD)
     options = options_of(cluster_39, topic, with_zookeeper=with_zookeeper, failOnDataLoss="false")
     with running(Query(cluster_39, **options)) as query:

@@ -88,7 +88,7 @@ class Verification:
         return is_over or not (unattended or self._progress.is_awaited(self._settled_ms))
 
     def _unattended(self, view: GroupView) -> list[Finding]:
-        """Return the lag that nobody works off, unless a program that joins no group has committed since."""
+        """Return the lag that no consumer reduces, unless a program that joins no group has committed since."""
         committed = {each.topic_partition: each.committed for each in view.partitions}
         if self._first is None:
             self._first = committed

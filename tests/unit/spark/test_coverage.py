@@ -102,7 +102,7 @@ def test_all_rows_and_all_planned_offsets_are_accounted_for(
 @quick
 @given(ranges, offsets, offsets)
 def test_each_offset_of_one_log_is_judged_as_if_alone(runs: list[Range], begin: int, length: int) -> None:
-    """An offset is missing if it was planned and has no row, doubled if it has two, unplanned if nobody planned it."""
+    """An offset is missing if it was planned and has no row, doubled if it has two, or unplanned."""
     (found,) = coverages(VIEWS, [Interval(begin, begin + length)], {None: Rows(runs, [])}, [], whole_history=True)
     rows = counted(runs)
     for kind, expected in (

@@ -119,7 +119,7 @@ def test_a_group_whose_members_have_left_is_not_well() -> None:
 
 @pytest.mark.parametrize("is_of_brokers", [False, True])
 def test_a_group_that_no_member_has_joined_is_well_if_a_program_commits(*, is_of_brokers: bool) -> None:
-    """A Spark job commits between two views. If no program does while there is lag, nobody consumes."""
+    """A Spark job commits between two views. If no program commits while there is lag, the group is reported."""
 
     def memberless(offset: int) -> GroupView:
         znodes = {f"/consumers/g/offsets/t/{each}": Znode(b"12") for each in (0, 2)}
