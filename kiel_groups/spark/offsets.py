@@ -10,7 +10,14 @@ from typing import NamedTuple
 
 from kiel_groups.clients.net.offset_requests import check_offset_api, commit_offsets, fetch_offsets
 from kiel_groups.config import BROKER_V1, check_name
-from kiel_groups.errors import BrokerError, ConfigError, KielGroupsError, OffsetOutOfRangeError, ProtocolError
+from kiel_groups.errors import (
+    BrokerError,
+    ConfigError,
+    KielGroupsError,
+    OffsetOutOfRangeError,
+    ProtocolError,
+    RequestTimeoutError,
+)
 from kiel_groups.group.znodes.contents import GroupSettings, Snapshot
 from kiel_groups.group.znodes.layout import GroupLayout
 from kiel_groups.metrics import Metrics
@@ -339,18 +346,20 @@ class GroupOffsets:
                 self._warned_no_group = True
                 log.warning("this query commits nothing, as Spark before 4.2 hides its own group; use kafka.group.id")
             return False
+        limit_s = self._view.timeout_s
         try:
-            async with asyncio.timeout(self._view.timeout_s):
+            async with asyncio.timeout(limit_s):
                 return await self._store(group, offsets, only_missing=only_missing)
-        except (KielGroupsError, TimeoutError) as error:
-            if self._options.fail_on_commit_error:
-                raise
-            log.error(
-                "group %s: the offsets of this query are not committed, and lag behind: %s",
-                group,
-                str(error) or "no answer in time",
+        except TimeoutError:
+            failure: KielGroupsError = RequestTimeoutError(
+                f"no broker has stored the offsets of group {group} in {limit_s:g} s"
             )
-            return False
+        except KielGroupsError as error:
+            failure = error
+        if self._options.fail_on_commit_error:
+            raise failure
+        log.error("group %s: the offsets of this query are not committed, and lag behind: %s", group, failure)
+        return False
 
     async def _store(self, group: str, offsets: Mapping[TopicPartition, int], *, only_missing: bool) -> bool:
         if not await self._is_offset_api_served(group):

@@ -12,7 +12,7 @@ from typing import Any, cast
 
 import pytest
 
-from kiel_groups.errors import BrokerError
+from kiel_groups.errors import BrokerError, RequestTimeoutError
 from kiel_groups.model import TopicPartition
 from kiel_groups.spark import offsets as group_offsets
 from kiel_groups.spark.checkpoint import Positions, query_id
@@ -115,6 +115,15 @@ def test_a_failure_is_raised_by_the_next_call_on_demand(
     strict.commit_soon("g", {HERE: 2})
     strict.flush()
     assert brokers.stored == {HERE: 2}
+
+
+def test_a_commit_without_an_answer_names_its_group(brokers: SlowBrokers, made: Callable[..., GroupOffsets]) -> None:
+    """A broker that does not answer in time is an error of this package, not a bare TimeoutError."""
+    offsets = made(failoncommiterror="true")
+    offsets._view.timeout_s = 0.1  # type: ignore[misc]
+    with pytest.raises(RequestTimeoutError, match=r"no broker has stored the offsets of group g in 0\.1 s"):
+        offsets.commit("g", {HERE: 5})
+    brokers.may_store.release()
 
 
 def test_a_group_has_the_id_that_spark_has_given_to_the_query(tmp_path: Path) -> None:
