@@ -47,6 +47,16 @@ def test_one_host_with_an_address_is_enough() -> None:
     assert no_answer(ZooKeeperConfig.parse("127.0.0.1:2181"), 2.0).endswith("and the port right?")
 
 
+def test_a_reset_while_the_connection_is_made_is_a_full_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server that refuses further connections resets them. The reset may arrive before ``connect`` has returned."""
+
+    def reset(*_: Any) -> None:
+        raise ConnectionResetError
+
+    monkeypatch.setattr(socket, "create_connection", reset)
+    assert "127.0.0.1:2181 closes each connection at once" in no_answer(ZooKeeperConfig.parse("127.0.0.1:2181"), 2.0)
+
+
 async def test_a_process_that_joins_fails_at_once() -> None:
     """A process whose ZooKeeper hosts have no address fails at once. kazoo itself would retry until its timeout."""
     config = ZooKeeperConfig.parse("a.invalid:2181", connect_timeout_ms=3_600_000)
