@@ -16,7 +16,7 @@ from kazoo.exceptions import BadVersionError, KazooException, NoNodeError
 
 from kiel_groups.errors import ConfigError, CoordinationError
 from kiel_groups.group.znodes.contents import encode_object, parse_object
-from kiel_groups.group.znodes.group_settings import LONGEST_REASON, DynamicConfig, check_reason
+from kiel_groups.group.znodes.group_settings import LONGEST_REASON, DynamicConfig, check_reason, forget_departed
 from kiel_groups.group.znodes.layout import GroupLayout
 from kiel_groups.model import MemberId, Slot
 from kiel_groups.ops.views.config_view import (
@@ -24,7 +24,6 @@ from kiel_groups.ops.views.config_view import (
     check_fields,
     differences,
     edited,
-    kept_drained,
     missing,
     newly_unowned,
 )
@@ -257,10 +256,7 @@ class _Current(NamedTuple):
             ConfigError: A field is invalid.
         """
         config = check_fields(after, self.path)
-        drained = kept_drained(config.drained, self.members)
-        after = {**after, "drained": sorted(drained)}
-        if not drained:
-            del after["drained"]
+        after = forget_departed(after, self.members)
         changes, last_ms = differences(self.fields, after), config.request.at_ms if config.request else None
         if not changes and not forced:
             return ConfigChange(self.group, (), owned, None, self.version, last_ms)

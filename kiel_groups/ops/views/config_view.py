@@ -12,7 +12,7 @@ from rich.console import RenderableType
 from kiel_groups.config import DebounceConfig, GroupConfig
 from kiel_groups.errors import ConfigError, ProtocolError
 from kiel_groups.group.znodes.contents import GroupSettings, encode_object
-from kiel_groups.group.znodes.group_settings import DynamicConfig, is_member_id
+from kiel_groups.group.znodes.group_settings import DynamicConfig
 from kiel_groups.model import Slot
 from kiel_groups.ops.views.checks import short_name
 from kiel_groups.ops.views.group_view import GroupView
@@ -28,7 +28,6 @@ __all__ = [
     "differences",
     "edited",
     "effective_settings",
-    "kept_drained",
     "missing",
     "newly_unowned",
     "outcome",
@@ -161,15 +160,6 @@ def check_fields(found: Mapping[str, Any], path: str) -> DynamicConfig:
         return DynamicConfig.parse(encode_object(found), path)
     except ProtocolError as error:
         raise ConfigError(str(error.__cause__ or error)) from error
-
-
-def kept_drained(drained: Iterable[Slot], members: Collection[Slot]) -> frozenset[Slot]:
-    """
-    Return the drained slots without the ids of members that are gone, which no later member can have.
-
-    A static member's slot stays: its instance id comes back with the next start of the member.
-    """
-    return frozenset(slot for slot in drained if slot in members or not is_member_id(slot))
 
 
 def newly_unowned(view: GroupView, before: Collection[Slot], after: Collection[Slot]) -> list[str]:
