@@ -3,8 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from shlex import join
 
-__all__ = ["counted", "some"]
+__all__ = ["counted", "own_command", "some"]
+
+
+def own_command(*words: str) -> str:
+    """
+    Return a command of ``kiel-groups`` in quotes, for an error or a remedy, with its words as a shell needs them.
+
+    The command line adds the options that say where the cluster is; see ``cli.app.pasteable``.
+    """
+    return f"'kiel-groups {join(words)}'"
 
 
 def some(things: Iterable[object], most: int = 4) -> str:

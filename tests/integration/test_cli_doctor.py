@@ -77,7 +77,7 @@ async def test_garbage_in_every_znode_of_a_group_is_found(cluster_39: Cluster, u
         named = {each.text.removeprefix(f"group {name}: ").partition(": ")[0]: each for each in unreadable}
         assert set(named) == {*kept, *ephemeral, *persistent}
         assert all(each.remedy for each in unreadable)
-        assert named[offset].remedy == f"kiel-groups offsets reset {name} --topic {topic}:0 --to-offset N"
+        assert named[offset].remedy == f"'kiel-groups offsets reset {name} --topic {topic}:0 --to-offset N'"
         for command in ("describe", "lag", "groups"):
             words = [command] if command == "groups" else [command, name]
             outcome = await asyncio.to_thread(kiel_groups, *words, "--zookeeper", cluster_39.zk_hosts)
@@ -106,8 +106,8 @@ async def test_planted_faults_are_found(cluster_39: Cluster, unique: Unique) -> 
             assert set(problems) == {
                 *("foreign", "orphans", "not-ephemeral", "gone-topic", "dead-group", "acl", "nearly-full")
             }
-            assert problems["gone-topic"].remedy == f"kiel-groups offsets delete {name} --topic old"
-            assert problems["dead-group"].remedy.startswith(f"kiel-groups groups delete {dead}")
+            assert problems["gone-topic"].remedy == f"'kiel-groups offsets delete {name} --topic old'"
+            assert problems["dead-group"].remedy.startswith(f"'kiel-groups groups delete {dead}'")
             assert f"{layout.history} (anyone: r)" in problems["acl"].text
             assert f"{layout.config} (86%)" in problems["nearly-full"].text
             client.set(layout.config, config)

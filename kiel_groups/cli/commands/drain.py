@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -14,10 +15,11 @@ from kiel_groups.cli.parameters.options import (
     in_zookeeper_only,
     is_confirmed,
     json_option,
+    write_restore_file,
     zookeeper_option,
 )
 from kiel_groups.cli.terminal.messages import DONE, EPILOG, INTERRUPTED, Lines
-from kiel_groups.wording import counted, some
+from kiel_groups.wording import counted, own_command, some
 
 if TYPE_CHECKING:
     from kiel_groups.ops.actions.group_config import ConfigChange
@@ -81,7 +83,7 @@ def drain(
         context.obj,
         lambda client: plan_drain(client, group, member, host=host, leave_unowned=leave_unowned),
         f"Drain {name}",
-        f"the drain stays: 'kiel-groups undrain {group} {_words(member, host)}' takes it back",
+        f"the drain stays: {own_command('undrain', group, *_words(member, host))} takes it back",
         group=group,
         **options,
     )
@@ -107,7 +109,7 @@ def undrain(context: click.Context, /, *, group: str, member: str | None, host: 
         context.obj,
         lambda client: plan_undrain(client, group, member, host=host),
         f"Undrain {name}",
-        f"the undrain stays: 'kiel-groups drain {group} {_words(member, host)}' takes it back",
+        f"the undrain stays: {own_command('drain', group, *_words(member, host))} takes it back",
         group=group,
         **options,
     )
@@ -145,8 +147,8 @@ def _target(context: click.Context, member: str | None, host: str | None) -> str
     return member if member is not None else f"every member of host {host}"
 
 
-def _words(member: str | None, host: str | None) -> str:
-    return member if member is not None else f"--host {host}"
+def _words(member: str | None, host: str | None) -> list[str]:
+    return [member] if member is not None else ["--host", str(host)]
 
 
 def change_config(
@@ -162,7 +164,7 @@ def change_config(
     yes: bool,
     no_wait: bool = True,
     timeout_s: float = 0,
-    done: str = "",
+    restore_file: Path | None = None,
 ) -> int:
     """
     Show a change of a group's config, make it after a confirmation, and wait until the group has settled.
@@ -179,7 +181,7 @@ def change_config(
         yes: Whether to not ask.
         no_wait: Whether to not wait.
         timeout_s: How long to wait, in seconds.
-        done: What to say after a change that nothing waits for.
+        restore_file: Where to write unreadable data that the change replaces; None chooses the default.
     """
     from kiel_groups.cli.terminal import rendering
     from kiel_groups.errors import CoordinationError
@@ -202,10 +204,14 @@ def change_config(
         whose = f", which owns {counted(sum(change.owned.values()), 'partition')}" if change.owned else ""
         if dry_run or (change.after is not None and not is_confirmed(f"{what}{whose}?", dry_run=dry_run, yes=yes)):
             return DONE
+        if change.lost and change.after is not None:
+            file = write_restore_file(restore_file, group, {}, znodes={"config": change.lost.decode("latin-1")})
+            lines.say("info", f"the unreadable config is in {file}")
         change.apply(client)
         if no_wait:
-            if done and change.after is not None:
-                lines.say("info", done)
+            if change.after is not None:
+                when = "at once" if change.is_live else "when the group has a leader, because no member is alive now"
+                lines.say("info", f"the leader follows the new config {when}")
             return DONE
         try:
             view = await_settled(

@@ -9,9 +9,16 @@ from pathlib import Path
 import click
 
 from kiel_groups.cli.parameters.cluster_address import ClusterAddress, complete_groups
-from kiel_groups.cli.parameters.options import change_options, cluster_options, is_confirmed, json_option
+from kiel_groups.cli.parameters.options import (
+    change_options,
+    cluster_options,
+    is_confirmed,
+    json_option,
+    restore_file_option,
+    write_restore_file,
+)
 from kiel_groups.cli.terminal.messages import DONE, EPILOG, FAILED, Lines
-from kiel_groups.wording import counted
+from kiel_groups.wording import counted, own_command
 
 __all__ = ["groups"]
 
@@ -82,13 +89,7 @@ def list_groups(lines: Lines, /, *, cluster: ClusterAddress, with_lag: bool, as_
 @groups.command(epilog=EPILOG)
 @click.argument("names", nargs=-1, required=True, metavar="GROUP...", shell_complete=complete_groups)
 @cluster_options
-@click.option(
-    "--restore-file",
-    "restore_file",
-    type=click.Path(dir_okay=False, path_type=Path),
-    metavar="FILE",
-    help="Where to write what 'offsets import' restores.  [default: kiel-groups-GROUP-TIME.json, here]",
-)
+@restore_file_option("Where to write what 'offsets import' restores.")
 @json_option
 @change_options
 @click.pass_obj
@@ -114,7 +115,7 @@ def delete(
     """
     from kiel_groups.cli.terminal.rendering import show, show_json
     from kiel_groups.ops.actions import groups as actions
-    from kiel_groups.ops.actions.offsets_file import new_file, restore_path, write_offsets_file
+    from kiel_groups.ops.actions.offsets_file import restore_path
     from kiel_groups.ops.views.documents import deletion_document
     from kiel_groups.ops.views.report import deletion_report
 
@@ -137,12 +138,12 @@ def delete(
         return DONE
     for each in plans:
         if path := files.get(each.group):
-            text = new_file(each.group, each.offsets, znodes=each.znodes).encode()
             # The settings of connectors may have passwords.
-            write_offsets_file(path, text, is_secret=any(name.startswith("connect/") for name in each.znodes))
+            is_secret = any(name.startswith("connect/") for name in each.znodes)
+            write_restore_file(path, each.group, each.offsets, znodes=each.znodes, is_secret=is_secret)
     for each in plans:
         group = each.group
         cluster.ask(partial(actions.delete_znodes, deletion=each), partial(actions.delete_at_brokers, group=group))
-        back = f"; 'kiel-groups offsets import {group} {files[group]}' restores it" if group in files else ""
+        back = f"; {own_command('offsets', 'import', group, str(files[group]))} restores it" if group in files else ""
         lines.say("info", f"group {group} is deleted{back}")
     return DONE

@@ -12,6 +12,7 @@ import click
 from kiel_groups.cli.parameters.cluster_address import ClusterAddress, complete_groups
 from kiel_groups.cli.parameters.options import NumbersCommand, OptionalNumber, Seconds, cluster_options, json_option
 from kiel_groups.cli.terminal.messages import DONE, EPILOG, FAILED, Lines
+from kiel_groups.wording import own_command
 
 if TYPE_CHECKING:
     from kiel_groups.errors import KielGroupsError
@@ -208,8 +209,8 @@ def _lagless(view: GroupView) -> str:
     """Return that members of this type have no lag, and what shows them."""
     text = f"the members of group {view.group} are of the type {view.protocol_type!r}, and consume no partitions"
     if not view.are_workers:
-        return f"{text}; 'kiel-groups describe {view.group}' shows them"
+        return f"{text}; {own_command('describe', view.group)} shows them"
     return (
-        f"{text}; 'kiel-groups workers describe {view.group}' shows them, and 'kiel-groups lag connect-NAME' the lag of"
-        " the sink connector NAME"
+        f"{text}; {own_command('workers', 'describe', view.group)} shows them, and 'kiel-groups lag connect-NAME' the"
+        " lag of the sink connector NAME"
     )

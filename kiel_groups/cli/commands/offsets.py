@@ -10,9 +10,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 
 from kiel_groups.cli.parameters.cluster_address import ClusterAddress, complete_groups, complete_topics
-from kiel_groups.cli.parameters.options import change_options, cluster_options, is_confirmed, json_option
+from kiel_groups.cli.parameters.options import (
+    change_options,
+    cluster_options,
+    is_confirmed,
+    json_option,
+    restore_file_option,
+    write_restore_file,
+)
 from kiel_groups.cli.terminal.messages import DONE, EPILOG, FAILED, INTERRUPTED, Lines
-from kiel_groups.wording import counted, some
+from kiel_groups.wording import counted, own_command, some
 
 if TYPE_CHECKING:
     from kiel_groups.model import TopicPartition
@@ -85,12 +92,7 @@ def _changes_offsets(command: Callable[..., int]) -> Callable[..., int]:
     @_cluster_options
     @json_option
     @change_options
-    @click.option(
-        "--restore-file",
-        type=_path,
-        metavar="FILE",
-        help="Where to write the former offsets.  [default: kiel-groups-GROUP-TIME.json]",
-    )
+    @restore_file_option("Where to write the former offsets.")
     @wraps(command)
     def with_change(**options: Any) -> int:
         how = _Change(**{name: options.pop(name) for name in _Change._fields if name in options})
@@ -348,7 +350,7 @@ def _check_selection(context: click.Context, selection: Selection | None, all_to
 def _carry_out(lines: Lines, plan: OffsetsPlan, how: _Change) -> int:
     """Show a plan, ask, write the former offsets to the restore file, and apply the plan."""
     from kiel_groups.cli.terminal.rendering import show, show_json
-    from kiel_groups.ops.actions.offsets_file import new_file, restore_path, write_offsets_file
+    from kiel_groups.ops.actions.offsets_file import restore_path
     from kiel_groups.ops.views.offset_changes import changes_document, changes_table, time_remark
 
     if not how.dry_run:
@@ -384,8 +386,9 @@ def _carry_out(lines: Lines, plan: OffsetsPlan, how: _Change) -> int:
         lines.say("info", f"group {plan.group}: {changing} to {verb.lower()}; --dry-run changes nothing")
         return DONE
     if file is not None:
-        write_offsets_file(file, new_file(plan.group, plan.lost).encode())
-        lines.say("info", f"the former offsets are in {file}; 'kiel-groups offsets import' sets them again")
+        write_restore_file(file, plan.group, plan.lost)
+        back = own_command("offsets", "import", plan.group, str(file))
+        lines.say("info", f"the former offsets are in {file}; {back} sets them again")
     if plan.is_order:
         return _order(lines, plan, how)
     if remark := plan.apply(how.cluster.offsets()):

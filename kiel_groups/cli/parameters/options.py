@@ -9,12 +9,15 @@ from difflib import get_close_matches
 from functools import wraps
 from itertools import takewhile, zip_longest
 from pathlib import Path
-from typing import Any, Final, NamedTuple, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn, TypeVar
 
 import click
 
 from kiel_groups.cli.parameters.cluster_address import BROKERS, ZOOKEEPER, ClusterAddress, complete_topics
 from kiel_groups.errors import ConfigError
+
+if TYPE_CHECKING:
+    from kiel_groups.model import TopicPartition
 
 __all__ = [
     "BROKERS",
@@ -33,6 +36,8 @@ __all__ = [
     "confirm",
     "is_confirmed",
     "quiet_option",
+    "restore_file_option",
+    "write_restore_file",
     "yes_option",
     "key_separator_option",
     "separator_bytes",
@@ -167,6 +172,47 @@ def is_confirmed(question: str, *, dry_run: bool, yes: bool) -> bool:
     if not dry_run and not yes:
         confirm(question)
     return not dry_run
+
+
+def restore_file_option(help_text: str) -> Callable[[FC], FC]:
+    """Return the option ``--restore-file``; see ``write_restore_file``."""
+    return click.option(
+        "--restore-file",
+        type=click.Path(dir_okay=False, path_type=Path),
+        metavar="FILE",
+        help=f"{help_text}  [default: kiel-groups-GROUP-TIME.json, here]",
+    )
+
+
+def write_restore_file(
+    path: Path | None,
+    group: str,
+    offsets: Mapping[TopicPartition, int],
+    *,
+    znodes: Mapping[str, str] | None = None,
+    is_secret: bool = False,
+) -> Path:
+    """
+    Write what a command overwrites or deletes to a new file, and return its path.
+
+    Args:
+        path: The file; None chooses ``restore_path``.
+        group: The group.
+        offsets: Its offsets.
+        znodes: The data of its znodes; see ``OffsetsFile``.
+        is_secret: Whether only its owner may read the file.
+
+    Raises:
+        ConfigError: The file exists, or it cannot be written; the text names the option.
+    """
+    from kiel_groups.ops.actions.offsets_file import new_file, restore_path, write_offsets_file
+
+    path = path or restore_path(group)
+    try:
+        write_offsets_file(path, new_file(group, offsets, znodes=znodes).encode(), is_secret=is_secret)
+    except ConfigError as error:
+        raise ConfigError(f"--restore-file: {error}; nothing has changed") from error
+    return path
 
 
 quiet_option = click.option("-q", "--quiet", is_flag=True, help="Report errors only, no summary or progress.")
@@ -464,16 +510,23 @@ def in_zookeeper_only(why: str) -> Callable[[FC], FC]:
         why: Why it does not, as the end of a sentence.
     """
 
-    def refuse(context: click.Context, parameter: click.Parameter, coordination: str) -> None:
-        if coordination == BROKERS and not context.resilient_parsing:
-            source = source_of(context, parameter)
+    def refuse(context: click.Context, parameter: click.Parameter, given: str | None) -> None:
+        source = source_of(context, parameter)
+        is_meant = given == BROKERS if parameter.name == "coordination" else given is not None and source is None
+        if is_meant and not context.resilient_parsing:
             aside = f" ({BROKERS!r} is set in {source}; '--coordination zookeeper' overrides it)" if source else ""
             raise click.UsageError(
                 f"'{context.command_path.partition(' ')[2]}' is for groups that ZooKeeper coordinates: {why}{aside}.",
                 context,
             )
 
-    return coordination_option(f"'{ZOOKEEPER}' only: {why}.", is_eager=True, expose_value=False, callback=refuse)
+    def add(command: FC) -> FC:
+        # Without this option, the error for '--coordination brokers --brokers' would be that there is no such option.
+        command = click.option("--brokers", hidden=True, expose_value=False, callback=refuse)(command)
+        help_text = f"'{ZOOKEEPER}' only: {why}."
+        return coordination_option(help_text, is_eager=True, expose_value=False, callback=refuse)(command)
+
+    return add
 
 
 def refuse_given(context: click.Context, names: Sequence[str], why: str) -> None:

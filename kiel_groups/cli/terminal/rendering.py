@@ -102,13 +102,28 @@ def show_lines(lines: Iterable[str]) -> None:
 def rendered(*things: RenderableType) -> list[str]:
     """Return the lines that ``show`` would print."""
     lines: list[str] = []
+    context = click.get_current_context(silent=True)
+    complete = context.obj.complete if context is not None and isinstance(context.obj, Lines) else str
     for thing in things:
+        thing = _with_commands(thing, complete)
         text = StringIO()
         console(text).print(thing)
         # Rich pads lines to the width of a table, and puts empty lines above and below it: one is enough between two.
         new = [line.rstrip() for line in text.getvalue().splitlines()]
         lines += new[1:] if lines[-1:] == [""] == new[:1] and len(new) > 1 else new
     return "\n".join(lines).strip("\n").split("\n")
+
+
+def _with_commands(thing: RenderableType, complete: Callable[[str], str]) -> RenderableType:
+    """Return a text or a table of reports whose commands can be pasted; see ``Lines``."""
+    if isinstance(thing, str):
+        return complete(thing)
+    if isinstance(thing, Text) and (completed := complete(thing.plain)) != thing.plain:
+        return Text(completed, style=thing.style, overflow=thing.overflow)
+    if isinstance(thing, Table):
+        for column in thing.columns:
+            column._cells = [_with_commands(cell, complete) for cell in column._cells]
+    return thing
 
 
 def without_blank_lines(lines: Sequence[str]) -> list[str]:

@@ -12,7 +12,7 @@ from rich.table import Table
 from kiel_groups.cli.terminal.rendering import plain_table
 from kiel_groups.errors import ProtocolError
 from kiel_groups.group.znodes.worker_contents import WorkerInfo, workers_by_coordination, workers_by_token
-from kiel_groups.wording import counted
+from kiel_groups.wording import counted, own_command
 from kiel_groups.workers.stores.worker_group_view import WorkerGroup
 from kiel_groups.workers.values import TaskId, Work, WorkState
 
@@ -40,7 +40,7 @@ def worker_group_report(name: str, group: WorkerGroup) -> list[RenderableType]:
     if group.workers:
         report.append(_workers_table(group))
     elif not configuration.connectors:
-        report.append(f"no worker is alive; 'kiel-groups workers run --group {name}' starts one")
+        report.append(f"no worker is alive; {own_command('workers', 'run', '--group', name)} starts one")
     if configuration.connectors:
         report.append(_work_table(group))
     return report

@@ -31,7 +31,7 @@ from kiel_groups.group.znodes.layout import GroupLayout, topic_path
 from kiel_groups.group.znodes.transactions import MOST_OPERATIONS, Check, Create, Put
 from kiel_groups.model import MemberId, TopicPartition
 from kiel_groups.ops.zookeeper_client import Client, children_of, commit
-from kiel_groups.wording import some
+from kiel_groups.wording import own_command, some
 
 __all__ = [
     "OffsetOrder",
@@ -136,7 +136,7 @@ class OffsetOrder:
         if _session_id(client) != self.session_id:
             raise SessionLostError(
                 f"the ZooKeeper session of this command is over, and its order with it: some offsets of group"
-                f" {self.group} may be set, and others not ('kiel-groups offsets show {self.group}' shows them)"
+                f" {self.group} may be set, and others not ({own_command('offsets', 'show', self.group)} shows them)"
             )
 
 

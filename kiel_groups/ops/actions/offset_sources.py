@@ -53,7 +53,7 @@ from kiel_groups.ops.zookeeper_reader import (
 )
 from kiel_groups.wire.error_codes import NO_ERROR, ErrorCode
 from kiel_groups.wire.offsets import OFFSETS_TOPIC, OffsetCommitRequestV1, OffsetDeleteRequest
-from kiel_groups.wording import counted, some
+from kiel_groups.wording import counted, own_command, some
 
 __all__ = ["BrokerOffsets", "OffsetSource", "ZooKeeperOffsets", "changed_meanwhile"]
 
@@ -296,7 +296,7 @@ class BrokerOffsets:
             raise ConfigError(
                 "brokers delete single offsets on request from Kafka 2.4 on, and these are older; the offsets of a"
                 " group without members expire after the brokers' offsets.retention.minutes, and from 1.1 on"
-                f" 'kiel-groups groups delete {found.group}' deletes all of them"
+                f" {own_command('groups', 'delete', found.group)} deletes all of them"
             )
 
 

@@ -34,7 +34,7 @@ from kiel_groups.ops.views.offset_changes import (
     unmatched,
 )
 from kiel_groups.ops.zookeeper_client import Client
-from kiel_groups.wording import counted, some
+from kiel_groups.wording import counted, own_command, some
 
 __all__ = [
     "OffsetsPlan",
@@ -122,8 +122,8 @@ class OffsetsPlan:
         if not self.is_deletion:
             raise ConfigError(
                 f"group {found.group} has {counted(found.members, 'live member')}: {some(found.members)}; stop"
-                " them first, because brokers take offsets of a group without members; 'kiel-groups describe"
-                f" {found.group}' shows when they are gone"
+                " them first, because brokers take offsets of a group without members;"
+                f" {own_command('describe', found.group)} shows when they are gone"
             )
         if read := sorted(topics & found.subscribed):
             raise ConfigError(

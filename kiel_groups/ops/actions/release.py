@@ -21,7 +21,7 @@ from kiel_groups.group.znodes.contents import MemberInfo, parse_owner, whole_num
 from kiel_groups.group.znodes.layout import GroupLayout
 from kiel_groups.model import MemberId, TopicPartition
 from kiel_groups.ops.zookeeper_client import Client, children_of
-from kiel_groups.wording import counted
+from kiel_groups.wording import counted, own_command
 
 __all__ = [
     "LONGEST_SESSION_MS",
@@ -120,7 +120,7 @@ def plan_release(client: Client, group: str, member_id: MemberId, *, wait_ms: in
     if not owned:
         raise ConfigError(
             f"group {group} has no member {member_id!r}, and no owner znode names one; "
-            + (f"'kiel-groups describe {group}' lists its members" if children_of(client, layout.members) else _EMPTY)
+            + (f"{own_command('describe', group)} lists its members" if children_of(client, layout.members) else _EMPTY)
         )
     return Release(group, member_id, False, owned, LONGEST_SESSION_MS if wait_ms is None else wait_ms)
 

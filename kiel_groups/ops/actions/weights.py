@@ -19,6 +19,7 @@ from kiel_groups.group.znodes.layout import GroupLayout
 from kiel_groups.model import TopicPartition
 from kiel_groups.ops.actions.topics import partitions_of
 from kiel_groups.ops.zookeeper_client import Client
+from kiel_groups.wording import own_command
 
 __all__ = [
     "WeightsChange",
@@ -108,7 +109,8 @@ def plan_weights(
         if replaces:
             return WeightsChange(group, {}, dict(change({})), stat.version, is_readable=False)
         raise ProtocolError(
-            f"{error}; 'kiel-groups weights set --file' replaces it, 'weights remove' deletes it"
+            f"{error}; {own_command('weights', 'set', group, '--file', 'FILE')} replaces it,"
+            f" {own_command('weights', 'remove', group)} deletes it"
         ) from error
     return WeightsChange(group, before, dict(change(dict(before))), stat.version)
 

@@ -10,7 +10,7 @@ from typing import NamedTuple, TypeAlias
 from kiel_groups.group.znodes.layout import GroupLayout
 from kiel_groups.model import MemberId, TopicPartition
 from kiel_groups.ops.views.group_view import GroupView, MemberView, PartitionView, Sight
-from kiel_groups.wording import counted, some
+from kiel_groups.wording import counted, own_command, some
 
 __all__ = [
     "RULES",
@@ -97,11 +97,12 @@ def _unconsumed(view: GroupView, now_ms: int) -> Iterator[Finding]:
 
 
 def _refused(view: GroupView, now_ms: int) -> Iterator[Finding]:
-    remedy = "correct this znode; until then the leader keeps the previous config and the options it was started with"
+    remedy = f"{own_command('config', 'unset', view.group, 'FIELD')} removes a field"
     if view.refused:
-        yield Finding("refused", f"config is refused: {view.refused}", remedy)
+        until = "until then, the leader keeps the previous config, and the options it was started with"
+        yield Finding("refused", f"config is refused: {view.refused}", f"{remedy}; {until}")
     for text in view.dynamic_config.unknown_field_hints() if view.dynamic_config is not None else ():
-        yield Finding("misspelt", f"config: {text}", "correct this znode; the leader ignores the field")
+        yield Finding("misspelt", f"config: {text}", f"{remedy}; the leader ignores this one")
 
 
 def _foreign(view: GroupView, now_ms: int) -> Iterator[Finding]:
@@ -122,8 +123,10 @@ def _unreadable(view: GroupView, now_ms: int) -> Iterator[Finding]:
     remedy = "correct this znode; members cannot read it either"
     if view.coordinator is not None:
         remedy = "the member's client sends what others cannot read; stop it, or update its library"
+    replaced = f"{own_command('config', 'set', view.group, '--replace')} replaces it; until then, no member can join"
     for text in view.unreadable:
-        yield Finding("unreadable", text, remedy)
+        is_config = view.is_of_consumers and text.startswith(f"{GroupLayout(view.group).config}: ")
+        yield Finding("unreadable", text, replaced if is_config else remedy)
 
 
 def _closed(view: GroupView, now_ms: int) -> Iterator[Finding]:
@@ -228,8 +231,8 @@ def _unopened(view: GroupView, now_ms: int) -> Iterator[Finding]:
             f"{what} been claimed for up to {seconds:,} s, and no offset has been stored since: "
             f"{some(_names(unopened))}; the owner cannot find out where to start, or an operator deleted the"
             " offset",
-            f"look at the log of the owner; 'kiel-groups topics describe {topics[0]}' shows the partitions without a"
-            " leader: start their brokers",
+            f"look at the log of the owner; {own_command('topics', 'describe', topics[0])} shows the partitions without"
+            " a leader: start their brokers",
             partitions=_names(unopened),
             members=_owners(unopened),
         )
@@ -271,7 +274,7 @@ def _orphans(view: GroupView, now_ms: int) -> Iterator[Finding]:
         yield Finding(
             "orphans",
             f"{what} owned by {owner}, which is no longer a member: {some(_names(partitions))}",
-            f"its session may still be open: end that process, or run 'kiel-groups release {view.group} {owner}'",
+            f"its session may still be open: end that process, or run {own_command('release', view.group, owner)}",
             partitions=_names(partitions),
             members=(owner,),
         )
@@ -311,7 +314,7 @@ def _orphan_offsets(view: GroupView, now_ms: int) -> Iterator[Finding]:
         yield Finding(
             "orphan-offsets",
             f"{what} that no member reads: {some(topics)}{aside}; the lag of the group includes theirs",
-            f"'kiel-groups offsets delete {view.group} --topic {topics[0]}' deletes them; if members should read"
+            f"{own_command('offsets', 'delete', view.group, '--topic', topics[0])} deletes them; if members should read"
             " the topic, subscribe to it",
             passing=view.coordinator is None and bool(view.members) and _is_young(view, now_ms),
             partitions=_names(orphans),
@@ -357,7 +360,7 @@ def _assigned_twice(view: GroupView, now_ms: int) -> Iterator[Finding]:
             (
                 "by hand",
                 "the next plan of the leader replaces the assignments;"
-                f" 'kiel-groups rebalance {view.group}' has it made now",
+                f" {own_command('rebalance', view.group)} has it made now",
             )
             if view.coordinator is None
             else (

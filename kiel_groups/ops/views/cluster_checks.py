@@ -50,7 +50,7 @@ from kiel_groups.group.znodes.worker_contents import (
 )
 from kiel_groups.ops.views.checks import Finding, check_group
 from kiel_groups.ops.views.group_view import GroupView
-from kiel_groups.wording import counted, some
+from kiel_groups.wording import counted, own_command, some
 
 __all__ = [
     "ASKED_MS",
@@ -389,7 +389,7 @@ def _unless_empty(parse: _Parser) -> _Parser:
 #: The znodes of any group below its folder in ``/consumers``, by path; ``*`` is any name.
 _OF_CONSUMERS = {
     "offsets/*/*": _Kind(
-        _of_partition(parse_offset), "kiel-groups offsets reset GROUP --topic TOPIC:PARTITION --to-offset N"
+        _of_partition(parse_offset), "'kiel-groups offsets reset GROUP --topic TOPIC:PARTITION --to-offset N'"
     ),
 }
 
@@ -408,9 +408,11 @@ _OF_GROUP = {
     "allocation": _Kind(GroupState.parse, _DELETE_IT),
     "allocation/*": _Kind(MemberAssignment.parse, _DELETE_IT),
     "config": _Kind(
-        GroupSettings.parse, "write it again (zkCli: set PATH DATA), as that of another group; no member can join now"
+        GroupSettings.parse, "'kiel-groups config set GROUP --replace' replaces it; no member can join now"
     ),
-    "weights": _Kind(parse_weights, "kiel-groups weights remove GROUP, or weights set GROUP --file FILE"),
+    "weights": _Kind(
+        parse_weights, "'kiel-groups weights remove GROUP', or 'kiel-groups weights set GROUP --file FILE'"
+    ),
     "history/*": _Kind(HistoryEntry.parse, _HARMLESS),
     "starts/*": _Kind(FirstOffsets.parse, _CORRECT),
     "orders": _Kind(_unless_empty(OrderNotice.parse), _ORDER),
@@ -432,7 +434,7 @@ _OF_WORKERS = {
     "connect": _Kind(parse_config_offset, _CORRECT),
     "connect/connectors/*": _Kind(
         lambda data, path: StoredConnector.parse(connector_of(_name(path)) or "", data, path),
-        "kiel-groups connectors config NAME --file FILE, or connectors delete NAME",
+        "'kiel-groups connectors config NAME --file FILE', or 'kiel-groups connectors delete NAME'",
     ),
     "connect/history/*": _Kind(ConfigChange.parse, _HARMLESS),
     "connect/status/*": _Kind(_unless_empty(StoredStatus.parse), _HARMLESS),
@@ -526,13 +528,13 @@ def _gone(view: GroupView, znodes: Snapshot) -> Iterator[Finding]:
         return
     listed = f"{counted(gone, 'topic that does', 'topics that do')} not exist: {some(gone)}"
     if view.size or view.foreign_members or len(gone) < len(topics):
-        remedy = f"kiel-groups offsets delete {view.group} --topic {gone[0]}"
+        remedy = own_command("offsets", "delete", view.group, "--topic", gone[0])
         yield Finding("gone-topic", f"the group has offsets in {listed}", remedy)
     else:
         yield Finding(
             "dead-group",
             f"the group has no members, and offsets only in {listed}",
-            f"kiel-groups groups delete {view.group}, if nothing commits these offsets any more",
+            f"{own_command('groups', 'delete', view.group)}, if nothing commits these offsets any more",
         )
 
 

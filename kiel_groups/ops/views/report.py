@@ -22,7 +22,7 @@ from kiel_groups.ops.views.deletion import GroupDeletion
 from kiel_groups.ops.views.group_view import CoordinatorView, GroupView, MemberView, PartitionView, Sight, lag_of
 from kiel_groups.ops.views.lag_trend import PROBLEMS, Trend, trend_lines, worst_verdict
 from kiel_groups.wire.consumer_protocol import PROTOCOL_TYPE
-from kiel_groups.wording import counted, some
+from kiel_groups.wording import counted, own_command, some
 
 __all__ = [
     "Column",
@@ -372,18 +372,18 @@ def _consumer_facts(view: GroupView, now_ms: int) -> Iterator[tuple[str, str]]:
         yield "config", follows
     if view.weights:
         weighed = counted(view.weights, "partition", "partitions")
-        yield "weights", f"of {weighed}; 'kiel-groups weights show {view.group}' shows them"
+        yield "weights", f"of {weighed}; {own_command('weights', 'show', view.group)} shows them"
 
 
 def _program_facts(view: GroupView, now_ms: int) -> Iterator[tuple[str, str]]:
     newest = view.round
     yield "state", f"{view.state}: {counted(view.size, 'member', 'members')}"
     if view.are_workers:
-        yield "type", f"workers, which share connectors; 'kiel-groups workers describe {view.group}' shows them"
+        yield "type", f"workers, which share connectors; {own_command('workers', 'describe', view.group)} shows them"
     else:
         yield "type", f"{view.protocol_type or '?'}: programs, which share other work than partitions"
     if view.workers and not view.members:
-        yield "", f"'kiel-groups describe {view.group} --coordination brokers' shows their membership"
+        yield "", f"{own_command('describe', view.group, '--coordination', 'brokers')} shows their membership"
     else:
         yield "leader", _leader(view)
     if newest is not None:
@@ -400,7 +400,7 @@ def _coordinator_facts(view: GroupView, coordinator: CoordinatorView) -> Iterato
     if not view.is_of_consumers:
         yield "type", f"{view.protocol_type}: not a group of consumers; its members own no partitions"
     if view.are_workers:
-        yield "", f"'kiel-groups workers describe {view.group}' shows workers of kiel-groups, but not Java's"
+        yield "", f"{own_command('workers', 'describe', view.group)} shows workers of kiel-groups, but not Java's"
     if coordinator.strategy:
         yield "strategy", coordinator.strategy
 

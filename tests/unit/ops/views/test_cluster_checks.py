@@ -188,10 +188,10 @@ def test_offsets_in_topics_that_are_gone() -> None:
     assert finding == Finding(
         "gone-topic",
         "the group has offsets in 1 topic that does not exist: old",
-        "kiel-groups offsets delete g --topic old",
+        "'kiel-groups offsets delete g --topic old'",
     )
     (dead,) = found({f"{G.members}": b"", G.offset(T0): b"1"})
-    assert (dead.kind, dead.remedy.split(",")[0]) == ("dead-group", "kiel-groups groups delete g")
+    assert (dead.kind, dead.remedy.split(",")[0]) == ("dead-group", "'kiel-groups groups delete g'")
     assert found({G.offsets: b"", f"{G.offsets}/old": b""}) == []
 
 
