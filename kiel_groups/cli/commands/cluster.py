@@ -276,8 +276,14 @@ def _title(running: RunningCluster) -> str:
 def _table(running: RunningCluster) -> Table:
     from kiel_groups.cli.terminal.rendering import plain_table
 
-    table = plain_table("server", "release", "address", "pid", "state", right=("pid",))
-    for server in running.servers:
-        release = running.kafka_version if server.name.startswith("kafka") else running.zookeeper_version or ""
-        table.add_row(server.name, release, server.address, str(server.pid), "runs" if server.is_alive else "has ended")
-    return table
+    rows = [
+        (
+            server.name,
+            running.kafka_version if server.name.startswith("kafka") else running.zookeeper_version or "",
+            server.address,
+            str(server.pid),
+            "runs" if server.is_alive else "has ended",
+        )
+        for server in running.servers
+    ]
+    return plain_table(("server", "release", "address", "pid", "state"), rows, right=("pid",))

@@ -9,15 +9,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from kiel_groups.cli.commands.drain import change_config
-from kiel_groups.cli.parameters.cluster_address import complete_groups
-from kiel_groups.cli.parameters.options import (
-    SERVER_WAIT_S,
-    change_options,
-    in_zookeeper_only,
-    json_option,
-    restore_file_option,
-    zookeeper_option,
-)
+from kiel_groups.cli.parameters.options import SERVER_WAIT_S, group_argument, in_zookeeper_only, json_option
+from kiel_groups.cli.terminal.changes import change_options, restore_file_option
 from kiel_groups.cli.terminal.messages import DONE, EPILOG, Lines
 
 if TYPE_CHECKING:
@@ -27,7 +20,6 @@ if TYPE_CHECKING:
 __all__ = ["config"]
 
 _coordination_option = in_zookeeper_only("brokers keep no settings of groups; give each member its own, and restart it")
-_group = click.argument("group", shell_complete=complete_groups)
 
 
 @click.group(epilog=EPILOG)
@@ -36,9 +28,8 @@ def config() -> None:
 
 
 @config.command(epilog=EPILOG)
-@_group
+@group_argument
 @_coordination_option
-@zookeeper_option
 @json_option
 @click.pass_obj
 def show(lines: Lines, *, group: str, zookeeper: str, as_json: bool) -> int:
@@ -49,7 +40,7 @@ def show(lines: Lines, *, group: str, zookeeper: str, as_json: bool) -> int:
     'config set', and overrides what the leader was started with. If members have different values of a setting, each
     value has a line.
     """
-    from kiel_groups.cli.terminal import rendering
+    from kiel_groups.cli.terminal.rendering import show_result
     from kiel_groups.errors import ConfigError
     from kiel_groups.ops.views.config_view import effective_settings, settings_document, settings_tables
     from kiel_groups.ops.views.znodes import view_group
@@ -61,10 +52,7 @@ def show(lines: Lines, *, group: str, zookeeper: str, as_json: bool) -> int:
     if not view.was_joined:
         raise ConfigError(f"group {group!r} has no settings: no member of kiel-groups was ever in it")
     settings = effective_settings(view)
-    if as_json:
-        rendering.show_json(settings_document(group, settings))
-    else:
-        rendering.show(settings_tables(settings))
+    show_result(settings_document(group, settings), settings_tables(settings), as_json=as_json)
     for text in view.unreadable:
         lines.say("warning", text)
     if view.dynamic_config is None:
@@ -74,13 +62,11 @@ def show(lines: Lines, *, group: str, zookeeper: str, as_json: bool) -> int:
 
 
 @config.command("set", epilog=EPILOG)
-@_group
+@group_argument
 @click.argument("changes", nargs=-1, required=True, metavar="SETTING=VALUE...")
 @click.option("--replace", is_flag=True, help="Replace a config that members cannot read.")
 @restore_file_option("Where --replace writes the unreadable config.")
 @_coordination_option
-@zookeeper_option
-@json_option
 @change_options
 @click.pass_obj
 def set_settings(
@@ -106,11 +92,9 @@ def set_settings(
 
 
 @config.command(epilog=EPILOG)
-@_group
+@group_argument
 @click.argument("names", nargs=-1, required=True, metavar="SETTING...")
 @_coordination_option
-@zookeeper_option
-@json_option
 @change_options
 @click.pass_obj
 def unset(lines: Lines, /, *, group: str, names: tuple[str, ...], **options: Any) -> int:

@@ -9,12 +9,15 @@ from typing import TYPE_CHECKING, cast
 
 import click
 
-from kiel_groups.cli.parameters.cluster_address import ClusterAddress, complete_groups
+from kiel_groups.cli.parameters.cluster_address import ClusterAddress
 from kiel_groups.cli.parameters.options import (
     NumbersCommand,
     OptionalNumber,
+    Seconds,
     cluster_options,
+    group_argument,
     json_option,
+    optional_number,
     refuse_given,
 )
 from kiel_groups.cli.terminal.messages import DONE, EPILOG, FAILED, Lines
@@ -34,17 +37,15 @@ _WATCHED_S = 16.0
 
 
 @click.command(cls=NumbersCommand, epilog=EPILOG)
-@click.argument("group", shell_complete=complete_groups)
+@group_argument
 @cluster_options
 @json_option
-@click.option(
+@optional_number(
     "--watch",
     "interval_s",
-    type=OptionalNumber("seconds", least=0.1),
-    is_flag=False,
-    flag_value=_INTERVAL_S,
-    metavar="[SECONDS]",
-    help=f"Repeat every SECONDS ({_INTERVAL_S:g} if omitted) until Ctrl-C.",
+    Seconds(least=0.1),
+    _INTERVAL_S,
+    f"Repeat every SECONDS ({_INTERVAL_S:g} if omitted) until Ctrl-C.",
 )
 @click.option(
     "--partitions",
@@ -53,14 +54,12 @@ _WATCHED_S = 16.0
     help="Which partitions to list.  [default: all; with --watch, as many as fit the terminal]",
 )
 @click.option("--check", is_flag=True, help="Exit with 1 if something is wrong that does not pass by itself.")
-@click.option(
+@optional_number(
     "--history",
     "generations",
-    type=OptionalNumber("plans", least=1, whole=True),
-    is_flag=False,
-    flag_value=_PLANS,
-    metavar="[N]",
-    help=f"Also show the last N plans ({_PLANS} if omitted), which only ZooKeeper has.",
+    OptionalNumber("plans", least=1, whole=True),
+    _PLANS,
+    f"Also show the last N plans ({_PLANS} if omitted), which only ZooKeeper has.",
 )
 @click.pass_context
 def describe(

@@ -8,16 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from kiel_groups.cli.parameters.cluster_address import complete_groups, complete_members
-from kiel_groups.cli.parameters.options import (
-    SERVER_WAIT_S,
-    change_options,
-    in_zookeeper_only,
-    is_confirmed,
-    json_option,
-    write_restore_file,
-    zookeeper_option,
-)
+from kiel_groups.cli.parameters.cluster_address import complete_members
+from kiel_groups.cli.parameters.options import SERVER_WAIT_S, group_argument, in_zookeeper_only, seconds_option
+from kiel_groups.cli.terminal.changes import ChangeOptions, change_options, write_restore_file
 from kiel_groups.cli.terminal.messages import DONE, EPILOG, INTERRUPTED, Lines
 from kiel_groups.wording import counted, own_command, some
 
@@ -27,7 +20,6 @@ if TYPE_CHECKING:
 
 __all__ = ["change_config", "drain", "rebalance", "undrain"]
 
-_group = click.argument("group", shell_complete=complete_groups)
 _member = click.argument("member", required=False, shell_complete=complete_members)
 _host = click.option("--host", metavar="HOST", help="All members of this host, as 'describe' shows it.")
 _drain_only = in_zookeeper_only(
@@ -38,26 +30,16 @@ _drain_only = in_zookeeper_only(
 def _waiting(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add the options that all three commands share."""
     for option in (
-        click.option(
-            "--timeout",
-            "timeout_s",
-            type=click.FloatRange(min=0),
-            default=300,
-            show_default=True,
-            metavar="SECONDS",
-            help="How long to wait until the group has settled; after that, the status is 1.",
-        ),
+        seconds_option("--timeout", "How long to wait until the group has settled; after that, the status is 1.", 300),
         click.option("--no-wait", is_flag=True, help="Do not wait until the group has settled."),
         change_options,
-        json_option,
-        zookeeper_option,
     ):
         command = option(command)
     return command
 
 
 @click.command(epilog=EPILOG)
-@_group
+@group_argument
 @_member
 @_host
 @click.option("--leave-unowned", is_flag=True, help="Drain even if no member is left for the partitions of a topic.")
@@ -90,7 +72,7 @@ def drain(
 
 
 @click.command(epilog=EPILOG)
-@_group
+@group_argument
 @_member
 @_host
 @_drain_only
@@ -116,7 +98,7 @@ def undrain(context: click.Context, /, *, group: str, member: str | None, host: 
 
 
 @click.command(epilog=EPILOG)
-@_group
+@group_argument
 @click.option("--reason", default="rebalance", metavar="TEXT", help="The cause that 'history' shows of the plan.")
 @in_zookeeper_only("a coordinator rebalances when a member joins or leaves; restart one member")
 @_waiting
@@ -159,9 +141,7 @@ def change_config(
     *,
     group: str,
     zookeeper: str,
-    as_json: bool,
-    dry_run: bool,
-    yes: bool,
+    how: ChangeOptions,
     no_wait: bool = True,
     timeout_s: float = 0,
     restore_file: Path | None = None,
@@ -176,14 +156,11 @@ def change_config(
         stays: What stays as it is after Ctrl-C or a timeout.
         group: The group's name.
         zookeeper: ZooKeeper's servers.
-        as_json: Whether to show the change as JSON.
-        dry_run: Whether to show it only.
-        yes: Whether to not ask.
+        how: How to make the change.
         no_wait: Whether to not wait.
         timeout_s: How long to wait, in seconds.
         restore_file: Where to write unreadable data that the change replaces; None chooses the default.
     """
-    from kiel_groups.cli.terminal import rendering
     from kiel_groups.errors import CoordinationError
     from kiel_groups.ops.actions.group_config import await_settled
     from kiel_groups.ops.views.config_view import change_document, changes_table, outcome
@@ -191,10 +168,8 @@ def change_config(
 
     with group_session(zookeeper, group, timeout_s=SERVER_WAIT_S) as client:
         change = plan(client)
-        if as_json:
-            rendering.show_json(change_document(group, change.changes, change.owned, dry_run=dry_run))
-        elif change.changes:
-            rendering.show(changes_table(change.changes))
+        report = [changes_table(change.changes)] if change.changes else []
+        how.show(change_document(group, change.changes, change.owned), *report)
         if change.after is None:
             drained = change.owned and f"{some(change.owned)} is drained already"
             lines.say("info", f"nothing to change: {drained or f'the config of group {group} has these values'}")
@@ -202,7 +177,7 @@ def change_config(
             cause = change.after["rebalance"]["reason"]
             lines.say("info", f"the leader is asked for a plan; its cause in the history: operator: {cause}")
         whose = f", which owns {counted(sum(change.owned.values()), 'partition')}" if change.owned else ""
-        if dry_run or (change.after is not None and not is_confirmed(f"{what}{whose}?", dry_run=dry_run, yes=yes)):
+        if how.dry_run or (change.after is not None and not how.is_confirmed(f"{what}{whose}?")):
             return DONE
         if change.lost and change.after is not None:
             file = write_restore_file(restore_file, group, {}, znodes={"config": change.lost.decode("latin-1")})

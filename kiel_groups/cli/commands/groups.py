@@ -9,14 +9,8 @@ from pathlib import Path
 import click
 
 from kiel_groups.cli.parameters.cluster_address import ClusterAddress, complete_groups
-from kiel_groups.cli.parameters.options import (
-    change_options,
-    cluster_options,
-    is_confirmed,
-    json_option,
-    restore_file_option,
-    write_restore_file,
-)
+from kiel_groups.cli.parameters.options import cluster_options, json_option
+from kiel_groups.cli.terminal.changes import ChangeOptions, change_options, restore_file_option, write_restore_file
 from kiel_groups.cli.terminal.messages import DONE, EPILOG, FAILED, Lines
 from kiel_groups.wording import counted, own_command
 
@@ -90,7 +84,6 @@ def list_groups(lines: Lines, /, *, cluster: ClusterAddress, with_lag: bool, as_
 @click.argument("names", nargs=-1, required=True, metavar="GROUP...", shell_complete=complete_groups)
 @cluster_options
 @restore_file_option("Where to write what 'offsets import' restores.")
-@json_option
 @change_options
 @click.pass_obj
 def delete(
@@ -99,9 +92,7 @@ def delete(
     names: tuple[str, ...],
     cluster: ClusterAddress,
     restore_file: Path | None,
-    as_json: bool,
-    dry_run: bool,
-    yes: bool,
+    how: ChangeOptions,
 ) -> int:
     """
     Delete groups without members, with their offsets and settings.
@@ -113,7 +104,6 @@ def delete(
     In ZooKeeper, all znodes of the group are deleted, those of other clients, too. Offsets in Kafka stay there. Brokers
     delete groups from Kafka 1.1 on.
     """
-    from kiel_groups.cli.terminal.rendering import show, show_json
     from kiel_groups.ops.actions import groups as actions
     from kiel_groups.ops.actions.offsets_file import restore_path
     from kiel_groups.ops.views.documents import deletion_document
@@ -127,14 +117,13 @@ def delete(
         for group in wanted
     ]
     files = {each.group: restore_file or restore_path(each.group) for each in plans if each.offsets or each.znodes}
-    if as_json:
-        documents = [deletion_document(each, str(files.get(each.group, ""))) for each in plans]
-        show_json({"dry_run": dry_run, "groups": documents})
-    else:
-        now_ms = time.time_ns() // 1_000_000
-        for each in plans:
-            show(*deletion_report(each, cluster.place, str(files.get(each.group, "")), now_ms))
-    if not is_confirmed(f"Delete {counted(plans, 'group')}?", dry_run=dry_run, yes=yes):
+    now_ms, documents, report = time.time_ns() // 1_000_000, [], []
+    for each in plans:
+        file = str(files.get(each.group, ""))
+        documents.append(deletion_document(each, file))
+        report += deletion_report(each, cluster.place, file, now_ms)
+    how.show({"groups": documents}, *report)
+    if not how.is_confirmed(f"Delete {counted(plans, 'group')}?"):
         return DONE
     for each in plans:
         if path := files.get(each.group):

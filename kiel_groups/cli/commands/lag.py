@@ -10,7 +10,14 @@ from typing import TYPE_CHECKING
 import click
 
 from kiel_groups.cli.parameters.cluster_address import ClusterAddress, complete_groups
-from kiel_groups.cli.parameters.options import NumbersCommand, OptionalNumber, Seconds, cluster_options, json_option
+from kiel_groups.cli.parameters.options import (
+    NumbersCommand,
+    OptionalNumber,
+    Seconds,
+    cluster_options,
+    json_option,
+    optional_number,
+)
 from kiel_groups.cli.terminal.messages import DONE, EPILOG, FAILED, Lines
 from kiel_groups.wording import own_command
 
@@ -33,32 +40,26 @@ _SAMPLES = 21
 @click.argument("groups", metavar="[GROUP]...", nargs=-1, shell_complete=complete_groups)
 @cluster_options
 @json_option
-@click.option(
+@optional_number(
     "--window",
     "window_s",
-    type=Seconds(least=1),
-    is_flag=False,
-    flag_value=_WINDOW_S,
-    metavar="[SECONDS]",
-    help=f"Sample for SECONDS ({_WINDOW_S:g} if omitted), and show the trend, too.",
+    Seconds(least=1),
+    _WINDOW_S,
+    f"Sample for SECONDS ({_WINDOW_S:g} if omitted), and show the trend, too.",
 )
-@click.option(
+@optional_number(
     "--watch",
     "interval_s",
-    type=Seconds(least=0.1),
-    is_flag=False,
-    flag_value=_INTERVAL_S,
-    metavar="[SECONDS]",
-    help=f"Repeat every SECONDS ({_INTERVAL_S:g} if omitted) until Ctrl-C, with the trend.",
+    Seconds(least=0.1),
+    _INTERVAL_S,
+    f"Repeat every SECONDS ({_INTERVAL_S:g} if omitted) until Ctrl-C, with the trend.",
 )
-@click.option(
+@optional_number(
     "--check",
     "most",
-    type=OptionalNumber("records", least=0, whole=True),
-    is_flag=False,
-    flag_value=0,
-    metavar="[RECORDS]",
-    help="Exit with 1 if the lag of a group is more than RECORDS (0 if omitted), or if not all of it is known."
+    OptionalNumber("records", least=0, whole=True),
+    0,
+    "Exit with 1 if the lag of a group is more than RECORDS (0 if omitted), or if not all of it is known."
     " With --window, exit with 1 unless each trend is ok, falling or steady, and RECORDS, if any, are not exceeded.",
 )
 @click.pass_obj

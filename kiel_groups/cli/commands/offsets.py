@@ -9,15 +9,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from kiel_groups.cli.parameters.cluster_address import ClusterAddress, complete_groups, complete_topics
-from kiel_groups.cli.parameters.options import (
-    change_options,
-    cluster_options,
-    is_confirmed,
-    json_option,
-    restore_file_option,
-    write_restore_file,
-)
+from kiel_groups.cli.parameters.cluster_address import ClusterAddress, complete_topics
+from kiel_groups.cli.parameters.options import cluster_options, group_argument, json_option, seconds_option
+from kiel_groups.cli.terminal.changes import ChangeOptions, change_options, restore_file_option, write_restore_file
 from kiel_groups.cli.terminal.messages import DONE, EPILOG, FAILED, INTERRUPTED, Lines
 from kiel_groups.wording import counted, own_command, some
 
@@ -28,7 +22,6 @@ if TYPE_CHECKING:
 
 __all__ = ["offsets"]
 
-group_argument = click.argument("group", shell_complete=complete_groups)
 _path = click.Path(dir_okay=False, path_type=Path)
 
 
@@ -62,9 +55,7 @@ class _Change(NamedTuple):
 
     cluster: ClusterAddress
     store: str | None
-    as_json: bool
-    dry_run: bool
-    yes: bool
+    how: ChangeOptions
     restore_file: Path | None
     timeout_s: float = 0.0
 
@@ -87,28 +78,21 @@ def _cluster_options(command: Callable[..., int]) -> Callable[..., int]:
 
 
 def _changes_offsets(command: Callable[..., int]) -> Callable[..., int]:
-    """Add the options of a command that changes offsets, whose function gets a ``_Change`` as ``how``."""
+    """Add the options of a command that changes offsets, whose function gets a ``_Change`` as ``asked``."""
 
     @_cluster_options
-    @json_option
     @change_options
     @restore_file_option("Where to write the former offsets.")
     @wraps(command)
     def with_change(**options: Any) -> int:
-        how = _Change(**{name: options.pop(name) for name in _Change._fields if name in options})
-        return command(how=how, **options)
+        asked = _Change(**{name: options.pop(name) for name in _Change._fields if name in options})
+        return command(asked=asked, **options)
 
     return with_change
 
 
-_timeout_option = click.option(
-    "--timeout",
-    "timeout_s",
-    type=click.FloatRange(min=0),
-    default=300,
-    show_default=True,
-    metavar="SECONDS",
-    help="How long to wait for live members; what they have not set by then stays, and the status is 1.",
+_timeout_option = seconds_option(
+    "--timeout", "How long to wait for live members; what they have not set by then stays, and the status is 1.", 300
 )
 
 
@@ -139,16 +123,14 @@ def show(
     The last column says what is wrong: an offset that the log no longer has, or not yet, or one of a topic that is
     gone.
     """
-    from kiel_groups.cli.terminal import rendering
+    from kiel_groups.cli.terminal.rendering import show_result
     from kiel_groups.ops.views.offset_changes import check_selected, offsets_document, offsets_table, select
 
     found = cluster.offsets().read(group, selection or (), store=store)
     partitions = sorted({*select(found, selection, stored=True), *select(found, selection, stored=False)})
     check_selected(found, selection, partitions)
-    if as_json:
-        rendering.show_json(offsets_document(found, partitions))
-    elif partitions:
-        rendering.show(offsets_table(found, partitions))
+    if as_json or partitions:
+        show_result(offsets_document(found, partitions), offsets_table(found, partitions), as_json=as_json)
     else:
         lines.say("info", f"group {group} has no offsets")
     if found.problem:
@@ -192,7 +174,7 @@ def reset(
     all_topics: bool,
     from_file: Path | None,
     is_new: bool,
-    how: _Change,
+    asked: _Change,
     **kinds: Any,
 ) -> int:
     """
@@ -213,14 +195,14 @@ def reset(
         raise click.UsageError("give one of the options --to-…, --shift-by, --by-duration and --from-file.", context)
     if selection is not None or from_file is None:
         _check_selection(context, selection, all_topics)
-    source = how.cluster.offsets()
+    source = asked.cluster.offsets()
     if from_file is not None:
         file = read_offsets_file(from_file, group)
-        plan = plan_import(source, group, file, selection, store=how.store, is_new=is_new)
+        plan = plan_import(source, group, file, selection, store=asked.store, is_new=is_new)
     else:
         target = _target(given[0], kinds[given[0]])
-        plan = plan_reset(source, group, selection, target, store=how.store, is_new=is_new)
-    return _carry_out(context.obj, plan, how)
+        plan = plan_reset(source, group, selection, target, store=asked.store, is_new=is_new)
+    return _carry_out(context.obj, plan, asked)
 
 
 def _target(kind: str, value: Any) -> Target:
@@ -289,7 +271,7 @@ def export(
 @_timeout_option
 @_changes_offsets
 @click.pass_obj
-def import_offsets(lines: Lines, /, *, group: str, file: Path, is_new: bool, how: _Change) -> int:
+def import_offsets(lines: Lines, /, *, group: str, file: Path, is_new: bool, asked: _Change) -> int:
     """
     Set the offsets of a group as in FILE. Live members are treated as by 'reset'.
 
@@ -302,8 +284,8 @@ def import_offsets(lines: Lines, /, *, group: str, file: Path, is_new: bool, how
     read = read_offsets_file(file, group)
     if read.group not in ("", group):
         lines.say("info", f"{file} has the offsets of group {read.group}")
-    plan = plan_import(how.cluster.offsets(), group, read, store=how.store, is_new=is_new)
-    return _carry_out(lines, plan, how)
+    plan = plan_import(asked.cluster.offsets(), group, read, store=asked.store, is_new=is_new)
+    return _carry_out(lines, plan, asked)
 
 
 @offsets.command(epilog=EPILOG)
@@ -313,12 +295,12 @@ def import_offsets(lines: Lines, /, *, group: str, file: Path, is_new: bool, how
 @_timeout_option
 @_changes_offsets
 @click.pass_obj
-def copy(lines: Lines, /, *, group: str, new_group: str, overwrite: bool, how: _Change) -> int:
+def copy(lines: Lines, /, *, group: str, new_group: str, overwrite: bool, asked: _Change) -> int:
     """Begin NEW_GROUP at the offsets of a group, which may be live. Its members need the same offset store."""
     from kiel_groups.ops.actions.offsets import plan_copy
 
-    plan = plan_copy(how.cluster.offsets(), group, new_group, overwrite=overwrite, store=how.store)
-    return _carry_out(lines, plan, how)
+    plan = plan_copy(asked.cluster.offsets(), group, new_group, overwrite=overwrite, store=asked.store)
+    return _carry_out(lines, plan, asked)
 
 
 @offsets.command(epilog=EPILOG)
@@ -328,7 +310,7 @@ def copy(lines: Lines, /, *, group: str, new_group: str, overwrite: bool, how: _
 @_changes_offsets
 @click.pass_context
 def delete(
-    context: click.Context, /, *, group: str, selection: Selection | None, all_topics: bool, how: _Change
+    context: click.Context, /, *, group: str, selection: Selection | None, all_topics: bool, asked: _Change
 ) -> int:
     """
     Delete offsets of topics that no live member reads.
@@ -338,8 +320,8 @@ def delete(
     from kiel_groups.ops.actions.offsets import plan_delete
 
     _check_selection(context, selection, all_topics)
-    plan = plan_delete(how.cluster.offsets(), group, selection, store=how.store)
-    return _carry_out(context.obj, plan, how)
+    plan = plan_delete(asked.cluster.offsets(), group, selection, store=asked.store)
+    return _carry_out(context.obj, plan, asked)
 
 
 def _check_selection(context: click.Context, selection: Selection | None, all_topics: bool) -> None:
@@ -347,28 +329,24 @@ def _check_selection(context: click.Context, selection: Selection | None, all_to
         raise click.UsageError("give either --topic, once or several times, or --all-topics.", context)
 
 
-def _carry_out(lines: Lines, plan: OffsetsPlan, how: _Change) -> int:
+def _carry_out(lines: Lines, plan: OffsetsPlan, asked: _Change) -> int:
     """Show a plan, ask, write the former offsets to the restore file, and apply the plan."""
-    from kiel_groups.cli.terminal.rendering import show, show_json
     from kiel_groups.ops.actions.offsets_file import restore_path
     from kiel_groups.ops.views.offset_changes import changes_document, changes_table, time_remark
 
+    how = asked.how
     if not how.dry_run:
         plan.check()
-    file = (how.restore_file or restore_path(plan.group)) if plan.lost else None
-    if how.as_json:
-        document = {
-            "dry_run": how.dry_run,
-            "group": plan.group,
-            "store": plan.found.store,
-            "by_members": plan.is_order,
-            "changes": changes_document(plan.changes),
-            "left_out": list(map(str, plan.left_out)),
-            "restore_file": None if file is None or how.dry_run else str(file),
-        }
-        show_json(document)
-    else:
-        show(changes_table(plan.changes))
+    file = (asked.restore_file or restore_path(plan.group)) if plan.lost else None
+    document = {
+        "group": plan.group,
+        "store": plan.found.store,
+        "by_members": plan.is_order,
+        "changes": changes_document(plan.changes),
+        "left_out": list(map(str, plan.left_out)),
+        "restore_file": None if file is None or how.dry_run else str(file),
+    }
+    how.show(document, changes_table(plan.changes))
     if remark := time_remark(plan.changes):
         lines.say("info", remark)
     if plan.left_out:
@@ -382,7 +360,7 @@ def _carry_out(lines: Lines, plan: OffsetsPlan, how: _Change) -> int:
     verb = "Delete" if plan.is_deletion else "Set"
     how_made = ", by its live members" if plan.is_order else "" if plan.found.exists else ", which begins with them"
     how_made += f", and create {counted(plan.znodes, 'znode')} of the file" if plan.znodes else ""
-    if not is_confirmed(f"{verb} {changing} of group {plan.group}{how_made}?", dry_run=how.dry_run, yes=how.yes):
+    if not how.is_confirmed(f"{verb} {changing} of group {plan.group}{how_made}?"):
         lines.say("info", f"group {plan.group}: {changing} to {verb.lower()}; --dry-run changes nothing")
         return DONE
     if file is not None:
@@ -390,26 +368,26 @@ def _carry_out(lines: Lines, plan: OffsetsPlan, how: _Change) -> int:
         back = own_command("offsets", "import", plan.group, str(file))
         lines.say("info", f"the former offsets are in {file}; {back} sets them again")
     if plan.is_order:
-        return _order(lines, plan, how)
-    if remark := plan.apply(how.cluster.offsets()):
+        return _order(lines, plan, asked)
+    if remark := plan.apply(asked.cluster.offsets()):
         lines.say("info", remark)
     created = f"; {counted(plan.znodes, 'znode')} of the file created" if plan.znodes else ""
     lines.say("info", f"group {plan.group}: {changing} {'deleted' if plan.is_deletion else 'set'}{created}")
     return DONE
 
 
-def _order(lines: Lines, plan: OffsetsPlan, how: _Change) -> int:
+def _order(lines: Lines, plan: OffsetsPlan, asked: _Change) -> int:
     """Order live members to set offsets, and wait until they have. After that, or a Ctrl-C, take the rest back."""
     from kiel_groups.ops.zookeeper_client import zookeeper
 
     def waiting(owners: Mapping[TopicPartition, str | None]) -> None:
         lines.say("info", f"waiting for {_named(owners)}; Ctrl-C takes back what is not set yet")
 
-    with zookeeper(how.cluster.hosts, timeout_s=how.cluster.timeout_s) as client:
+    with zookeeper(asked.cluster.hosts, timeout_s=asked.cluster.timeout_s) as client:
         order = plan.order(client)
         is_interrupted = False
         try:
-            left = order.wait(client, report=waiting, timeout_s=how.timeout_s)
+            left = order.wait(client, report=waiting, timeout_s=asked.timeout_s)
         except KeyboardInterrupt:
             is_interrupted, left = True, order.withdraw(client)
         owners = order.owners(client, left)

@@ -16,7 +16,6 @@ from kiel_groups.cli.parameters.options import (
     in_zookeeper_only,
     quiet_option,
     verbose_option,
-    zookeeper_option,
 )
 from kiel_groups.cli.terminal.messages import DONE, EPILOG, Lines
 from kiel_groups.cli.terminal.termination import Termination
@@ -37,7 +36,6 @@ _CLEANUP_TIMEOUT_S = 1.0
 
 @click.command(epilog=EPILOG)
 @in_zookeeper_only("in a group of brokers, a member allocates")
-@zookeeper_option
 @click.option(
     "--group",
     required=True,

@@ -237,7 +237,7 @@ def verify(*, output: str, checkpoint: str | None, brokers: str | None, zookeepe
     --zookeeper tells topics apart that were created again. Prints each range that differs, and exits with 1 if nothing
     explains it. Needs no Spark, and changes nothing.
     """
-    from kiel_groups.cli.terminal.rendering import show, show_json
+    from kiel_groups.cli.terminal.rendering import show_result
     from kiel_groups.cli.terminal.verification_report import verification_document, verification_report
     from kiel_groups.spark.environment import check_libraries
 
@@ -246,10 +246,7 @@ def verify(*, output: str, checkpoint: str | None, brokers: str | None, zookeepe
         from kiel_groups.spark import verify_archive
 
         found = verify_archive(output, checkpoint=checkpoint, brokers=brokers, zookeeper=zookeeper)
-    if as_json:
-        show_json(verification_document(found))
-    else:
-        show(*verification_report(found))
+    show_result(verification_document(found), *verification_report(found), as_json=as_json)
     return DONE if found.is_complete else FAILED
 
 

@@ -16,6 +16,7 @@ from kiel_groups.cli.parameters.options import (
     brokers_option,
     coordination_option,
     debounce_options,
+    group_argument,
     json_option,
     quiet_option,
     token_file_option,
@@ -186,7 +187,7 @@ def _end_at_once(works: Sequence[object]) -> None:
 
 
 @workers.command(epilog=EPILOG)
-@click.argument("group", shell_complete=complete_groups)
+@group_argument
 @zookeeper_option
 @click.option("--check", is_flag=True, help="Exit with 1 if there is a problem, for monitoring.")
 @json_option
@@ -198,7 +199,7 @@ def describe(lines: Lines, *, group: str, zookeeper: str, check: bool, as_json: 
     This reads ZooKeeper, where workers keep their state whatever coordinates them. If no worker is alive, it looks for
     five seconds: one that was just started may not have registered yet.
     """
-    from kiel_groups.cli.terminal.rendering import show, show_json
+    from kiel_groups.cli.terminal.rendering import show_result
     from kiel_groups.cli.terminal.worker_report import (
         worker_group_document,
         worker_group_problems,
@@ -218,8 +219,5 @@ def describe(lines: Lines, *, group: str, zookeeper: str, check: bool, as_json: 
             found = describe_workers(client, group)
     if not (found.workers or found.configuration.connectors or found.configuration.offset):
         raise UnknownGroupError(f"there are no workers of group {group!r} in ZooKeeper at {zookeeper}")
-    if as_json:
-        show_json(worker_group_document(group, found))
-    else:
-        show(*worker_group_report(group, found))
+    show_result(worker_group_document(group, found), *worker_group_report(group, found), as_json=as_json)
     return FAILED if check and any(worker_group_problems(found)) else DONE

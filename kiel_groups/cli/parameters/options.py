@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from functools import wraps
 from itertools import takewhile, zip_longest
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn, TypeVar
+from typing import Any, Final, NamedTuple, NoReturn, TypeVar
 
 import click
 
-from kiel_groups.cli.parameters.cluster_address import BROKERS, ZOOKEEPER, ClusterAddress, complete_topics
+from kiel_groups.cli.parameters.cluster_address import (
+    BROKERS,
+    ZOOKEEPER,
+    ClusterAddress,
+    complete_groups,
+    complete_topics,
+)
 from kiel_groups.errors import ConfigError
-
-if TYPE_CHECKING:
-    from kiel_groups.model import TopicPartition
 
 __all__ = [
     "BROKERS",
@@ -32,13 +34,7 @@ __all__ = [
     "json_option",
     "json_lines_option",
     "verbose_option",
-    "change_options",
-    "confirm",
-    "is_confirmed",
     "quiet_option",
-    "restore_file_option",
-    "write_restore_file",
-    "yes_option",
     "key_separator_option",
     "separator_bytes",
     "topic_argument",
@@ -59,6 +55,9 @@ __all__ = [
     "NumbersCommand",
     "OptionalNumber",
     "Seconds",
+    "group_argument",
+    "optional_number",
+    "seconds_option",
 ]
 
 
@@ -142,80 +141,10 @@ verbose_option = click.option(
     "-v", "--verbose", is_flag=True, help="Also print informational messages, on standard error."
 )
 
-yes_option = click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
-
-
-def confirm(question: str) -> None:
-    """
-    Ask at the terminal.
-
-    Raises:
-        click.UsageError: There is no terminal.
-        click.Abort: The answer is no.
-    """
-    if sys.stdin is None or not sys.stdin.isatty():
-        raise click.UsageError("there is no terminal to confirm at; give --yes.", click.get_current_context())
-    click.confirm(question, abort=True, err=True)
-
-
-def change_options(command: FC) -> FC:
-    """Add the options of a command that changes something: ``--dry-run`` and ``--yes``; see ``is_confirmed``."""
-    return click.option("--dry-run", is_flag=True, help="Show the change, and make none.")(yes_option(command))
-
-
-def is_confirmed(question: str, *, dry_run: bool, yes: bool) -> bool:
-    """
-    Return whether to make a change that the command has shown: never with ``--dry-run``, at once with ``--yes``.
-
-    Without either, ask at the terminal, as ``confirm`` does, with its errors.
-    """
-    if not dry_run and not yes:
-        confirm(question)
-    return not dry_run
-
-
-def restore_file_option(help_text: str) -> Callable[[FC], FC]:
-    """Return the option ``--restore-file``; see ``write_restore_file``."""
-    return click.option(
-        "--restore-file",
-        type=click.Path(dir_okay=False, path_type=Path),
-        metavar="FILE",
-        help=f"{help_text}  [default: kiel-groups-GROUP-TIME.json, here]",
-    )
-
-
-def write_restore_file(
-    path: Path | None,
-    group: str,
-    offsets: Mapping[TopicPartition, int],
-    *,
-    znodes: Mapping[str, str] | None = None,
-    is_secret: bool = False,
-) -> Path:
-    """
-    Write what a command overwrites or deletes to a new file, and return its path.
-
-    Args:
-        path: The file; None chooses ``restore_path``.
-        group: The group.
-        offsets: Its offsets.
-        znodes: The data of its znodes; see ``OffsetsFile``.
-        is_secret: Whether only its owner may read the file.
-
-    Raises:
-        ConfigError: The file exists, or it cannot be written; the text names the option.
-    """
-    from kiel_groups.ops.actions.offsets_file import new_file, restore_path, write_offsets_file
-
-    path = path or restore_path(group)
-    try:
-        write_offsets_file(path, new_file(group, offsets, znodes=znodes).encode(), is_secret=is_secret)
-    except ConfigError as error:
-        raise ConfigError(f"--restore-file: {error}; nothing has changed") from error
-    return path
-
 
 quiet_option = click.option("-q", "--quiet", is_flag=True, help="Report errors only, no summary or progress.")
+
+group_argument = click.argument("group", shell_complete=complete_groups)
 
 topic_argument = click.argument("topic", shell_complete=complete_topics)
 
@@ -233,16 +162,18 @@ def separator_bytes(given: str | None) -> bytes | None:
 
 class OptionalNumber(click.ParamType[float]):
     """
-    An optional number. If GROUP follows the option, click takes it as the number; the error says so.
+    A number that an option may leave out. If GROUP follows the option, click takes it as the number; the error says so.
 
     Args:
         what: What is counted, in the plural.
         least: The least number.
         whole: Whether the number is an integer.
+        is_optional: Whether the number can be left out.
     """
 
-    def __init__(self, what: str, *, least: float, whole: bool = False) -> None:
+    def __init__(self, what: str, *, least: float, whole: bool = False, is_optional: bool = True) -> None:
         self.name = what
+        self._is_optional = is_optional
         self._least = least
         self._number: click.ParamType[float] = click.IntRange(min=int(least)) if whole else click.FloatRange(min=least)
 
@@ -255,19 +186,42 @@ class OptionalNumber(click.ParamType[float]):
 
     def refuse(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> NoReturn:
         """Raise BadParameter for a value that is no such number."""
-        hint = "" if _is_number(value) else "; GROUP goes before this option"
+        hint = "; GROUP goes before this option" if self._is_optional and not _is_number(value) else ""
         self.fail(f"{value!r} is not a number of {self.name} ≥ {self._least:g}{hint}.", param, ctx)
 
 
 class Seconds(OptionalNumber):
-    """An optional number of seconds, such as ``60`` or ``60s``."""
+    """A number of seconds, such as ``60`` or ``60s``."""
 
-    def __init__(self, *, least: float) -> None:
-        super().__init__("seconds", least=least)
+    def __init__(self, *, least: float, is_optional: bool = True) -> None:
+        super().__init__("seconds", least=least, is_optional=is_optional)
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
         """Return the number of seconds; fail as for ``OptionalNumber``."""
         return super().convert(value.removesuffix("s") if isinstance(value, str) else value, param, ctx)
+
+
+def optional_number(
+    name: str, parameter: str, number: OptionalNumber, omitted: float, help_text: str
+) -> Callable[[FC], FC]:
+    """Return an option whose number is ``omitted`` if it is left out, as in ``--watch``; see ``NumbersCommand``."""
+    what = "N" if number.name == "plans" else number.name.upper()
+    return click.option(
+        name, parameter, type=number, is_flag=False, flag_value=omitted, metavar=f"[{what}]", help=help_text
+    )
+
+
+def seconds_option(name: str, help_text: str, default: float | None = None) -> Callable[[FC], FC]:
+    """Return an option such as ``--timeout``, whose seconds the command gets as ``timeout_s``."""
+    return click.option(
+        name,
+        f"{name.removeprefix('--')}_s",
+        type=Seconds(least=0, is_optional=False),
+        default=default,
+        show_default=default is not None,
+        metavar="SECONDS",
+        help=help_text,
+    )
 
 
 class NumbersCommand(click.Command):
@@ -504,7 +458,7 @@ def cluster_options(command: Callable[..., int]) -> Callable[..., int]:
 
 def in_zookeeper_only(why: str) -> Callable[[FC], FC]:
     """
-    Add ``--coordination`` to a command that serves no groups of brokers, to say so.
+    Add ``--zookeeper`` to a command that serves no groups of brokers, and ``--coordination``, which says so.
 
     Args:
         why: Why it does not, as the end of a sentence.
@@ -522,7 +476,7 @@ def in_zookeeper_only(why: str) -> Callable[[FC], FC]:
 
     def add(command: FC) -> FC:
         # Without this option, the error for '--coordination brokers --brokers' would be that there is no such option.
-        command = click.option("--brokers", hidden=True, expose_value=False, callback=refuse)(command)
+        command = click.option("--brokers", hidden=True, expose_value=False, callback=refuse)(zookeeper_option(command))
         help_text = f"'{ZOOKEEPER}' only: {why}."
         return coordination_option(help_text, is_eager=True, expose_value=False, callback=refuse)(command)
 

@@ -38,6 +38,7 @@ __all__ = [
     "show",
     "show_json",
     "show_lines",
+    "show_result",
     "clock",
     "show_next",
     "waiting",
@@ -75,11 +76,13 @@ class _VisibleConsole(Console):
             yield segment if segment.control else segment._replace(text=segment.text.translate(VISIBLE))
 
 
-def plain_table(*columns: str, right: tuple[str, ...] = (), title: str | None = None) -> Table:
+def plain_table(columns: Sequence[str], rows: Iterable[Iterable[str]], *, right: Sequence[str] = ()) -> Table:
     """Return a table without lines between its rows; columns named in ``right`` are aligned to the right."""
-    table = Table(title=title, box=box.SIMPLE, pad_edge=False, title_justify="left", title_style="bold")
+    table = Table(box=box.SIMPLE, pad_edge=False)
     for column in columns:
         table.add_column(column, justify="right" if column in right else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*row)
     return table
 
 
@@ -92,6 +95,14 @@ def show(*things: RenderableType) -> None:
         KielGroupsError: Standard output cannot be written.
     """
     show_lines(rendered(*things))
+
+
+def show_result(document: Any, *things: RenderableType, as_json: bool) -> None:
+    """Print a document for programs, or else tables and texts. Raises the errors of ``show``."""
+    if as_json:
+        show_json(document)
+    else:
+        show(*things)
 
 
 def show_lines(lines: Iterable[str]) -> None:

@@ -346,13 +346,10 @@ def shown_value(value: Any) -> str:
     return f"{value:g}" if isinstance(value, float) else f"{value!s:.300}"
 
 
-def change_document(
-    group: str, changes: Iterable[SettingChange], owned: Mapping[Slot, int], *, dry_run: bool
-) -> dict[str, Any]:
+def change_document(group: str, changes: Iterable[SettingChange], owned: Mapping[Slot, int]) -> dict[str, Any]:
     """Return the document of a change; ``owned`` has the partitions of members that it drains or undrains."""
     return {
         "group": group,
-        "dry_run": dry_run,
         "members": [{"slot": slot, "owned": count} for slot, count in sorted(owned.items())],
         "changes": [{"setting": name, "before": before, "after": after} for name, before, after in changes],
     }
