@@ -177,9 +177,10 @@ def _command_meant(word: str) -> str:
 @click.pass_context
 def app(context: click.Context) -> int:
     """
-    Consumer groups for Kafka 0.8 to 3.9, on ZooKeeper or, from Kafka 0.9 on, on the brokers.
+    Work with consumer groups of Kafka 0.8 to 3.9, which ZooKeeper coordinates or, from Kafka 0.9 on, brokers.
 
-    Options can also be set in the environment, such as KIEL_GROUPS_BROKERS and KIEL_GROUPS_ZOOKEEPER, or in a file.
+    'kiel-groups COMMAND --help' explains a command. Each option can also be set in the environment, as
+    KIEL_GROUPS_ZOOKEEPER or KIEL_GROUPS_LAG_CHECK, or in the file of --config.
     """
     if context.invoked_subcommand is None:
         click.echo(context.get_help(), err=True)

@@ -147,9 +147,9 @@ def down(*, name: str) -> int:
 @click.pass_obj
 def restart(lines: Lines, /, *, server: str, name: str, as_json: bool) -> int:
     """
-    Restart a server on its data and port, and wait until it serves; or start it if it has ended.
+    Restart a server on its data and port, or start it if it has ended.
 
-    'kiel-groups cluster status' shows the servers, such as kafka-0.
+    The command returns when the server serves. 'cluster status' shows the servers, such as kafka-0.
     """
     from kiel_groups.cli.terminal.rendering import show_json
     from kiel_groups.embedded.named_clusters import restart_server
@@ -164,7 +164,7 @@ def restart(lines: Lines, /, *, server: str, name: str, as_json: bool) -> int:
 @cluster.command(epilog=EPILOG)
 @_name_option
 def env(*, name: str) -> int:
-    """Print the addresses for a shell. Use it so: eval "$(kiel-groups cluster env)"."""
+    """Print the addresses as settings for a shell: eval "$(kiel-groups cluster env)"."""
     from kiel_groups.cli.terminal.rendering import show
 
     show(*_exports(_running(name)))

@@ -21,9 +21,7 @@ __all__ = ["connector_plugins", "connectors"]
 #: How long a command waits for an answer, in seconds. A worker gives up earlier.
 _ANSWER_WAIT_S = 65.0
 
-_force_option = click.option(
-    "--force", is_flag=True, help="Store also settings whose names the connector does not have, but nearly has."
-)
+_force_option = click.option("--force", is_flag=True, help="Store settings although their names look misspelt.")
 
 _name_argument = click.argument("name", metavar="CONNECTOR")
 
@@ -235,7 +233,7 @@ def restart(
     only_failed: bool,
     worker: WorkerAddress,
 ) -> int:
-    """Restart a connector, but not its tasks unless they are asked for."""
+    """Restart a connector, and with --with-tasks its tasks, too."""
     if task is not None and (with_tasks or only_failed):
         raise click.UsageError("'--task' does not go with '--with-tasks' and '--only-failed'.", context)
     if task is None:
@@ -253,7 +251,7 @@ def restart(
 @worker_options
 @click.pass_obj
 def delete(lines: Lines, /, *, name: str, worker: WorkerAddress) -> int:
-    """Delete a connector. Its source offsets stay: one of the same name continues there."""
+    """Delete a connector. Its source offsets stay: another one of this name continues at them."""
     _ask(worker, "DELETE", _path(name), of=None)
     lines.say("info", f"connector {name} deleted")
     return DONE
@@ -266,9 +264,9 @@ def connector_plugins(*, worker: WorkerAddress, as_json: bool) -> int:
     """
     List the connectors that are installed at a worker.
 
-    The names are values for connector.class; --json has the full names of the classes. Other classes can be given, too,
-    if the workers allow it: connector.class takes 'module:Class' of the modules that --plugin-classes of 'workers run'
-    names, and by default of all modules if the REST interface is on a loopback address.
+    The names are values for the setting connector.class; --json has the full names of the classes. If the workers
+    permit it, connector.class takes 'module:Class', too: of the modules that 'workers run --plugin-classes' names or,
+    by default, of any module if the REST interface is on a loopback address.
     """
     from kiel_groups.cli.terminal.rendering import plain_table, show_result
 

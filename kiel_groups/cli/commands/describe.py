@@ -75,10 +75,10 @@ def describe(
     generations: int | None,
 ) -> int:
     """
-    Show a group: what is wrong with it, its members, their partitions and the lag.
+    Show a group: what is wrong with it, its members, their partitions, and the lag.
 
-    If ZooKeeper coordinates the group, offsets and owners come from there; otherwise, members, partitions and offsets
-    come from the group's coordinator. The ends of logs come from the brokers.
+    If ZooKeeper coordinates the group, its znodes have offsets and owners. If brokers do, the group's coordinator tells
+    members, partitions and offsets. In both cases, brokers tell where the logs end.
     """
     from kiel_groups.cli.terminal.rendering import watch
     from kiel_groups.ops.views.checks import ProgressTracker

@@ -30,7 +30,9 @@ _drain_only = in_zookeeper_only(
 def _waiting(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add the options that all three commands share."""
     for option in (
-        seconds_option("--timeout", "How long to wait until the group has settled; after that, the status is 1.", 300),
+        seconds_option(
+            "--timeout", "How long to wait until the group has settled; after that, the exit status is 1.", 300
+        ),
         click.option("--no-wait", is_flag=True, help="Do not wait until the group has settled."),
         change_options,
     ):
@@ -50,13 +52,12 @@ def drain(
     context: click.Context, /, *, group: str, member: str | None, host: str | None, leave_unowned: bool, **options: Any
 ) -> int:
     """
-    Give the partitions of a member, or of all members of a host, to others.
+    Give the partitions of a member, or of all members of a host, to other members.
 
     MEMBER is a member id, the session at its end, as 'describe' shows it, or an instance id.
 
-    A drained member finishes its records in flight, commits, and stays in the group without partitions. 'undrain' takes
-    the drain back. A member without an instance id is forgotten when it leaves; an instance id stays drained when its
-    member starts again.
+    A drained member finishes its records in flight, commits, and stays in the group without partitions until 'undrain'.
+    When it leaves, its drain ends. But an instance id stays drained: its member starts again under it.
     """
     from kiel_groups.ops.actions.group_config import plan_drain
 
@@ -80,9 +81,9 @@ def drain(
 @click.pass_context
 def undrain(context: click.Context, /, *, group: str, member: str | None, host: str | None, **options: Any) -> int:
     """
-    Let a drained member, or those of a host, own partitions again.
+    Let drained members own partitions again.
 
-    MEMBER is as for 'drain', also the id of a member that is gone.
+    MEMBER is as for 'drain'; it may have left the group.
     """
     from kiel_groups.ops.actions.group_config import plan_undrain
 
@@ -99,7 +100,7 @@ def undrain(context: click.Context, /, *, group: str, member: str | None, host: 
 
 @click.command(epilog=EPILOG)
 @group_argument
-@click.option("--reason", default="rebalance", metavar="TEXT", help="The cause that 'history' shows of the plan.")
+@click.option("--reason", default="rebalance", metavar="TEXT", help="The cause of the plan in 'history'.")
 @in_zookeeper_only("a coordinator rebalances when a member joins or leaves; restart one member")
 @_waiting
 @click.pass_obj
@@ -107,8 +108,8 @@ def rebalance(lines: Lines, /, *, group: str, reason: str, **options: Any) -> in
     """
     Have the leader of a group make a new plan now.
 
-    A leader plans by itself when members, topics, settings or weights change. A further plan helps where the allocator
-    depends on something else, such as lag. It moves nothing if the allocation is right as it is.
+    A leader plans by itself when members, topics, settings or weights change. A further plan helps if the allocator
+    depends on something else, such as lag. Nothing moves if the allocation is right as it is.
     """
     from kiel_groups.ops.actions.group_config import plan_rebalance
 

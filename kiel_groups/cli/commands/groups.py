@@ -43,17 +43,21 @@ def groups() -> None:
 @click.pass_obj
 def list_groups(lines: Lines, /, *, cluster: ClusterAddress, with_lag: bool, as_json: bool) -> int:
     """
-    List the groups of a cluster.
+    List the groups of a cluster, of all clients.
 
-    In ZooKeeper, groups of other clients are listed, too. The column 'foreign' counts live members that do not take
-    part in the protocol, such as Java consumers or members of kiel. State 'empty': the group has no members now; its
-    offsets stay. 'memberless': no member has ever joined; another program commits its offsets. 'unreadable': an ACL
-    denies reading; a warning names the znodes. 'by brokers': brokers coordinate these workers. A last column has
-    the types of groups that are not of consumers, such as 'connect' for workers.
+    The column 'foreign' counts live members of other clients, such as Java's consumers. Some states of groups:
 
-    With --coordination brokers, every broker is asked for the groups that it coordinates, of all types: 'consumer', or
-    for instance 'connect'. A broker that does not answer is named in a warning, and the exit status is 1. Brokers of
-    Kafka 0.9 do not list groups without members.
+    \b
+    empty        the members have left; the offsets stay
+    memberless   no member has ever joined; the offsets are from 'offsets copy',
+                 or from a program, such as a Spark job
+    unreadable   an ACL denies reading; a warning names the znodes
+    by brokers   the members are workers, which brokers coordinate
+
+    If some groups are not of consumers, a last column has the type of each, such as 'connect' for workers.
+
+    With --coordination brokers, each broker is asked for the groups that it coordinates. If a broker does not answer, a
+    warning names it, and the exit status is 1. Brokers of Kafka 0.9 list only groups with members.
     """
     from kiel_groups.cli.terminal.rendering import show, show_json
     from kiel_groups.ops.views.documents import outline_document
@@ -95,14 +99,14 @@ def delete(
     how: ChangeOptions,
 ) -> int:
     """
-    Delete groups without members, with their offsets and settings.
+    Delete groups without live members, with their offsets and settings.
 
-    A group with a live member of any client is not deleted: stop its members first. If one of several groups is alive,
-    none is deleted. A member that joins meanwhile stops the deletion. A file that 'offsets import' reads gets the
-    offsets and settings before they are deleted.
+    Stop the members first, whichever client they have. If one of several groups is alive, none is deleted. If a member
+    joins meanwhile, the deletion stops. Before it begins, offsets and settings are written to a restore file, from
+    which 'offsets import' brings the group back.
 
-    In ZooKeeper, all znodes of the group are deleted, those of other clients, too. Offsets in Kafka stay there. Brokers
-    delete groups from Kafka 1.1 on.
+    In ZooKeeper, all znodes of a group are deleted, also those of other clients. Offsets in Kafka stay. Brokers delete
+    groups on request from Kafka 1.1 on.
     """
     from kiel_groups.ops.actions import groups as actions
     from kiel_groups.ops.actions.offsets_file import restore_path

@@ -20,7 +20,8 @@ def history(lines: Lines, *, group: str, zookeeper: str, as_json: bool, limit: i
     """
     Show the plans of a group: when, why, by which leader, and how much moved.
 
-    The newest is first. A group keeps its last 100 plans. Without a terminal, long causes are cut; --json has them.
+    The newest plan is first. A group keeps its last 100 plans. In a file or a pipe, long causes are cut; --json has
+    them whole.
     """
     from kiel_groups.cli.terminal import rendering
     from kiel_groups.ops.views.documents import history_document

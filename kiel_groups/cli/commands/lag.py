@@ -75,17 +75,23 @@ def lag(
     most: int | None,
 ) -> int:
     """
-    Show how far groups are behind: one group in each partition; several, or all if none is named, in sum.
+    Show how far groups are behind.
 
-    The lag of a partition is the end of its log less the committed offset; it is '?' without a committed offset.
+    One group is shown by its partitions, several groups by their sums. If no group is named, all are shown. The lag of
+    a partition is the end of its log minus the committed offset, or '?' if there is no committed offset.
 
-    The trend needs ten samples. 'stuck': no commit, although there is lag. 'growing': the lag grew at each commit.
-    'rewound': the committed offset went back. 'unknown': too few samples or commits; give a --window of several times
-    the interval of the commits. Others are 'ok', 'falling' and 'steady'.
+    --window and --watch also show a trend, which needs ten samples:
 
-    Of a group of other clients in ZooKeeper, the offsets in Kafka are read, too. If ZooKeeper and Kafka have different
-    ones, those count that move while the command looks, for two seconds; otherwise both are shown, and --check takes
-    the larger lag.
+    \b
+    ok, falling, steady   no problem
+    growing               the lag has grown at each commit
+    stuck                 nothing is committed, although there is lag
+    rewound               the committed offset has gone back
+    unknown               there are too few samples or commits; choose a --window
+                          of several times the interval of the commits
+
+    A group of other clients may have offsets in ZooKeeper and in Kafka. If these differ, the command watches them for
+    two seconds, and takes those that move. If none moves, both are shown, and --check takes the larger lag.
     """
     from kiel_groups.cli.terminal.rendering import watch
 

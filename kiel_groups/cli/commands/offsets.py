@@ -45,9 +45,9 @@ all_topics_option = click.option("--all-topics", is_flag=True, help="All topics 
 store_option = click.option(
     "--store",
     type=click.Choice(["zookeeper", "broker-v0", "broker-v1"]),
-    help="Where a group of other clients in ZooKeeper has its offsets.  [default: where it has some]",
+    help="Where a group of other clients, such as Java's, has its offsets.  [default: where some are found]",
 )
-new_option = click.option("--new", "is_new", is_flag=True, help="The group may not exist yet: begin it.")
+new_option = click.option("--new", "is_new", is_flag=True, help="Begin the group if it does not exist.")
 
 
 class _Change(NamedTuple):
@@ -92,7 +92,9 @@ def _changes_offsets(command: Callable[..., int]) -> Callable[..., int]:
 
 
 _timeout_option = seconds_option(
-    "--timeout", "How long to wait for live members; what they have not set by then stays, and the status is 1.", 300
+    "--timeout",
+    "How long to wait for live members. Offsets that they have not set by then stay, and the exit status is 1.",
+    300,
 )
 
 
@@ -118,10 +120,10 @@ def show(
     as_json: bool,
 ) -> int:
     """
-    Show the offsets of a group beside its logs.
+    Show the offsets of a group, and where its logs start and end.
 
-    The last column says what is wrong: an offset that the log no longer has, or not yet, or one of a topic that is
-    gone.
+    The last column says what is wrong with an offset: the log no longer has it, or does not have it yet, or its topic
+    was deleted.
     """
     from kiel_groups.cli.terminal.rendering import show_result
     from kiel_groups.ops.views.offset_changes import check_selected, offsets_document, offsets_table, select
@@ -144,12 +146,18 @@ def _kinds(command: Callable[..., int]) -> Callable[..., int]:
         (
             click.option("--to-earliest", is_flag=True, help="To the start of the log."),
             click.option("--to-latest", is_flag=True, help="To the end of the log."),
-            click.option("--to-current", is_flag=True, help="Where it is, but within the log."),
+            click.option(
+                "--to-current",
+                is_flag=True,
+                help="To the present offset; if the log lacks it, to the nearer end of the log.",
+            ),
             click.option("--to-offset", type=click.IntRange(0), metavar="OFFSET", help="To this offset."),
-            click.option("--shift-by", type=int, metavar="N", help="By N records, back if N is negative."),
+            click.option("--shift-by", type=int, metavar="N", help="By N records; back if N is negative."),
             click.option("--to-datetime", metavar="TIME", help="To a time, such as 2026-11-28T13:05:00Z."),
             click.option("--by-duration", metavar="TIME", help="To this long ago, such as 2h or PT2H."),
-            click.option("--from-file", type=_path, metavar="FILE", help="As in a file of 'export'."),
+            click.option(
+                "--from-file", type=_path, metavar="FILE", help="To the offsets in a file of 'offsets export'."
+            ),
         )
     ):
         command = option(command)
@@ -178,14 +186,15 @@ def reset(
     **kinds: Any,
 ) -> int:
     """
-    Move the offsets of a group.
+    Set the offsets of a group to another place in the logs.
 
-    Live members that ZooKeeper coordinates continue there, and the command waits until they do. Ctrl-C takes back what
-    they have not done. Where brokers coordinate, the group must have no members.
+    If ZooKeeper coordinates the group, it may have live members: they continue at the new offsets, and the command
+    waits until they do. Ctrl-C takes back what they have not done. If brokers coordinate the group, stop its members
+    first.
 
-    The options are those of kafka-consumer-groups; an offset out of the log becomes its start or end. A time finds the
-    first record of that time or later, in brokers and logs of Kafka 0.10.1 or later. Earlier records have no times:
-    there it finds the start of the last segment that was written before, so records are repeated.
+    The options that name the place are those of kafka-consumer-groups. An offset outside the log becomes the start or
+    the end of the log. A time finds the first record of that time or later. Records of Kafka before 0.10 have no times:
+    there, a time finds the start of the last segment that was written before it, and some records are repeated.
     """
     from kiel_groups.ops.actions.offsets import plan_import, plan_reset
     from kiel_groups.ops.actions.offsets_file import read_offsets_file
@@ -227,7 +236,7 @@ def _target(kind: str, value: Any) -> Target:
     type=click.Choice(["json", "kafka"]),
     default="json",
     show_default=True,
-    help="'kafka' is for ImportZkOffsets of Kafka 0.8.",
+    help="'json' is for 'offsets import', 'kafka' for ImportZkOffsets of Kafka 0.8.",
 )
 @_cluster_options
 @click.pass_obj
@@ -273,10 +282,11 @@ def export(
 @click.pass_obj
 def import_offsets(lines: Lines, /, *, group: str, file: Path, is_new: bool, asked: _Change) -> int:
     """
-    Set the offsets of a group as in FILE. Live members are treated as by 'reset'.
+    Set the offsets of a group as they are in FILE.
 
-    FILE is an export, a restore file, or one of Kafka's ExportZkOffsets or kafka-consumer-groups. A group that was
-    deleted is begun again by its restore file. Partitions that FILE does not name keep their offsets.
+    FILE is an export, a restore file, or a file of Kafka's ExportZkOffsets or kafka-consumer-groups. The restore file
+    of a deleted group brings the group back. Partitions that are not in FILE keep their offsets. Live members are
+    treated as by 'offsets reset'.
     """
     from kiel_groups.ops.actions.offsets import plan_import
     from kiel_groups.ops.actions.offsets_file import read_offsets_file
@@ -291,12 +301,16 @@ def import_offsets(lines: Lines, /, *, group: str, file: Path, is_new: bool, ask
 @offsets.command(epilog=EPILOG)
 @group_argument
 @click.argument("new_group")
-@click.option("--overwrite", is_flag=True, help="Also if NEW_GROUP has offsets.")
+@click.option("--overwrite", is_flag=True, help="Replace offsets that NEW_GROUP has.")
 @_timeout_option
 @_changes_offsets
 @click.pass_obj
 def copy(lines: Lines, /, *, group: str, new_group: str, overwrite: bool, asked: _Change) -> int:
-    """Begin NEW_GROUP at the offsets of a group, which may be live. Its members need the same offset store."""
+    """
+    Begin NEW_GROUP at the offsets of GROUP, which may have live members.
+
+    The members of NEW_GROUP need the same offset store.
+    """
     from kiel_groups.ops.actions.offsets import plan_copy
 
     plan = plan_copy(asked.cluster.offsets(), group, new_group, overwrite=overwrite, store=asked.store)
@@ -313,9 +327,9 @@ def delete(
     context: click.Context, /, *, group: str, selection: Selection | None, all_topics: bool, asked: _Change
 ) -> int:
     """
-    Delete offsets of topics that no live member reads.
+    Delete the offsets of topics that no live member reads.
 
-    So a topic that the group has given up, or that is gone, no longer counts in its lag.
+    Topics that the group has given up, or that were deleted, then no longer count in its lag.
     """
     from kiel_groups.ops.actions.offsets import plan_delete
 

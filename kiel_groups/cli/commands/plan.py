@@ -75,8 +75,8 @@ def plan(
     """
     Show what the leader of a group would plan after a change. Nothing is changed.
 
-    Without a change, it is what the leader would plan now. Several changes count as one, as if they came within its
-    debounce time. New members have the default capacity, and sort as members that start now on the host of the newest.
+    Without a change, the command shows what the leader would plan now. Several changes are planned as one. New members
+    have the default capacity, and are sorted as if they started now on the host of the newest member.
     """
     from kiel_groups.cli.terminal.rendering import show_result
     from kiel_groups.ops.views.plan_preview import GroupChange, preview_document, preview_report

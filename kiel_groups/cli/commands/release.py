@@ -24,8 +24,8 @@ __all__ = ["release"]
 @in_zookeeper_only("a coordinator removes a dead member when its session times out, and no other on request")
 @seconds_option(
     "--wait",
-    "How long to wait for claims of a member that is gone, whose session timeout is unknown. If this is less than"
-    " that timeout, two owners are possible. A live member always gets its session timeout at least.  [default: 40]",
+    "How long to wait for a member that is gone, and whose session timeout is unknown. If that timeout is longer, two"
+    " members may own a partition. A live member always gets its session timeout at least.  [default: 40]",
 )
 @change_options
 @click.pass_obj
@@ -37,8 +37,9 @@ def release(
 
     MEMBER is a member id, the session at its end, as 'describe' shows it, or an instance id.
 
-    This tells a live member to stop, after a confirmation, waits for at most its session timeout, and then deletes its
-    claims. Its record in flight may be processed twice. If its process still works, it joins again as another member.
+    The command asks first if the member is alive. Then it removes the member from the group, waits for its session
+    timeout at most, and deletes the claims that are left, so that other members own the partitions. Records in flight
+    may be processed twice. If the process of the member still works, it joins again as another member.
     """
     from kiel_groups.ops.actions.release import find_member_id, plan_release
     from kiel_groups.ops.zookeeper_reader import group_session, refuse_programs

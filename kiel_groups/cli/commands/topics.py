@@ -53,7 +53,11 @@ def list_topics(*, cluster: ClusterAddress, as_json: bool) -> int:
 @cluster_options
 @json_option
 def brokers(*, cluster: ClusterAddress, as_json: bool) -> int:
-    """List the live brokers: id, address, and which one is the controller, as far as that is known."""
+    """
+    List the live brokers.
+
+    Each line has the id and the address of a broker, and whether it is the controller, as far as that is known.
+    """
     from kiel_groups.cli.terminal.rendering import plain_table, show_result
 
     found, controllers = cluster.topics().brokers(), {None: "?", False: "", True: "yes"}
@@ -164,7 +168,11 @@ def grow(
     how: ChangeOptions,
     quiet: bool,
 ) -> int:
-    """Add partitions to a topic. Keys may map to other partitions from then on, and it cannot be undone."""
+    """
+    Add partitions to a topic, which cannot be undone.
+
+    Keys may map to other partitions from then on.
+    """
     from kiel_groups.ops.actions.topics import check_growth, check_present
 
     found = cluster.topics()
@@ -203,10 +211,11 @@ def config(
     how: ChangeOptions,
 ) -> int:
     """
-    Show the settings of a topic, or change them, as retention.ms=3600000.
+    Show or change the settings of a topic.
 
-    ZooKeeper has the settings that the topic has itself; all others are those of each broker. Brokers of 1.1 and later
-    show all, with their sources.
+    NAME=VALUE changes a setting, such as retention.ms=3600000. ZooKeeper has only the settings that the topic has
+    itself; each broker has the others. With --coordination brokers, all settings are shown, with their sources, from
+    Kafka 1.1 on.
     """
     from kiel_groups.ops.actions import topic_config as actions
     from kiel_groups.ops.views.config_view import SettingChange, changes_table
@@ -297,7 +306,11 @@ def delete(
 @json_option
 @click.pass_obj
 def describe(lines: Lines, /, *, names: tuple[str, ...], cluster: ClusterAddress, as_json: bool) -> int:
-    """Show the partitions of topics. Lists leaders, replicas, replicas in sync (isr), and where logs start and end."""
+    """
+    Show the partitions of topics.
+
+    Each line has the leader of a partition, its replicas, those in sync (isr), and where its log starts and ends.
+    """
     import asyncio
 
     from kiel_groups.cli.terminal.rendering import show_result

@@ -44,12 +44,13 @@ def verify(
     lines: Lines, /, *, group: str, cluster: ClusterAddress, as_json: bool, window_s: float, timeout_s: float
 ) -> int:
     """
-    Check that a group works: each partition owned once, by a live member, as planned, and offsets that move.
+    Check that a group works.
 
-    Prints a line for each problem, with its cause and a remedy, and exits with 1; or one line that all is well. Changes
-    nothing. During a rebalance, it waits until the group has settled.
+    A group works if a live member owns each partition once, as planned, and if offsets move where there is lag. If all
+    is well, the command prints one line. Otherwise, it prints a line for each problem, with its cause and a remedy, and
+    exits with 1. It changes nothing. While the group rebalances, it waits.
 
-    If no partition has lag, or all that have it commit, the command ends before the window does.
+    The command ends before the window does if no partition has lag, or if all partitions with lag commit.
     """
     from kiel_groups.cli.terminal.rendering import show, show_json
     from kiel_groups.ops.views.documents import finding_document

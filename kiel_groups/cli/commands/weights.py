@@ -81,8 +81,8 @@ def set_weights(
     """
     Set the weights of partitions.
 
-    LOAD is a number, 0 or more, such as records a second or bytes a day. Other partitions keep their weights, but
-    --file replaces all weights: a partition that is not in it has none, and counts as the median of the others.
+    LOAD is a number, 0 or more, such as records a second or bytes a day. Partitions that are not named keep their
+    weights. --file replaces all weights: a partition that is not in the file counts as the median of the others.
     """
     if bool(changes) == (file is not None):
         raise click.UsageError("give either partitions with their loads, or --file.", context)

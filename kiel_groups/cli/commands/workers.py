@@ -128,9 +128,9 @@ def run(
     """
     Run a worker until Ctrl-C or SIGTERM.
 
-    The worker runs its part of the connectors and tasks of its group, and serves a REST interface, which is that of
-    Kafka Connect. At the first signal it gives its work back, so that other workers continue it; a second one kills it.
-    If a connector or a task does not stop, the worker ends without it, with status 1.
+    The worker runs its part of the connectors and tasks of its group. It serves a REST interface, which is that of
+    Kafka Connect. At the first signal, the worker releases its work, so that other workers continue it; a second signal
+    kills it. If a connector or a task does not stop, the worker ends without it, with status 1.
     """
     from kiel_groups.cli.terminal.messages import show_logs
     from kiel_groups.workers.execution.worker_settings import WorkerSettings
@@ -200,11 +200,7 @@ def describe(lines: Lines, *, group: str, zookeeper: str, check: bool, as_json: 
     five seconds: one that was just started may not have registered yet.
     """
     from kiel_groups.cli.terminal.rendering import show_result
-    from kiel_groups.cli.terminal.worker_report import (
-        worker_group_document,
-        worker_group_problems,
-        worker_group_report,
-    )
+    from kiel_groups.cli.terminal.worker_report import worker_group_document, worker_group_problems, worker_group_report
     from kiel_groups.errors import UnknownGroupError
     from kiel_groups.ops.zookeeper_client import zookeeper as session
     from kiel_groups.workers.stores.worker_group_view import describe_workers

@@ -123,7 +123,7 @@ def _zookeeper_option(*, required: bool) -> Callable[[FC], FC]:
         envvar="KIEL_GROUPS_ZOOKEEPER",
         show_envvar=True,
         metavar="HOST:PORT",
-        help="ZooKeeper's servers; a chroot after the last: z:2181/x.",
+        help="ZooKeeper's servers, separated by commas. A chroot follows the last one: z:2181/x.",
     )
 
 
@@ -142,7 +142,7 @@ verbose_option = click.option(
 )
 
 
-quiet_option = click.option("-q", "--quiet", is_flag=True, help="Report errors only, no summary or progress.")
+quiet_option = click.option("-q", "--quiet", is_flag=True, help="Report errors only, without a summary or progress.")
 
 group_argument = click.argument("group", shell_complete=complete_groups)
 
@@ -441,7 +441,7 @@ def cluster_options(command: Callable[..., int]) -> Callable[..., int]:
     ZooKeeper's hosts are needed unless brokers coordinate the groups; then brokers are.
     """
 
-    @coordination_option("What coordinates the groups: ZooKeeper, or the brokers (Kafka 0.9 or later).")
+    @coordination_option("What coordinates the groups, and is asked: ZooKeeper, or the brokers (Kafka 0.9 or later).")
     @optional_zookeeper_option
     @optional_brokers_option
     @click.pass_context
@@ -477,7 +477,7 @@ def in_zookeeper_only(why: str) -> Callable[[FC], FC]:
     def add(command: FC) -> FC:
         # Without this option, the error for '--coordination brokers --brokers' would be that there is no such option.
         command = click.option("--brokers", hidden=True, expose_value=False, callback=refuse)(zookeeper_option(command))
-        help_text = f"'{ZOOKEEPER}' only: {why}."
+        help_text = f"Only '{ZOOKEEPER}' works here: {why}."
         return coordination_option(help_text, is_eager=True, expose_value=False, callback=refuse)(command)
 
     return add
@@ -600,7 +600,7 @@ def debounce_options(command: Callable[..., int]) -> Callable[..., int]:
         default=100,
         show_default=True,
         metavar="MS",
-        help="Plan when nothing has changed for this long …",
+        help="Make a plan when nothing has changed for this long.",
     )
     @click.option(
         "--debounce-bound-ms",
@@ -608,7 +608,7 @@ def debounce_options(command: Callable[..., int]) -> Callable[..., int]:
         default=1_000,
         show_default=True,
         metavar="MS",
-        help="… and at the latest this long after the first change.",
+        help="Make a plan at the latest this long after the first change.",
     )
     @click.option(
         "--initial-delay-ms",

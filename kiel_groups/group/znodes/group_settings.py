@@ -116,6 +116,13 @@ class DynamicConfig:
         except ConfigError as error:
             raise ProtocolError(f"{path}: {error}") from error
 
+    @property
+    def overrides(self) -> dict[str, Any]:
+        """The settings that take precedence over the leader's own, by names such as ``debounce.quiet_ms``."""
+        given = {"allocator": self.allocator, "static_grace_ms": self.static_grace_ms}
+        given |= {f"debounce.{name}": value for name, value in self.debounce}
+        return {name: value for name, value in given.items() if value is not None}
+
     def debounced(self, own: DebounceConfig) -> DebounceConfig:
         """Return the leader's own debounce with the fields that operators have set for the group."""
         return replace(own, **dict(self.debounce))

@@ -19,14 +19,7 @@ from kiel_groups.group.znodes.contents import GroupSettings, encode_object, pars
 from kiel_groups.group.znodes.group_settings import LONGEST_REASON, DynamicConfig, check_reason, forget_departed
 from kiel_groups.group.znodes.layout import GroupLayout
 from kiel_groups.model import MemberId, Slot
-from kiel_groups.ops.views.config_view import (
-    SettingChange,
-    check_fields,
-    differences,
-    edited,
-    missing,
-    newly_unowned,
-)
+from kiel_groups.ops.views.config_view import SettingChange, check_fields, differences, edited, missing, newly_unowned
 from kiel_groups.ops.views.group_view import GroupView
 from kiel_groups.ops.views.members import find_slots
 from kiel_groups.ops.views.znodes import view_group
@@ -34,14 +27,7 @@ from kiel_groups.ops.zookeeper_client import Client
 from kiel_groups.ops.zookeeper_reader import list_members, read_group, refuse_programs
 from kiel_groups.wording import counted, own_command, some
 
-__all__ = [
-    "ConfigChange",
-    "await_settled",
-    "plan_drain",
-    "plan_rebalance",
-    "plan_settings",
-    "plan_undrain",
-]
+__all__ = ["ConfigChange", "await_settled", "plan_drain", "plan_rebalance", "plan_settings", "plan_undrain"]
 
 #: The interval between two reads of the group while a caller waits, in seconds.
 _INTERVAL_S = 0.5

@@ -275,14 +275,12 @@ def _of_leader(view: GroupView) -> Iterator[Setting]:
     follows the last valid one. A group without a leader shows what its next one will follow, as far as that is known.
     """
     config = view.dynamic_config or DynamicConfig()
-    given = {"allocator": config.allocator, "static_grace_ms": config.static_grace_ms}
-    given |= {f"debounce.{name}": value for name, value in config.debounce}
     leader = next((member for member in view.members if member.leads), None)
     own = "the leader" if view.leader is not None else "the next leader"
     if view.dynamic_config is None:
         leader, own = None, "the last valid config"
     for name in ("allocator", *_DEBOUNCE, "static_grace_ms"):
-        value: Any = given.get(name)
+        value: Any = config.overrides.get(name)
         source = "config" if value is not None else own
         if value is None and name == "allocator":
             value = view.group_state.allocator if view.group_state is not None and view.leader is not None else None

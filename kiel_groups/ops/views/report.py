@@ -407,7 +407,7 @@ def _coordinator_facts(view: GroupView, coordinator: CoordinatorView) -> Iterato
 
 def _explained(view: GroupView, coordinator: CoordinatorView) -> str:
     if view.state == "memberless":
-        return ": no member has ever joined; another program commits its offsets"
+        return ": no member has ever joined; another program, or 'offsets copy', has set its offsets"
     if view.state == "rebalancing":
         return f" ({coordinator.state}): brokers do not say which member owns what meanwhile"
     if view.is_of_consumers:
@@ -417,12 +417,13 @@ def _explained(view: GroupView, coordinator: CoordinatorView) -> str:
 
 def _committer(group: str) -> str:
     """
-    Describe the program that commits the offsets.
+    Describe the program that sets the offsets of a group without members.
 
     A Spark query or an archive that is given no group uses a group with a known prefix.
     """
-    other = "" if group.startswith(SPARK_GROUPS) else "another program, such as "
-    return f"committed by {other}a Spark query or an archive"
+    if group.startswith(SPARK_GROUPS):
+        return "committed by a Spark query or an archive"
+    return "set by 'offsets copy', or committed by another program, such as a Spark query or an archive"
 
 
 def _follows(view: GroupView) -> Iterator[str]:
@@ -431,12 +432,8 @@ def _follows(view: GroupView) -> Iterator[str]:
     if dynamic_config is None:
         yield "refused, see above"
         return
-    if dynamic_config.allocator is not None:
-        yield f"allocator {dynamic_config.allocator}"
-    for name, milliseconds in dynamic_config.debounce:
-        yield f"debounce {name} {milliseconds:,}"
-    if dynamic_config.static_grace_ms is not None:
-        yield f"static_grace_ms {dynamic_config.static_grace_ms:,}"
+    for name, value in dynamic_config.overrides.items():
+        yield f"{name} {value:,}" if isinstance(value, int) else f"{name} {value}"
     for broker, rack in dynamic_config.broker_racks:
         yield f"broker {broker} in rack {rack}"
     unknown = dynamic_config.unknown_drained(view.slots)
