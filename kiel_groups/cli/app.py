@@ -196,7 +196,7 @@ _OWN_COMMAND: Final = re.compile(rf"""'{NAME}((?: (?:'[^']*'(?:"'"'[^']*')*|[^' 
 
 def pasteable(text: str, given: Sequence[str]) -> str:
     """
-    Return a text whose commands, such as ``'kiel-groups describe g'``, find the cluster that this call has found.
+    Return a text in which each command of ours, such as ``'kiel-groups describe g'``, names the cluster of this call.
 
     Args:
         text: A message, an error or a remedy.
@@ -215,7 +215,7 @@ def pasteable(text: str, given: Sequence[str]) -> str:
 
 
 def _completed(found: re.Match[str], options: Mapping[str, str]) -> str:
-    """Return a command of a text with options that it has, but not yet."""
+    """Return a command of a text, with those options of the call that the command takes and the text does not give."""
     words = shlex.split(found[1])
     command: click.Command | None = app
     context = click.Context(app)
@@ -290,7 +290,9 @@ _PLAIN_CHARACTERS: Final = {"─": "-", "━": "-", "→": "->", "…": "...", "
 
 
 def _printable(error: UnicodeError) -> tuple[str | bytes, int]:
-    """Replace a character that a stream's encoding lacks: one of ours by a plainer one, any other by its code."""
+    """
+    Replace a character that the encoding of a stream lacks: one of our own by a plainer character, another by its code.
+    """
     assert isinstance(error, UnicodeEncodeError)
     character = error.object[error.start]
     if "\udc80" <= character <= "\udcff":

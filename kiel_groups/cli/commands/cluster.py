@@ -176,7 +176,7 @@ def env(*, name: str) -> int:
 @json_option
 @click.pass_obj
 def status(lines: Lines, /, *, name: str | None, as_json: bool) -> int:
-    """Show the running clusters. Exits with 1 if one of their servers has ended."""
+    """Show the running clusters. The command exits with 1 if one of their servers has ended."""
     from kiel_groups.cli.terminal.rendering import show, show_json
     from kiel_groups.embedded.named_clusters import running_clusters
 

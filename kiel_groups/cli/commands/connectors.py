@@ -358,7 +358,7 @@ def _token_advice(worker: WorkerAddress) -> str:
 
 def _checked(worker: WorkerAddress, config: Mapping[str, Any], new: Collection[str], *, force: bool) -> Sequence[str]:
     """
-    Return what a worker warns of in settings.
+    Return the warnings of a worker about settings.
 
     Args:
         worker: The worker.
@@ -400,7 +400,7 @@ def _without(config: Mapping[str, str], remove: Collection[str]) -> dict[str, st
 
 
 def _warn(lines: Lines, warnings: Iterable[str]) -> None:
-    """Print what a worker warns of in settings that it has accepted."""
+    """Print the warnings of a worker about settings that it has accepted."""
     for warning in warnings:
         lines.say("warning", warning)
 

@@ -1,4 +1,6 @@
-"""``kiel-groups drain``, ``undrain`` and ``rebalance``: have the leader plan otherwise, or again, and wait for it."""
+"""
+``kiel-groups drain``, ``undrain`` and ``rebalance``: have the leader make a plan, and wait until members follow it.
+"""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ __all__ = ["groups"]
 
 
 class _ListingByDefault(click.Group):
-    """A command group that lists when no command is named, also with options of ``list``."""
+    """A command group that runs ``list`` if no command is named, also with the options of ``list``."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         is_asking = args[:1] in (["-h"], ["--help"]) or (ctx.resilient_parsing and not args)

@@ -116,9 +116,10 @@ def lag(
 
 class _Presenter:
     """
-    Shows successive loads of groups, with the trends of those that were sampled.
+    Shows successive loads of groups, with the trends of the groups that were sampled.
 
-    ``names`` are the groups that were asked for; one of them alone is shown by its partitions, others in sum.
+    ``names`` are the groups that the user asked for. If there is one name, the group is shown by its partitions;
+    otherwise, groups are shown by their sums.
     """
 
     def __init__(self, lines: Lines, names: tuple[str, ...], cluster: ClusterAddress, *, as_json: bool) -> None:
@@ -194,7 +195,10 @@ class _Presenter:
         return loaded
 
     def _with_lag_only(self, loaded: LoadedGroups) -> LoadedGroups:
-        """Return the load without groups that have no lag, the largest lag first; refuse one that was named."""
+        """
+        Return the load without groups that have no lag, the largest lag first. Refuse such a group if the user named
+        it.
+        """
         from kiel_groups.errors import ConfigError
 
         for view in loaded.groups:
@@ -213,7 +217,7 @@ def _is_within(loaded: LoadedGroups, most: int) -> bool:
 
 
 def _lagless(view: GroupView) -> str:
-    """Return that members of this type have no lag, and what shows them."""
+    """Return the error for a group whose members have no lag. It names the command that shows them."""
     text = f"the members of group {view.group} are of the type {view.protocol_type!r}, and consume no partitions"
     if not view.are_workers:
         return f"{text}; {own_command('describe', view.group)} shows them"

@@ -51,7 +51,7 @@ new_option = click.option("--new", "is_new", is_flag=True, help="Begin the group
 
 
 class _Change(NamedTuple):
-    """The options of a command that changes offsets, beside those that say which change."""
+    """The options of a command that changes offsets, except those that say what to change."""
 
     cluster: ClusterAddress
     store: str | None
@@ -141,7 +141,7 @@ def show(
 
 
 def _kinds(command: Callable[..., int]) -> Callable[..., int]:
-    """Add the options that say where a reset moves offsets, of which one is given."""
+    """Add the options that say where a reset moves offsets. The user gives one of them."""
     for option in reversed(
         (
             click.option("--to-earliest", is_flag=True, help="To the start of the log."),
@@ -391,7 +391,9 @@ def _carry_out(lines: Lines, plan: OffsetsPlan, asked: _Change) -> int:
 
 
 def _order(lines: Lines, plan: OffsetsPlan, asked: _Change) -> int:
-    """Order live members to set offsets, and wait until they have. After that, or a Ctrl-C, take the rest back."""
+    """
+    Order live members to set offsets, and wait until they have set them. After a timeout or Ctrl-C, withdraw the rest.
+    """
     from kiel_groups.ops.zookeeper_client import zookeeper
 
     def waiting(owners: Mapping[TopicPartition, str | None]) -> None:

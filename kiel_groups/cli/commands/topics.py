@@ -345,7 +345,9 @@ def _title(state: TopicState, alive: Container[int]) -> Iterator[str]:
 
 
 def _is_dead(leader: int | None, alive: Container[int]) -> bool:
-    """Return whether the leader is not registered: ZooKeeper still names the last live replica after its death."""
+    """
+    Return whether a leader is not registered. ZooKeeper names the last live replica as leader even after its death.
+    """
     return leader is not None and leader not in alive
 
 

@@ -126,7 +126,9 @@ def _change(
     how: ChangeOptions,
     replaces: bool = False,
 ) -> int:
-    """Show a change of weights, and make it after a confirmation. The partitions in ``given`` must exist."""
+    """
+    Show a change of weights, and make it after a confirmation. Check before that the partitions of ``given`` exist.
+    """
     from kiel_groups.errors import CoordinationError
     from kiel_groups.ops.actions.weights import check_partitions, plan_weights
     from kiel_groups.ops.views.config_view import SettingChange, changes_table

@@ -162,7 +162,9 @@ def separator_bytes(given: str | None) -> bytes | None:
 
 class OptionalNumber(click.ParamType[float]):
     """
-    A number that an option may leave out. If GROUP follows the option, click takes it as the number; the error says so.
+    A number that the user of an option may leave out.
+
+    If GROUP follows such an option, click takes GROUP as the number, and the error says so.
 
     Args:
         what: What is counted, in the plural.
@@ -191,7 +193,7 @@ class OptionalNumber(click.ParamType[float]):
 
 
 class Seconds(OptionalNumber):
-    """A number of seconds, such as ``60`` or ``60s``."""
+    """A number of seconds, such as ``60`` or ``60s``; see ``OptionalNumber``."""
 
     def __init__(self, *, least: float, is_optional: bool = True) -> None:
         super().__init__("seconds", least=least, is_optional=is_optional)
@@ -204,7 +206,9 @@ class Seconds(OptionalNumber):
 def optional_number(
     name: str, parameter: str, number: OptionalNumber, omitted: float, help_text: str
 ) -> Callable[[FC], FC]:
-    """Return an option whose number is ``omitted`` if it is left out, as in ``--watch``; see ``NumbersCommand``."""
+    """
+    Return an option whose number is ``omitted`` if the user leaves it out, as in ``--watch``; see ``NumbersCommand``.
+    """
     what = "N" if number.name == "plans" else number.name.upper()
     return click.option(
         name, parameter, type=number, is_flag=False, flag_value=omitted, metavar=f"[{what}]", help=help_text
@@ -436,9 +440,10 @@ def _upper(name: str) -> str:
 
 def cluster_options(command: Callable[..., int]) -> Callable[..., int]:
     """
-    Add the three options to a command, whose function gets a ``ClusterAddress`` as ``cluster``.
+    Add three options to a command: ``--coordination``, ``--zookeeper`` and ``--brokers``.
 
-    ZooKeeper's hosts are needed unless brokers coordinate the groups; then brokers are.
+    Its function gets a ``ClusterAddress`` as ``cluster``. If brokers coordinate the groups, ``--brokers`` is required,
+    and otherwise ``--zookeeper``.
     """
 
     @coordination_option("What coordinates the groups, and is asked: ZooKeeper, or the brokers (Kafka 0.9 or later).")
@@ -458,7 +463,7 @@ def cluster_options(command: Callable[..., int]) -> Callable[..., int]:
 
 def in_zookeeper_only(why: str) -> Callable[[FC], FC]:
     """
-    Add ``--zookeeper`` to a command that serves no groups of brokers, and ``--coordination``, which says so.
+    Add ``--zookeeper`` to a command that serves groups in ZooKeeper only, and refuse the options for groups of brokers.
 
     Args:
         why: Why it does not, as the end of a sentence.
@@ -484,7 +489,9 @@ def in_zookeeper_only(why: str) -> Callable[[FC], FC]:
 
 
 def refuse_given(context: click.Context, names: Sequence[str], why: str) -> None:
-    """Raise UsageError for options on the command line that would have no effect; ``why`` ends its message."""
+    """
+    Raise UsageError if the command line has one of these options, which would have no effect. ``why`` ends its message.
+    """
     for parameter in context.command.params:
         given = context.get_parameter_source(parameter.name or "")
         if parameter.name in names and given is click.core.ParameterSource.COMMANDLINE:
@@ -567,7 +574,7 @@ def token_file_option(help_text: str) -> Callable[[Callable[..., Any]], Callable
 
 
 def worker_options(command: Callable[..., int]) -> Callable[..., int]:
-    """Add the options to a command, whose function gets a ``WorkerAddress`` as ``worker``."""
+    """Add ``--url`` and ``--token-file`` to a command, whose function gets a ``WorkerAddress`` as ``worker``."""
 
     @click.option(
         "--url",
@@ -592,7 +599,7 @@ _MILLISECONDS = click.IntRange(min=0)
 
 
 def debounce_options(command: Callable[..., int]) -> Callable[..., int]:
-    """Add the options to a command, whose function gets a ``DebounceConfig`` as ``debounce``."""
+    """Add the options of the debounce to a command, whose function gets a ``DebounceConfig`` as ``debounce``."""
 
     @click.option(
         "--debounce-ms",

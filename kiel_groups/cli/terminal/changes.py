@@ -1,4 +1,4 @@
-"""How a command makes a change: it shows the change, asks, and writes what is lost to a restore file."""
+"""Make a change from a command: show it, ask, and write to a restore file what is lost."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class ChangeOptions(NamedTuple):
 
 
 def change_options(command: Callable[..., int]) -> Callable[..., int]:
-    """Add the options to a command, whose function gets ``ChangeOptions`` as ``how``."""
+    """Add ``--json``, ``--dry-run`` and ``--yes`` to a command, whose function gets ``ChangeOptions`` as ``how``."""
 
     @json_option
     @click.option("--dry-run", is_flag=True, help="Show the change, and make none.")

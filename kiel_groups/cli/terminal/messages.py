@@ -76,7 +76,9 @@ class Lines:
 
     def say(self, level: str, text: str, *, stamp: str = "", reports: object = None) -> None:
         """
-        Print a line, unless the previous line of the same level ends with this text, or an earlier line has reported
+        Print a line.
+
+        Do not print it if the previous line of the same level ends with this text, or if an earlier line has reported
         the same error.
 
         Args:

@@ -126,7 +126,7 @@ def rendered(*things: RenderableType) -> list[str]:
 
 
 def _with_commands(thing: RenderableType, complete: Callable[[str], str]) -> RenderableType:
-    """Return a text or a table of reports whose commands can be pasted; see ``Lines``."""
+    """Return a text or a table with commands that a shell can run; see ``Lines``."""
     if isinstance(thing, str):
         return complete(thing)
     if isinstance(thing, Text) and (completed := complete(thing.plain)) != thing.plain:

@@ -1,8 +1,8 @@
 """
-Change what the leader of a group follows: drain members, set and unset settings, or only ask for a plan.
+Change the settings that the leader of a group follows, drain members, or ask the leader for a plan.
 
-Each change is one write of the group's ``config``, with a request that the leader answers with a generation. So a
-caller knows that the leader has seen the change, even if no partition moves; see ``await_settled``.
+Each change is one write of the group's ``config``, with a request for a plan. The leader answers a request with a
+generation, even if no partition moves. So a caller knows that the leader has seen the change; see ``await_settled``.
 """
 
 from __future__ import annotations
@@ -107,7 +107,8 @@ def plan_drain(
 
 def plan_undrain(client: Client, group: str, member: str | None = None, *, host: str | None = None) -> ConfigChange:
     """
-    Plan that a drained member, or the drained members of a host, get partitions again; arguments as ``plan_drain``.
+    Plan that a drained member, or the drained members of a host, get partitions again. The arguments are as for
+    ``plan_drain``.
 
     Raises:
         ConfigError: The member is not drained, or none of that host is; or the group's ``config`` is invalid.
@@ -151,7 +152,8 @@ def plan_settings(
     client: Client, group: str, put: Mapping[str, str], removed: Collection[str] = (), *, replace: bool = False
 ) -> ConfigChange:
     """
-    Plan to set some settings in the group's ``config``, and to remove others, for which the leader's own apply then.
+    Plan to set settings in the group's ``config``, and to remove others. Where a setting is removed, the leader's own
+    applies.
 
     Args:
         client: The caller's own session.
@@ -216,7 +218,11 @@ def await_settled(
 
 
 class _Current(NamedTuple):
-    """The fields of a group's ``config``, the version of the znode, and the ids of the members, read after it."""
+    """
+    The fields of a group's ``config``, and the version of the znode. The ids of the members were read after it.
+
+    ``lost`` is the unreadable data that is to be replaced, or empty.
+    """
 
     group: str
     fields: Mapping[str, Any]

@@ -1,4 +1,6 @@
-"""Delete groups: those in ZooKeeper, of any client, those that brokers coordinate, and what an empty group leaves."""
+"""
+Delete groups: groups of any client in ZooKeeper, groups that brokers coordinate, and the znodes of an empty group.
+"""
 
 from __future__ import annotations
 
@@ -64,7 +66,7 @@ def delete_znodes(client: Client, deletion: GroupDeletion) -> None:
 
 async def plan_deletion_at_brokers(session: BrokerSession, group: str) -> GroupDeletion:
     """
-    Find what deleting a group loses that brokers coordinate. They take such requests from Kafka 1.1 on.
+    Find what deleting a group loses that brokers coordinate. Brokers delete groups on request from Kafka 1.1 on.
 
     Raises:
         UnknownGroupError: There is no such group.

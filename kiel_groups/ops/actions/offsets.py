@@ -1,9 +1,10 @@
 """
-Reset, import, copy and delete the offsets of a group, wherever they are.
+Reset, import, copy and delete the offsets of a group, wherever they are stored.
 
 ``plan_reset`` and the other ``plan_`` functions read the group, and return an ``OffsetsPlan`` with the offset of each
-partition before and after. ``OffsetsPlan.apply`` writes it, unless an offset has changed meanwhile. Live members would
-overwrite it. So offsets of a live group are ordered (``OffsetsPlan.order``), and deleted only if no member reads them.
+partition before and after. ``OffsetsPlan.apply`` writes the new offsets, unless an offset has changed meanwhile. Live
+members would overwrite them. So ``OffsetsPlan.order`` has live members set them, and offsets are deleted only if no
+member reads them.
 """
 
 from __future__ import annotations
@@ -199,10 +200,10 @@ def plan_import(
     is_new: bool = False,
 ) -> OffsetsPlan:
     """
-    Plan to set offsets as in a file, all of them or those of ``selection``; the rest is as for ``plan_reset``.
+    Plan to set offsets as in a file, all of them or those of ``selection``. The rest is as for ``plan_reset``.
 
-    A group that does not exist is begun if the file is of that group. It gets the settings in the file, and
-    what else a restore file has of it.
+    A group that does not exist is begun if the file is of that group. It gets the settings, and the other znodes, that
+    the file has.
     """
     offsets = file.offsets
     if selection is not None:
@@ -259,7 +260,7 @@ def plan_delete(
     source: OffsetSource, group: str, selection: Selection | None, *, store: str | None = None
 ) -> OffsetsPlan:
     """
-    Plan to delete offsets, also of topics that no longer exist; ``selection`` None deletes all.
+    Plan to delete offsets, also of topics that no longer exist. If ``selection`` is None, all are deleted.
 
     Raises:
         UnknownGroupError: The group does not exist.
@@ -293,7 +294,7 @@ async def _find_time(
 
 
 def _gone(found: GroupOffsets, selection: Selection | None) -> tuple[TopicPartition, ...]:
-    """Return the partitions with an offset that do not exist, if all topics are meant."""
+    """Return the partitions that have an offset and no longer exist, or none if a selection leaves them out."""
     if selection is not None:
         return ()
     return tuple(sorted(p for p in found.stored if p.partition not in found.topics.get(p.topic, ())))

@@ -50,8 +50,8 @@ class Release:
     """
     What there is to release from a member.
 
-    ``is_alive`` is whether the member znode exists. ``owned`` are its partitions, each with the creation zxid of its
-    owner znode, ``wait_ms`` is the longest wait before these are deleted.
+    ``is_alive`` is whether the member znode exists. ``owned`` has the partitions of the member, each with the creation
+    zxid of its owner znode. ``wait_ms`` is the longest wait before the owner znodes are deleted.
     """
 
     group: str

@@ -1,4 +1,4 @@
-"""Topics: what is known of them, and how they are created, grown and deleted through ZooKeeper. The calls block."""
+"""Read, create, grow and delete topics through ZooKeeper. The calls block."""
 
 from __future__ import annotations
 
@@ -74,10 +74,10 @@ class PartitionState:
 @dataclass(frozen=True, slots=True)
 class TopicState:
     """
-    One topic; ``partitions`` are in order.
+    One topic; its ``partitions`` are in order.
 
-    ``config`` has the settings that override the brokers' defaults. It is None, as is ``is_being_deleted``, if brokers
-    were asked, which say neither.
+    ``config`` has the settings that override the brokers' defaults. It and ``is_being_deleted`` are None if brokers
+    were asked, because brokers do not tell them.
     """
 
     topic: str

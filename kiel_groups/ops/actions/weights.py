@@ -54,8 +54,9 @@ class WeightsChange:
 
     def apply(self, client: Client) -> bool:
         """
-        Set the new weights; delete the znode if there are none. Return False, and change nothing, if another client has
-        changed the weights meanwhile.
+        Set the new weights, or delete the znode if there are none.
+
+        Return False, and change nothing, if another client has changed the weights meanwhile.
 
         Raises:
             ConfigError: There are too many, or no member of kiel-groups was ever in that group.
