@@ -109,7 +109,7 @@ async def test_settings_of_a_topic_are_shown_and_changed(release_cluster: Cluste
         status, out, err = topics(release_cluster, "config", topic, "--unset=max.message.bytes", "--yes")
         assert (status, out.splitlines()[-2].split()) == (0, ["max.message.bytes", "100", "-"])
         shown = topics(release_cluster, "config", topic)[1].splitlines()
-        assert shown[-2].split() == ["retention.ms", "3600000", "topic"]
+        assert ["retention.ms", "3600000", "topic"] in [line.split() for line in shown]
 
         async def accepts() -> bool:
             return not await refuses(producer, topic)
