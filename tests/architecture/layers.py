@@ -48,6 +48,8 @@ LAYERS = (
     "ops/views",
     "ops",
     "ops/actions",
+    "secret_texts",
+    "rest",
     "workers/values",
     "workers/allocation",
     "workers/stores",
@@ -55,7 +57,6 @@ LAYERS = (
     "workers/membership",
     "workers/plugins",
     "workers/shipped",
-    "workers/rest/rest_settings",
     "workers/runners",
     "workers/execution",
     "workers/rest",
@@ -137,7 +138,7 @@ PURE_LAYERS = (
 #: The layers that may import each library. Other layers use the library only through these layers.
 ONLY_IN = {
     "kazoo": ("zookeeper", "ops"),
-    "tornado": ("clients/calls", "workers/shipped/http_sink", "workers/rest"),
+    "tornado": ("clients/calls", "workers/shipped/http_sink", "rest", "workers/rest"),
     "aiokafka": ("wire/message_sets/encoder", "wire/message_sets/python_decoder"),
     "cramjam": ("wire/codecs",),
     "pyspark": ("spark",),

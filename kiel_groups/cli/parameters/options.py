@@ -527,7 +527,7 @@ class WorkerAddress(NamedTuple):
 def _read_token(context: click.Context, parameter: click.Parameter, path: Path | None) -> str:
     """Return the token in a file, or "" without one; warn if other users can read it."""
     from kiel_groups.errors import ConfigError
-    from kiel_groups.workers.rest.rest_settings import checked_token
+    from kiel_groups.rest.settings import checked_token
 
     if path is None or context.resilient_parsing:
         return ""

@@ -1,4 +1,4 @@
-"""Serve the REST interface of a worker over HTTP: check access, bound bodies and connections, send answers."""
+"""Serve routes over HTTP: check access, bound bodies, connections and times, send answers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from collections.abc import Iterable, Mapping
 from errno import EADDRINUSE, EMFILE
 from hmac import compare_digest
 from http import HTTPStatus
-from importlib import metadata
 from typing import Any, cast
 from urllib.parse import urlsplit
 
@@ -25,44 +24,34 @@ from tornado.netutil import bind_sockets
 from tornado.web import Application, RequestHandler, stream_request_body
 
 from kiel_groups.errors import ConfigError
-from kiel_groups.workers.execution.worker_requests import WorkerRequests
-from kiel_groups.workers.plugins.secret_texts import error_texts
-from kiel_groups.workers.rest.client import HttpExchange
-from kiel_groups.workers.rest.operations import (
-    ROUTES,
-    Answer,
-    Operation,
-    RestCall,
-    RestError,
-    RestOperations,
-    refusal_of,
-    status_text,
-)
-from kiel_groups.workers.rest.rest_settings import LARGEST_BODY, LARGEST_READ, RestSettings, is_address, is_loopback
+from kiel_groups.rest.calls import Answer, Operation, RestCall, RestError, Route, refusal_of, status_text
+from kiel_groups.rest.settings import LARGEST_BODY, LARGEST_READ, RestSettings, is_address, is_loopback
+from kiel_groups.secret_texts import error_texts
 
 __all__ = ["AccessRules", "RestServer"]
 
 log = logging.getLogger(__name__)
 
 
-# Decide which requests the REST interface of a worker accepts.
+# Decide which requests are accepted.
 #
-# A token, if there is one, must come with each request. Web pages must not use the interface: a browser on the machine
-# of a worker reaches loopback, too, and a connector may run any code. So requests of pages are refused by their header
-# ``Origin``. The owner of a page may also let its host name resolve to loopback; such requests are refused by ``Host``.
+# A token, if there is one, must come with each request. Web pages of other sites must not use the interface: a browser
+# on the same machine reaches loopback, too, and requests may run any code. So requests of such pages are refused by
+# their header ``Origin``. The owner of a page may also let its host name resolve to loopback; such requests are refused
+# by ``Host``.
 
 
 class AccessRules:
     """
-    The rules by which one worker accepts or refuses requests.
+    The rules by which a server accepts or refuses requests.
 
     Args:
-        settings: The worker's REST interface.
+        settings: Where it listens, and its token.
     """
 
     def __init__(self, settings: RestSettings) -> None:
         self._token = settings.token.encode()
-        # A page does not have the token. Proxies in front of a worker with a token may have names of their own.
+        # A page does not have the token. Proxies in front of a server with a token may have names of their own.
         self._refuses_pages = not settings.token
         self._hosts = {"localhost", settings.host.lower(), settings.host_to_advertise.lower()}
 
@@ -86,7 +75,7 @@ class AccessRules:
         # Every browser sends this header; a health check by HTTP/1.0 may not.
         if given and not (host in self._hosts or is_address(host)):
             raise RestError(
-                HTTPStatus.FORBIDDEN, f"the header 'Host' has {host!r:.100}; expected the address of this worker"
+                HTTPStatus.FORBIDDEN, f"the header 'Host' has {host!r:.100}; expected the address of this server"
             )
         origin = headers.get("Origin")
         if origin is not None and not (is_loopback(_host_of(origin)) or _host_of(origin) in self._hosts):
@@ -126,19 +115,15 @@ _WITH_BODY = frozenset({"POST", "PUT", "PATCH"})
 class RouteHandler(RequestHandler):
     """Serves one request. Tornado creates a handler for each one."""
 
-    def initialize(
-        self, site: RestOperations, access: AccessRules, timeout_s: float, operations: Mapping[str, Operation]
-    ) -> None:
+    def initialize(self, access: AccessRules, timeout_s: float, operations: Mapping[str, Operation]) -> None:
         """
         Receive the arguments of the route from Tornado.
 
         Args:
-            site: The operations of the worker.
             access: The rules by which requests are accepted.
             timeout_s: How long a request may take after its body was read, in seconds.
             operations: The operation of each method.
         """
-        self._site = site
         self._access = access
         self._timeout_s = timeout_s
         self._operations = operations
@@ -221,7 +206,7 @@ class RouteHandler(RequestHandler):
             bytes(self._body),
         )
         async with asyncio.timeout(self._timeout_s):
-            answer = await operation(self._site, call)
+            answer = await operation(call)
         self._write(answer)
 
     get = head = post = put = patch = delete = options = _serve
@@ -294,10 +279,10 @@ def _document(refusal: RestError) -> dict[str, object]:
     return {"error_code": refusal.status, "message": str(refusal)}
 
 
-# Serve the REST interface of a worker over HTTP.
+# Accept connections within limits.
 #
-# The ZooKeeper session, the brokers and the tasks of a worker come before its REST interface. So the interface uses a
-# bounded number of connections, and leaves some file descriptors free. Meanwhile, further connections wait in the
+# ZooKeeper and the brokers need file descriptors of the process, too. So a server uses a bounded number of connections,
+# and leaves some file descriptors free. Meanwhile, further connections wait in the
 # system's queue: a socket with a connection that cannot be accepted would wake the event loop again and again.
 
 
@@ -421,22 +406,19 @@ class BoundedServer(HTTPServer):
 
 class RestServer:
     """
-    The server of one worker, on its event loop.
+    A server on the event loop of its caller.
 
-    Its sockets are open before it answers requests, because the worker needs its URL to join the group.
+    Its sockets are open before it answers requests, so its URL is known before there is anything to answer.
 
     Args:
         settings: Where to listen, and who may use the interface.
-        version: The version that the worker reports; by default, that of this package.
 
     Raises:
         ConfigError: The address is in use, or is not one of this machine.
     """
 
-    def __init__(self, settings: RestSettings, version: str = "") -> None:
+    def __init__(self, settings: RestSettings) -> None:
         self._settings = settings
-        self._version = version or _version()
-        self._exchange = HttpExchange(settings.token, settings.timeout_s)
         #: None before it answers requests.
         self._server: BoundedServer | None = None
         try:
@@ -449,16 +431,14 @@ class RestServer:
             raise ConfigError(
                 f"the REST interface cannot listen on {settings.host}:{settings.port}: {reason}{hint}"
             ) from error
-        #: The URL under which other workers reach this one.
+        #: The URL under which other machines reach the server.
         self.url = settings.url(self._sockets[0].getsockname()[1])
 
-    def start(self, control: WorkerRequests) -> None:
-        """Begin to answer requests, which ``control`` carries out."""
-        settings = self._settings
-        site = RestOperations(control, self.url, self._exchange, self._version)
-        shared = {"site": site, "access": AccessRules(settings), "timeout_s": settings.timeout_s}
+    def start(self, routes: Iterable[Route]) -> None:
+        """Begin to answer requests. Clients may add a slash to the path of each route."""
+        shared = {"access": AccessRules(self._settings), "timeout_s": self._settings.timeout_s}
         application = Application(
-            [(f"{route.pattern}/?", RouteHandler, {**shared, "operations": route.operations}) for route in ROUTES],
+            [(f"{route.pattern}/?", RouteHandler, {**shared, "operations": route.operations}) for route in routes],
             default_handler_class=RouteHandler,
             default_handler_args={**shared, "operations": {}},
             log_function=_log_request,
@@ -479,15 +459,6 @@ class RestServer:
             each.close()
         if self._server is not None:
             await self._server.close_all_connections()
-        self._exchange.close()
-
-
-def _version() -> str:
-    """Return the version of this package, or "unknown" if it runs without having been installed."""
-    try:
-        return metadata.version("kiel-groups")
-    except metadata.PackageNotFoundError:
-        return "unknown"
 
 
 def _log_request(handler: RequestHandler) -> None:

@@ -8,9 +8,9 @@ import pytest
 from tornado.httputil import HTTPHeaders
 
 from kiel_groups.errors import ConfigError
-from kiel_groups.workers.rest.operations import RestError
-from kiel_groups.workers.rest.rest_settings import RestSettings
-from kiel_groups.workers.rest.server import AccessRules
+from kiel_groups.rest.calls import RestError
+from kiel_groups.rest.server import AccessRules
+from kiel_groups.rest.settings import RestSettings
 from tests.helpers.fake_workers import FakeGroup, FakeWorker, serving
 from tests.helpers.rest_requests import ask
 
