@@ -21,6 +21,7 @@ from kiel_groups.errors import (
 from kiel_groups.secret_texts import error_texts
 
 __all__ = [
+    "JSON",
     "RETRY_AFTER_S",
     "Answer",
     "Operation",
@@ -36,6 +37,9 @@ __all__ = [
 #: After how many seconds a client may repeat a request that was refused for a reason that passes.
 RETRY_AFTER_S = 1
 
+
+#: The type of JSON documents.
+JSON = "application/json"
 
 #: The longest text of an answer, in characters. Errors quote what users have given, which may be a megabyte.
 _LONGEST_TEXT = 8_192
@@ -119,14 +123,21 @@ class Answer:
     An answer to a request.
 
     Args:
-        document: The JSON document, or None for an answer without a body.
+        document: The JSON document, or None for an answer without a body. Of another type, it is the text.
         status: The HTTP status.
         location: The path of what the request has created, or "".
+        content_type: The type of the body.
     """
 
     document: Any = None
     status: int = HTTPStatus.OK
     location: str = ""
+    content_type: str = JSON
+
+    @property
+    def text(self) -> str:
+        """The body."""
+        return json.dumps(self.document) if self.content_type == JSON else str(self.document)
 
 
 def parse_object(body: bytes, *, numbers_as_texts: bool = False) -> dict[str, Any]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import base64
 import binascii
-import json
 import logging
 import os
 import resource
@@ -24,11 +23,11 @@ from tornado.netutil import bind_sockets
 from tornado.web import Application, RequestHandler, stream_request_body
 
 from kiel_groups.errors import ConfigError
-from kiel_groups.rest.calls import Answer, Operation, RestCall, RestError, Route, refusal_of, status_text
+from kiel_groups.rest.calls import JSON, Answer, Operation, RestCall, RestError, Route, refusal_of, status_text
 from kiel_groups.rest.settings import LARGEST_BODY, LARGEST_READ, RestSettings, is_address, is_loopback
 from kiel_groups.secret_texts import error_texts
 
-__all__ = ["AccessRules", "RestServer"]
+__all__ = ["AccessRules", "GuardedHandler", "RestServer"]
 
 log = logging.getLogger(__name__)
 
@@ -46,29 +45,30 @@ class AccessRules:
     The rules by which a server accepts or refuses requests.
 
     Args:
-        settings: Where it listens, and its token.
+        settings: Where it listens, its token, and whether reads need it.
     """
 
     def __init__(self, settings: RestSettings) -> None:
         self._token = settings.token.encode()
-        # A page does not have the token. Proxies in front of a server with a token may have names of their own.
-        self._refuses_pages = not settings.token
+        self._open_reads = settings.open_reads
         self._hosts = {"localhost", settings.host.lower(), settings.host_to_advertise.lower()}
 
-    def check(self, headers: Mapping[str, str]) -> None:
+    def check(self, method: str, headers: Mapping[str, str]) -> None:
         """
-        Check the headers of a request.
+        Check the method and the headers of a request.
 
         Raises:
             RestError: The request is refused.
         """
-        if self._token and not compare_digest(_given_token(headers.get("Authorization", "")), self._token):
-            raise RestError(
-                HTTPStatus.UNAUTHORIZED,
-                "the token is missing or wrong; expected it in the header 'Authorization: Bearer TOKEN'",
-                {"WWW-Authenticate": "Bearer"},
-            )
-        if not self._refuses_pages:
+        authorization = headers.get("Authorization", "")
+        if self._token and (authorization or not (self._open_reads and method in _READS)):
+            if not compare_digest(_given_token(authorization), self._token):
+                raise RestError(
+                    HTTPStatus.UNAUTHORIZED,
+                    "the token is missing or wrong; expected it in the header 'Authorization: Bearer TOKEN'",
+                    {"WWW-Authenticate": "Bearer"},
+                )
+            # A page does not have the token. Proxies in front of a server with a token may have names of their own.
             return
         given = headers.get("Host", "")
         host = _host_of(f"//{given}")
@@ -108,30 +108,20 @@ def _given_token(header: str) -> bytes:
 #: How long a client may take to receive an answer, in seconds.
 SEND_TIMEOUT_S = 30.0
 
+_READS = frozenset({"GET", "HEAD", "OPTIONS"})
 _WITH_BODY = frozenset({"POST", "PUT", "PATCH"})
 
 
-@stream_request_body
-class RouteHandler(RequestHandler):
-    """Serves one request. Tornado creates a handler for each one."""
+class GuardedHandler(RequestHandler):
+    """
+    The base class of handlers: it refuses requests by their headers, and answers errors as documents.
 
-    def initialize(self, access: AccessRules, timeout_s: float, operations: Mapping[str, Operation]) -> None:
-        """
-        Receive the arguments of the route from Tornado.
+    Tornado creates a handler for each request.
+    """
 
-        Args:
-            access: The rules by which requests are accepted.
-            timeout_s: How long a request may take after its body was read, in seconds.
-            operations: The operation of each method.
-        """
+    def initialize(self, access: AccessRules) -> None:
+        """Receive the rules by which requests are accepted from Tornado."""
         self._access = access
-        self._timeout_s = timeout_s
-        self._operations = operations
-        self._body = bytearray()
-        self._received = 0
-        self._is_too_large = False
-        #: Whether the answer is written already, before the end of the body.
-        self._is_refused = False
 
     def set_default_headers(self) -> None:
         """Set the server's name without Tornado's version, and forbid proxies to store the answer."""
@@ -140,7 +130,63 @@ class RouteHandler(RequestHandler):
 
     def prepare(self) -> None:
         """Refuse a request by its headers, before its body is read."""
-        self._access.check(self.request.headers)
+        self._access.check(self.request.method or "", self.request.headers)
+
+    def write_error(self, status_code: int, **kwargs: Any) -> None:
+        """Answer an error as Kafka Connect does."""
+        refusal = refusal_of(kwargs["exc_info"][1])
+        for name, value in refusal.headers.items():
+            self.set_header(name, value)
+        self._write(Answer(_document(refusal), refusal.status))
+
+    def log_exception(self, typ: Any, value: BaseException | None, tb: Any) -> None:
+        """Log an error with a status of 500 or above, with its traceback if this package has not raised it."""
+        if value is None:
+            return
+        refusal = refusal_of(value)
+        if refusal.status >= HTTPStatus.INTERNAL_SERVER_ERROR:
+            is_known = isinstance(value, RestError | TimeoutError) or type(value).__module__ == "kiel_groups.errors"
+            trace = "" if is_known or typ is None else f"\n{error_texts(value).trace}"
+            log.warning("%.20s %.300s failed: %s%s", self.request.method, self.request.path, refusal, trace)
+
+    def _write(self, answer: Answer) -> None:
+        self.set_status(answer.status)
+        if answer.location:
+            self.set_header("Location", answer.location)
+        if answer.document is None:
+            self.clear_header("Content-Type")
+        else:
+            self.set_header("Content-Type", answer.content_type)
+            self.write(answer.text)
+
+
+@stream_request_body
+class RouteHandler(GuardedHandler):
+    """Serves a request of a route."""
+
+    def initialize(  # type: ignore[override]
+        self, access: AccessRules, timeout_s: float, operations: Mapping[str, Operation]
+    ) -> None:
+        """
+        Receive the arguments of the route from Tornado.
+
+        Args:
+            access: The rules by which requests are accepted.
+            timeout_s: How long a request may take after its body was read, in seconds.
+            operations: The operation of each method.
+        """
+        super().initialize(access)
+        self._timeout_s = timeout_s
+        self._operations = operations
+        self._body = bytearray()
+        self._received = 0
+        self._is_too_large = False
+        #: Whether the answer is written already, before the end of the body.
+        self._is_refused = False
+
+    def prepare(self) -> None:
+        """Refuse a request by its headers and its length, before its body is read."""
+        super().prepare()
         if not self._operations:
             raise RestError(HTTPStatus.NOT_FOUND, status_text(HTTPStatus.NOT_FOUND))
         if self._operation is None and self.request.method != "OPTIONS":
@@ -159,7 +205,7 @@ class RouteHandler(RequestHandler):
     def _check_type(self, *, has_body: bool) -> None:
         """Refuse a body that is not declared as JSON: a web page can make a browser send other types to any site."""
         kind = self.request.headers.get("Content-Type", "").partition(";")[0].strip().lower()
-        if has_body and self.request.method in _WITH_BODY and kind != "application/json":
+        if has_body and self.request.method in _WITH_BODY and kind != JSON:
             raise RestError(
                 HTTPStatus.UNSUPPORTED_MEDIA_TYPE,
                 f"the header 'Content-Type' has {kind!r:.100}; expected 'application/json'",
@@ -183,9 +229,9 @@ class RouteHandler(RequestHandler):
         A connection that is closed with unread data is reset, and a client that still sends would lose the answer.
         """
         self._is_refused = True
-        document = _document(_too_large())
-        self._write(Answer(document, HTTPStatus.REQUEST_ENTITY_TOO_LARGE))
-        self.set_header("Content-Length", str(len(json.dumps(document))))
+        answer = Answer(_document(_too_large()), HTTPStatus.REQUEST_ENTITY_TOO_LARGE)
+        self._write(answer)
+        self.set_header("Content-Length", str(len(answer.text)))
         self.flush()
 
     async def _serve(self, *arguments: str) -> None:
@@ -232,23 +278,6 @@ class RouteHandler(RequestHandler):
         sending.add_done_callback(end)
         return sending
 
-    def write_error(self, status_code: int, **kwargs: Any) -> None:
-        """Answer an error as Kafka Connect does."""
-        refusal = refusal_of(kwargs["exc_info"][1])
-        for name, value in refusal.headers.items():
-            self.set_header(name, value)
-        self._write(Answer(_document(refusal), refusal.status))
-
-    def log_exception(self, typ: Any, value: BaseException | None, tb: Any) -> None:
-        """Log an error with a status of 500 or above, with its traceback if this package has not raised it."""
-        if value is None:
-            return
-        refusal = refusal_of(value)
-        if refusal.status >= HTTPStatus.INTERNAL_SERVER_ERROR:
-            is_known = isinstance(value, RestError | TimeoutError) or type(value).__module__ == "kiel_groups.errors"
-            trace = "" if is_known or typ is None else f"\n{error_texts(value).trace}"
-            log.warning("%.20s %.300s failed: %s%s", self.request.method, self.request.path, refusal, trace)
-
     @property
     def _operation(self) -> Operation | None:
         method = self.request.method or ""
@@ -257,16 +286,6 @@ class RouteHandler(RequestHandler):
     @property
     def _allowed(self) -> str:
         return ", ".join(sorted({*self._operations, "OPTIONS", *({"HEAD"} if "GET" in self._operations else ())}))
-
-    def _write(self, answer: Answer) -> None:
-        self.set_status(answer.status)
-        if answer.location:
-            self.set_header("Location", answer.location)
-        if answer.document is None:
-            self.clear_header("Content-Type")
-        else:
-            self.set_header("Content-Type", "application/json")
-            self.write(json.dumps(answer.document))
 
 
 def _too_large() -> RestError:
@@ -434,11 +453,24 @@ class RestServer:
         #: The URL under which other machines reach the server.
         self.url = settings.url(self._sockets[0].getsockname()[1])
 
-    def start(self, routes: Iterable[Route]) -> None:
-        """Begin to answer requests. Clients may add a slash to the path of each route."""
-        shared = {"access": AccessRules(self._settings), "timeout_s": self._settings.timeout_s}
+    def start(
+        self, routes: Iterable[Route], handlers: Iterable[tuple[str, type[GuardedHandler], dict[str, object]]] = ()
+    ) -> None:
+        """
+        Begin to answer requests.
+
+        Args:
+            routes: What is answered by documents. Clients may add a slash to the path of each route.
+            handlers: Patterns of other paths, their handlers, and the arguments of their ``initialize``, to which the
+                rules of access are added.
+        """
+        access = AccessRules(self._settings)
+        shared = {"access": access, "timeout_s": self._settings.timeout_s}
         application = Application(
-            [(f"{route.pattern}/?", RouteHandler, {**shared, "operations": route.operations}) for route in routes],
+            [
+                *((f"{route.pattern}/?", RouteHandler, {**shared, "operations": route.operations}) for route in routes),
+                *((pattern, handler, {**given, "access": access}) for pattern, handler, given in handlers),
+            ],
             default_handler_class=RouteHandler,
             default_handler_args={**shared, "operations": {}},
             log_function=_log_request,

@@ -62,6 +62,7 @@ LAYERS = (
     "workers/rest",
     "workers/execution/worker",
     "workers",
+    "service",
     "spark/environment",
     "spark/cause_first",
     "spark/portable_pickle",
@@ -138,11 +139,12 @@ PURE_LAYERS = (
 #: The layers that may import each library. Other layers use the library only through these layers.
 ONLY_IN = {
     "kazoo": ("zookeeper", "ops"),
-    "tornado": ("clients/calls", "workers/shipped/http_sink", "rest", "workers/rest"),
+    "tornado": ("clients/calls", "workers/shipped/http_sink", "rest", "workers/rest", "service"),
     "aiokafka": ("wire/message_sets/encoder", "wire/message_sets/python_decoder"),
     "cramjam": ("wire/codecs",),
     "pyspark": ("spark",),
     "pyarrow": ("wire/message_sets/arrow_arrays", "spark"),
+    "prometheus_client": ("service/metrics_page",),
     "click": ("cli",),
     "rich": ("ops/views", "embedded", "demo", "cli"),
 }

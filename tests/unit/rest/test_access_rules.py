@@ -23,7 +23,7 @@ BASIC = base64.b64encode(f"anyone:{TOKEN}".encode()).decode()
 def status_of(settings: RestSettings, **headers: str) -> int:
     """Return the status with which a request is refused, or 200."""
     try:
-        AccessRules(settings).check(HTTPHeaders(headers))
+        AccessRules(settings).check("GET", HTTPHeaders(headers))
     except RestError as error:
         return error.status
     return 200
