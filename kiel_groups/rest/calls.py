@@ -104,6 +104,7 @@ class RestCall:
         arguments: The decoded parts of the path that its route names, such as the connector.
         query: The values of each query argument.
         body: The body.
+        host: The host to which the client has sent the request, as the client names it.
     """
 
     method: str
@@ -111,6 +112,7 @@ class RestCall:
     arguments: Sequence[str] = ()
     query: Mapping[str, Sequence[str]] = field(default_factory=dict)
     body: bytes = b""
+    host: str = ""
 
     def is_set(self, name: str) -> bool:
         """Return whether a query argument is true."""

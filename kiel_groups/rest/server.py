@@ -250,6 +250,7 @@ class RouteHandler(GuardedHandler):
             arguments,
             {name: self.get_query_arguments(name) for name in self.request.query_arguments},
             bytes(self._body),
+            self.request.host,
         )
         async with asyncio.timeout(self._timeout_s):
             answer = await operation(call)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from kiel_groups.model import TopicPartition
 from kiel_groups.ops.views.checks import Finding, ProgressTracker, check_group
 from kiel_groups.ops.views.group_view import GroupView
-from kiel_groups.ops.views.lag_trend import LagTrends, Trend
+from kiel_groups.ops.views.lag_trend import LagTrends, Sample, Trend
 
 __all__ = ["ClusterHistory", "ClusterState", "GroupStatus", "Loaded", "cause_kind"]
 
@@ -46,7 +46,8 @@ class GroupStatus:
     """
     One group at one moment.
 
-    ``findings`` are its problems, those that need an operator first. ``lags`` is the course of its lag: epoch
+    ``findings`` are its problems, those that need an operator first. ``windows`` has the first and the last of the
+    samples from which ``trends`` are. ``lags`` is the course of its lag: epoch
     milliseconds and records, the oldest first. ``unowned_since_ms`` has the partitions without an owner that should
     have one, and when that was first seen. ``rebalances`` has how many plans the service has seen, by ``cause_kind``.
     """
@@ -54,6 +55,7 @@ class GroupStatus:
     view: GroupView
     findings: tuple[Finding, ...]
     trends: Mapping[TopicPartition, Trend] = field(default_factory=dict)
+    windows: Mapping[TopicPartition, tuple[Sample, Sample]] = field(default_factory=dict)
     lags: tuple[tuple[int, int], ...] = ()
     unowned_since_ms: Mapping[TopicPartition, int] = field(default_factory=dict)
     rebalances: Mapping[str, int] = field(default_factory=dict)
@@ -154,7 +156,8 @@ class ClusterHistory:
         return self._state
 
     def _status(self, view: GroupView, now_ms: int) -> GroupStatus:
-        return self._groups[view.group].status(view, self._trends.trends(view.group), now_ms)
+        trends = self._trends.trends(view.group)
+        return self._groups[view.group].status(view, trends, self._trends.windows(view.group), now_ms)
 
 
 class _GroupHistory:
@@ -172,7 +175,13 @@ class _GroupHistory:
         if view.known_lag is not None:
             self._lags.append((now_ms, view.known_lag))
 
-    def status(self, view: GroupView, trends: Mapping[TopicPartition, Trend], now_ms: int) -> GroupStatus:
+    def status(
+        self,
+        view: GroupView,
+        trends: Mapping[TopicPartition, Trend],
+        windows: Mapping[TopicPartition, tuple[Sample, Sample]],
+        now_ms: int,
+    ) -> GroupStatus:
         self._count_rebalances(view)
         self._unowned_since_ms = {
             partition: self._unowned_since_ms.get(partition, now_ms) for partition in _unowned(view)
@@ -182,6 +191,7 @@ class _GroupHistory:
             view,
             tuple(sorted(findings, key=lambda finding: finding.passing)),
             trends,
+            windows,
             tuple(self._lags),
             self._unowned_since_ms,
             dict(self._rebalances),

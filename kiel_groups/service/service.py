@@ -9,6 +9,7 @@ from kiel_groups.ops.actions.cluster_address import ClusterAddress
 from kiel_groups.rest.server import RestServer
 from kiel_groups.rest.settings import RestSettings
 from kiel_groups.service.api import Api
+from kiel_groups.service.burrow import Burrow
 from kiel_groups.service.events import EventHandler, Events
 from kiel_groups.service.served_cluster import ServedCluster
 from kiel_groups.wording import some
@@ -46,7 +47,7 @@ class Service:
         """Begin to observe the clusters, and to answer requests."""
         for cluster in self._clusters.values():
             cluster.start()
-        routes = Api(self._clusters).routes()
+        routes = (*Api(self._clusters).routes(), *Burrow(self._clusters).routes())
         self._server.start(routes, [("/v1/events", EventHandler, {"events": self._events})])
         log.info("serves %s at %s", some(self._clusters), self.url)
 
