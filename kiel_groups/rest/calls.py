@@ -105,6 +105,7 @@ class RestCall:
         query: The values of each query argument.
         body: The body.
         host: The host to which the client has sent the request, as the client names it.
+        client: The address of the client.
     """
 
     method: str
@@ -113,6 +114,7 @@ class RestCall:
     query: Mapping[str, Sequence[str]] = field(default_factory=dict)
     body: bytes = b""
     host: str = ""
+    client: str = ""
 
     def is_set(self, name: str) -> bool:
         """Return whether a query argument is true."""

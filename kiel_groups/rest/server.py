@@ -61,7 +61,8 @@ class AccessRules:
             RestError: The request is refused.
         """
         authorization = headers.get("Authorization", "")
-        if self._token and (authorization or not (self._open_reads and method in _READS)):
+        is_open = self._open_reads and method in _READS
+        if self._token and (authorization or not is_open):
             if not compare_digest(_given_token(authorization), self._token):
                 raise RestError(
                     HTTPStatus.UNAUTHORIZED,
@@ -70,6 +71,8 @@ class AccessRules:
                 )
             # A page does not have the token. Proxies in front of a server with a token may have names of their own.
             return
+        if self._open_reads and not is_open:
+            raise RestError(HTTPStatus.FORBIDDEN, "changes need a token, and this server was started without one")
         given = headers.get("Host", "")
         host = _host_of(f"//{given}")
         # Every browser sends this header; a health check by HTTP/1.0 may not.
@@ -251,6 +254,7 @@ class RouteHandler(GuardedHandler):
             {name: self.get_query_arguments(name) for name in self.request.query_arguments},
             bytes(self._body),
             self.request.host,
+            self.request.remote_ip or "",
         )
         async with asyncio.timeout(self._timeout_s):
             answer = await operation(call)

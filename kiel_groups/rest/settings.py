@@ -38,7 +38,8 @@ class RestSettings:
             name of this machine if ``host`` stands for all its addresses.
         token: The token that requests must have in their header ``Authorization``, the same for all workers of a group.
             "" means no token, which is allowed only if no other machine can connect.
-        open_reads: Whether requests that only read need no token, which is allowed on the same condition.
+        open_reads: Whether requests that only read need no token, which is allowed on the same condition. Others need
+            it, and are refused if there is none.
         timeout_s: How long a request may take, in seconds.
 
     Raises:

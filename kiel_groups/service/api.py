@@ -23,6 +23,7 @@ from kiel_groups.ops.views.lag_trend import worst_verdict
 from kiel_groups.ops.views.members import members_document
 from kiel_groups.ops.views.plan_preview import GroupChange, preview_document
 from kiel_groups.rest.calls import Answer, RestCall, RestError, Route
+from kiel_groups.service.actions import Actions
 from kiel_groups.service.cluster_state import GroupStatus
 from kiel_groups.service.metrics_page import CONTENT_TYPE, metrics_page
 from kiel_groups.service.served_cluster import ServedCluster
@@ -44,22 +45,33 @@ class Api:
 
     def __init__(self, clusters: Mapping[str, ServedCluster]) -> None:
         self._clusters = clusters
+        self._actions = Actions(self._cluster)
 
     def routes(self) -> tuple[Route, ...]:
         """Return the routes."""
+        actions = self._actions
         return (
             Route("/healthz", {"GET": self.get_health}),
             Route("/readyz", {"GET": self.get_readiness}),
             Route("/metrics", {"GET": self.get_metrics}),
             Route("/v1/clusters", {"GET": self.list_clusters}),
             Route(f"{_CLUSTER}/groups", {"GET": self.list_groups}),
-            Route(_GROUP, {"GET": self.get_group}),
+            Route(_GROUP, {"GET": self.get_group, "DELETE": actions.delete_group}),
             Route(f"{_GROUP}/members", {"GET": self.get_members}),
             Route(f"{_GROUP}/allocation", {"GET": self.get_allocation}),
             Route(f"{_GROUP}/history", {"GET": self.get_history}),
             Route(f"{_GROUP}/lag", {"GET": self.get_lag}),
             Route(f"{_GROUP}/findings", {"GET": self.get_findings}),
             Route(f"{_GROUP}/plan", {"GET": self.get_plan}),
+            Route(f"{_GROUP}/offsets", {"GET": actions.get_offsets}),
+            Route(f"{_GROUP}/offsets/reset", {"POST": actions.reset_offsets}),
+            Route(f"{_GROUP}/offsets/import", {"POST": actions.import_offsets}),
+            Route(f"{_GROUP}/offsets/copy", {"POST": actions.copy_offsets}),
+            Route(f"{_GROUP}/offsets/delete", {"POST": actions.delete_offsets}),
+            Route(f"{_GROUP}/config", {"PATCH": actions.configure}),
+            Route(f"{_GROUP}/drain", {"POST": actions.drain}),
+            Route(f"{_GROUP}/undrain", {"POST": actions.undrain}),
+            Route(f"{_GROUP}/rebalance", {"POST": actions.rebalance}),
         )
 
     async def get_health(self, call: RestCall) -> Answer:
