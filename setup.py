@@ -29,6 +29,7 @@ STEPS = Extension(
 FREE_THREADED = bool(sysconfig.get_config_var("Py_GIL_DISABLED"))
 
 ARROW = ["pyarrow>=15"]
+SERVICE = ["prometheus-client>=0.20"]
 #: PySpark does not ask for pyarrow by itself.
 SPARK = ["pyspark>=4.0", *ARROW]
 
@@ -53,6 +54,7 @@ setup(
         "kiel_groups.clients.delivery": ["*.pyi"],
         "kiel_groups.wire": ["*.pyi"],
         "kiel_groups.demo": ["*.txt.gz"],
+        "kiel_groups.service": ["static/*", "templates/*"],
     },
     install_requires=[
         "kazoo>=2.11",
@@ -67,8 +69,10 @@ setup(
     extras_require={
         "arrow": ARROW,
         "spark": SPARK,
+        "service": SERVICE,
         "dev": [
             *SPARK,
+            *SERVICE,
             "build>=1.2",
             # Carries the schema of compose files.
             "check-jsonschema>=0.31",

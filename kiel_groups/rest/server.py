@@ -69,7 +69,11 @@ class AccessRules:
                     "the token is missing or wrong; expected it in the header 'Authorization: Bearer TOKEN'",
                     {"WWW-Authenticate": "Bearer"},
                 )
-            # A page does not have the token. Proxies in front of a server with a token may have names of their own.
+            # Proxies in front of a server with a token may have names of their own. A page of another site does not have
+            # the token, but a browser adds the password that its user has given to the requests of every page.
+            origin = _host_of(headers.get("Origin", ""))
+            if authorization.lower().startswith("basic") and origin not in ("", _host_of(f"//{headers.get('Host')}")):
+                raise _of_another_site(origin)
             return
         if self._open_reads and not is_open:
             raise RestError(HTTPStatus.FORBIDDEN, "changes need a token, and this server was started without one")
@@ -80,11 +84,13 @@ class AccessRules:
             raise RestError(
                 HTTPStatus.FORBIDDEN, f"the header 'Host' has {host!r:.100}; expected the address of this server"
             )
-        origin = headers.get("Origin")
-        if origin is not None and not (is_loopback(_host_of(origin)) or _host_of(origin) in self._hosts):
-            raise RestError(
-                HTTPStatus.FORBIDDEN, f"the header 'Origin' has {origin!r:.100}: pages of other sites are refused"
-            )
+        site = headers.get("Origin")
+        if site is not None and not (is_loopback(_host_of(site)) or _host_of(site) in self._hosts):
+            raise _of_another_site(site)
+
+
+def _of_another_site(origin: str) -> RestError:
+    return RestError(HTTPStatus.FORBIDDEN, f"the header 'Origin' has {origin!r:.100}: pages of other sites are refused")
 
 
 def _host_of(url: str) -> str:
@@ -459,7 +465,7 @@ class RestServer:
         self.url = settings.url(self._sockets[0].getsockname()[1])
 
     def start(
-        self, routes: Iterable[Route], handlers: Iterable[tuple[str, type[GuardedHandler], dict[str, object]]] = ()
+        self, routes: Iterable[Route], handlers: Iterable[tuple[str, type[RequestHandler], Mapping[str, object]]] = ()
     ) -> None:
         """
         Begin to answer requests.

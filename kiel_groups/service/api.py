@@ -29,7 +29,7 @@ from kiel_groups.service.metrics_page import CONTENT_TYPE, metrics_page
 from kiel_groups.service.served_cluster import ServedCluster
 from kiel_groups.wording import some
 
-__all__ = ["Api"]
+__all__ = ["Api", "in_order"]
 
 _CLUSTER = "/v1/clusters/([^/]+)"
 _GROUP = f"{_CLUSTER}/groups/([^/]+)"
@@ -101,11 +101,7 @@ class Api:
     async def list_groups(self, call: RestCall) -> Answer:
         """Answer with an outline of all groups of a cluster: those with problems first, then by lag."""
         cluster = self._cluster(call)
-        found = sorted(
-            cluster.state.groups.values(),
-            key=lambda status: (not status.needs_operator, -status.view.lag, status.view.group),
-        )
-        return Answer({**_cluster(cluster), "groups": [_outline(status) for status in found]})
+        return Answer({**_cluster(cluster), "groups": [_outline(status) for status in in_order(cluster)]})
 
     async def get_group(self, call: RestCall) -> Answer:
         """Answer with everything that is known of a group, as 'kiel-groups describe --json' prints it."""
@@ -179,6 +175,14 @@ class Api:
             why = state.error or "the first load is under way"
             raise RestError(HTTPStatus.SERVICE_UNAVAILABLE, f"the groups of {cluster.name} are not known yet: {why}")
         raise unknown_group(name, cluster.address.place, list(state.groups))
+
+
+def in_order(cluster: ServedCluster) -> list[GroupStatus]:
+    """Return the groups of a cluster: those with problems first, then by lag."""
+    return sorted(
+        cluster.state.groups.values(),
+        key=lambda status: (not status.needs_operator, -status.view.lag, status.view.group),
+    )
 
 
 def _cluster(cluster: ServedCluster) -> dict[str, Any]:

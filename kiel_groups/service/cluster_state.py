@@ -20,8 +20,10 @@ __all__ = ["ClusterHistory", "ClusterState", "GroupStatus", "Loaded", "cause_kin
 #: How many points of the course of a group's lag are kept: an hour, if the groups are loaded every 5 seconds.
 _MOST_POINTS = 720
 
-#: How the causes of plans begin. A cause of another kind is an operator's request.
+#: How the causes of plans begin.
 _CAUSES = (
+    "first plan",
+    "operator",
     "leader change",
     "join",
     "return",
@@ -37,8 +39,8 @@ _CAUSES = (
 
 
 def cause_kind(cause: str) -> str:
-    """Return the kind of a plan's first cause, such as "join" of "join of m-1, leave of m-2"; "request" of others."""
-    return next((kind for kind in _CAUSES if cause.startswith(kind)), "request")
+    """Return the kind of a plan's first cause, such as "join" of "join of m-1, leave of m-2"; "other" if it is none of these."""
+    return next((kind for kind in _CAUSES if cause.startswith(kind)), "other")
 
 
 @dataclass(frozen=True, slots=True)

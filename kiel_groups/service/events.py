@@ -7,7 +7,7 @@ import json
 from collections.abc import Collection
 from contextlib import suppress
 from http import HTTPStatus
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from tornado.iostream import StreamClosedError
 
@@ -29,7 +29,16 @@ _IDLE_S = 15.0
 #: How long a client may take to receive an event, in seconds.
 _SEND_S = 30.0
 
-_Stream: TypeAlias = asyncio.Queue[str]
+
+class _Event(NamedTuple):
+    """A change of a cluster, and the groups that have changed, None for all; the text of the end of a stream is ""."""
+
+    cluster: str
+    groups: frozenset[str] | None
+    text: str
+
+
+_Stream: TypeAlias = asyncio.Queue[_Event]
 
 
 class Events:
@@ -45,7 +54,8 @@ class Events:
             "version": cluster.state.version,
             "groups": None if groups is None else sorted(groups),
         }
-        event = f"id: {cluster.name} {cluster.state.version}\nevent: change\ndata: {json.dumps(data)}\n\n"
+        text = f"id: {cluster.name} {cluster.state.version}\nevent: change\ndata: {json.dumps(data)}\n\n"
+        event = _Event(cluster.name, None if groups is None else frozenset(groups), text)
         for stream in list(self._streams):
             if stream.full():
                 self.close(stream)
@@ -66,12 +76,12 @@ class Events:
         return stream
 
     def close(self, stream: _Stream) -> None:
-        """Close a stream: its reader gets "" as the next event. Closing again does nothing."""
+        """Close a stream: its reader gets an event without text next. Closing again does nothing."""
         if stream in self._streams:
             self._streams.discard(stream)
             while not stream.empty():
                 stream.get_nowait()
-            stream.put_nowait("")
+            stream.put_nowait(_Event("", None, ""))
 
     def close_all(self) -> None:
         """Close all streams, when the service stops."""
@@ -88,7 +98,12 @@ class EventHandler(GuardedHandler):
         self._events = events
 
     async def get(self) -> None:
-        """Send each change until the client goes away, is too far behind, or the service stops."""
+        """
+        Send each change until the client goes away, is too far behind, or the service stops.
+
+        With ``cluster`` and ``group`` in the query, only the changes of that cluster and that group are sent.
+        """
+        cluster, group = self.get_query_argument("cluster", None), self.get_query_argument("group", None)
         stream = self._events.open()
         try:
             self.set_header("Content-Type", "text/event-stream")
@@ -99,12 +114,23 @@ class EventHandler(GuardedHandler):
                 self.write(text)
                 async with asyncio.timeout(_SEND_S):
                     await self.flush()
-                try:
-                    text = await asyncio.wait_for(stream.get(), _IDLE_S)
-                except TimeoutError:
-                    text = ": idle\n\n"
+                text = await _next_text(stream, cluster, group)
         except (StreamClosedError, TimeoutError):
             with suppress(StreamClosedError):
                 self.request.connection.close()  # type: ignore[union-attr]
         finally:
             self._events.close(stream)
+
+
+async def _next_text(stream: _Stream, cluster: str | None, group: str | None) -> str:
+    """Return the text of the next event of a cluster and a group, if they are given; a comment if there is none."""
+    try:
+        async with asyncio.timeout(_IDLE_S):
+            while True:
+                event = await stream.get()
+                of_cluster = cluster is None or event.cluster == cluster
+                of_group = group is None or event.groups is None or group in event.groups
+                if not event.text or (of_cluster and of_group):
+                    return event.text
+    except TimeoutError:
+        return ": idle\n\n"

@@ -10,6 +10,7 @@ from kiel_groups.rest.server import RestServer
 from kiel_groups.rest.settings import RestSettings
 from kiel_groups.service.api import Api
 from kiel_groups.service.burrow import Burrow
+from kiel_groups.service.console import STATIC, GroupHandler, GroupsHandler, StaticHandler
 from kiel_groups.service.events import EventHandler, Events
 from kiel_groups.service.served_cluster import ServedCluster
 from kiel_groups.wording import some
@@ -48,7 +49,16 @@ class Service:
         for cluster in self._clusters.values():
             cluster.start()
         routes = (*Api(self._clusters).routes(), *Burrow(self._clusters).routes())
-        self._server.start(routes, [("/v1/events", EventHandler, {"events": self._events})])
+        pages = {"clusters": self._clusters}
+        self._server.start(
+            routes,
+            [
+                ("/v1/events", EventHandler, {"events": self._events}),
+                ("/", GroupsHandler, pages),
+                ("/clusters/([^/]+)/groups/([^/]+)", GroupHandler, pages),
+                ("/static/([a-zA-Z0-9.-]+)", StaticHandler, {"path": STATIC}),
+            ],
+        )
         log.info("serves %s at %s", some(self._clusters), self.url)
 
     async def close(self) -> None:
