@@ -39,7 +39,7 @@ _CAUSES = (
 
 
 def cause_kind(cause: str) -> str:
-    """Return the kind of a plan's first cause, such as "join" of "join of m-1, leave of m-2"; "other" if it is none of these."""
+    """Return the kind of a plan's first cause, such as "join" of "join of m-1, leave of m-2", or "other"."""
     return next((kind for kind in _CAUSES if cause.startswith(kind)), "other")
 
 
