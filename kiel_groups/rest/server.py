@@ -69,8 +69,8 @@ class AccessRules:
                     "the token is missing or wrong; expected it in the header 'Authorization: Bearer TOKEN'",
                     {"WWW-Authenticate": "Bearer"},
                 )
-            # Proxies in front of a server with a token may have names of their own. A page of another site does not know
-            # the token, but a browser adds the password that its user gave to the requests of every page.
+            # Proxies in front of a server with a token may have names of their own. A page of another site does not
+            # know the token, but a browser adds the password that its user gave to the requests of every page.
             origin = _host_of(headers.get("Origin", ""))
             if authorization.lower().startswith("basic") and origin not in ("", _host_of(f"//{headers.get('Host')}")):
                 raise _of_another_site(origin)

@@ -90,6 +90,26 @@
     return made;
   }
 
+  // The changes as lines; everything else as it was answered.
+  function describe(found) {
+    const { changes = [], members = [], loses = [], notes = [], restore, dry_run, ...rest } = found;
+    const lines = changes.map((each) => {
+      const what = each.setting || `${each.topic}:${each.partition}`;
+      return `${what}: ${each.before ?? "none"} → ${each.after ?? "none"}${each.note ? ` (${each.note})` : ""}`;
+    });
+    lines.push(...members.map((each) => `${each.slot} owns ${each.owned} partitions`), ...loses, ...notes);
+    if (rest.by_members) lines.push("The live members make this change.");
+    if (rest.not_set && rest.not_set.length) lines.push(`Not set in time: ${rest.not_set.join(", ")}`);
+    if (rest.left_out && rest.left_out.length) lines.push(`Left out, because they do not exist: ${rest.left_out.join(", ")}`);
+    return lines.length ? lines.join("\n") : "Nothing is different.";
+  }
+
+  function download(found) {
+    const text = JSON.stringify(found.restore, null, 1);
+    const href = URL.createObjectURL(new Blob([text], { type: "application/json" }));
+    return element("a", { href, download: `kiel-groups-${found.group}-restore.json`, textContent: "Save what restores it" });
+  }
+
   function open(action, group, given) {
     const dialog = document.getElementById("dialog");
     const outcome = element("pre", { id: "outcome", hidden: true });
@@ -111,15 +131,16 @@
       outcome.textContent = dryRun ? "asking" : "in progress";
       try {
         const found = await send(action, group, bodyOf(form), dryRun);
-        outcome.textContent = (dryRun ? "" : "Done.\n") + JSON.stringify(found, null, 1);
+        outcome.textContent = (dryRun ? "" : "Done.\n") + describe(found);
+        if (found.restore) outcome.append("\n", download(found));
         make.hidden = !dryRun;
-        if (dryRun) make.focus();
-        else say(`${action.title}: done`);
+        if (!dryRun) say(`${action.title}: done`);
       } catch (error) {
         outcome.textContent = error.message;
         make.hidden = true;
       }
       show.disabled = make.disabled = false;
+      (make.hidden ? close : make).focus();
     }
     form.addEventListener("submit", (event) => { event.preventDefault(); run(true); });
     form.addEventListener("input", () => { make.hidden = true; });
