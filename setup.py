@@ -73,6 +73,8 @@ setup(
         "dev": [
             *SPARK,
             *SERVICE,
+            # The accessibility of pages in a browser, which is Debian's Chromium.
+            "axe-playwright-python>=0.1.7",
             "build>=1.2",
             # Carries the schema of compose files.
             "check-jsonschema>=0.31",
@@ -81,12 +83,16 @@ setup(
             # A public client of Kafka Connect's REST interface.
             "kafka-connect-py>=1.0",
             "mypy>=1.14",
+            "openapi-spec-validator>=0.7",
+            "playwright>=1.45",
             # pytest-xdist 3.8 does not group tests (--dist=loadgroup) under pytest 9.2.
             "pytest>=8.2,<9.2",
             "pytest-timeout>=2.3",
             "pytest-xdist>=3.6",
             "ruamel.yaml>=0.18",
             "ruff>=0.9",
+            # Requests to the service that follow from its OpenAPI description.
+            "schemathesis>=4.1",
             "types-six>=1.16",
         ],
     },

@@ -199,9 +199,7 @@ class RouteHandler(GuardedHandler):
         if not self._operations:
             raise RestError(HTTPStatus.NOT_FOUND, status_text(HTTPStatus.NOT_FOUND))
         if self._operation is None and self.request.method != "OPTIONS":
-            raise RestError(
-                HTTPStatus.METHOD_NOT_ALLOWED, status_text(HTTPStatus.METHOD_NOT_ALLOWED), {"Allow": self._allowed}
-            )
+            raise RestError(HTTPStatus.METHOD_NOT_ALLOWED, status_text(HTTPStatus.METHOD_NOT_ALLOWED))
         length = self.request.headers.get("Content-Length", "0")
         # More digits than these are too many bytes, too.
         size = int(length[:16]) if length.isascii() and length.isdigit() else 0
@@ -267,6 +265,12 @@ class RouteHandler(GuardedHandler):
         self._write(answer)
 
     get = head = post = put = patch = delete = options = _serve
+
+    def write_error(self, status_code: int, **kwargs: Any) -> None:
+        """Answer an error; that about the method names the methods that there are, also if Tornado knows no such."""
+        if refusal_of(kwargs["exc_info"][1]).status == HTTPStatus.METHOD_NOT_ALLOWED:
+            self.set_header("Allow", self._allowed)
+        super().write_error(status_code, **kwargs)
 
     def finish(self, chunk: str | bytes | dict[str, Any] | None = None) -> asyncio.Future[None]:
         """

@@ -11,10 +11,10 @@ import asyncio
 import json
 import logging
 import time
-from collections.abc import Callable, Collection, Mapping
-from functools import partial
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from functools import partial, wraps
 from http import HTTPStatus
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 from kiel_groups.errors import ConfigError
 from kiel_groups.ops.actions.group_config import (
@@ -58,6 +58,64 @@ _PLACES = ("earliest", "latest", "current")
 _VALUES = ("offset", "shift", "time", "ago")
 
 
+#: The fields of bodies, as JSON schemas.
+_TEXT = {"type": ["string", "null"]}
+_FLAG = {"type": "boolean"}
+_TOPICS = {
+    "type": ["array", "null"],
+    "items": {"type": "string"},
+    "minItems": 1,
+    "description": "Topics and partitions, such as ['pv', 'orders:0,1']; null means all.",
+}
+_STORE = {**_TEXT, "description": "The store of the offsets, where a group has several."}
+_TO = {
+    "description": "A place, or an object with the offset, a shift, a time (ISO 8601), or how long ago.",
+    "oneOf": [
+        {"type": "string", "enum": list(_PLACES)},
+        *(
+            {
+                "type": "object",
+                "properties": {kind: {"type": "integer" if kind in ("offset", "shift") else "string"}},
+                "required": [kind],
+                "additionalProperties": False,
+            }
+            for kind in _VALUES
+        ),
+    ],
+}
+_FILE = {"type": "object", "description": "What the export or an earlier action answered."}
+_SETTINGS = {"type": "object", "minProperties": 1, "description": "Values by the names of settings; null removes one."}
+_DRY_RUN = {**_FLAG, "default": False, "description": "Whether to only answer what would change."}
+
+_Change: TypeAlias = Callable[["Actions", RestCall, "_Body"], Awaitable[Answer]]
+
+
+def takes(*required: str, **fields: object) -> Callable[[_Change], Callable[[Actions, RestCall], Awaitable[Answer]]]:
+    """
+    Declare the body of a change, so that it is checked, and described to clients.
+
+    Args:
+        required: The names of fields that must be given.
+        fields: The JSON schemas of all fields but ``dry_run``, which every change has.
+    """
+
+    def decorate(change: _Change) -> Callable[[Actions, RestCall], Awaitable[Answer]]:
+        @wraps(change)
+        async def checked(self: Actions, call: RestCall) -> Answer:
+            return await change(self, call, _Body(call, fields))
+
+        properties = {**fields, "dry_run": _DRY_RUN}
+        checked.body = {  # type: ignore[attr-defined]
+            "type": "object",
+            "properties": properties,
+            "required": list(required),
+            "additionalProperties": False,
+        }
+        return checked
+
+    return decorate
+
+
 class Actions:
     """
     The changes. Each runs on a thread, because its reads and writes block.
@@ -82,14 +140,9 @@ class Actions:
 
         return Answer(await _in_thread(read))
 
-    async def reset_offsets(self, call: RestCall) -> Answer:
-        """
-        Move offsets. Live members that ZooKeeper coordinates continue there.
-
-        The body has ``topics``, such as ["pv", "orders:0,1"], or null for all, and ``to``: "earliest", "latest",
-        "current", or an object with ``offset``, ``shift``, ``time`` (ISO 8601) or ``ago`` (such as "2h").
-        """
-        body = _Body(call, {"topics", "to", "store"})
+    @takes("topics", "to", topics=_TOPICS, to=_TO, store=_STORE)
+    async def reset_offsets(self, call: RestCall, body: _Body) -> Answer:
+        """Move offsets. Live members that ZooKeeper coordinates continue there."""
         selection, target = body.selection(), _target(body.fields.get("to"))
         return await self._set_offsets(
             call,
@@ -97,9 +150,9 @@ class Actions:
             lambda source, group: plan_reset(source, group, selection, target, store=body.text("store")),
         )
 
-    async def import_offsets(self, call: RestCall) -> Answer:
+    @takes("file", "topics", file=_FILE, topics=_TOPICS, store=_STORE)
+    async def import_offsets(self, call: RestCall, body: _Body) -> Answer:
         """Set offsets as in ``file``: an answer of the export, or what an earlier action answered as ``restore``."""
-        body = _Body(call, {"file", "topics", "store"})
         file = parse_offsets_file(json.dumps(body.fields.get("file")).encode(), "file", call.arguments[1])
         return await self._set_offsets(
             call,
@@ -107,9 +160,9 @@ class Actions:
             lambda source, group: plan_import(source, group, file, body.selection(), store=body.text("store")),
         )
 
-    async def copy_offsets(self, call: RestCall) -> Answer:
+    @takes("to", to={"type": "string"}, overwrite=_FLAG, store=_STORE)
+    async def copy_offsets(self, call: RestCall, body: _Body) -> Answer:
         """Begin the group ``to`` at the offsets of this one. With ``overwrite``, it may have offsets."""
-        body = _Body(call, {"to", "overwrite", "store"})
         to = body.text("to")
         if to is None:
             raise ConfigError("to: missing; expected the name of the group that gets the offsets")
@@ -120,9 +173,9 @@ class Actions:
             lambda source, group: plan_copy(source, group, to, overwrite=overwrite, store=body.text("store")),
         )
 
-    async def delete_offsets(self, call: RestCall) -> Answer:
+    @takes("topics", topics=_TOPICS, store=_STORE)
+    async def delete_offsets(self, call: RestCall, body: _Body) -> Answer:
         """Delete the offsets of ``topics`` that no live member reads; null means all."""
-        body = _Body(call, {"topics", "store"})
         selection = body.selection()
         return await self._set_offsets(
             call, body, lambda source, group: plan_delete(source, group, selection, store=body.text("store"))
@@ -156,31 +209,31 @@ class Actions:
 
     # ------------------------------------------------------------------ the leader's settings
 
-    async def drain(self, call: RestCall) -> Answer:
+    @takes(member=_TEXT, host=_TEXT, leave_unowned=_FLAG)
+    async def drain(self, call: RestCall, body: _Body) -> Answer:
         """Give the partitions of ``member``, or of all members of ``host``, to others; the members stay."""
-        body = _Body(call, {"member", "host", "leave_unowned"})
         member, host, leave = body.text("member"), body.text("host"), body.flag("leave_unowned")
         _check_one(member, host)
         return await self._configure(
             call, body, lambda client, group: plan_drain(client, group, member, host=host, leave_unowned=leave)
         )
 
-    async def undrain(self, call: RestCall) -> Answer:
+    @takes(member=_TEXT, host=_TEXT)
+    async def undrain(self, call: RestCall, body: _Body) -> Answer:
         """Let the drained ``member``, or those of ``host``, own partitions again."""
-        body = _Body(call, {"member", "host"})
         member, host = body.text("member"), body.text("host")
         _check_one(member, host)
         return await self._configure(call, body, lambda client, group: plan_undrain(client, group, member, host=host))
 
-    async def rebalance(self, call: RestCall) -> Answer:
+    @takes(reason=_TEXT)
+    async def rebalance(self, call: RestCall, body: _Body) -> Answer:
         """Have the leader make a new plan now; ``reason`` is its cause in the history."""
-        body = _Body(call, {"reason"})
         reason = body.text("reason") or "rebalance"
         return await self._configure(call, body, lambda client, group: plan_rebalance(client, group, reason=reason))
 
-    async def configure(self, call: RestCall) -> Answer:
+    @takes("settings", settings=_SETTINGS)
+    async def configure(self, call: RestCall, body: _Body) -> Answer:
         """Set what the leader follows: ``settings`` by their names, null removes one so that the leader's own holds."""
-        body = _Body(call, {"settings"})
         settings = body.fields.get("settings")
         if not isinstance(settings, dict) or not settings:
             raise ConfigError("settings: expected an object with the values of settings by their names")
@@ -205,10 +258,10 @@ class Actions:
 
     # ------------------------------------------------------------------ groups
 
-    async def delete_group(self, call: RestCall) -> Answer:
+    @takes()
+    async def delete_group(self, call: RestCall, body: _Body) -> Answer:
         """Delete a group without members, with its offsets and settings; ``dry_run=true`` in the query shows them."""
         cluster, group = self._find(call), call.arguments[1]
-        body = _Body(call, set())
 
         def act() -> dict[str, Any]:
             plan = cluster.address.ask(

@@ -26,6 +26,7 @@ from kiel_groups.rest.calls import Answer, RestCall, RestError, Route
 from kiel_groups.service.actions import Actions
 from kiel_groups.service.cluster_state import GroupStatus
 from kiel_groups.service.metrics_page import CONTENT_TYPE, metrics_page
+from kiel_groups.service.openapi import asks, describe
 from kiel_groups.service.served_cluster import ServedCluster
 from kiel_groups.wording import some
 
@@ -33,6 +34,16 @@ __all__ = ["Api", "in_order"]
 
 _CLUSTER = "/v1/clusters/([^/]+)"
 _GROUP = f"{_CLUSTER}/groups/([^/]+)"
+
+
+#: The arguments in the query of a plan, which are options of 'kiel-groups plan'.
+_PLAN_QUERY = {
+    "add-member": "How many members join.",
+    "remove-member": "A member that leaves; may be given several times.",
+    "host": "The host whose members leave.",
+    "topic": "A topic of members that join; may be given several times.",
+    "partitions": "A topic and its new number of partitions, such as pv=12; may be given several times.",
+}
 
 
 class Api:
@@ -54,6 +65,7 @@ class Api:
             Route("/healthz", {"GET": self.get_health}),
             Route("/readyz", {"GET": self.get_readiness}),
             Route("/metrics", {"GET": self.get_metrics}),
+            Route("/v1/openapi.json", {"GET": self.get_description}),
             Route("/v1/clusters", {"GET": self.list_clusters}),
             Route(f"{_CLUSTER}/groups", {"GET": self.list_groups}),
             Route(_GROUP, {"GET": self.get_group, "DELETE": actions.delete_group}),
@@ -93,6 +105,10 @@ class Api:
         """Answer with the metrics in Prometheus' text format."""
         page = metrics_page(self._clusters.values(), _now_ms()).decode()
         return Answer(page, content_type=CONTENT_TYPE)
+
+    async def get_description(self, call: RestCall) -> Answer:
+        """Answer with this description of the interface: OpenAPI 3.1."""
+        return Answer(describe(self.routes(), self._clusters))
 
     async def list_clusters(self, call: RestCall) -> Answer:
         """Answer with the clusters, and whether their groups are known."""
@@ -150,6 +166,7 @@ class Api:
         findings = [finding_document(finding) for finding in status.findings]
         return Answer({"group": status.view.group, "findings": findings})
 
+    @asks(_PLAN_QUERY)
     async def get_plan(self, call: RestCall) -> Answer:
         """Answer with what the leader of a group would plan after a change, which is not made."""
         cluster, status = self._group(call)
@@ -211,14 +228,10 @@ def _outline(status: GroupStatus) -> dict[str, Any]:
     }
 
 
-#: The arguments in the query of a plan.
-_OF_PLANS = frozenset({"add-member", "remove-member", "host", "topic", "partitions"})
-
-
 def _group_change(call: RestCall) -> GroupChange:
     """Return the change that a query describes, by the names of the options of 'kiel-groups plan'."""
-    if unknown := sorted(call.query.keys() - _OF_PLANS):
-        raise ConfigError(f"{unknown[0]!r:.100} in the query; expected {some(sorted(_OF_PLANS))}")
+    if unknown := sorted(call.query.keys() - _PLAN_QUERY.keys()):
+        raise ConfigError(f"{unknown[0]!r:.100} in the query; expected {some(sorted(_PLAN_QUERY))}")
     grown = {}
     for each in call.query.get("partitions", ()):
         topic, _, count = each.rpartition("=")
