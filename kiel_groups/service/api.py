@@ -25,7 +25,6 @@ from kiel_groups.ops.views.plan_preview import GroupChange, preview_document
 from kiel_groups.rest.calls import Answer, RestCall, RestError, Route
 from kiel_groups.service.actions import Actions
 from kiel_groups.service.cluster_state import GroupStatus
-from kiel_groups.service.metrics_page import CONTENT_TYPE, metrics_page
 from kiel_groups.service.openapi import asks, describe
 from kiel_groups.service.served_cluster import ServedCluster
 from kiel_groups.wording import some
@@ -103,6 +102,11 @@ class Api:
 
     async def get_metrics(self, call: RestCall) -> Answer:
         """Answer with the metrics in Prometheus' text format."""
+        try:
+            from kiel_groups.service.metrics_page import CONTENT_TYPE, metrics_page
+        except ImportError:
+            text = "the metrics need the package prometheus-client: pip install 'kiel-groups[service]'"
+            raise RestError(HTTPStatus.NOT_IMPLEMENTED, text) from None
         page = metrics_page(self._clusters.values(), _now_ms()).decode()
         return Answer(page, content_type=CONTENT_TYPE)
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -28,7 +30,8 @@ if TYPE_CHECKING:
     from kiel_groups.allocators import Allocator
     from kiel_groups.config import DebounceConfig, GroupConfig, ZooKeeperConfig
     from kiel_groups.group.znodes.group_settings import DynamicConfig
-    from kiel_groups.rest.settings import RestSettings
+    from kiel_groups.service.notifications import Webhook
+    from kiel_groups.service.service import Service
 
 __all__ = ["serve"]
 
@@ -93,6 +96,18 @@ _CLEANUP_TIMEOUT_S = 1.0
     metavar="SECONDS",
     help="How often all groups are read. A group that ZooKeeper coordinates is also read when it changes.",
 )
+@click.option(
+    "--webhook",
+    metavar="URL",
+    help="Post a problem of a group there when it has lasted for 30 seconds, and when it is gone.",
+)
+@click.option(
+    "--webhook-secret-file",
+    "secret_file",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="A file with the key that signs what is posted.",
+)
 @debounce_options
 @click.option(
     "--session-timeout-ms",
@@ -125,6 +140,8 @@ def serve(
     token: str,
     cluster_name: str,
     interval_s: float,
+    webhook: str | None,
+    secret_file: Path | None,
     debounce: DebounceConfig,
     session_timeout_ms: int,
     static_grace_ms: int,
@@ -143,6 +160,7 @@ def serve(
     from kiel_groups.cli.terminal.messages import show_logs
     from kiel_groups.config import GroupConfig, ZooKeeperConfig, check_name
     from kiel_groups.rest.settings import RestSettings, is_loopback
+    from kiel_groups.service.service import Service
 
     if cluster.is_of_brokers and groups:
         raise click.UsageError(f"--group {groups[0]}: in a group of brokers, a member allocates.")
@@ -161,7 +179,10 @@ def serve(
     zookeeper = ZooKeeperConfig.parse(
         cluster.hosts, session_timeout_ms=session_timeout_ms, connect_timeout_ms=round(SERVER_WAIT_S * 1000)
     )
-    status = asyncio.run(_run(configs, zookeeper, function, settings, {cluster_name: cluster}, interval_s))
+    service = partial(
+        Service, settings, {cluster_name: cluster}, interval_s=interval_s, webhook=_webhook(webhook, secret_file)
+    )
+    status = asyncio.run(_run(service, configs, zookeeper, function))
     for group in groups:
         _clean_up(cluster.hosts, group)
     return status
@@ -200,18 +221,28 @@ def _overridden(dynamic_config: DynamicConfig) -> str:
     return ", ".join(named)
 
 
+def _webhook(url: str | None, secret_file: Path | None) -> Webhook | None:
+    from kiel_groups.service.notifications import Webhook
+
+    if url is None:
+        return None
+    if not url.startswith(("http://", "https://")):
+        raise click.UsageError(f"--webhook: {url!r:.200} given; expected a URL that begins with http:// or https://.")
+    try:
+        return Webhook(url, "" if secret_file is None else secret_file.read_text(encoding="utf-8").strip())
+    except (OSError, UnicodeDecodeError) as error:
+        raise click.UsageError(f"--webhook-secret-file: {secret_file} cannot be read: {error}.") from error
+
+
 async def _run(
+    make_service: Callable[[], Service],
     configs: Sequence[GroupConfig],
     zookeeper: ZooKeeperConfig,
     allocator: Allocator,
-    settings: RestSettings,
-    clusters: Mapping[str, ClusterAddress],
-    interval_s: float,
 ) -> int:
     """Serve and lead until a signal arrives. Return the exit status, or raise an error that no new session fixes."""
     from kiel_groups.members.zookeeper.allocator_process import AllocatorProcess
     from kiel_groups.metrics import Metrics
-    from kiel_groups.service.service import Service
     from kiel_groups.zookeeper.runtime import Runtime
     from kiel_groups.zookeeper.tasks import ProcessContext
 
@@ -222,7 +253,7 @@ async def _run(
         if not failure.done():
             failure.set_exception(error)
 
-    service = Service(settings, clusters, interval_s=interval_s)
+    service = make_service()
     candidates = []
     try:
         service.start()
