@@ -51,17 +51,6 @@ from kiel_groups.ops.zookeeper_client import zookeeper as session
 from kiel_groups.ops.zookeeper_reader import read_group
 from kiel_groups.wording import counted, some
 
-__all__ = [
-    "Display",
-    "GroupProgress",
-    "member_table",
-    "offset_table",
-    "status_line",
-    "PARTITIONS",
-    "Walkthrough",
-    "run_demo",
-]
-
 #: How often the state is printed where there is no terminal, in seconds.
 _LINE_INTERVAL_S = 2.0
 

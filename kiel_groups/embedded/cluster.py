@@ -17,8 +17,6 @@ from kiel_groups.ops.actions.broker_topics import BrokerTopics
 from kiel_groups.ops.actions.topics import ZooKeeperTopics
 from kiel_groups.ops.zookeeper_client import create_chroot
 
-__all__ = ["Cluster"]
-
 _LOCK = "lock"
 _KIND = "cluster.json"
 

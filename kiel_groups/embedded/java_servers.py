@@ -16,21 +16,6 @@ from kiel_groups.embedded.jars import java_class_path
 from kiel_groups.embedded.releases import ClassPath, KafkaRelease
 from kiel_groups.errors import ServerError
 
-__all__ = [
-    "CLIENTS",
-    "CONTROLLER",
-    "LOG4J",
-    "LOOPBACK",
-    "Peer",
-    "Settings",
-    "as_properties",
-    "broker_settings",
-    "ensemble_settings",
-    "java_command",
-    "kraft_settings",
-    "zookeeper_settings",
-]
-
 Settings: TypeAlias = Mapping[str, object]
 
 LOOPBACK = "127.0.0.1"

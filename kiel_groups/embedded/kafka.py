@@ -30,8 +30,6 @@ from kiel_groups.embedded.releases import DEFAULT_KAFKA, KafkaRelease, kafka_rel
 from kiel_groups.errors import CoordinationError, ServerError
 from kiel_groups.ops import zookeeper_client
 
-__all__ = ["CONTROLLER_NODE", "KRaftBroker", "KRaftController", "KafkaBroker", "cluster_id", "stop_brokers"]
-
 _MAIN = "kafka.Kafka"
 _HEAP_MB = 256
 #: Up to 0.10, from 0.11 on, and in KRaft mode.

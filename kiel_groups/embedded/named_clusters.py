@@ -32,18 +32,6 @@ from kiel_groups.embedded.processes import Server, log_tail, made_runs_folder, t
 from kiel_groups.embedded.releases import DEFAULT_KAFKA
 from kiel_groups.errors import ConfigError, KielGroupsError, ServerError
 
-__all__ = [
-    "ClusterSettings",
-    "RunningCluster",
-    "RunningServer",
-    "detach",
-    "find_cluster",
-    "restart_server",
-    "running_clusters",
-    "stop_cluster",
-    "supervise",
-]
-
 _STOP_LIMIT_S = 60.0
 
 

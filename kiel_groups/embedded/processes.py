@@ -28,22 +28,6 @@ from typing import IO, ClassVar, ParamSpec, Self, TypeVar
 
 from kiel_groups.errors import ServerError
 
-__all__ = [
-    "ChildProcess",
-    "ReservedPort",
-    "Server",
-    "Startable",
-    "accepts",
-    "file_lock",
-    "in_thread",
-    "log_tail",
-    "made_runs_folder",
-    "runs_folder",
-    "server_folder",
-    "try_lock",
-]
-
-
 # A child process that the kernel kills when its parent dies, even by kill -9.
 #
 # ``setpriv --pdeathsig KILL`` asks the kernel for this. The signal is sent when the *thread* that started the child

@@ -9,17 +9,6 @@ from typing import NamedTuple, TypeAlias
 from kiel_groups.allocators.registry import look_up
 from kiel_groups.workers.values import ConnectorId, TaskId, Work
 
-__all__ = [
-    "WORK_ALLOCATORS",
-    "WorkAllocation",
-    "WorkAllocator",
-    "retain_work",
-    "rotate_work",
-    "work_allocator",
-    "work_in_order",
-]
-
-
 #: The work of each member, ordered as by ``work_in_order``. Each member has an entry, even without work.
 WorkAllocation: TypeAlias = Mapping[str, tuple[Work, ...]]
 

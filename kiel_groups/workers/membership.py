@@ -44,8 +44,6 @@ from kiel_groups.workers.allocation import WORK_ALLOCATORS, WorkAllocation, Work
 from kiel_groups.workers.values import ConfigSnapshot, ConnectorId, TaskId, Work, WorkerAssignment
 from kiel_groups.zookeeper.runtime import Runtime
 
-__all__ = ["ConfigReads", "WorkAssigner", "WorkerContext", "WorkerHooks", "WorkerMember", "parse_assignment"]
-
 log = logging.getLogger(__name__)
 
 

@@ -31,8 +31,6 @@ from kiel_groups.zookeeper.fenced_writes import FencedWriter
 from kiel_groups.zookeeper.session import Session
 from kiel_groups.zookeeper.tasks import CloseLimit, ProcessContext, SessionContext, TaskSet
 
-__all__ = ["WorkerRole", "WorkerSession"]
-
 log = logging.getLogger(__name__)
 
 #: The most source offsets that the release of a claim stores in its own transaction.

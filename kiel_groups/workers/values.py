@@ -7,18 +7,6 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NamedTuple, TypeAlias
 
-__all__ = [
-    "ConfigSnapshot",
-    "ConnectorEntry",
-    "ConnectorId",
-    "TargetState",
-    "TaskId",
-    "Work",
-    "WorkState",
-    "WorkStatus",
-    "WorkerAssignment",
-]
-
 
 class ConnectorId(NamedTuple):
     """A connector as a piece of work: the object that watches its source or sink, and configures the tasks."""

@@ -28,8 +28,6 @@ from kiel_groups.workers.runners.runner_interface import KafkaClients
 from kiel_groups.workers.session import WorkerRole
 from kiel_groups.workers.values import ConfigSnapshot, Work, WorkerAssignment
 
-__all__ = ["Herder"]
-
 log = logging.getLogger(__name__)
 
 #: How long the configuration may be read before a join, in seconds; after that, all work is given back.

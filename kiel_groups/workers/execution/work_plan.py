@@ -13,8 +13,6 @@ from dataclasses import dataclass, field
 from kiel_groups.workers.plugins.standard_keys import standard_settings
 from kiel_groups.workers.values import ConfigSnapshot, ConnectorEntry, ConnectorId, TargetState, Work
 
-__all__ = ["WorkSpec", "needs_rejoin", "outdated", "planned", "still_valid"]
-
 
 @dataclass(frozen=True, slots=True)
 class WorkSpec:

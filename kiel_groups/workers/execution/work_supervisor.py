@@ -37,8 +37,6 @@ from kiel_groups.workers.session import WorkerRole
 from kiel_groups.workers.stores.source_offset_store import SourceOffsets
 from kiel_groups.workers.values import ConnectorId, TargetState, Work, WorkState, WorkStatus
 
-__all__ = ["RestartPolicy", "WorkSupervisor"]
-
 log = logging.getLogger(__name__)
 
 

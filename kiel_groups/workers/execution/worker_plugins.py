@@ -32,8 +32,6 @@ from kiel_groups.workers.plugins.standard_keys import definition_of, task_defini
 from kiel_groups.workers.runners.plugin_calls import guarded
 from kiel_groups.zookeeper.runtime import Runtime
 
-__all__ = ["WorkerPlugins", "class_name"]
-
 #: How long the code of a plugin may take, in seconds: half of what a request to the REST interface may take.
 _LIMIT_S = 30.0
 

@@ -39,8 +39,6 @@ from kiel_groups.workers.values import (
     WorkStatus,
 )
 
-__all__ = ["ConnectorInfo", "ConnectorStatus", "WorkerRequests"]
-
 log = logging.getLogger(__name__)
 
 #: The most characters of a log line about a request, which may have ten thousand settings.

@@ -12,8 +12,6 @@ from kiel_groups.workers.allocation import work_allocator
 from kiel_groups.workers.plugins.plugin_registry import INSTALLED, PluginRegistry
 from kiel_groups.workers.rest.rest_settings import RestSettings, is_loopback
 
-__all__ = ["WorkerSettings"]
-
 _KAFKA_PORT = 9092
 
 

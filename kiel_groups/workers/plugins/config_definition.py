@@ -16,27 +16,6 @@ from typing import Any, Final, Literal, TypeAlias, get_args
 from kiel_groups.errors import ConfigError
 from kiel_groups.workers.plugins.secret_texts import HIDDEN, error_texts, without_secrets
 
-__all__ = [
-    "CheckedConfig",
-    "ConfigDefinition",
-    "ConfigKey",
-    "Password",
-    "REQUIRED",
-    "Settings",
-    "TYPES",
-    "TypeName",
-    "Validator",
-    "at_least",
-    "between",
-    "each",
-    "full_name",
-    "given",
-    "load_class",
-    "non_empty",
-    "one_of",
-    "parsed",
-]
-
 
 def full_name(cls: type) -> str:
     """Return the name by which ``load_class`` finds a class that is defined at the top of a module."""

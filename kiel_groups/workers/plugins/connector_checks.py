@@ -27,17 +27,6 @@ from kiel_groups.workers.plugins.standard_keys import (
     task_definition_of,
 )
 
-__all__ = [
-    "checked_config",
-    "masked",
-    "named_topics",
-    "secret_values",
-    "task_settings",
-    "validation_report",
-    "with_secrets",
-]
-
-
 #: Undeclared settings with these texts are no secrets, whatever their names are, nor are shorter texts.
 _NO_SECRETS = frozenset({"true", "false", "none", "null"})
 _SHORTEST_SECRET = 4

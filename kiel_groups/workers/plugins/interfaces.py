@@ -10,22 +10,6 @@ from typing import Any, ClassVar, Protocol, TypeAlias, TypeVar
 from kiel_groups.model import Record, TopicPartition
 from kiel_groups.workers.plugins.config_definition import ConfigDefinition, Settings
 
-__all__ = [
-    "Connector",
-    "ConnectorContext",
-    "JsonObject",
-    "SinkConnector",
-    "SinkTask",
-    "SinkTaskContext",
-    "SourceConnector",
-    "SourceRecord",
-    "SourceTask",
-    "SourceTaskContext",
-    "Task",
-    "TaskContext",
-]
-
-
 # Define what connectors and tasks get from their worker: contexts, which are passed to ``start``.
 #
 # Contexts may be used from every thread. Their coroutine methods run on the worker's event loop; a method of a task

@@ -20,8 +20,6 @@ from kiel_groups.workers.plugins.interfaces import Connector, SinkConnector, Sin
 from kiel_groups.workers.plugins.secret_texts import error_texts
 from kiel_groups.workers.plugins.standard_keys import definition_of, task_definition_of
 
-__all__ = ["ConnectorPlugin", "ENTRY_POINTS", "INSTALLED", "PluginProblem", "PluginRegistry"]
-
 #: The group of entry points by which packages offer connectors: any name, and ``module:Class``.
 ENTRY_POINTS = "kiel_groups.connectors"
 

@@ -22,9 +22,6 @@ from kiel_groups.errors import (
     UnknownConnectorError,
 )
 
-__all__ = ["HttpExchange", "WorkerClient", "connector_path"]
-
-
 #: The largest answer, in bytes. One with the traces of a thousand failed tasks has 8 MiB.
 _LARGEST_ANSWER = 32 << 20
 

@@ -37,18 +37,6 @@ from kiel_groups.workers.plugins.secret_texts import error_texts
 from kiel_groups.workers.rest.client import HttpExchange, connector_path
 from kiel_groups.workers.values import ConnectorId, TaskId, Work, WorkState, WorkStatus
 
-__all__ = [
-    "Answer",
-    "Operation",
-    "ROUTES",
-    "RestCall",
-    "RestError",
-    "RestOperations",
-    "parse_new_connector",
-    "refusal_of",
-    "status_text",
-]
-
 log = logging.getLogger(__name__)
 
 

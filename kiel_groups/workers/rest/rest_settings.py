@@ -11,8 +11,6 @@ from ipaddress import ip_address
 from kiel_groups.config import HostPort
 from kiel_groups.errors import ConfigError
 
-__all__ = ["LARGEST_BODY", "LARGEST_READ", "RestSettings", "checked_token", "is_address", "is_loopback"]
-
 #: The port of Kafka Connect.
 DEFAULT_PORT = 8083
 

@@ -40,8 +40,6 @@ from kiel_groups.workers.rest.operations import (
 )
 from kiel_groups.workers.rest.rest_settings import LARGEST_BODY, LARGEST_READ, RestSettings, is_address, is_loopback
 
-__all__ = ["AccessRules", "RestServer"]
-
 log = logging.getLogger(__name__)
 
 

@@ -22,8 +22,6 @@ from kiel_groups.workers.plugins.interfaces import Connector, SinkTask, SourceTa
 from kiel_groups.zookeeper.runtime import Runtime
 from kiel_groups.zookeeper.session import Session
 
-__all__ = ["Call", "PluginCalls", "WorkFence", "guarded"]
-
 
 class WorkFence:
     """

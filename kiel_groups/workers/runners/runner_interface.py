@@ -30,20 +30,6 @@ from kiel_groups.workers.stores.source_offset_store import SourceOffsets
 from kiel_groups.workers.values import TaskId, Work
 from kiel_groups.zookeeper.runtime import Runtime
 
-__all__ = [
-    "KafkaClients",
-    "Runner",
-    "RunnerContext",
-    "TaskRunnerContext",
-    "first_of",
-    "check_members",
-    "missing_topics_text",
-    "probe_brokers",
-    "retrieve",
-    "sink_group",
-    "unknown_topics",
-]
-
 log = logging.getLogger(__name__)
 
 

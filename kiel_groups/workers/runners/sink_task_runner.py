@@ -32,8 +32,6 @@ from kiel_groups.workers.runners.runner_interface import (
     sink_group,
 )
 
-__all__ = ["SinkTaskRunner"]
-
 log = logging.getLogger(__name__)
 
 #: The longest wait for records, in milliseconds, and the most records of one ``put``.

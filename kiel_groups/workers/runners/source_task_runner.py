@@ -23,8 +23,6 @@ from kiel_groups.workers.runners.runner_interface import (
 )
 from kiel_groups.workers.values import TaskId
 
-__all__ = ["ConnectorRunner", "SourceTaskRunner"]
-
 log = logging.getLogger(__name__)
 
 

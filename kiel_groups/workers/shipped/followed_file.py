@@ -16,17 +16,6 @@ from typing import NamedTuple
 from kiel_groups.errors import ConfigError, KielGroupsError
 from kiel_groups.wording import counted, some
 
-__all__ = [
-    "FileLines",
-    "FileReplacedError",
-    "FollowedFile",
-    "Line",
-    "LinePosition",
-    "LongLineError",
-    "named_errors",
-    "open_regular",
-]
-
 log = logging.getLogger(__name__)
 
 

@@ -37,18 +37,6 @@ from kiel_groups.workers.plugins.interfaces import ConnectorContext, SinkConnect
 from kiel_groups.workers.plugins.secret_texts import quoted_forms, without_secrets
 from kiel_groups.workers.plugins.standard_keys import TOPIC_NAME
 
-__all__ = [
-    "Answer",
-    "HttpSinkConnector",
-    "HttpSinkTask",
-    "HttpTarget",
-    "Meaning",
-    "batches",
-    "dead_letter",
-    "meaning_of",
-    "shown_url",
-]
-
 log = logging.getLogger(__name__)
 
 

@@ -50,8 +50,6 @@ from kiel_groups.zookeeper.fenced_writes import FencedWriter
 from kiel_groups.zookeeper.runtime import Runtime
 from kiel_groups.zookeeper.session import Node, Session
 
-__all__ = ["ConfigStore", "MOST_KEPT", "entry_of"]
-
 log = logging.getLogger(__name__)
 
 

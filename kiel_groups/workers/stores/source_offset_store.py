@@ -19,8 +19,6 @@ from kiel_groups.workers.values import TaskId
 from kiel_groups.zookeeper.fenced_writes import FencedWriter
 from kiel_groups.zookeeper.session import Session
 
-__all__ = ["SourceOffsetStore", "SourceOffsets"]
-
 #: Pairs of a source partition and its offset.
 SourceOffsets: TypeAlias = Sequence[tuple[JsonObject, JsonObject]]
 

@@ -26,8 +26,6 @@ from kiel_groups.workers.values import TaskId, Work, WorkState, WorkStatus
 from kiel_groups.zookeeper.fenced_writes import FencedWriter, give_up
 from kiel_groups.zookeeper.session import Node, Session
 
-__all__ = ["StatusStore", "status_data", "status_of"]
-
 log = logging.getLogger(__name__)
 
 #: Refusals after which the znodes are read and written again: other processes create and delete statuses, too.

@@ -23,8 +23,6 @@ from kiel_groups.workers.values import Work
 from kiel_groups.zookeeper.fenced_writes import FencedWriter, give_up
 from kiel_groups.zookeeper.session import Node, Session
 
-__all__ = ["WorkClaims"]
-
 log = logging.getLogger(__name__)
 
 

@@ -18,8 +18,6 @@ from kiel_groups.workers.stores.config_store import entry_of
 from kiel_groups.workers.stores.status_store import status_of
 from kiel_groups.workers.values import ConfigSnapshot, ConnectorId, TaskId, Work, WorkStatus
 
-__all__ = ["WorkerGroup", "describe_workers", "worker_group_of"]
-
 #: How often the znodes are read if the configuration changes meanwhile.
 _MOST_TRIES = 5
 
