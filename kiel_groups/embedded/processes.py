@@ -116,11 +116,11 @@ class ChildProcess:
             self.kill()
 
 
-def log_tail(log: Path, lines: int = 15) -> str:
-    """Return the last lines of a log, indented for an error message."""
+def log_tail(log: Path) -> str:
+    """Return the last 15 lines of a log, indented for an error message."""
     try:
         with log.open(encoding="utf-8", errors="replace") as content:
-            return "".join(f"  | {line.rstrip()}\n" for line in deque(content, lines)).rstrip("\n")
+            return "".join(f"  | {line.rstrip()}\n" for line in deque(content, 15)).rstrip("\n")
     except OSError as error:
         return f"  (no log: {error})"
 

@@ -286,16 +286,9 @@ class WorkAssigner:
         self._url = context.url
         self._metrics = context.metrics
         self._config = config
-        #: The URL of each assigned piece of work's owner; empty before the worker has assigned any as the leader.
-        self._owners: Mapping[Work, str] = {}
-
-    def owner_url(self, work: Work) -> str | None:
-        """Return the URL of the worker to which this leader has assigned the work; None if it has not assigned it."""
-        return self._owners.get(work)
-
-    def drop(self) -> None:
-        """Forget the owners, because the work is about to be assigned again."""
-        self._owners = {}
+        #: The URL of the worker to which this leader has assigned each piece of work. It is empty if this worker does
+        #: not lead, and when the work is about to be assigned again.
+        self.owners: Mapping[Work, str] = {}
 
     async def assign(self, protocol: str, leader: str, members: Mapping[str, bytes]) -> dict[str, bytes]:
         """
@@ -311,7 +304,7 @@ class WorkAssigner:
         """
         if protocol not in _PROTOCOL_ALLOCATORS:
             raise AllocatorError(f"group {self._group}: the coordinator has chosen {protocol!r}, which is not offered")
-        self.drop()
+        self.owners = {}
         states = self._states(protocol, members)
         target = max((state.offset for state in states.values()), default=NO_OFFSET)
         snapshot = await self._snapshot(target)
@@ -324,11 +317,12 @@ class WorkAssigner:
             failed = ConnectAssignment(CONFIG_MISMATCH, leader, self._url, target, {})
             return dict.fromkeys(members, failed.encode())
         allocation = self._allocate(protocol, states, snapshot)
-        self._owners = {work: states[member].url for member, works in allocation.items() for work in works}
-        assigned = {member: _by_connector(allocation.get(member, ())) for member in members}
+        self.owners = {work: states[member].url for member, works in allocation.items() for work in works}
         return {
-            member: ConnectAssignment(0, leader, self._url, snapshot.offset, work).encode()
-            for member, work in assigned.items()
+            member: ConnectAssignment(
+                0, leader, self._url, snapshot.offset, _by_connector(allocation.get(member, ()))
+            ).encode()
+            for member in members
         }
 
     def _states(self, protocol: str, members: Mapping[str, bytes]) -> dict[str, StickyMetadata]:
@@ -375,8 +369,6 @@ def _previous_owners(states: Mapping[str, StickyMetadata]) -> dict[Work, str]:
 
 #: The name under which Kafka Connect groups these metrics.
 _METRICS_GROUP = "connect-coordinator-metrics"
-
-#: The metrics that a member of any group has: its joins, its assignments and its heartbeats.
 
 #: The first and the longest pause before the leader joins again after a mismatch, in seconds.
 _FIRST_MISMATCH_PAUSE_S, _LONGEST_MISMATCH_PAUSE_S = 0.1, 2.0
@@ -449,7 +441,7 @@ class WorkerHooks:
         """Return the URL of the work's owner, or None. Only the leader knows it, and only while no rejoin is due."""
         if self.is_rebalancing or not self._attached.leads:
             return None
-        return self._assigner.owner_url(work)
+        return self._assigner.owners.get(work)
 
     def kafka_metrics(self) -> dict[str, dict[str, float | None]]:
         """Return the metrics of the membership as kafka-python's ``metrics()`` does, by the names of Kafka Connect."""
@@ -468,7 +460,7 @@ class WorkerHooks:
 
     async def protocols(self) -> Sequence[GroupProtocol]:
         """Read the configuration, and return the protocols with its offset, the preferred one first."""
-        self._assigner.drop()
+        self._assigner.owners = {}
         snapshot = await self.config.fresh()
         offset = NO_OFFSET if snapshot is None else snapshot.offset
         protocols = [GroupProtocol(DEFAULT_PROTOCOL, ConnectMetadata(self._url, offset).encode())]
@@ -581,14 +573,14 @@ class WorkerHooks:
     async def prepare(self, gate: GenerationGate) -> None:
         """Have the worker give its work back. After a failed assignment, it has none."""
         # Before the work is given back: its owners would fail requests.
-        self._assigner.drop()
+        self._assigner.owners = {}
         if self._has_started:
             await self._listener.on_revoked()
         self._end_assignment()
 
     def lost(self, gate: GenerationGate) -> None:
         """Have the worker stop its work at once."""
-        self._assigner.drop()
+        self._assigner.owners = {}
         had_started = self._has_started
         self._end_assignment()
         if had_started:

@@ -273,7 +273,6 @@ class WorkerRole(SessionRole):
 
         Raises:
             ClaimLostError: The claim is gone.
-            ConfigError: A source partition and its offset do not fit into a znode. The claim is still there.
             CoordinationError: ZooKeeper refuses a write because rights are missing. The claim is still there.
             SessionLostError: The session is over.
         """

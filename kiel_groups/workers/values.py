@@ -1,11 +1,12 @@
-"""The values that the parts of a worker share: ids of work, configurations, assignments and statuses."""
+"""The values that the parts of a worker share: ids of work, configurations and assignments."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from enum import StrEnum
 from typing import NamedTuple, TypeAlias
+
+from kiel_groups.group.znodes.worker_contents import TargetState
 
 
 class ConnectorId(NamedTuple):
@@ -33,13 +34,6 @@ class TaskId(NamedTuple):
 
 #: A piece of work, which only one worker at a time runs.
 Work: TypeAlias = ConnectorId | TaskId
-
-
-class TargetState(StrEnum):
-    """Whether the work of a connector has to run, or to pause."""
-
-    STARTED = "STARTED"
-    PAUSED = "PAUSED"
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,39 +87,6 @@ class ConfigSnapshot:
     def works(self) -> list[Work]:
         """Return all work that can be assigned: the sorted connectors, then the sorted tasks."""
         return [*self.sorted_connectors(), *self.sorted_tasks()]
-
-
-class WorkState(StrEnum):
-    """The states of a connector or a task, with the names of Kafka Connect."""
-
-    #: No worker runs it: it was given back, or it has no owner yet.
-    UNASSIGNED = "UNASSIGNED"
-    #: Its owner runs it.
-    RUNNING = "RUNNING"
-    #: Its owner has it, and does not run it, because users have paused its connector.
-    PAUSED = "PAUSED"
-    #: It has raised an error, or cannot be started. Its owner keeps it.
-    FAILED = "FAILED"
-
-
-@dataclass(frozen=True, slots=True)
-class WorkStatus:
-    """
-    The status of a connector or a task.
-
-    Args:
-        state: The state.
-        worker: ``host:port`` of the owner's REST interface.
-        trace: The trace of the error; "" unless the state is FAILED.
-        generation: The generation of the group in which the work was assigned to the owner.
-        problem: Why it makes no progress although it has not failed, in one line; "" if it makes progress.
-    """
-
-    state: WorkState
-    worker: str
-    trace: str = ""
-    generation: int = 0
-    problem: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
+from kiel_groups.group.znodes.worker_contents import TargetState
 from kiel_groups.workers.plugins.standard_keys import standard_settings
-from kiel_groups.workers.values import ConfigSnapshot, ConnectorEntry, ConnectorId, TargetState, Work
+from kiel_groups.workers.values import ConfigSnapshot, ConnectorEntry, ConnectorId, Work
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,6 +23,7 @@ from functools import partial
 
 from kiel_groups.backoff import Backoff
 from kiel_groups.errors import ClaimLostError, CoordinationError, SessionLostError
+from kiel_groups.group.znodes.worker_contents import TargetState, WorkState, WorkStatus
 from kiel_groups.workers.execution.work_plan import WorkSpec
 from kiel_groups.workers.execution.worker_plugins import WorkerPlugins, class_name
 from kiel_groups.workers.membership import WorkerContext
@@ -35,7 +36,7 @@ from kiel_groups.workers.runners.sink_task_runner import SinkTaskRunner
 from kiel_groups.workers.runners.source_task_runner import ConnectorRunner, SourceTaskRunner
 from kiel_groups.workers.session import WorkerRole
 from kiel_groups.workers.stores.source_offset_store import SourceOffsets
-from kiel_groups.workers.values import ConnectorId, TargetState, Work, WorkState, WorkStatus
+from kiel_groups.workers.values import ConnectorId, Work
 
 log = logging.getLogger(__name__)
 

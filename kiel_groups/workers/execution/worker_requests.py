@@ -22,6 +22,7 @@ from functools import partial
 from typing import Any, Literal, TypeAlias
 
 from kiel_groups.errors import ConfigError, KielGroupsError, RebalanceError, UnknownConnectorError
+from kiel_groups.group.znodes.worker_contents import TargetState, WorkStatus
 from kiel_groups.wording import counted
 from kiel_groups.workers.execution.herder import Herder
 from kiel_groups.workers.execution.worker_plugins import WorkerPlugins, class_name
@@ -29,15 +30,7 @@ from kiel_groups.workers.plugins.connector_checks import with_secrets
 from kiel_groups.workers.plugins.interfaces import SinkConnector
 from kiel_groups.workers.plugins.plugin_registry import ConnectorPlugin
 from kiel_groups.workers.runners.runner_interface import KafkaClients, unknown_topics
-from kiel_groups.workers.values import (
-    ConfigSnapshot,
-    ConnectorEntry,
-    ConnectorId,
-    TargetState,
-    TaskId,
-    Work,
-    WorkStatus,
-)
+from kiel_groups.workers.values import ConfigSnapshot, ConnectorEntry, ConnectorId, TaskId, Work
 
 log = logging.getLogger(__name__)
 

@@ -31,11 +31,12 @@ from kiel_groups.errors import (
     RebalanceError,
     UnknownConnectorError,
 )
+from kiel_groups.group.znodes.worker_contents import WorkState, WorkStatus
 from kiel_groups.wording import counted
 from kiel_groups.workers.execution.worker_requests import ConnectorInfo, ConnectorStatus, WorkerRequests
 from kiel_groups.workers.plugins.secret_texts import error_texts
 from kiel_groups.workers.rest.client import HttpExchange, connector_path
-from kiel_groups.workers.values import ConnectorId, TaskId, Work, WorkState, WorkStatus
+from kiel_groups.workers.values import ConnectorId, TaskId, Work
 
 log = logging.getLogger(__name__)
 

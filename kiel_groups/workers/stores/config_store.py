@@ -40,12 +40,13 @@ from kiel_groups.group.znodes.worker_contents import (
     MOST_KEYS,
     ConfigChange,
     StoredConnector,
+    TargetState,
     changed_keys,
     check_texts,
     encode_config_offset,
     parse_config_offset,
 )
-from kiel_groups.workers.values import ConfigSnapshot, ConnectorEntry, TargetState
+from kiel_groups.workers.values import ConfigSnapshot, ConnectorEntry
 from kiel_groups.zookeeper.fenced_writes import FencedWriter
 from kiel_groups.zookeeper.runtime import Runtime
 from kiel_groups.zookeeper.session import Node, Session
@@ -519,7 +520,7 @@ def entry_of(name: str, path: str, data: bytes, czxid: int) -> ConnectorEntry:
     except ProtocolError as error:
         problem = f"{error}; replace its settings ({_REPLACE}), or delete it"
         return ConnectorEntry(config={}, problem=problem, created=czxid)
-    return ConnectorEntry(stored.config, TargetState(stored.target), stored.tasks, created=czxid)
+    return ConnectorEntry(stored.config, stored.target, stored.tasks, created=czxid)
 
 
 def _identity(node: Node | None) -> tuple[int, int] | None:

@@ -21,8 +21,8 @@ from kiel_groups.errors import CoordinationError, ProtocolError, SessionLostErro
 from kiel_groups.group.znodes.contents import Znode
 from kiel_groups.group.znodes.layout import WorkerLayout
 from kiel_groups.group.znodes.transactions import Check, Create, Failure, Operation, Put
-from kiel_groups.group.znodes.worker_contents import StoredStatus
-from kiel_groups.workers.values import TaskId, Work, WorkState, WorkStatus
+from kiel_groups.group.znodes.worker_contents import WorkState, WorkStatus
+from kiel_groups.workers.values import TaskId, Work
 from kiel_groups.zookeeper.fenced_writes import FencedWriter, give_up
 from kiel_groups.zookeeper.session import Node, Session
 
@@ -36,18 +36,6 @@ _REPORTED_AFTER_S, _CONFIRMED_AFTER_S = 0.1, 1.0
 
 #: A znode as a worker or a tool has read it, or None if it does not exist.
 _Znode: TypeAlias = Node | Znode | None
-
-
-def status_data(status: WorkStatus) -> bytes:
-    """Return the data of a status znode. A long trace is cut."""
-    # asdict() would take as long as the rest of a write: it copies each field deeply.
-    return StoredStatus(
-        state=status.state,
-        worker=status.worker,
-        trace=status.trace,
-        generation=status.generation,
-        problem=status.problem,
-    ).encode()
 
 
 def status_of(path: str, status: _Znode, owner: _Znode, connector: _Znode) -> WorkStatus:
@@ -66,13 +54,13 @@ def status_of(path: str, status: _Znode, owner: _Znode, connector: _Znode) -> Wo
     if status is None or not status.data:
         return WorkStatus(WorkState.UNASSIGNED, worker="")
     try:
-        stored = StoredStatus.parse(status.data, path)
+        stored = WorkStatus.parse(status.data, path)
     except ProtocolError as error:
         log.error("%s; treating the work as unassigned", error)
         return WorkStatus(WorkState.UNASSIGNED, worker="", trace=str(error))
     if owner is None or connector is None or status.mzxid < max(owner.czxid, connector.czxid):
         return WorkStatus(WorkState.UNASSIGNED, stored.worker, generation=stored.generation)
-    return WorkStatus(WorkState(stored.state), stored.worker, stored.trace, stored.generation, stored.problem)
+    return stored
 
 
 class StatusStore:
@@ -209,7 +197,7 @@ class StatusStore:
 
     def _put(self, work: Work, status: WorkStatus) -> tuple[Operation, ...]:
         """Return the write of a status whose znode exists."""
-        return (*self._checks(work), Put(self._layout.status(*work), status_data(status)))
+        return (*self._checks(work), Put(self._layout.status(*work), status.encode()))
 
     def _checks(self, work: Work) -> tuple[Operation, ...]:
         """Return the conditions of a write: the claim, and the connector, which may have been deleted."""
@@ -228,7 +216,7 @@ class StatusStore:
         items: dict[Work, tuple[Operation, ...]] = {}
         folders: set[str] = set()
         for work, node in zip(works, stored, strict=True):
-            path, data = layout.status(*work), status_data(statuses[work])
+            path, data = layout.status(*work), statuses[work].encode()
             if work.connector not in present:
                 continue
             if node is not None:
