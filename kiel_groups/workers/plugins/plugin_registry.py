@@ -103,6 +103,7 @@ class PluginRegistry:
             offered |= {INSTALLED: self._offers} if INSTALLED in offered else {}
             self._modules = tuple(self._module(item) for item, found in offered.items() if not found)
             self._offers = sorted({offer for found in offered.values() for offer in found})
+        self._aliases = list(dict.fromkeys(offer.class_name.removesuffix(_SUFFIX) for offer in self._offers))
 
     def resolve(self, name: str) -> type[Connector]:
         """
@@ -185,16 +186,14 @@ class PluginRegistry:
         return [plugins[name] for name in sorted(plugins)], problems
 
     def _expected(self, name: str) -> str:
-        aliases = list(dict.fromkeys(offer.class_name.removesuffix(_SUFFIX) for offer in self._offers))
-        near = get_close_matches(name.removesuffix(_SUFFIX), aliases, n=1)
+        near = get_close_matches(name.removesuffix(_SUFFIX), self._aliases, n=1)
         meant = f"; did you mean {near[0]!r}?" if near else ""
         return f"expected {self._listed}{meant}"
 
     @property
     def _listed(self) -> str:
         """The classes that are allowed, for errors."""
-        aliases = list(dict.fromkeys(offer.class_name.removesuffix(_SUFFIX) for offer in self._offers))
-        parts = [f"one of {', '.join(aliases)}"] if aliases else []
+        parts = [f"one of {', '.join(self._aliases)}"] if self._aliases else []
         if self._modules is None:
             parts.append("'module:Class'")
         elif self._modules:

@@ -35,7 +35,7 @@ from kiel_groups.group.znodes.worker_contents import WorkState, WorkStatus
 from kiel_groups.wording import counted
 from kiel_groups.workers.execution.worker_requests import ConnectorInfo, ConnectorStatus, WorkerRequests
 from kiel_groups.workers.plugins.secret_texts import error_texts
-from kiel_groups.workers.rest.client import HttpExchange, connector_path
+from kiel_groups.workers.rest.client import Answer, HttpExchange, connector_path
 from kiel_groups.workers.values import ConnectorId, TaskId, Work
 
 log = logging.getLogger(__name__)
@@ -129,22 +129,6 @@ class RestCall:
     def is_set(self, name: str) -> bool:
         """Return whether a query argument is true."""
         return any(value.lower() == "true" for value in self.query.get(name, ()))
-
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """
-    An answer to a request.
-
-    Args:
-        document: The JSON document, or None for an answer without a body.
-        status: The HTTP status.
-        location: The path of what the request has created, or "".
-    """
-
-    document: Any = None
-    status: int = HTTPStatus.OK
-    location: str = ""
 
 
 #: The longest name of a setting, in characters.
@@ -515,7 +499,7 @@ class RestOperations:
         if answer.status >= HTTPStatus.BAD_REQUEST:
             headers = {"Retry-After": str(RETRY_AFTER_S)} if answer.is_temporary else {}
             raise RestError(answer.status, answer.message or f"the worker at {target} gave no reason", headers)
-        return Answer(answer.document, answer.status, answer.location)
+        return answer
 
 
 def _status_answer(status: ConnectorStatus, restarting: Collection[Work] = ()) -> dict[str, Any]:

@@ -27,10 +27,9 @@ from tornado.web import Application, RequestHandler, stream_request_body
 from kiel_groups.errors import ConfigError
 from kiel_groups.workers.execution.worker_requests import WorkerRequests
 from kiel_groups.workers.plugins.secret_texts import error_texts
-from kiel_groups.workers.rest.client import HttpExchange
+from kiel_groups.workers.rest.client import Answer, HttpExchange
 from kiel_groups.workers.rest.operations import (
     ROUTES,
-    Answer,
     Operation,
     RestCall,
     RestError,

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from typing import TypeAlias
 
 from kiel_groups.errors import CoordinationError, ProtocolError, SessionLostError
@@ -188,11 +188,26 @@ class StatusStore:
 
     async def _items(self, statuses: Mapping[Work, WorkStatus]) -> dict[Work, tuple[Operation, ...]]:
         """Return the writes of statuses by the work. Work of connectors that do not exist is left out."""
-        items: dict[Work, tuple[Operation, ...]] = {
-            work: self._put(work, status) for work, status in statuses.items() if work in self._written
-        }
-        if works := [work for work in statuses if work not in items]:
-            items |= await self._items_of_unread(works, statuses)
+        items = {work: self._put(work, status) for work, status in statuses.items() if work in self._written}
+        works = [work for work in statuses if work not in items]
+        layout = self._layout
+        names = sorted({work.connector for work in works})
+        stored, found = await asyncio.gather(
+            self._session.exists_many([layout.status(*work) for work in works]),
+            self._session.exists_many([layout.connector(name) for name in names]),
+        )
+        present = {name for name, node in zip(names, found, strict=True) if node is not None}
+        folders: set[str] = set()
+        for work, node in zip(works, stored, strict=True):
+            if work.connector not in present:
+                continue
+            if node is not None:
+                items[work] = self._put(work, statuses[work])
+            else:
+                items[work] = (*self._checks(work), Create(layout.status(*work), statuses[work].encode()))
+                folders.add(layout.status(work.connector) if isinstance(work, TaskId) else layout.statuses)
+        if folders:
+            await self._session.ensure(folders)
         return items
 
     def _put(self, work: Work, status: WorkStatus) -> tuple[Operation, ...]:
@@ -202,31 +217,6 @@ class StatusStore:
     def _checks(self, work: Work) -> tuple[Operation, ...]:
         """Return the conditions of a write: the claim, and the connector, which may have been deleted."""
         return Check(self._layout.owner(*work)), Check(self._layout.connector(work.connector))
-
-    async def _items_of_unread(
-        self, works: Sequence[Work], statuses: Mapping[Work, WorkStatus]
-    ) -> dict[Work, tuple[Operation, ...]]:
-        layout = self._layout
-        names = sorted({work.connector for work in works})
-        stored, found = await asyncio.gather(
-            self._session.exists_many([layout.status(*work) for work in works]),
-            self._session.exists_many([layout.connector(name) for name in names]),
-        )
-        present = {name for name, node in zip(names, found, strict=True) if node is not None}
-        items: dict[Work, tuple[Operation, ...]] = {}
-        folders: set[str] = set()
-        for work, node in zip(works, stored, strict=True):
-            path, data = layout.status(*work), statuses[work].encode()
-            if work.connector not in present:
-                continue
-            if node is not None:
-                items[work] = self._put(work, statuses[work])
-            else:
-                items[work] = (*self._checks(work), Create(path, data))
-                folders.add(layout.status(work.connector) if isinstance(work, TaskId) else layout.statuses)
-        if folders:
-            await self._session.ensure(folders)
-        return items
 
     async def read(self, works: Collection[Work]) -> dict[Work, WorkStatus]:
         """
