@@ -23,7 +23,7 @@ from kiel_groups.model import CONNECT_TYPE
 from kiel_groups.ops.broker_reader import BrokerSession, members_type
 from kiel_groups.wording import some
 from kiel_groups.workers.plugins.config_definition import Settings
-from kiel_groups.workers.plugins.interfaces import Connector
+from kiel_groups.workers.plugins.interfaces import Connector, Task
 from kiel_groups.workers.runners.plugin_calls import PluginCalls, WorkFence
 from kiel_groups.workers.session import WorkerRole
 from kiel_groups.workers.stores.source_offset_store import SourceOffsets
@@ -213,6 +213,9 @@ class RunnerContext:
     problem: Callable[[str], None]
 
 
+_PluginT = TypeVar("_PluginT", bound=Connector | Task)
+
+
 class Runner(ABC):
     """
     Runs a connector or a task once, from ``start`` to ``stop``.
@@ -225,6 +228,9 @@ class Runner(ABC):
         self.context = context
         self.calls = PluginCalls(context.runtime, str(context.work), context.fence)
         self._stop_requested = asyncio.Event()
+        #: The connector or the task; None before it is created.
+        self._plugin: Connector | Task | None = None
+        self._producer: Producer | None = None
         #: The reasons why the plugin makes no progress, by their sources.
         self._problems: dict[str, str] = {}
         #: The source offsets of delivered records that are not stored yet. It is set when ``run`` has returned.
@@ -277,11 +283,29 @@ class Runner(ABC):
 
     @abstractmethod
     async def _run_plugin(self) -> None:
-        """Call the plugin's methods from ``start`` on, except ``stop``."""
+        """Create the plugin, and call its methods from ``start`` on, except ``stop``."""
 
-    @abstractmethod
+    async def _create(self, plugin_class: type[_PluginT]) -> _PluginT:
+        """Create the plugin; raises as ``PluginCalls.create``."""
+        plugin = self._plugin = await self.calls.create(plugin_class)
+        return plugin
+
     async def _stop_plugin(self) -> None:
-        """Call the plugin's ``stop``, and close the clients."""
+        """Call the plugin's ``stop``, and close the producer."""
+        try:
+            if self._plugin is not None:
+                await self.calls.call_last(self._plugin.stop)
+        finally:
+            producer, self._producer = self._producer, None
+            if producer is not None:
+                # No record waits to be sent: either all were flushed, or the others must no longer be sent.
+                with suppress(KielGroupsError):
+                    await producer.close(0)
+
+    def producer(self) -> Producer:
+        """Return the producer of the task; the first call creates it."""
+        self._producer = self._producer or self.context.clients.producer()
+        return self._producer
 
     async def until_stop(self, waiting: Coroutine[Any, Any, object]) -> bool:
         """
