@@ -394,6 +394,9 @@ class WorkerHooks:
         ConfigError: There is no allocator of that name.
     """
 
+    #: The member, which is created with these hooks; it is set before the worker's first session opens.
+    member: WorkerMember
+
     def __init__(self, context: WorkerContext, listener: WorkerListener, allocator: str = "round_robin") -> None:
         self._group = context.group
         self._url = context.url
@@ -407,8 +410,6 @@ class WorkerHooks:
         self._pauses = Backoff(
             _FIRST_MISMATCH_PAUSE_S, _LONGEST_MISMATCH_PAUSE_S, lambda: context.runtime.uniform(0.5, 1.5)
         )
-        #: The member, which is created with these hooks; it is set before the member joins.
-        self.member: WorkerMember | None = None
         #: Checks whether the worker has to leave the group; if so, leaves and joins again.
         self._leaving: asyncio.Task[None] | None = None
         self._is_closed = False
@@ -427,8 +428,7 @@ class WorkerHooks:
     @property
     def is_rebalancing(self) -> bool:
         """Whether the worker has no assignment, or a failed one, or has to join again."""
-        member, assignment = self.member, self.assignment
-        return member is None or member.need_rejoin or assignment is None or assignment.is_failed
+        return self.member.need_rejoin or self.assignment is None or self.assignment.is_failed
 
     @property
     def unconfirmed_s(self) -> float:
@@ -439,7 +439,7 @@ class WorkerHooks:
 
     def owner_url(self, work: Work) -> str | None:
         """Return the URL of the work's owner, or None. Only the leader knows it, and only while no rejoin is due."""
-        if self.is_rebalancing or not self._attached.leads:
+        if self.is_rebalancing or not self.member.leads:
             return None
         return self._assigner.owners.get(work)
 
@@ -517,14 +517,14 @@ class WorkerHooks:
             assignment.offset,
         )
         await self._listener.on_assigned(assignment, generation)
-        factor = 1 if self._attached.leads else _FOLLOWER_FACTOR
+        factor = 1 if self.member.leads else _FOLLOWER_FACTOR
         began_s = self._runtime.boot_time_s()
         while self._runtime.boot_time_s() - began_s < _PATIENCE_S:
             await asyncio.sleep(self._pauses.next_s() * factor)
             await self.config.fresh(current=True)
             # A join of a worker that is behind might only lead to the next mismatch.
             if self.config.has(assignment.offset):
-                self._attached.request_rejoin()
+                self.member.request_rejoin()
                 return
         self._begin(self._stay_away(assignment.offset))
 
@@ -565,10 +565,10 @@ class WorkerHooks:
         )
         # Work of former assignments may still run, and the other workers would wait for its claims.
         self._listener.on_lost()
-        self._attached.leave()
+        self.member.leave()
         await self.config.readable(offset)
         log.info("group %s: this worker can read the configuration; joining again", self._group)
-        self._attached.request_rejoin()
+        self.member.request_rejoin()
 
     async def prepare(self, gate: GenerationGate) -> None:
         """Have the worker give its work back. After a failed assignment, it has none."""
@@ -594,8 +594,3 @@ class WorkerHooks:
         assignment = self.assignment
         self._metrics.gauge("assigned_connectors", len(assignment.connectors) if assignment else 0)
         self._metrics.gauge("assigned_tasks", len(assignment.tasks) if assignment else 0)
-
-    @property
-    def _attached(self) -> WorkerMember:
-        assert self.member is not None, "the member is attached before it joins"
-        return self.member

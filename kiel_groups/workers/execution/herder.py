@@ -182,9 +182,9 @@ class Herder:
 
     def _rejoin_if_outdated(self) -> None:
         """Have the group assign again if the assigned work differs from that of the newest configuration."""
-        assignment, config, member = self._assignment, self.config, self.hooks.member
+        assignment, config = self._assignment, self.config
         # During a rebalance, the worker waits for the next assignment, and compares that.
-        if assignment is None or config is None or member is None or self.hooks.is_rebalancing:
+        if assignment is None or config is None or self.hooks.is_rebalancing:
             return
         if config.offset <= assignment.offset:
             return
@@ -192,7 +192,7 @@ class Herder:
         # Without the snapshot by which the work was assigned, later changes are unknown.
         if assigned is None or needs_rejoin(assigned, config):
             log.info("group %s: the work has changed at offset %d; joining again", self._group, config.offset)
-            member.request_rejoin()
+            self.hooks.member.request_rejoin()
 
     # ------------------------------------------------------------------ the assignment
 
@@ -204,7 +204,7 @@ class Herder:
         self._assignment, self._generation = assignment, generation
         self._rejoin_if_outdated()
         self._reconcile()
-        if self.hooks.member is not None and self.hooks.member.leads and self._role is not None:
+        if self.hooks.member.leads and self._role is not None:
             # The work of deleted connectors was given back before this assignment.
             self._role.tasks.start(self._clean_up())
 
@@ -276,8 +276,7 @@ class Herder:
         """
         self._is_closing = True
         self._end_patience()
-        if self.hooks.member is not None:
-            await self.hooks.member.close()
+        await self.hooks.member.close()
         await self.hooks.close()
         self._assignment = None
         await self._give_back()
